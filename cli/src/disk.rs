@@ -80,7 +80,7 @@ pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             let begin = Instant::now();
             let bytes = in_order(&mut file, pages)?;
             let seconds = begin.elapsed().as_secs_f64();
-            supervisor::say!("selfpage: {} in {seconds:.2} s", Bytes(bytes));
+            print_error!("selfpage: {} in {seconds:.2} s", Bytes(bytes));
         }
     }
     Ok(ExitCode::SUCCESS)

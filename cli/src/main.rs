@@ -1,5 +1,14 @@
 //! The binary `selfpage`: each subcommand is a file.
 
+/// Prints a line on standard error and ignores failures: a full or closed standard error must not
+/// change the exit status.
+macro_rules! print_error {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod bench;
 mod contract;
 mod disk;
@@ -11,8 +20,10 @@ mod system;
 mod trace;
 
 use clap::{Parser, Subcommand};
+use std::error::Error;
 use std::process::ExitCode;
 use supervisor::run::OWN_FAILURE;
+use tracing::level_filters::LevelFilter;
 
 /// Memory contracts for Linux programs: every program deals with its own page faults,
 /// out of the resources that its contract guarantees.
@@ -55,7 +66,7 @@ fn main() -> ExitCode {
     ) {
         machine::end_at_closed_pipes();
     }
-    let outcome = match line.command {
+    let outcome = start_log(&line.command).and_then(|()| match line.command {
         Command::Run(args) => run::run(args),
         Command::System(args) => system::system(args),
         Command::Contract(args) => contract::contract(args),
@@ -63,9 +74,18 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::trace(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Bench(args) => bench::bench(args),
-    };
+    });
     outcome.unwrap_or_else(|failure| {
-        supervisor::say!("selfpage: {failure}");
+        print_error!("selfpage: {failure}");
         OWN_FAILURE.into()
     })
+}
+
+fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {
+    let (prefix, level) = match command {
+        Command::Run(args) => ("selfpage: ", args.level()),
+        Command::System(args) => ("selfpage system: ", args.level()),
+        _ => ("selfpage: ", LevelFilter::WARN),
+    };
+    Ok(logging::init(prefix, level)?)
 }

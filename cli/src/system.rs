@@ -6,6 +6,7 @@ use daemon::{Daemon, calibrate_disk, check_disk, systemd};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
 use wired::Bytes;
 use wired::Time;
 
@@ -26,8 +27,23 @@ pub struct Args {
     )]
     config: PathBuf,
 
+    /// Log more: each connection; twice: each message
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+
     #[command(subcommand)]
     command: Option<SystemCommand>,
+}
+
+impl Args {
+    /// The least level of what is logged.
+    pub fn level(&self) -> LevelFilter {
+        match self.verbose {
+            0 => LevelFilter::INFO,
+            1 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        }
+    }
 }
 
 #[derive(clap::Subcommand)]
@@ -40,11 +56,10 @@ enum SystemCommand {
 
 /// Runs the daemon, or one of its helpers.
 pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let mut tell = |line: &str| supervisor::say!("selfpage system: {line}");
     match args.command {
         None => {
-            let mut daemon = Daemon::start(&args.config, &mut tell)?;
-            tell(&format!("listening at {}", daemon.socket().display()));
+            let mut daemon = Daemon::start(&args.config)?;
+            tracing::info!("listening at {}", daemon.socket().display());
             systemd::notify("READY=1");
             daemon.run()?;
             systemd::notify("STOPPING=1");
@@ -52,7 +67,7 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         Some(SystemCommand::Calibrate) => {
             crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
-            let (found, path) = calibrate_disk(&config.disk, &mut tell)?;
+            let (found, path) = calibrate_disk(&config.disk)?;
             println!("{found}\nkept in {}", path.display());
         }
         Some(SystemCommand::Check) => {
@@ -62,9 +77,9 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             config.check_memory(total)?;
             match check_disk(&config.disk) {
                 Err(held @ OpenError::Held { .. }) => {
-                    tell(&format!("not looked at further: {held}"))
+                    tracing::warn!("not looked at further: {held}")
                 }
-                other => other?.iter().for_each(|note| tell(&note.to_string())),
+                other => other?.iter().for_each(|note| tracing::warn!("{note}")),
             }
             println!(
                 "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}\n\

@@ -61,7 +61,7 @@ pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
     let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
     ::disk::trace::write_perfetto(&mut file, &seen.events, name).map_err(fail)?;
-    supervisor::say!(
+    print_error!(
         "selfpage: {} events in {}{}",
         seen.events.len(),
         args.output.display(),

@@ -289,10 +289,7 @@ impl Daemon {
         let mut fds = vec![tenancy.doorbell.as_fd()];
         fds.extend(tenancy.frames.as_ref().map(|frames| frames.hunger.as_fd()));
         self.say_at(token, &said, &fds);
-        self.log(format_args!(
-            "tenant {number} ({}) has {terms}",
-            tenancy.record.name
-        ));
+        tracing::info!("tenant {number} ({}) has {terms}", tenancy.record.name);
     }
 
     /// Gives the disk a tenant's swap file, as far as it may be given out.

@@ -32,12 +32,12 @@ pub(super) struct DiskParts {
 
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
-pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<DiskParts, DaemonError> {
-    let mut swap = open_swap(disk, told)?;
+pub(super) fn open(disk: &Disk) -> Result<DiskParts, DaemonError> {
+    let mut swap = open_swap(disk)?;
     for note in swap.medium().warnings() {
-        told(&format!("{}: {note}", disk.swap.display()));
+        tracing::warn!("{}: {note}", disk.swap.display());
     }
-    let mut model = figures(disk, &mut swap, told)?.model;
+    let mut model = figures(disk, &mut swap)?.model;
     let most = Utilization::try_from(disk.capacity).unwrap_or(Utilization::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
@@ -57,29 +57,26 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<DiskParts,
     Ok(DiskParts { swap, usd, model })
 }
 
-fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
+fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
-    let format = |told: &mut dyn FnMut(&str)| {
+    let format = || {
         let options = FormatOptions {
             size: disk.size.map(|size| size.0),
             // What else may be there is not overwritten.
             force: false,
         };
-        told(&format!(
-            "making a swap filesystem on {}",
-            disk.swap.display()
-        ));
+        tracing::info!("making a swap filesystem on {}", disk.swap.display());
         Ok(SwapFs::format(&disk.swap, &options)?)
     };
     if !disk.swap.exists() {
-        return format(told);
+        return format();
     }
     loop {
         match SwapFs::open(&disk.swap) {
             Err(OpenError::Held { .. }) if begin.elapsed() < HELD => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Err(OpenError::NotOurs { .. }) => return format(told),
+            Err(OpenError::NotOurs { .. }) => return format(),
             other => return Ok(other?),
         }
     }
@@ -105,16 +102,12 @@ pub fn calibration_file(disk: &Disk) -> PathBuf {
     })
 }
 
-fn figures(
-    disk: &Disk,
-    swap: &mut SwapFs,
-    told: &mut dyn FnMut(&str),
-) -> Result<Calibration, DaemonError> {
+fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     let text = std::fs::read_to_string(calibration_file(disk)).ok();
     match text.and_then(|text| toml::from_str::<SavedCalibration>(&text).ok()) {
         Some(known) if known.filesystem == swap.id() => Ok(known.figures),
         _ => {
-            told("measuring the disk, once, for some seconds");
+            tracing::info!("measuring the disk, once, for some seconds");
             measure(disk, swap)
         }
     }
@@ -164,11 +157,8 @@ pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
-pub fn calibrate_disk(
-    disk: &Disk,
-    told: &mut dyn FnMut(&str),
-) -> Result<(Calibration, PathBuf), DaemonError> {
-    let mut swap = open_swap(disk, told)?;
+pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError> {
+    let mut swap = open_swap(disk)?;
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 

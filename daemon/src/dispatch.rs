@@ -27,6 +27,7 @@ impl Daemon {
             );
         };
         let tenant = self.connections.get(&token).and_then(|c| c.tenant);
+        tracing::trace!(token, tenant, request = ?ask, "request");
         match (ask, tenant) {
             (
                 Request::Join {

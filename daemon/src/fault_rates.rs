@@ -235,7 +235,7 @@ impl Daemon {
             self.fault_rates.reconfigure(config);
             self.tell_fault_shares();
             if let Some(over) = self.fault_rates.over() {
-                self.log(format_args!("{over}"));
+                tracing::warn!("{over}");
             }
         }
     }

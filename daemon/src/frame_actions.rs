@@ -143,7 +143,7 @@ impl Daemon {
                             listed.name, listed.pid, listed.terms
                         )
                     });
-                    self.log(format_args!("tenant {victim} is killed: {violation}{had}"));
+                    tracing::warn!("tenant {victim} is killed: {violation}{had}");
                     self.kill(victim.0);
                 }
                 Action::Notify { tenant, notice } => self.tell(tenant.0, notice),
@@ -186,11 +186,11 @@ impl Daemon {
             }
             TenantNotice::Over { resident, n, by } => {
                 let within = by.saturating_sub(self.now());
-                self.log(format_args!(
+                tracing::warn!(
                     "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
                      {:.0?} to give them up",
                     within.max(Duration::from_millis(1))
-                ));
+                );
             }
         }
     }

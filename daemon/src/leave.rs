@@ -141,18 +141,14 @@ impl Daemon {
         let name = &tenancy.record.name;
         let left = tenancy.phase == TenantPhase::Leaving;
         let how = if left { "left" } else { "ended" };
-        self.log(format_args!(
-            "tenant {number} ({name}) has {how}: all it had is free"
-        ));
+        tracing::info!("tenant {number} ({name}) has {how}: all it had is free");
         if let Some(token) = tenancy.connection.filter(|_| !left) {
             self.close(token);
         }
         if let Some(file) = tenancy.file
             && let Err(why) = self.swap.release(file)
         {
-            self.log(format_args!(
-                "the swap file of tenant {number} stays taken: {why}"
-            ));
+            tracing::warn!("the swap file of tenant {number} stays taken: {why}");
         }
         if let Some(frames) = &tenancy.frames {
             frames.group.remove();

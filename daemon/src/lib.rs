@@ -59,6 +59,7 @@ use fd_reaper::FdReaper;
 use frames::allocator::{Allocator, AllocatorConfig, MachineTopology};
 use jobs::{JobResult, JobRunner};
 use listener::{Connection, LISTENER, UnidentifiedPeers, listen};
+use logging::LineQueue;
 use protocol::TenantNumber;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -75,6 +76,9 @@ use user_limits::UserLimits;
 
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
+
+/// How long the end of the daemon waits for a reader of its log.
+const LOG_END: Duration = Duration::from_secs(1);
 
 /// Frames a tenant may have resident beyond its own before the daemon requests them: the
 /// kernel's count and the ledger are never of one moment.
@@ -117,6 +121,8 @@ pub struct Daemon {
     signals: Signals,
     stall: Stall,
     fault_rates: FaultRates,
+    /// Lines of the log, until the daemon ends.
+    _log: Option<LineQueue>,
 }
 
 fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
@@ -125,8 +131,7 @@ fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 
 impl Daemon {
     /// Reads the configuration, opens the disk, finds the tenants there were, and listens.
-    /// `told` is called before each step that takes long.
-    pub fn start(path: &Path, told: &mut dyn FnMut(&str)) -> Result<Self, DaemonError> {
+    pub fn start(path: &Path) -> Result<Self, DaemonError> {
         let config = Config::read(path)?;
         config.check_memory(total_memory())?;
         // Before there are threads, so that all of them block these signals.
@@ -141,7 +146,9 @@ impl Daemon {
         };
         // Before there is the disk's thread, which is as this one.
         urgent::enter();
-        let backing = backing::open(&config.disk, told)?;
+        // Before there are tenants: none waits for the reader of the log.
+        let log = LineQueue::start(LOG_END);
+        let backing = backing::open(&config.disk)?;
         let settings = AllocatorConfig {
             managed: config.managed_frames(total_memory()),
             deadline: config.memory.revocation.0,
@@ -188,6 +195,7 @@ impl Daemon {
             stall: Stall::new(),
             fault_rates: FaultRates::new(config.faults),
             config,
+            _log: log,
         };
         it.watch()?;
         it.find_tenants()?;
@@ -262,7 +270,7 @@ impl Daemon {
                 let orders = self.allocator.tick(now);
                 self.carry_out(orders);
                 if let Err(why) = self.remember_frames() {
-                    self.log(format_args!("a changed contract cannot be kept: {why}"));
+                    tracing::warn!("a changed contract cannot be kept: {why}");
                 }
             }
             self.serve_strangers();
@@ -306,17 +314,17 @@ impl Daemon {
         let fits = |new: Config| new.check_memory(total_memory()).map(|()| new);
         let new = match read.and_then(fits) {
             Ok(new) => new,
-            Err(why) => return self.log(format_args!("the configuration stays as it was: {why}")),
+            Err(why) => return tracing::warn!("the configuration stays as it was: {why}"),
         };
         for what in self.config.differs(&new) {
-            self.log(format_args!(
+            tracing::warn!(
                 "{what} in the configuration needs a restart, which tenants live through"
-            ));
+            );
         }
         let managed = new.managed_frames(total_memory());
         match self.allocator.set_managed(managed, self.now()) {
             Ok(orders) => self.carry_out(orders),
-            Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
+            Err(why) => tracing::warn!("memory.managed stays as it was: {why}"),
         }
         self.reconfigure_faults(new.faults);
         self.guests.read_persons();
@@ -326,7 +334,7 @@ impl Daemon {
             disk,
             ..new
         };
-        self.log(format_args!("the configuration was read again"));
+        tracing::info!("the configuration was read again");
     }
 
     fn patience(&self) -> Duration {
@@ -342,11 +350,6 @@ impl Daemon {
     /// Time since the start, as the allocator counts it.
     fn now(&self) -> Duration {
         self.begin.elapsed()
-    }
-
-    fn log(&self, line: std::fmt::Arguments<'_>) {
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), "selfpage system: {line}");
     }
 
     fn errand_done(&mut self) {
@@ -375,7 +378,7 @@ impl Daemon {
                     };
                     let own = self.tenants.iter().find_map(own);
                     if let Some(number) = own.filter(|number| !self.is_ending(*number)) {
-                        self.log(format_args!("tenant {number} is cut off: {why}"));
+                        tracing::warn!("tenant {number} is cut off: {why}");
                         self.kill(number);
                     }
                 }

@@ -134,9 +134,7 @@ impl Daemon {
                 Err(errno) => {
                     // No descriptor is free, most likely. Pending connections keep the socket
                     // readable, so it is not polled for a while.
-                    self.log(format_args!(
-                        "accept: {errno}; no connection is accepted for a second"
-                    ));
+                    tracing::warn!("accept: {errno}; no connection is accepted for a second");
                     let _ = epoll::delete(&self.strangers.epoll, &self.listener);
                     self.deaf = true;
                     return;
@@ -177,6 +175,12 @@ impl Daemon {
         if known || epoll::add(&self.strangers.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
             return self.closer.close(person, fd);
         }
+        tracing::debug!(
+            token,
+            pid = peer.pid.as_raw_nonzero().get(),
+            uid = peer.uid,
+            "connection"
+        );
         let connection = Connection {
             asker: PeerIdentity::of(&peer),
             peer,
@@ -242,11 +246,11 @@ impl Daemon {
         self.refuse(token, why);
         let pid = pid.as_raw_nonzero();
         match tenant {
-            Some(number) => self.log(format_args!("tenant {number} is cut off: {why}")),
+            Some(number) => tracing::warn!("tenant {number} is cut off: {why}"),
             // Rate-limited: a client that reconnects again and again does not fill the log.
-            None if self.hasty(uid).is_none() => self.log(format_args!(
-                "process {pid} of user {uid} is cut off: {why}"
-            )),
+            None if self.hasty(uid).is_none() => {
+                tracing::warn!("process {pid} of user {uid} is cut off: {why}")
+            }
             None => {}
         }
         self.hung_up(token);

@@ -54,9 +54,7 @@ impl Daemon {
             .sweep(|number| self.tenants.contains_key(&number));
         if !self.tenants.is_empty() {
             let there = self.tenants.len();
-            self.log(format_args!(
-                "{there} tenants of an earlier daemon are waited for"
-            ));
+            tracing::info!("{there} tenants of an earlier daemon are waited for");
         }
         Ok(())
     }
@@ -135,13 +133,11 @@ impl Daemon {
             );
         };
         if let Err(why) = self.try_rejoin(token, number, message) {
-            self.log(format_args!("tenant {number} is not taken back: {why}"));
+            tracing::warn!("tenant {number} is not taken back: {why}");
             self.refuse(token, why);
             return self.kill(number);
         }
-        self.log(format_args!(
-            "tenant {number} is back, with {channels} channels"
-        ));
+        tracing::info!("tenant {number} is back, with {channels} channels");
     }
 
     fn try_rejoin(
@@ -218,10 +214,10 @@ impl Daemon {
             .map_or(0, |view| view.beyond);
         if beyond > 0 {
             let managed = self.allocator.managed();
-            self.log(format_args!(
+            tracing::warn!(
                 "tenant {number} came back with {n} frames, {beyond} more than fit into the {managed} that are \
                  managed: it is asked for them, in its own disk time"
-            ));
+            );
         }
         if n < claimed {
             let by = self.now() + self.config.memory.revocation.0;
@@ -266,7 +262,7 @@ impl Daemon {
         let server = match ChannelServer::attach(memory, bell) {
             Ok(server) => server,
             Err(why) => {
-                self.log(format_args!("tenant {number}: invalid channel: {why}"));
+                tracing::warn!("tenant {number}: invalid channel: {why}");
                 return self.kill(number);
             }
         };

@@ -8,7 +8,7 @@ use host::seqpacket::{DESCRIPTORS, MESSAGE};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4702;
+pub const VERSION: u32 = 0x5350_4703;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -86,8 +86,6 @@ pub enum ChildMessage<'a> {
 /// What is in force for the whole tree, as a process needs to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunFlags {
-    /// Verbosity: 0 nothing, 1 what is chosen, 2 each event.
-    pub verbosity: u8,
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
     /// Features of `translation` to do without, as its own bits.
@@ -354,7 +352,6 @@ impl Welcome {
         bytes.u32(self.domain);
         bytes.u32(self.frames);
         bytes.u32(self.guaranteed);
-        bytes.u32(self.options.verbosity.into());
         bytes.u32(self.options.allow_unpaged.into());
         bytes.u64(self.options.without);
         for role in self.roles {
@@ -366,7 +363,6 @@ impl Welcome {
     fn decode(reader: &mut Reader) -> Option<Self> {
         let (domain, frames, guaranteed) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let options = RunFlags {
-            verbosity: reader.u32()?.min(255) as u8,
             allow_unpaged: reader.u32()? != 0,
             without: reader.u64()?,
         };
@@ -424,7 +420,6 @@ mod tests {
             frames: 16384,
             guaranteed: 16,
             options: RunFlags {
-                verbosity: 2,
                 allow_unpaged: true,
                 without: 1 << 40,
             },

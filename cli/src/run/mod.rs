@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use supervisor::fault_limits::FaultRate;
+use tracing::level_filters::LevelFilter;
 
 /// Run a program in a given number of frames.
 ///
@@ -153,6 +154,18 @@ impl From<Remaining> for supervisor::run::Remaining {
     }
 }
 
+impl Args {
+    /// The least level of what is logged.
+    pub fn level(&self) -> LevelFilter {
+        match self.verbose {
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            2 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        }
+    }
+}
+
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match Plan::make(args) {
@@ -160,7 +173,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             Report::gather(&finished).give(&output);
         }),
         Err(PlanError::Program(why)) => {
-            supervisor::say!("selfpage: {why}");
+            print_error!("selfpage: {why}");
             Ok(why.status().into())
         }
         Err(PlanError::Own(why)) => Err(why),

@@ -160,15 +160,12 @@ impl Plan {
             None if args.system.is_some() => None,
             asked => Some(asked.unwrap_or_else(|| default_store(frames))),
         };
-        if args.verbose > 0 {
-            print_settings(frames, store.as_ref(), &preload);
-        }
+        log_settings(frames, store.as_ref(), &preload);
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
         };
         let flags = RunFlags {
-            verbosity: args.verbose,
             allow_unpaged: args.allow_unpaged,
             without,
         };
@@ -215,13 +212,13 @@ fn check_pageable(program: &Program, allow_unpaged: bool) -> Result<(), RequestE
     if !allow_unpaged {
         return Err(RequestError::Unpageable { program: name, why });
     }
-    supervisor::say!("selfpage: warning: {name} runs unpaged: {why:#}");
+    tracing::warn!("warning: {name} runs unpaged: {why:#}");
     Ok(())
 }
 
 fn notice_nested(program: &Program) {
-    supervisor::say!(
-        "selfpage: this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames and \
+    tracing::warn!(
+        "this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames and \
          --store given here are not used",
         program.name()
     );
@@ -231,24 +228,21 @@ fn notice_nested(program: &Program) {
 fn default_store(frames: u64) -> StoreConfig {
     let (store, lack) = choose(frames);
     if let Some(why) = lack {
-        supervisor::say!("selfpage: {}", run::ram_alone_notice(&store, &why));
+        tracing::warn!("{}", run::ram_alone_notice(&store, &why));
     }
     store
 }
 
-fn print_settings(frames: u64, store: Option<&StoreConfig>, preload: &Path) {
+fn log_settings(frames: u64, store: Option<&StoreConfig>, preload: &Path) {
     if let Some(store) = store {
-        supervisor::say!(
-            "selfpage: {} of frames, store {store}, {}",
+        tracing::info!(
+            "{} of frames, store {store}, {}",
             Bytes(frames),
             preload.display()
         );
     }
     if let Some(limit) = machine::Memory::now().limit {
-        supervisor::say!(
-            "selfpage: a control group limits memory to {} here",
-            Bytes(limit)
-        );
+        tracing::info!("a control group limits memory to {} here", Bytes(limit));
     }
 }
 

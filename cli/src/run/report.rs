@@ -206,17 +206,17 @@ impl Report {
     /// Prints and writes the requested figures.
     pub fn give(&self, output: &ReportOutput) {
         match output.stats {
-            None => supervisor::say!("{}", self.line()),
-            Some(Format::Table) => supervisor::say!("{}\n{}", self.line(), self.table().trim_end()),
-            Some(Format::Json) => supervisor::say!("{}", self.json()),
+            None => print_error!("{}", self.line()),
+            Some(Format::Table) => print_error!("{}\n{}", self.line(), self.table().trim_end()),
+            Some(Format::Json) => print_error!("{}", self.json()),
         }
         if let Some(warning) = self.warning() {
-            supervisor::say!("selfpage: warning: {warning}");
+            print_error!("selfpage: warning: {warning}");
         }
         if let Some(mut file) = output.json.as_ref()
             && let Err(why) = file.write_all((self.json() + "\n").as_bytes())
         {
-            supervisor::say!("selfpage: cannot write the figures: {why}");
+            print_error!("selfpage: cannot write the figures: {why}");
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tenant::file::ReservedFile;
+use tracing::level_filters::LevelFilter;
 
 /// What a process of the test binary does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,8 +79,8 @@ pub fn play(role: Role) {
     let socket = folder.join("s");
     match role {
         Role::Daemon => {
-            let mut tell = |_: &str| ();
-            let mut daemon = Daemon::start(&folder.join("config.toml"), &mut tell).unwrap();
+            logging::init("selfpage system: ", LevelFilter::INFO).unwrap();
+            let mut daemon = Daemon::start(&folder.join("config.toml")).unwrap();
             daemon.run().unwrap();
         }
         Role::Fuzz => attacks::fuzz(&socket, seed),

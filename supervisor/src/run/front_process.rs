@@ -95,8 +95,8 @@ fn orphaned(supervisor: Pid, killer: &str) -> ExitCode {
     let end = how_it_ended(supervisor, killer);
     host::process_tree::kill_below(KILL_LIMIT);
     host::cpu_reservation::release(std::process::id());
-    crate::say!(
-        "selfpage: the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
+    tracing::error!(
+        "the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
          without it nothing takes back what a process that dies leaves behind",
         supervisor.as_raw_nonzero()
     );

@@ -9,7 +9,6 @@
 mod front_process;
 mod ipc;
 pub mod limits;
-mod log;
 pub mod program;
 mod signals;
 mod spawn;
@@ -31,16 +30,6 @@ use std::time::Duration;
 use store::StoreConfig;
 use tenant::ContractRequest;
 use wired::Bytes;
-
-/// Prints a line on standard error and ignores failures: a full or closed standard error must not
-/// change the exit status.
-#[macro_export]
-macro_rules! say {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
-    }};
-}
 
 /// Exit status of `selfpage`'s own failures, as env(1), timeout(1) and their kin have it.
 pub const OWN_FAILURE: u8 = 125;

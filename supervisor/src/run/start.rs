@@ -84,8 +84,8 @@ pub(super) fn start(
         .map_err(RunError::Watch)?;
     let mut supervisor = start_supervisor(&mut spec)?;
     if supervisor.store().is_some_and(SharedStore::is_in_memory) {
-        crate::say!(
-            "selfpage: warning: the folder of the swap file is a file system in memory, so pages that are written \
+        tracing::warn!(
+            "warning: the folder of the swap file is a file system in memory, so pages that are written \
              there stay in memory: name a folder on a disk, or ram:SIZE, which compresses them"
         );
     }
@@ -95,12 +95,12 @@ pub(super) fn start(
     limits::check_space()?;
     if let Some(through) = &spec.direct_io {
         let why = format!("direct I/O is possible from the start, through {through}");
-        enable_pin_check(&spec, &supervisor, &why);
+        enable_pin_check(&supervisor, &why);
     }
     let reserve = |reservation| ReservationGuard::take(reservation, owner);
     let reservation = spec.cpu.map(reserve).transpose()?;
     for note in reservation.iter().flat_map(ReservationGuard::notes) {
-        crate::say!("selfpage: {note}");
+        tracing::warn!("{note}");
     }
     let begin = Instant::now();
     let spawned = spawn(&spec, &supervisor, inherited, reservation.as_ref());
@@ -108,7 +108,7 @@ pub(super) fn start(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
-    match attach(&spec, &mut supervisor, listener, fds) {
+    match attach(&mut supervisor, listener, fds) {
         Ok((notifier, sampler)) => Ok(RunningTree {
             spec,
             supervisor,
@@ -127,7 +127,6 @@ pub(super) fn start(
 
 /// Lets the processes of a program that has just started join.
 fn attach(
-    spec: &RunSpec,
     supervisor: &mut Supervisor,
     listener: Result<OwnedFd, Errno>,
     fds: &[RawFd],
@@ -140,7 +139,7 @@ fn attach(
         Ok(notifier) => Some(notifier),
         Err(errno) => {
             let why = format!("direct I/O cannot be noticed here (seccomp: {errno})");
-            enable_pin_check(spec, supervisor, &why);
+            enable_pin_check(supervisor, &why);
             None
         }
     };
@@ -187,11 +186,9 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
             ram: None,
             disk: Some(DiskConfig::by_daemon(terms.swap)),
         });
-        if spec.flags.verbosity > 0 {
-            crate::say!("selfpage: contract {}: {terms}", tenant.number());
-        }
+        tracing::info!("contract {}: {terms}", tenant.number());
         if !tenant.note().is_empty() {
-            crate::say!("selfpage: {}", tenant.note());
+            tracing::warn!("{}", tenant.note());
         }
     }
     let settings = |spec: &RunSpec, tenant| SupervisorConfig {
@@ -208,7 +205,7 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
         {
             spec.store = spec.fallback_store.take();
             if let Some(store) = &spec.store {
-                crate::say!("selfpage: {}", ram_alone_notice(store, &why.to_string()));
+                tracing::warn!("{}", ram_alone_notice(store, &why.to_string()));
             }
             Supervisor::start(settings(spec, None))
         }
@@ -216,9 +213,7 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
     }
 }
 
-fn enable_pin_check(spec: &RunSpec, supervisor: &Supervisor, why: &str) {
+fn enable_pin_check(supervisor: &Supervisor, why: &str) {
     direct_io_filter::be_careful(supervisor.board());
-    if spec.flags.verbosity > 0 {
-        crate::say!("selfpage: {why}: every page is checked before it is evicted");
-    }
+    tracing::info!("{why}: every page is checked before it is evicted");
 }

@@ -3,11 +3,10 @@
 //! The loop never waits for a single process, nor for the reader of standard error:
 //! processes join, die, and stop at the filter at any moment, and the admission of other
 //! processes must not wait. Work that may block has a thread of its own: lines for standard error
-//! (`log`), samples of the tree's memory, and connections handed out through the filter.
+//! (`logging`), samples of the tree's memory, and connections handed out through the filter.
 
 use super::front_process::{KILL_LIMIT, borrowed};
 use super::ipc::{Message, SignalInfo};
-use super::log::ErrorLog;
 use super::signals::{InheritedMask, Signals};
 use super::start::{RunningTree, start};
 use super::{FinishedRun, OWN_FAILURE, Remaining, RunSpec};
@@ -15,6 +14,7 @@ use crate::TreeEvent;
 use crate::direct_io_filter::Notifier;
 use host::{cpu_reservation, process_tree};
 use link::stats_page::Metric;
+use logging::LineQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::process::{Pid, Signal, getpid, getppid};
@@ -47,7 +47,7 @@ pub(super) fn supervise(
     let tree = match start(spec, &inherited, fds, owner) {
         Ok(tree) => tree,
         Err(why) => {
-            crate::say!("selfpage: {why}");
+            tracing::error!("{why}");
             let status = why.status().into();
             let _ = Message::Failed(status).send(&front);
             return status;
@@ -56,7 +56,7 @@ pub(super) fn supervise(
     let mut main = MainLoop::new(tree, front);
     match main.run() {
         TreeExit::Ended(status) => {
-            main.log.finish();
+            main.log = None;
             report(FinishedRun {
                 spec: &main.tree.spec,
                 supervisor: &main.tree.supervisor,
@@ -89,7 +89,8 @@ struct MainLoop {
     /// The front process, and the socket to it.
     front_pid: Option<Pid>,
     front: OwnedFd,
-    log: ErrorLog,
+    /// Lines for standard error: none waits for its reader before the end.
+    log: Option<LineQueue>,
     /// The program's wait status, once it has ended, and when that was.
     status: Option<i32>,
     ended: Option<Instant>,
@@ -132,7 +133,7 @@ impl MainLoop {
             tree,
             front_pid: getppid(),
             front,
-            log: ErrorLog::start(),
+            log: LineQueue::start(Duration::MAX),
             status: None,
             ended: None,
             remarked: false,
@@ -199,7 +200,6 @@ impl MainLoop {
     }
 
     fn on_event(&mut self, event: TreeEvent) {
-        let chatty = self.tree.spec.flags.verbosity > 1;
         match event {
             TreeEvent::Notice { pid, text } => {
                 self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
@@ -207,30 +207,22 @@ impl MainLoop {
             TreeEvent::Refused { pid, text } => {
                 self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
-            TreeEvent::Joined { slot, pid } if chatty => {
-                self.print(format!("[{}] pages, slot {slot}", pid.as_raw_nonzero()))
+            TreeEvent::Joined { slot, pid } => {
+                tracing::debug!("[{}] pages, slot {slot}", pid.as_raw_nonzero())
             }
-            TreeEvent::Left { pid, frames, .. } if chatty => {
-                self.print(format!(
-                    "[{}] has ended, {frames} frames come back",
-                    pid.as_raw_nonzero()
-                ));
-            }
-            TreeEvent::Back => self.print("the system domain is there again".into()),
-            TreeEvent::Joined { .. } | TreeEvent::Left { .. } => {}
+            TreeEvent::Left { pid, frames, .. } => tracing::debug!(
+                "[{}] has ended, {frames} frames come back",
+                pid.as_raw_nonzero()
+            ),
+            TreeEvent::Back => tracing::warn!("the system domain is there again"),
         }
     }
 
     /// Prints each text once.
     fn print_once(&mut self, line: String, text: String) {
         if self.said.len() < LINES && self.said.insert(text) {
-            self.print(line);
+            tracing::warn!("{line}");
         }
-    }
-
-    /// Queues a line for standard error; never waits for its reader.
-    fn print(&self, line: String) {
-        self.log.line(format!("selfpage: {line}"));
     }
 
     /// Handles calls that stopped at the filter.
@@ -366,11 +358,11 @@ impl MainLoop {
             let mut left = process_tree::below(getpid());
             left.retain(|pid| !self.tree.supervisor.is_pager(*pid));
             let left = left.len();
-            self.print(format!(
+            tracing::warn!(
                 "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --remaining kill ends them at once)",
                 self.tree.spec.program.name()
-            ));
+            );
         }
     }
 }

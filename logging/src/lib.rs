@@ -1,0 +1,291 @@
+//! Log lines on standard error that never block.
+//!
+//! Standard error may be a stopped terminal, or a pipe to a pager whose user does not scroll:
+//! a write then blocks for as long. The supervisor and the daemon must not block: processes that
+//! join, fork or end wait for the supervisor, tenants for the daemon. So their lines go into a
+//! bounded queue, which a thread of its own writes ([`LineQueue`]). A line that finds the queue
+//! full is lost, and counted.
+//!
+//! Rule: a process that forks has no queue yet. Until one starts, lines are written at once.
+
+use std::fmt;
+use std::io::{self, Write, stderr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Levels by targets, `debug` or `daemon=trace,warn` for example, over those of `-v`.
+pub const VARIABLE: &str = "SELFPAGE_LOG";
+
+/// Lines that may wait to be written.
+const QUEUE: usize = 1024;
+
+/// The queue in use.
+static CURRENT: RwLock<Option<QueueWriter>> = RwLock::new(None);
+
+/// The beginning of each line.
+static PREFIX: OnceLock<&str> = OnceLock::new();
+
+/// The value of the environment variable is not understood.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "invalid {VARIABLE}: {0}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL,..."
+)]
+pub struct FilterError(#[from] ParseError);
+
+/// Logs events from `default` on, or as the environment variable has it, as lines that begin
+/// with `prefix`. The first call in a process counts.
+pub fn init(prefix: &'static str, default: LevelFilter) -> Result<(), FilterError> {
+    let levels = std::env::var(VARIABLE).unwrap_or_default();
+    let subscriber = tracing_subscriber::fmt()
+        // Its report of a write that fails panics where standard error is closed.
+        .log_internal_errors(false)
+        .with_env_filter(filter(default, &levels)?)
+        .event_format(LineFormat)
+        .with_writer(current_writer)
+        .finish();
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = PREFIX.set(prefix);
+    }
+    Ok(())
+}
+
+/// Of two directives for one target the later replaces the earlier.
+fn filter(default: LevelFilter, levels: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("{default},{levels}"))
+}
+
+fn prefix() -> &'static str {
+    PREFIX.get().unwrap_or(&"selfpage: ")
+}
+
+fn current_writer() -> Box<dyn Write> {
+    match &*CURRENT.read().unwrap_or_else(PoisonError::into_inner) {
+        Some(queue) => Box::new(queue.clone()),
+        None => Box::new(stderr()),
+    }
+}
+
+/// The format of an event: the prefix, the message, then fields as `key=value`.
+struct LineFormat;
+
+impl<S, N> FormatEvent<S, N> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        writer.write_str(prefix())?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// The queue of this process's lines, until it is dropped.
+pub struct LineQueue {
+    sender: QueueWriter,
+    written: Arc<AtomicUsize>,
+    patience: Duration,
+    thread: Option<WorkerGuard>,
+}
+
+impl LineQueue {
+    /// Starts the thread. The drop of the queue waits until all lines are written, at most
+    /// `patience`. `None` if no thread can be started: lines are then written at once.
+    pub fn start(patience: Duration) -> Option<Self> {
+        // The thread of `tracing_appender` panics where it cannot start.
+        std::thread::Builder::new().spawn(|| ()).ok()?.join().ok()?;
+        let queue = Self::to(QUEUE, stderr(), patience);
+        *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(queue.sender.clone());
+        Some(queue)
+    }
+
+    fn to(lines: usize, stream: impl Write + Send + 'static, patience: Duration) -> Self {
+        let (counter, written) = (Arc::new(OnceLock::new()), Arc::default());
+        let writer = StreamWriter {
+            stream,
+            counter: Arc::clone(&counter),
+            reported: 0,
+            written: Arc::clone(&written),
+        };
+        let builder = NonBlockingBuilder::default()
+            .lossy(true)
+            .buffered_lines_limit(lines)
+            .thread_name("selfpage-log");
+        let (queue, thread) = builder.finish(writer);
+        let _ = counter.set(queue.error_counter());
+        let sent = Arc::default();
+        Self {
+            sender: QueueWriter { queue, sent },
+            written,
+            patience,
+            thread: Some(thread),
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        let sent = self.sender.sent.load(Ordering::Acquire);
+        let lost = self.sender.queue.error_counter().dropped_lines();
+        self.written.load(Ordering::Acquire) + lost >= sent
+    }
+}
+
+impl Drop for LineQueue {
+    fn drop(&mut self) {
+        *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let begin = Instant::now();
+        while !self.is_written() && begin.elapsed() < self.patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !self.is_written() {
+            // Its drop prints on standard output, which is the program's, where the queue is full.
+            std::mem::forget(self.thread.take());
+        }
+    }
+}
+
+/// The sender's end of a queue.
+#[derive(Clone)]
+struct QueueWriter {
+    queue: NonBlocking,
+    /// Lines that were sent, the lost ones too.
+    sent: Arc<AtomicUsize>,
+}
+
+impl Write for QueueWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+        self.queue.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The stream that the thread writes to. A stream that fails loses lines, and nothing else.
+struct StreamWriter<W> {
+    stream: W,
+    /// Lines that were lost, and how many of them were reported.
+    counter: Arc<OnceLock<ErrorCounter>>,
+    reported: usize,
+    written: Arc<AtomicUsize>,
+}
+
+impl<W: Write> Write for StreamWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = self.stream.write_all(line);
+        let lost = self.counter.get().map_or(0, ErrorCounter::dropped_lines);
+        let missing = lost - self.reported;
+        if missing > 0 {
+            self.reported = lost;
+            let why = "standard error was not read";
+            let prefix = prefix();
+            let _ = writeln!(
+                self.stream,
+                "{prefix}{missing} lines are left out here: {why}"
+            );
+        }
+        self.written.fetch_add(1, Ordering::AcqRel);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.stream.flush();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Condvar, Mutex};
+
+    /// A stream that takes nothing until it is opened.
+    #[derive(Clone, Default)]
+    struct Stopped(Arc<Stream>);
+
+    #[derive(Default)]
+    struct Stream {
+        /// True once it is open, and what was written.
+        state: Mutex<(bool, Vec<u8>)>,
+        opened: Condvar,
+    }
+
+    impl Stopped {
+        fn open(&self) {
+            self.0.state.lock().unwrap().0 = true;
+            self.0.opened.notify_all();
+        }
+    }
+
+    impl Write for Stopped {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let state = self.0.state.lock().unwrap();
+            let mut state = self.0.opened.wait_while(state, |(open, _)| !*open).unwrap();
+            state.1.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_not_read_keeps_no_one_waiting_and_what_is_left_out_is_counted() {
+        let stream = Stopped::default();
+        let mut log = LineQueue::to(4, stream.clone(), Duration::MAX);
+        // Would never return if it waited: the stream is not open yet.
+        (0..100).for_each(|n| writeln!(log.sender, "line {n}").unwrap());
+        stream.open();
+        drop(log);
+        let written = stream.0.state.lock().unwrap().1.clone();
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.contains("line 0\n"), "{written}");
+        let lines = written.lines().filter(|l| l.starts_with("line ")).count();
+        let left_out: usize = written
+            .lines()
+            .filter_map(|l| {
+                l.strip_prefix("selfpage: ")?
+                    .split(' ')
+                    .next()?
+                    .parse::<usize>()
+                    .ok()
+            })
+            .sum();
+        assert_eq!(lines + left_out, 100, "{written}");
+    }
+
+    #[test]
+    fn the_end_of_a_queue_that_is_not_read_waits_no_longer_than_its_patience() {
+        let mut log = LineQueue::to(4, Stopped::default(), Duration::from_millis(10));
+        (0..100).for_each(|n| writeln!(log.sender, "line {n}").unwrap());
+        let begin = Instant::now();
+        drop(log);
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn the_variable_refines_the_level_of_the_option() {
+        let level = |levels| filter(LevelFilter::WARN, levels).unwrap().max_level_hint();
+        assert_eq!(level(""), Some(LevelFilter::WARN));
+        assert_eq!(level("debug"), Some(LevelFilter::DEBUG));
+        assert_eq!(level("off"), Some(LevelFilter::OFF));
+        assert_eq!(level("daemon=trace"), Some(LevelFilter::TRACE));
+        assert!(filter(LevelFilter::WARN, "daemon=loud").is_err());
+    }
+}
