@@ -146,3 +146,17 @@ fn until(what: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[test]
+fn figures_that_could_not_be_written_are_refused_before_anything_is_measured() {
+    let done = Command::new(env!("CARGO_BIN_EXE_selfpage-bench"))
+        .args(["micro", "--json", "/no/such/folder/x"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(125), "{errors}");
+    assert!(
+        done.stdout.is_empty() && errors.contains("cannot be written"),
+        "{errors}"
+    );
+}
