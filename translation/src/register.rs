@@ -143,7 +143,7 @@ impl Userfault {
     }
 
     /// Returns true if a process still uses the memory of a descriptor whose pager has ended: the
-    /// next access to a missing page of [`PROBED`] fails then, too.
+    /// next access to the missing page that is probed fails then, too.
     pub fn is_orphan_in_use(&self) -> bool {
         let mut argument = uapi::uffdio_poison {
             range: range(PROBED, wired::PAGE),
