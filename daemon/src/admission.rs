@@ -7,7 +7,7 @@
 use crate::persisted_tenants::{self, TenantRecord};
 use crate::scrub::ScrubDone;
 use crate::tenant::{Tenant, TenantFrames, TenantPhase};
-use crate::{Daemon, HUNGER, places, policy};
+use crate::{Daemon, HUNGER, machine, policy};
 use disk::usd::IoTarget;
 use frames::LimitControl;
 use frames::allocator::{Placement, Request, TenantId};
@@ -95,7 +95,7 @@ impl Daemon {
             k: terms.frames.g,
             placement,
         };
-        places().check(first).map_err(|why| text(&why))?;
+        machine::topology().check(first).map_err(|why| text(&why))?;
         let hunger = self.new_hunger(number)?;
         self.allocator
             .admit(TenantId(number), terms.frames.into(), self.cleaning(&terms))

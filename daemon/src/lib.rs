@@ -35,6 +35,7 @@ mod frame_actions;
 mod jobs;
 mod leave;
 mod listener;
+mod machine;
 mod peer;
 mod persisted_tenants;
 pub mod policy;
@@ -56,10 +57,11 @@ use disk::usd::{Usd, UsdEvent};
 pub use error::DaemonError;
 use fault_rates::FaultRates;
 use fd_reaper::FdReaper;
-use frames::allocator::{Allocator, AllocatorConfig, MachineTopology};
+use frames::allocator::{Allocator, AllocatorConfig};
 use jobs::{JobResult, JobRunner};
 use listener::{Connection, LISTENER, UnidentifiedPeers, listen};
 use logging::LineQueue;
+pub use machine::total_memory;
 use protocol::TenantNumber;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -155,7 +157,7 @@ impl Daemon {
             stall: stall::MOST,
             notice: config.memory.notice.0,
             allowance: ALLOWANCE,
-            topology: places(),
+            topology: machine::topology(),
         };
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
         let (epoll, strangers) = (make()?, UnidentifiedPeers::new(make()?));
@@ -384,29 +386,5 @@ impl Daemon {
                 }
             }
         }
-    }
-}
-
-/// Bytes of the machine's memory.
-pub fn total_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
-}
-
-/// The particular frames that this machine has.
-fn places() -> MachineTopology {
-    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {
-        let named = |name: &str| {
-            name.strip_prefix("node")
-                .is_some_and(|n| n.parse::<u32>().is_ok())
-        };
-        all.flatten()
-            .filter(|entry| entry.file_name().to_str().is_some_and(named))
-            .count()
-    });
-    MachineTopology {
-        huge: enabled.is_ok_and(|text| !text.contains("[never]")),
-        nodes: nodes.max(1) as u32,
     }
 }

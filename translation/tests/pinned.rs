@@ -61,19 +61,13 @@ impl Setting {
     fn separate_sparse(&self) -> Vec<usize> {
         let pagemap = Pagemap::open(&capabilities()).unwrap();
         let (mut refused, len) = (Vec::new(), PAGES * PAGE);
+        let (slot, second) = (self.slot.at(0), self.second.at(0));
         // SAFETY: all three are the test's.
         let count = unsafe {
-            stage(self.area.at(0), len, self.slot.at(0)).unwrap();
-            separate_pinned_sparse(
-                &self.userfault,
-                &pagemap,
-                self.slot.at(0),
-                self.second.at(0),
-                len,
-                |p| {
-                    refused.push(p);
-                },
-            )
+            stage(self.area.at(0), len, slot).unwrap();
+            separate_pinned_sparse(&self.userfault, &pagemap, slot, second, len, |page| {
+                refused.push(page)
+            })
         };
         assert_eq!(count, Ok(refused.len()));
         refused

@@ -220,9 +220,8 @@ pub fn seconds(text: &str) -> Duration {
     Duration::from_secs(number.parse::<u64>().unwrap() * unit)
 }
 
-/// Rounds of everything until the time is over; how many there were.
-pub fn run(time: Duration, seed: u64) -> u64 {
-    let mut machine = Machine::start();
+/// Starts the honest programs, and waits until each has its contract.
+fn start_programs(machine: &mut Machine) -> Programs {
     let mut programs = Programs {
         all: Vec::new(),
         looked: Instant::now(),
@@ -242,15 +241,22 @@ pub fn run(time: Duration, seed: u64) -> u64 {
     while !programs
         .all
         .iter()
-        .all(|program| is_there(&machine, program.name))
+        .all(|program| is_there(machine, program.name))
     {
-        programs.get_on(&machine, "at the start");
+        programs.get_on(machine, "at the start");
         std::thread::sleep(Duration::from_millis(10));
     }
     let plain = programs.all.iter().find(|program| program.name == "plain");
     if let Some(plain) = plain {
         machine.note_sockets(plain.child.id());
     }
+    programs
+}
+
+/// Rounds of everything until the time is over; how many there were.
+pub fn run(time: Duration, seed: u64) -> u64 {
+    let mut machine = Machine::start();
+    let mut programs = start_programs(&mut machine);
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut rounds, begin) = (0, Instant::now());
     while rounds == 0 || begin.elapsed() < time {

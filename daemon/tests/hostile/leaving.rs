@@ -231,25 +231,7 @@ pub fn hostile(path: &Path) {
     for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
         word.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
     }
-    // Everything that only a tenant may say.
-    for say in [
-        Request::Leave,
-        Request::Ledger,
-        Request::Open {
-            depth: 8,
-            cookie: 2,
-        },
-        Request::Close(0),
-        Request::Channel(0),
-        Request::Answered { round: 1 },
-    ] {
-        assert!(ask(&connection, &say, &[fd.as_fd()]));
-        let heard = hear(&connection).map(|(say, _)| say);
-        assert!(
-            matches!(heard, Some(DaemonEvent::Refused(_))),
-            "{say:?} {heard:?}"
-        );
-    }
+    request_as_a_tenant(&connection, &fd);
     // It is no tenant any more: it lives, and has no limit.
     drop(connection);
     std::thread::sleep(Duration::from_millis(300));
@@ -260,6 +242,28 @@ pub fn hostile(path: &Path) {
     let (_ledger, _fd) = enter(&connection);
     assert_eq!(leaves(&connection), DaemonEvent::Left);
     count(1);
+}
+
+/// Requests everything that only a tenant may, with the ledger of one that has left.
+fn request_as_a_tenant(connection: &OwnedFd, ledger: &OwnedFd) {
+    for request in [
+        Request::Leave,
+        Request::Ledger,
+        Request::Open {
+            depth: 8,
+            cookie: 2,
+        },
+        Request::Close(0),
+        Request::Channel(0),
+        Request::Answered { round: 1 },
+    ] {
+        assert!(ask(connection, &request, &[ledger.as_fd()]));
+        let answer = hear(connection).map(|(event, _)| event);
+        assert!(
+            matches!(answer, Some(DaemonEvent::Refused(_))),
+            "{request:?} {answer:?}"
+        );
+    }
 }
 
 /// Of two requests to leave one may find the other under way.
