@@ -245,12 +245,18 @@ mod tests {
         }
     }
 
+    /// Sends a line in one write, as the subscriber does.
+    fn send(log: &mut LineQueue, n: u32) {
+        let line = format!("line {n}\n");
+        log.sender.write_all(line.as_bytes()).unwrap();
+    }
+
     #[test]
     fn a_stream_that_is_not_read_keeps_no_one_waiting_and_what_is_left_out_is_counted() {
         let stream = Stopped::default();
         let mut log = LineQueue::to(4, stream.clone(), Duration::MAX);
         // Would never return if it waited: the stream is not open yet.
-        (0..100).for_each(|n| writeln!(log.sender, "line {n}").unwrap());
+        (0..100).for_each(|n| send(&mut log, n));
         stream.open();
         drop(log);
         let written = stream.0.state.lock().unwrap().1.clone();
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn the_end_of_a_queue_that_is_not_read_waits_no_longer_than_its_patience() {
         let mut log = LineQueue::to(4, Stopped::default(), Duration::from_millis(10));
-        (0..100).for_each(|n| writeln!(log.sender, "line {n}").unwrap());
+        (0..100).for_each(|n| send(&mut log, n));
         let begin = Instant::now();
         drop(log);
         assert!(begin.elapsed() < Duration::from_secs(20));
@@ -281,11 +287,23 @@ mod tests {
 
     #[test]
     fn the_variable_refines_the_level_of_the_option() {
-        let level = |levels| filter(LevelFilter::WARN, levels).unwrap().max_level_hint();
-        assert_eq!(level(""), Some(LevelFilter::WARN));
-        assert_eq!(level("debug"), Some(LevelFilter::DEBUG));
-        assert_eq!(level("off"), Some(LevelFilter::OFF));
-        assert_eq!(level("daemon=trace"), Some(LevelFilter::TRACE));
+        let enabled = |levels| {
+            let filter = filter(LevelFilter::WARN, levels).unwrap();
+            let subscriber = tracing_subscriber::fmt().with_env_filter(filter).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                [
+                    tracing::enabled!(target: "daemon", tracing::Level::TRACE),
+                    tracing::enabled!(target: "other", tracing::Level::DEBUG),
+                    tracing::enabled!(target: "other", tracing::Level::WARN),
+                    tracing::enabled!(target: "other", tracing::Level::ERROR),
+                ]
+            })
+        };
+        assert_eq!(enabled(""), [false, false, true, true]);
+        assert_eq!(enabled("debug"), [false, true, true, true]);
+        assert_eq!(enabled("error"), [false, false, false, true]);
+        assert_eq!(enabled("off"), [false; 4]);
+        assert_eq!(enabled("daemon=trace"), [true, false, true, true]);
         assert!(filter(LevelFilter::WARN, "daemon=loud").is_err());
     }
 }
