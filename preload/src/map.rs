@@ -7,7 +7,7 @@ use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs};
-use crate::{address_space, mlock, paged_memory, pager_process};
+use crate::{address_space, mlock, paged_memory};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
@@ -31,10 +31,6 @@ pub fn mmap(
     offset: i64,
 ) -> SyscallResult {
     let through = || address_space::map(addr, len, prot, flags, fd, offset);
-    if addr == 0 && pager_process::is_pager() {
-        let addr = wired::address_apart(len).expose_provenance();
-        return address_space::map(addr, len, prot, flags, fd, offset);
-    }
     if !address_space::is_active() || len == 0 {
         return through();
     }
