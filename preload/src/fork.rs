@@ -13,11 +13,12 @@ mod clone;
 mod libc_data;
 
 use crate::address_space::AddressSpaceGuard;
+use crate::heap::{HEAPS, HeapGuard};
 use crate::process_pager::ForkGate;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
 use crate::vma_map::AddrRange;
 use crate::{
-    address_space, diagnostics, heap, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
+    address_space, diagnostics, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
 };
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -33,7 +34,7 @@ struct ForkState {
     gate: Option<ForkGate>,
     nails: Vec<AddrRange>,
     stdio: bool,
-    heap: Option<heap::HeapGuard>,
+    heap: Option<HeapGuard>,
     space: Option<AddressSpaceGuard>,
     turn: Option<Guard<'static, ()>>,
     signals: Option<SignalsBlocked>,
@@ -139,19 +140,27 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     }
     let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
-    let gate = match complete {
-        true => ForkGate::close()
-            .map_err(|why| diagnostics::log_refusal(format_args!("fork refused: {why}")))
-            .ok(),
-        false => {
-            diagnostics::log_refusal(format_args!(
-                "fork refused: the pages that it touches while the pager stands still do not fit \
-                 into the frames; give the program more frames"
-            ));
-            None
+    let (gate, heap) = loop {
+        let gate = match complete {
+            true => ForkGate::close()
+                .map_err(|why| diagnostics::log_refusal(format_args!("fork refused: {why}")))
+                .ok(),
+            false => {
+                diagnostics::log_refusal(format_args!(
+                    "fork refused: the pages that it touches while the pager stands still do \
+                     not fit into the frames; give the program more frames"
+                ));
+                None
+            }
+        };
+        match HEAPS.try_lock() {
+            Some(heap) => break (gate, heap),
+            None => {
+                gate.map(|gate| reopen(gate, false));
+                HEAPS.wait();
+            }
         }
     };
-    let heap = heap::HEAP.lock();
     let state = ForkState {
         gate,
         nails,
@@ -178,6 +187,14 @@ fn take_state() -> Option<ForkState> {
     unsafe { (*STATE.0.get()).take() }
 }
 
+/// Restarts the pager. `born`: the kernel has made the child.
+fn reopen(gate: ForkGate, born: bool) {
+    let child = gate.open(born);
+    if !born && let Some(port) = supervisor::port() {
+        let _ = port.release_child(supervisor::domain(), child);
+    }
+}
+
 /// `born`: the kernel has made the child.
 fn after_in_parent(born: bool) {
     let Some(mut state) = take_state() else {
@@ -189,16 +206,12 @@ fn after_in_parent(born: bool) {
         raw_syscall::errno()
     };
     drop(state.heap.take());
-    let child = state.gate.take().map(|gate| gate.open(born));
+    match state.gate.take() {
+        Some(gate) => reopen(gate, born),
+        None => note_refused(),
+    }
     drop(state.space.take());
     state.finish(false);
-    match (child, supervisor::port()) {
-        (None, _) => note_refused(),
-        (Some(child), Some(port)) if !born => {
-            let _ = port.release_child(supervisor::domain(), child);
-        }
-        _ => {}
-    }
     raw_syscall::set_errno(errno);
 }
 
