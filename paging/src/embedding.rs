@@ -126,6 +126,13 @@ impl ProcessPager {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0
             }
+            PagerCommand::Insert(stretch) => u32::from(!self.pager.mm.index.insert(stretch)),
+            PagerCommand::Remove(addr) => {
+                if let Some(stretch) = self.pager.mm.index.find(addr) {
+                    self.pager.remove(stretch);
+                }
+                0
+            }
             PagerCommand::Charge(addr, len) => {
                 self.inside(|pager| stretches::account_all_resident(pager, addr, len))
             }
@@ -168,9 +175,11 @@ impl ProcessPager {
         self.pager.faults.throttle.limits()
     }
 
-    /// Returns true if an address is in a stretch.
+    /// Returns true if an address is in a stretch. Not inside the gate: the caller's stack may be
+    /// paged, and a fork that closes the gate would wait for a fault on it.
     pub fn contains(&self, addr: usize) -> bool {
-        self.inside(|pager| pager.mm.index.find(addr).is_some())
+        let _control = self.pager.mm.control.lock();
+        self.pager.mm.index.find(addr).is_some()
     }
 
     /// Discards the contents of `range`: `munmap`, `madvise(MADV_DONTNEED)`.

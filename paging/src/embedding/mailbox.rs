@@ -1,6 +1,7 @@
 //! Commands of the program's threads to the evictor's thread.
 
 use crate::pager::Pager;
+use crate::stretch::StretchState;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use wired::{Guard, Lock, futex};
@@ -9,13 +10,18 @@ use wired::{Guard, Lock, futex};
 pub(super) const IDLE: Duration = Duration::from_millis(50);
 
 /// A request of a program's thread to the evictor's thread: any operation that needs a
-/// descriptor (the userfaultfd, the store's ring), which the program's threads do not have.
-#[derive(Clone, Copy, Debug)]
+/// descriptor (the userfaultfd, the store's ring), which the program's threads do not have, or
+/// that pager threads wait for: a fault on the caller's stack would wait for them.
+#[derive(Clone, Copy)]
 pub(super) enum PagerCommand {
     /// Register memory: address, length.
     Register(usize, usize),
     /// Move contents: from, length, to.
     Transfer(usize, usize, usize),
+    /// Add a stretch to the index. Returns 1 where there is no room.
+    Insert(&'static StretchState),
+    /// Take the stretch at an address out of the index.
+    Remove(usize),
     /// Charge the pages that are present already: address, length.
     Charge(usize, usize),
     /// Empty the standby list and make about this many frames unused.

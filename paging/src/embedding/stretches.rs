@@ -126,9 +126,9 @@ impl ProcessPager {
         stretch.set_driver(Box::new(Paged));
         // In the index first: a fault may come the moment it is registered.
         let control = self.pager.mm.control.lock();
-        let fits = self.pager.mm.index.insert(stretch);
+        let full = self.send(PagerCommand::Insert(stretch)) != 0;
         drop(control);
-        if !fits {
+        if full {
             // SAFETY: leaked above, and in no index.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
             return Err(ProcessError::TooMany);
@@ -144,11 +144,13 @@ impl ProcessPager {
         Ok(())
     }
 
-    /// Takes a stretch out of the index and frees it.
+    /// Takes a stretch out of the index and frees it. The evictor's thread does the first, which
+    /// keeps other threads out: the caller's stack may be paged.
+    ///
     /// # Safety
     /// It is a leaked box, and the caller keeps no other reference to it.
     unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &StretchState) {
-        self.pager.remove(stretch);
+        self.send(PagerCommand::Remove(stretch.table().base()));
         // SAFETY: the caller's promise; any thread that found it has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
     }
