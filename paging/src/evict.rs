@@ -156,10 +156,23 @@ impl Evictor {
             let want = self.frames.spare().saturating_sub(self.frames.room());
             helped = matches!(self.reclaim(&mut cleaner, want), ReclaimOutcome::Freed(_));
         }
+        self.release_idle();
         self.frames.set_evictor_up(false);
         // Faults that came meanwhile did not ring.
         if helped && self.frames.is_below_spare() {
             self.frames.wake_evictor();
+        }
+    }
+
+    /// Has the cleaners that were idle for a while give back what they hold of the store's.
+    fn release_idle(&self) {
+        let (own, others) = self.cleaners.split_at(1);
+        let Some(mut own) = own[0].try_lock().filter(|own| own.is_release_due()) else {
+            return;
+        };
+        own.release_idle();
+        for mut cleaner in others.iter().filter_map(PiLock::try_lock) {
+            cleaner.release_idle();
         }
     }
 

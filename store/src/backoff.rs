@@ -41,6 +41,11 @@ impl Backoff {
         }
     }
 
+    /// Returns true after the rounds of spinning.
+    pub fn has_spun(&self) -> bool {
+        self.rounds >= Self::SPINS
+    }
+
     /// Returns true after about 10 ms of waiting: the other process may be dead.
     pub fn is_exhausted(&self) -> bool {
         self.rounds > Self::YIELDS + 200

@@ -30,6 +30,8 @@ pub(crate) struct StoreChannel {
     outgoing: PendingWrites,
     pub(crate) incoming: PendingReads,
     pub(crate) demotion: Option<Demotion>,
+    /// Pages were written since the last [`Channel::release_idle`].
+    has_written: bool,
     pub(crate) bounce: Option<WiredMemory>,
     done: CompletionQueue,
 }
@@ -102,6 +104,7 @@ impl StoreChannel {
             },
             incoming: PendingReads::new(),
             demotion: None,
+            has_written: false,
             bounce,
             done: CompletionQueue::new(),
             store,
@@ -296,6 +299,7 @@ impl Channel for StoreChannel {
         if !self.has_room_for(pages.len()) {
             return Err(StoreError::Busy);
         }
+        self.has_written = true;
         for page in pages {
             self.write(page);
         }
@@ -347,6 +351,19 @@ impl Channel for StoreChannel {
             if !reaped {
                 return None;
             }
+        }
+    }
+
+    /// The segment that the channel appends to, where few are free, and the one that it demotes:
+    /// a store has fewer segments than a machine has processes.
+    fn release_idle(&mut self) {
+        if self.demotion.is_some() {
+            while self.reap(false) {}
+            self.step_demotion();
+            self.submit_io();
+        }
+        if !std::mem::take(&mut self.has_written) {
+            self.ram.seal_if_low();
         }
     }
 

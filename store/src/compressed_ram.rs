@@ -104,6 +104,13 @@ impl CompressedRam {
         }
     }
 
+    /// Seals the open segment where other channels may need its room.
+    pub fn seal_if_low(&mut self) {
+        if self.open.is_some() && self.is_low(&SegmentStats::of(&self.store.segments)) {
+            self.seal();
+        }
+    }
+
     /// Returns true if so few segments are free that the oldest should move to disk.
     pub fn is_low(&self, stats: &SegmentStats) -> bool {
         stats.free <= (self.store.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)

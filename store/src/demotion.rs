@@ -71,8 +71,14 @@ impl StoreChannel {
             if tiered && (self.wait_for_demotion() || policy.relax()) {
                 continue;
             }
-            // Other channels may be about to free a segment, which does not take long.
-            if backoff.is_exhausted() || !self.ram.others_make_room(&stats, policy) {
+            // Other channels may be about to free a segment, which does not take long. Where the disk
+            // takes the page, it need not be waited for: with more channels than segments, each
+            // page would wait in vain.
+            let waited = match tiered && self.disk_has_room() {
+                true => backoff.has_spun(),
+                false => backoff.is_exhausted(),
+            };
+            if waited || !self.ram.others_make_room(&stats, policy) {
                 return false;
             }
             backoff.wait();

@@ -55,6 +55,12 @@ impl Channel for OnDemand {
         self.channel.as_mut()?.complete(wait)
     }
 
+    fn release_idle(&mut self) {
+        if let Some(channel) = &mut self.channel {
+            channel.release_idle();
+        }
+    }
+
     fn pending(&self) -> usize {
         self.channel.as_ref().map_or(0, |channel| channel.pending())
     }

@@ -69,6 +69,10 @@ pub trait Channel: Send {
     /// nothing is pending.
     fn complete(&mut self, wait: Wait) -> Option<Completion>;
 
+    /// Gives back what other channels may need, where it was not used since the last call: for
+    /// a channel that may be idle from now on.
+    fn release_idle(&mut self) {}
+
     /// Pages submitted and not completed.
     fn pending(&self) -> usize;
 

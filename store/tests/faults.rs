@@ -260,3 +260,31 @@ fn too_many_pages_at_once_are_refused_whole() {
     assert_eq!(channel.submit_write(&many), Err(StoreError::Busy));
     assert_eq!(channel.pending(), 0);
 }
+
+#[test]
+fn idle_channels_give_their_segments_back() {
+    // 16 segments, for 40 channels.
+    let store = make("ram:256K+disk:idle-swap,size=4M", 1);
+    let mut channels: Vec<_> = (0..40).map(|_| store.channel(4).unwrap()).collect();
+    let contents = halves(80);
+    let mut handles = Vec::new();
+    for (channel, pages) in channels.iter_mut().zip(contents.chunks(2)) {
+        handles.extend(write(&mut **channel, pages));
+    }
+    let before = store.usage().to_ram;
+    assert!(before < 80, "every channel has a segment");
+    // Two rounds: a channel that has just written is not idle.
+    for _ in 0..2 {
+        channels
+            .iter_mut()
+            .for_each(|channel| channel.release_idle());
+    }
+    let mut newcomer = store.channel(4).unwrap();
+    let more = halves(20);
+    let written = write(&mut *newcomer, &more);
+    assert_eq!(store.usage().to_ram, before + 20, "pages went past RAM");
+    let all = handles.iter().chain(&written);
+    for (handle, page) in all.zip(contents.iter().chain(&more)) {
+        assert!(read(&mut *newcomer, handle.unwrap()).unwrap() == *page);
+    }
+}

@@ -23,6 +23,7 @@ use crate::standby::ring::{CLAIM, Claim, ClaimPass};
 use frames::Frame;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use store::{Channel, Checksum, PageHandle, Store, StoreError, Wait, WritePage};
 use wired::PAGE;
 
@@ -35,11 +36,16 @@ const LINE: usize = 64;
 /// Cleaners at most, with the background evictor's.
 pub(crate) const MOST_CLEANERS: usize = 5;
 
+/// How long a cleaner's channel keeps what it does not use, at least.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// What emptying pieces needs.
 pub(crate) struct Cleaner {
     pub(super) standby: Arc<StandbyList>,
     pub(super) huge: Arc<HugeBuffers>,
     channel: Option<Box<dyn Channel>>,
+    /// When the channel last gave back what it does not use.
+    released: Instant,
     /// Room for [`CLAIM`] pages.
     writes: Vec<WritePage>,
     /// Frames whose pages are gone, to be released together.
@@ -101,6 +107,7 @@ impl Cleaner {
     ) -> Result<Self, StoreError> {
         Ok(Self {
             channel: channel(standby.store.get())?,
+            released: Instant::now(),
             standby,
             huge,
             writes: Vec::with_capacity(CLAIM),
@@ -117,6 +124,19 @@ impl Cleaner {
         // of this process.
         self.channel = channel(store)?;
         Ok(())
+    }
+
+    /// Returns true if the last [`Cleaner::release_idle`] was a while ago.
+    pub(super) fn is_release_due(&self) -> bool {
+        self.released.elapsed() >= RELEASE_INTERVAL
+    }
+
+    /// Gives back what the channel holds of the store's, where it was not used since the last call.
+    pub(super) fn release_idle(&mut self) {
+        self.released = Instant::now();
+        if let Some(channel) = &mut self.channel {
+            channel.release_idle();
+        }
     }
 
     /// Pages in hand.
