@@ -156,7 +156,9 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         match HEAPS.try_lock() {
             Some(heap) => break (gate, heap),
             None => {
-                gate.map(|gate| reopen(gate, false));
+                if let Some(gate) = gate {
+                    reopen(gate, false);
+                }
                 HEAPS.wait();
             }
         }
