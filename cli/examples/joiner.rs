@@ -6,8 +6,8 @@
 
 use link::client::{Joined, SupervisorPort};
 use link::handshake::{ChildMessage, Hello};
-use link::stats_page::Metric;
 use std::sync::atomic::Ordering;
+use wired::Counter;
 
 unsafe extern "C" {
     static environ: *const *const std::ffi::c_char;
@@ -35,7 +35,7 @@ fn stay(joined: Joined) {
     let Ok(board) = joined.map_board() else {
         return;
     };
-    board.block(slot).add(Metric::Faults, 1);
+    board.block(slot).add(Counter::Faults, 1);
     if std::env::var_os("JOINER_REPORT").is_some() {
         let text = format!(
             "slot {slot}, {} frames, careful {}",

@@ -68,7 +68,7 @@ fn every_process_of_the_tree_comes_in_and_its_figures_outlive_it() {
     assert_eq!(output.status.signal(), Some(9), "{errors}");
     let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert_eq!(figures["processes"], 3, "{errors}");
-    assert_eq!(figures["figures"]["faults"], 3);
+    assert_eq!(figures["counters"]["faults"], 3);
     assert_eq!(figures["status"], 137);
     assert_eq!(figures["frames"], 16384);
 }

@@ -336,7 +336,7 @@ impl Outcome {
             None if contract.daemon.is_some() => 0,
             None => number(stats, "/store_usage/ram_limit")?,
         };
-        let stretches = number(stats, "/figures/stretch_bytes")?;
+        let stretches = number(stats, "/counters/stretch_bytes")?;
         let bound = contract.frames + contract.lent + ram + stretches * 3 / 200;
         ensure(self.footprint.net <= bound, || {
             format!(

@@ -36,9 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         random.fill(noise);
         rest.fill(1);
     }
-    let before: Vec<u64> = Counter::ALL
-        .iter()
-        .map(|c| domain.counters().get(*c))
+    let before: Vec<u64> = Counter::of_domain()
+        .map(|c| domain.counters().get(c))
         .collect();
     let start = Instant::now();
     let base = memory.as_mut_ptr() as usize;
@@ -66,10 +65,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         at(0.999),
         at(0.99) / at(0.5)
     );
-    for (counter, before) in Counter::ALL.iter().zip(before) {
-        let now = domain.counters().get(*counter);
+    for (counter, before) in Counter::of_domain().zip(before) {
+        let now = domain.counters().get(counter);
         if now != before {
-            print!("{} {}  ", counter.name(), now as i64 - before as i64);
+            print!("{} {}  ", counter.key(), now as i64 - before as i64);
         }
     }
     println!();

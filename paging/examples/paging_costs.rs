@@ -64,8 +64,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         memory[random.usize(..pages) * PAGE] += 1;
     }
     report("random read-modify-write", start, count);
-    for counter in Counter::ALL {
-        print!("{} {}, ", counter.name(), domain.counters().get(*counter));
+    for counter in Counter::of_domain() {
+        print!("{} {}, ", counter.key(), domain.counters().get(counter));
     }
     println!("sum {sum}\n{:?}", domain.store_usage());
     Ok(())

@@ -113,7 +113,7 @@ impl Domain {
             let _control = pager.mm.control.lock();
             pager.mm.index.insert(inner)
         };
-        pager.log.add(Counter::stretch_bytes, len as u64);
+        pager.log.add(Counter::StretchBytes, len as u64);
         // From here on dropping the stretch unmaps the addresses.
         let stretch = Stretch {
             shared: self.shared.clone(),

@@ -113,7 +113,7 @@ impl Evictor {
     /// `want` frames before the next period's faults, so that these find them, and returns the
     /// optimistic frames beyond that to other threads' faults.
     fn reclaim_ahead(&self, want: u32) {
-        self.standby.log.add(Counter::swapper_calls, 1);
+        self.standby.log.add(Counter::SwapperCalls, 1);
         let client = self.frames.client();
         let most = (client.resident_limit() / 8).max(self.frames.spare());
         let want = want.min(most);
@@ -144,7 +144,7 @@ impl Evictor {
                 self.reclaim(&mut cleaner, asked - unused);
             }
             let given = u64::from(client.release_demanded(asked));
-            self.standby.log.add(Counter::relinquished, given);
+            self.standby.log.add(Counter::FramesReleased, given);
         }
         if let Some(want) = swapper_wants {
             self.reclaim_ahead(want);

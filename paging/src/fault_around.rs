@@ -18,7 +18,7 @@ use frames::Frame;
 use rate::FaultClass;
 use store::PageHandle;
 use translation::MapError;
-use wired::{Guard, PAGE};
+use wired::{Guard, PAGE, clock};
 
 /// A page of a window that this fault has claimed.
 #[derive(Clone, Copy)]
@@ -87,9 +87,9 @@ impl Activation<'_> {
                 return self.fetch(seen, frame);
             }
             class = FaultClass::Memory;
-            before.add(Counter::from_ahead, 1);
+            before.add(Counter::ReadaheadHits, 1);
         } else {
-            before.add(Counter::zero_filled, 1);
+            before.add(Counter::ZeroFilled, 1);
         }
         self.context.window.clear();
         self.context.window.push(WindowPage {
@@ -107,7 +107,7 @@ impl Activation<'_> {
             self.context.window.reverse();
         }
         let outcome = self.publish_window();
-        before.add(Counter::prefetched, brought);
+        before.add(Counter::Prefetched, brought);
         let brought = brought as u32;
         throttle.refund(self.fault.task, when, granted - brought);
         self.fault.handled = FaultSample {
@@ -138,7 +138,10 @@ impl Activation<'_> {
         let place = reader.place(prediction, self.stretch.id(), self.index);
         // A page that cannot be read ahead is read on demand.
         let _ = reader.read(place, prediction.window, table, Some(handle));
+        let begin = clock::now();
         reader.wait_for(place, || self.pager.faults.handlers.wake());
+        let counters = self.pager.log.counters();
+        counters.add_since(Counter::DiskWaitUs, begin);
         StreamRead { reader, place }
     }
 
@@ -149,8 +152,8 @@ impl Activation<'_> {
         let _ = reader.read_on(reading.place, prediction.window, table);
         let stats = reader.take_stats();
         let counters = self.pager.log.counters();
-        counters.add(Counter::read_ahead, stats.read);
-        counters.add(Counter::read_ahead_unused, stats.unused);
+        counters.add(Counter::ReadaheadPages, stats.read);
+        counters.add(Counter::ReadaheadUnused, stats.unused);
     }
 
     /// The contents read ahead for page `index`, if they match the handle. The page is

@@ -31,6 +31,8 @@ pub(crate) struct InFlight {
     pub(crate) addr: usize,
     /// The frame it will occupy.
     pub(crate) frame: u32,
+    /// When its read was submitted, of [`wired::clock`].
+    pub(crate) submitted: u64,
     /// Processor time that its fault has used so far; zero if that is not measured.
     pub(crate) used: u64,
 }
@@ -123,10 +125,17 @@ impl FaultContext {
         flight: usize,
         result: Result<Option<PageHandle>, StoreError>,
     ) -> (usize, FillOutcome) {
-        let InFlight { addr, frame, used } = self.flights[flight];
+        let InFlight {
+            addr,
+            frame,
+            submitted,
+            used,
+        } = self.flights[flight];
         let throttle = &pager.faults.throttle;
         let begin = (used != 0).then(|| throttle.used_since(0));
-        pager.log.add(Counter::from_disk, 1);
+        pager.log.add(Counter::DiskReads, 1);
+        let counters = pager.log.counters();
+        counters.add_since(Counter::DiskWaitUs, submitted);
         let Some(stretch) = pager.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");

@@ -112,7 +112,7 @@ impl FrameSource {
     /// Returns up to so many unused frames to the allocator. Returns how many.
     pub(crate) fn relinquish(&self, count: u32) -> u32 {
         let given = self.client().release(count);
-        self.log.add(Counter::relinquished, u64::from(given));
+        self.log.add(Counter::FramesReleased, u64::from(given));
         given
     }
 
@@ -140,8 +140,8 @@ impl FrameSource {
     pub(crate) fn note_resident(&self) {
         let n = u64::from(self.client().n());
         let counters = self.log.counters();
-        counters.set(Counter::resident_pages, n);
-        counters.raise(Counter::peak_resident_pages, n);
+        counters.set(Counter::ResidentPages, n);
+        counters.raise(Counter::PeakResidentPages, n);
     }
 
     /// Frames that a fault would find without an eviction: frames that the ledger grants at

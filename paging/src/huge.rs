@@ -28,7 +28,7 @@ use frames::Frame;
 use std::sync::OnceLock;
 use store::ReadPage;
 use translation::{Reservation, Wake};
-use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
+use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE, clock};
 
 /// Huge faults that are resolved concurrently; further ones wait.
 const BUFFERS: usize = 4;
@@ -198,9 +198,9 @@ impl Activation<'_> {
             }
         }
         let counters = self.pager.log.counters();
-        counters.add(Counter::huge, 1);
+        counters.add(Counter::HugeFaults, 1);
         if buffer.batch.is_empty() {
-            counters.add(Counter::zero_filled, 1);
+            counters.add(Counter::ZeroFilled, 1);
             return true;
         }
         let FaultContext { channel, .. } = &mut *self.context;
@@ -211,14 +211,18 @@ impl Activation<'_> {
         };
         counters.add(
             match later {
-                0 => Counter::from_ram,
-                _ => Counter::from_disk,
+                0 => Counter::CompressedHits,
+                _ => Counter::DiskReads,
             },
             1,
         );
+        let begin = clock::now();
         let mut good = true;
         for _ in 0..buffer.batch.len() {
             good &= self.context.complete_huge();
+        }
+        if later > 0 {
+            counters.add_since(Counter::DiskWaitUs, begin);
         }
         good
     }

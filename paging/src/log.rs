@@ -45,10 +45,10 @@ impl Log {
     /// # Safety
     /// For the only thread of a fork's child.
     pub(crate) unsafe fn become_child(&self, counters: Counters) {
-        let bytes = self.counters().get(Counter::stretch_bytes);
+        let bytes = self.counters().get(Counter::StretchBytes);
         // SAFETY: the caller's promise.
         unsafe { self.counters.replace(counters) };
-        counters.set(Counter::stretch_bytes, bytes);
+        counters.set(Counter::StretchBytes, bytes);
     }
 }
 

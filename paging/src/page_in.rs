@@ -17,7 +17,7 @@ use frames::Frame;
 use rate::FaultClass;
 use store::{ReadPage, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
-use wired::{HUGE_RANGE_PAGES, PAGE};
+use wired::{HUGE_RANGE_PAGES, PAGE, clock};
 
 /// One fault on one page, as its stretch driver sees it (Nemesis, section 6.6).
 pub struct Activation<'a> {
@@ -111,12 +111,12 @@ impl Activation<'_> {
             self.fault.handled = FaultSample::default();
             return match seen.state() {
                 State::Empty => {
-                    self.pager.log.add(Counter::zero_filled, 1);
+                    self.pager.log.add(Counter::ZeroFilled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
                     self.fault.handled.class = FaultClass::Memory;
-                    self.pager.log.add(Counter::from_standby, 1);
+                    self.pager.log.add(Counter::StandbyHits, 1);
                     self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
@@ -182,7 +182,7 @@ impl Activation<'_> {
         // SAFETY: the flight's buffer is a page, and this flight's alone.
         let outcome = match read(self.index, unsafe { &mut *buffer.cast::<[u8; PAGE]>() }) {
             Ok(()) => {
-                self.pager.log.add(Counter::from_disk, 1);
+                self.pager.log.add(Counter::DiskReads, 1);
                 self.publish(seen, frame, Some(buffer.cast_const()))
             }
             Err(failure) => {
@@ -211,7 +211,7 @@ impl Activation<'_> {
             return FillOutcome::Busy;
         }
         self.fault.handled = FaultSample::default();
-        self.pager.log.add(Counter::zero_filled, 1);
+        self.pager.log.add(Counter::ZeroFilled, 1);
         self.publish(seen, frame, None)
     }
 
@@ -244,13 +244,20 @@ impl Activation<'_> {
         let mut result = match channel.submit_read(page) {
             Ok(Submitted::Done) => {
                 self.fault.handled.class = FaultClass::Compressed;
-                self.pager.log.add(Counter::from_ram, 1);
+                self.pager.log.add(Counter::CompressedHits, 1);
                 Ok(())
             }
-            Ok(Submitted::Pending) if self.fault.detached => return FillOutcome::Pending,
+            Ok(Submitted::Pending) if self.fault.detached => {
+                self.context.flights[flight].submitted = clock::now();
+                return FillOutcome::Pending;
+            }
             Ok(Submitted::Pending) => {
-                self.pager.log.add(Counter::from_disk, 1);
-                match self.context.complete(Wait::Yes) {
+                let submitted = clock::now();
+                self.pager.log.add(Counter::DiskReads, 1);
+                let completion = self.context.complete(Wait::Yes);
+                let counters = self.pager.log.counters();
+                counters.add_since(Counter::DiskWaitUs, submitted);
+                match completion {
                     Some(completion) => completion.result.map(|_| ()),
                     None => Err(StoreError::NoSuchPage { handle }),
                 }
@@ -382,7 +389,7 @@ impl Activation<'_> {
         let addr = self.address();
         table.gate(unit).enter();
         if self.state().state() == State::Resident {
-            self.pager.log.add(Counter::spurious, 1);
+            self.pager.log.add(Counter::Spurious, 1);
             let userfault = self.pager.mm.userfault();
             if userfault.zero(addr, PAGE, Wake::Yes).is_err() {
                 let _ = userfault.wake(addr, PAGE);

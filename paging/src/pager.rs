@@ -193,7 +193,7 @@ impl Pager {
         let Some(stretch) = self.mm.index.find(addr) else {
             return;
         };
-        self.log.add(Counter::lost, 1);
+        self.log.add(Counter::UnreadablePages, 1);
         let store = self.store.name();
         self.log.write(format_args!(
             "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",

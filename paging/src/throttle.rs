@@ -122,8 +122,8 @@ impl FaultThrottle {
     fn raise(&self, task: u32, tree: u32) {
         let counters = self.log.counters();
         for (counter, count) in [
-            (Counter::most_task_faults, task),
-            (Counter::most_tree_faults, tree),
+            (Counter::PeakTaskFaults, task),
+            (Counter::PeakTreeFaults, tree),
         ] {
             if u64::from(count) > counters.get(counter) {
                 counters.raise(counter, count.into());
@@ -151,10 +151,10 @@ impl FaultThrottle {
         let decision = self.decide(task, state);
         match &decision {
             ThrottleDecision::RetryAt(_) if before == 0 => {
-                self.log.add(Counter::throttled_faults, 1)
+                self.log.add(Counter::ThrottledFaults, 1)
             }
             ThrottleDecision::Proceed(Some(now)) if before != 0 => {
-                self.log.add(Counter::throttled_us, state.slept_us(*now));
+                self.log.add(Counter::ThrottledUs, state.slept_us(*now));
             }
             _ => {}
         }
@@ -194,7 +194,8 @@ impl FaultThrottle {
         };
         let now = now();
         let more = self.limiter().charge_extra(task, now, want);
-        self.log.add(Counter::cut, u64::from(want - more.granted));
+        self.log
+            .add(Counter::ReadaheadTrimmed, u64::from(want - more.granted));
         self.raise(more.task_count, more.tree_count);
         (more.granted, now)
     }

@@ -95,7 +95,7 @@ fn what_a_device_writes_into_memory_that_is_not_pinned_is_not_lost() {
     });
     println!(
         "{} pages were found pinned",
-        domain.counters().get(Counter::pinned)
+        domain.counters().get(Counter::DmaPinnedSkips)
     );
 }
 

@@ -73,14 +73,14 @@ fn a_nailed_stretch_has_its_frames_when_it_is_bound_and_never_faults() {
     let stretch = domain.allocate(20 * PAGE).unwrap();
     stretch.bind(Nailed).unwrap();
     assert_eq!(domain.in_use(), 20);
-    let before = domain.counters().get(Counter::faults);
+    let before = domain.counters().get(Counter::Faults);
     unsafe { stretch.bytes_mut() }.fill(3);
     let paged = domain.allocate(500 * PAGE).unwrap();
     paged.bind(Paged).unwrap();
     unsafe { paged.bytes_mut() }.fill(9);
-    let between = domain.counters().get(Counter::faults);
+    let between = domain.counters().get(Counter::Faults);
     assert!(unsafe { stretch.bytes() }.iter().all(|b| *b == 3));
-    assert_eq!(domain.counters().get(Counter::faults), between);
+    assert_eq!(domain.counters().get(Counter::Faults), between);
     assert_eq!(between - before, 500);
     assert!(domain.n() <= 64);
 }
@@ -249,7 +249,7 @@ fn a_fault_on_no_stretch_goes_to_the_domains_handler() {
         Handled::Resume
     });
     touch(hole);
-    assert_eq!(domain.counters().get(Counter::unallocated_faults), 1);
+    assert_eq!(domain.counters().get(Counter::UnallocatedFaults), 1);
 }
 
 #[test]

@@ -44,8 +44,8 @@ fn page_with(capabilities: Capabilities, entry: EntryKind, direct_io: DirectIo) 
             });
         }
     });
-    assert!(domain.counters().get(Counter::peak_resident_pages) <= 256);
-    assert!(domain.counters().get(Counter::written) > 0);
+    assert!(domain.counters().get(Counter::PeakResidentPages) <= 256);
+    assert!(domain.counters().get(Counter::Written) > 0);
 }
 
 fn all() -> Capabilities {

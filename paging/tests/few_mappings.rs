@@ -175,11 +175,11 @@ fn at_distance(file: &File, limit: usize, left: usize) {
         );
     }
     assert!(
-        domain.counters().get(Counter::pinned) > 0,
+        domain.counters().get(Counter::DmaPinnedSkips) > 0,
         "no page was found held"
     );
     assert!(
-        domain.counters().get(Counter::staged) > 0,
+        domain.counters().get(Counter::Staged) > 0,
         "nothing was evicted"
     );
 }

@@ -48,9 +48,9 @@ fn written_and_read_back(
         check_all(&stretch, round);
     }
     assert!(domain.n() <= frames);
-    let peak = domain.counters().get(Counter::peak_resident_pages);
+    let peak = domain.counters().get(Counter::PeakResidentPages);
     assert!(peak <= u64::from(frames), "peak {peak} of {frames}");
-    assert!(domain.counters().get(Counter::written) > pages as u64);
+    assert!(domain.counters().get(Counter::Written) > pages as u64);
 }
 
 #[test]

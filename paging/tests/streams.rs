@@ -59,7 +59,7 @@ fn goes_through_in_windows(store: &str, entry: EntryKind) {
     let faults =
         |what: &str, order: &dyn Fn() -> Box<dyn Iterator<Item = usize>>, write_too: bool| {
             let counted = || {
-                let before = domain.counters().get(Counter::faults);
+                let before = domain.counters().get(Counter::Faults);
                 let mut pages = 0;
                 for at in order() {
                     if write_too {
@@ -69,7 +69,7 @@ fn goes_through_in_windows(store: &str, entry: EntryKind) {
                     }
                     pages += 1;
                 }
-                (domain.counters().get(Counter::faults) - before, pages)
+                (domain.counters().get(Counter::Faults) - before, pages)
             };
             let mut passes = Vec::new();
             while passes
@@ -86,8 +86,8 @@ fn goes_through_in_windows(store: &str, entry: EntryKind) {
     faults("strided", &|| Box::new((0..PAGES).step_by(3)), false);
     faults("changed", &|| Box::new(0..PAGES), true);
     faults("again", &|| Box::new(0..PAGES), false);
-    assert!(domain.counters().get(Counter::prefetched) > 4 * PAGES as u64);
-    assert!(domain.counters().get(Counter::peak_resident_pages) <= u64::from(FRAMES));
+    assert!(domain.counters().get(Counter::Prefetched) > 4 * PAGES as u64);
+    assert!(domain.counters().get(Counter::PeakResidentPages) <= u64::from(FRAMES));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn nothing_stale_comes_back(store: &str) {
         done.store(true, Ordering::Relaxed);
         ended.into_iter().for_each(|e| e.unwrap());
     });
-    assert_eq!(domain.counters().get(Counter::lost), 0);
+    assert_eq!(domain.counters().get(Counter::UnreadablePages), 0);
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn a_range_asked_for_is_there_when_it_is_used() {
         let half = FRAMES as usize / 2;
         stretch.prefetch(0..half * PAGE).unwrap();
         stretch.await_prefetch();
-        let before = domain.counters().get(Counter::faults);
+        let before = domain.counters().get(Counter::Faults);
         (0..half).for_each(|at| check(&stretch, at, 1));
-        let faults = domain.counters().get(Counter::faults) - before;
+        let faults = domain.counters().get(Counter::Faults) - before;
         assert!(faults < half as u64 / 16, "{faults} faults of {half} pages");
         // More than fits is no harm, nor is what does not exist.
         stretch.prefetch(0..PAGES * PAGE).unwrap();
@@ -218,9 +218,9 @@ fn a_recorded_set_is_brought_in_again_in_its_order() {
     (0..PAGES).for_each(|at| write(&stretch, at, 3));
     stretch.replay(&WorkingSet::load(&path).unwrap()).unwrap();
     stretch.await_prefetch();
-    let before = domain.counters().get(Counter::faults);
+    let before = domain.counters().get(Counter::Faults);
     order.iter().for_each(|at| check(&stretch, *at, 3));
-    let faults = domain.counters().get(Counter::faults) - before;
+    let faults = domain.counters().get(Counter::Faults) - before;
     assert!(faults < order.len() as u64 / 16, "{faults} faults");
 }
 
@@ -256,7 +256,7 @@ fn pages_by_huge_frames(store: &str, entry: EntryKind, direct_io: DirectIo) {
     if huge_kilobytes(&stretch) == 0 {
         println!("this kernel gave no huge page: small ones were moved instead");
     }
-    let faults = domain.counters().get(Counter::faults);
+    let faults = domain.counters().get(Counter::Faults);
     assert!(
         faults < PAGES as u64 / 64,
         "{faults} faults of {PAGES} pages"
@@ -266,17 +266,17 @@ fn pages_by_huge_frames(store: &str, entry: EntryKind, direct_io: DirectIo) {
         (0..PAGES).for_each(|at| write(&stretch, at, round + 1));
     }
     let counters = domain.counters();
-    assert!(counters.get(Counter::huge) > 4 * PAGES as u64 / 512);
-    assert!(counters.get(Counter::peak_resident_pages) <= u64::from(FRAMES));
+    assert!(counters.get(Counter::HugeFaults) > 4 * PAGES as u64 / 512);
+    assert!(counters.get(Counter::PeakResidentPages) <= u64::from(FRAMES));
     // One page of 2 MiB changes: the others are not written again.
     (0..PAGES).for_each(|at| check(&stretch, at, 4));
     domain.relinquish(FRAMES);
-    let written = counters.get(Counter::written);
+    let written = counters.get(Counter::Written);
     (0..PAGES)
         .step_by(512)
         .for_each(|at| write(&stretch, at, 5));
     domain.relinquish(FRAMES);
-    let written = counters.get(Counter::written) - written;
+    let written = counters.get(Counter::Written) - written;
     assert!(written <= 2 * PAGES as u64 / 512, "{written} pages written");
     // A part that stays splits its unit; a part that is dropped is zeros.
     let pin = stretch.pin(0..PAGE).unwrap();
@@ -291,7 +291,7 @@ fn pages_by_huge_frames(store: &str, entry: EntryKind, direct_io: DirectIo) {
     );
     check(&stretch, 514, 4);
     drop(pin);
-    assert_eq!(counters.get(Counter::lost), 0);
+    assert_eq!(counters.get(Counter::UnreadablePages), 0);
 }
 
 #[test]

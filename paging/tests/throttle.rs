@@ -90,11 +90,11 @@ fn no_period_has_more_faults_than_the_limit_and_every_page_comes() {
             }
         });
         // Windows and the limits of both threads together: at least so many periods.
-        assert!(counter(&domain, Counter::throttled_faults) >= (PAGES / 30 / 2) as u64);
-        assert!(counter(&domain, Counter::throttled_us) > 0);
-        assert!((1..=20).contains(&counter(&domain, Counter::most_task_faults)));
-        assert!((1..=30).contains(&counter(&domain, Counter::most_tree_faults)));
-        assert!(counter(&domain, Counter::swapper_calls) > 0, "{kind:?}");
+        assert!(counter(&domain, Counter::ThrottledFaults) >= (PAGES / 30 / 2) as u64);
+        assert!(counter(&domain, Counter::ThrottledUs) > 0);
+        assert!((1..=20).contains(&counter(&domain, Counter::PeakTaskFaults)));
+        assert!((1..=30).contains(&counter(&domain, Counter::PeakTreeFaults)));
+        assert!(counter(&domain, Counter::SwapperCalls) > 0, "{kind:?}");
         domain.set_fault_rate(FaultLimits::default());
         for page in 0..PAGES {
             assert_eq!(read(&stretch, page), page as u8 | 1);
@@ -121,7 +121,7 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
                     written.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            while counter(&paced, Counter::throttled_faults) == 0 {
+            while counter(&paced, Counter::ThrottledFaults) == 0 {
                 std::thread::yield_now();
             }
             // Another thread of the same domain has a limit of its own.
@@ -138,11 +138,11 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
         assert_eq!(written.load(Ordering::SeqCst), 2);
         assert_eq!((read(&ours, 32), read(&ours, 48)), (7, 9));
         assert_eq!(
-            counter(&paced, Counter::throttled_faults),
+            counter(&paced, Counter::ThrottledFaults),
             1,
             "once, however often it was judged"
         );
-        assert_eq!(counter(&paced, Counter::most_task_faults), 1);
+        assert_eq!(counter(&paced, Counter::PeakTaskFaults), 1);
     }
 }
 
@@ -151,10 +151,10 @@ fn what_is_prefetched_counts_and_its_thread_ends_though_it_sleeps() {
     let domain = domain(EntryKind::Upcall, 256, STANDSTILL).unwrap();
     let stretch = stretch(&domain, 128);
     stretch.prefetch(0..128 * PAGE).unwrap();
-    while counter(&domain, Counter::throttled_faults) == 0 {
+    while counter(&domain, Counter::ThrottledFaults) == 0 {
         std::thread::yield_now();
     }
-    let zeros = counter(&domain, Counter::zero_filled) + counter(&domain, Counter::prefetched);
+    let zeros = counter(&domain, Counter::ZeroFilled) + counter(&domain, Counter::Prefetched);
     assert_eq!(zeros, 1, "one page in this period");
     drop(stretch);
     drop(domain);
@@ -166,13 +166,13 @@ fn without_limits_nothing_is_counted_or_measured() {
     let stretch = stretch(&domain, 512);
     (0..512).for_each(|page| write(&stretch, page, 1));
     for none in [
-        Counter::throttled_faults,
-        Counter::cut,
-        Counter::most_task_faults,
-        Counter::most_tree_faults,
-        Counter::swapper_calls,
+        Counter::ThrottledFaults,
+        Counter::ReadaheadTrimmed,
+        Counter::PeakTaskFaults,
+        Counter::PeakTreeFaults,
+        Counter::SwapperCalls,
     ] {
-        assert_eq!(counter(&domain, none), 0, "{}", none.name());
+        assert_eq!(counter(&domain, none), 0, "{}", none.key());
     }
     assert_eq!(domain.limits().units().samples(), 0);
 }
@@ -198,6 +198,6 @@ fn what_faults_cost_is_measured_where_there_is_a_limit() {
         assert!(units.fault_unit() > 0);
         assert!(units.of(rate::FaultClass::Compressed) > 0);
         assert_eq!(units.of(rate::FaultClass::Disk), 0);
-        assert_eq!(counter(&domain, Counter::throttled_faults), 0);
+        assert_eq!(counter(&domain, Counter::ThrottledFaults), 0);
     }
 }

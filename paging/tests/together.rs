@@ -111,8 +111,8 @@ fn stress(
         }
     });
     assert!(domain.n() <= frames);
-    assert!(domain.counters().get(Counter::staged) > 0);
-    assert_eq!(domain.counters().get(Counter::lost), 0);
+    assert!(domain.counters().get(Counter::Staged) > 0);
+    assert_eq!(domain.counters().get(Counter::UnreadablePages), 0);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn hit_rate(scan: usize) -> f64 {
     }
     let reads = || {
         let counters = domain.counters();
-        counters.get(Counter::from_ram) + counters.get(Counter::from_ahead)
+        counters.get(Counter::CompressedHits) + counters.get(Counter::ReadaheadHits)
     };
     let touch = |page: usize| {
         let before = reads();

@@ -1,36 +1,35 @@
-//! The figures of a tree: those of processes that have ended and of those that run.
+//! The counters of a tree's processes that have ended.
 
-use link::stats_page::{Aggregation, Metric, ProcessStats};
+use link::stats_page::ProcessStats;
+use wired::{Aggregation, Counter};
 
 /// The totals of processes that have ended.
 #[derive(Default)]
 pub(crate) struct FinishedTotals {
-    figures: std::collections::HashMap<&'static str, u64>,
+    counters: std::collections::HashMap<&'static str, u64>,
     /// Processes that joined, in all.
     pub processes: u64,
 }
 
 impl FinishedTotals {
-    /// Adds the counts of a process that ends. Its levels end with it.
+    /// Adds the counters of a process that ends. Its levels end with it.
     pub fn keep(&mut self, block: ProcessStats<'_>) {
-        for figure in Metric::ALL
-            .iter()
-            .filter(|figure| figure.fold() != Aggregation::Now)
-        {
-            let past = self.figures.entry(figure.key()).or_default();
-            *past = fold(*figure, *past, block.get(*figure));
+        let lasting = |counter: &&Counter| counter.aggregation() != Aggregation::Now;
+        for counter in Counter::ALL.iter().filter(lasting) {
+            let past = self.counters.entry(counter.key()).or_default();
+            *past = aggregate(*counter, *past, block.get(*counter));
         }
     }
 
-    /// A figure of the past and of the processes that run.
-    pub fn with(&self, figure: Metric, now: impl Iterator<Item = u64>) -> u64 {
-        let past = self.figures.get(figure.key()).copied().unwrap_or(0);
-        now.fold(past, |so_far, now| fold(figure, so_far, now))
+    /// A counter of the past and of the processes that run.
+    pub fn with(&self, counter: Counter, now: impl Iterator<Item = u64>) -> u64 {
+        let past = self.counters.get(counter.key()).copied().unwrap_or(0);
+        now.fold(past, |so_far, now| aggregate(counter, so_far, now))
     }
 }
 
-fn fold(figure: Metric, so_far: u64, now: u64) -> u64 {
-    match figure.fold() {
+fn aggregate(counter: Counter, so_far: u64, now: u64) -> u64 {
+    match counter.aggregation() {
         // A block may be read in the middle of anything: no sum may overflow.
         Aggregation::Sum | Aggregation::Now => so_far.saturating_add(now),
         Aggregation::Max => so_far.max(now),

@@ -11,12 +11,13 @@
 use host::process_tree;
 use host::procfs::{field, rollup};
 use link::handshake::SlotIndex;
-use link::stats_page::{Metric, StatsPage};
+use link::stats_page::StatsPage;
 use rustix::process::Pid;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore, Store};
+use wired::Counter;
 
 /// The first sample comes soon, and the pauses double from there: most programs are short.
 const FIRST: Duration = Duration::from_millis(5);
@@ -239,7 +240,7 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
         };
         let block = observed.board.block(slot);
         let resident = block
-            .get(Metric::ResidentPages)
+            .get(Counter::ResidentPages)
             .saturating_mul(wired::PAGE as u64);
         all.unpaged += memory.anonymous.saturating_sub(resident);
         all.held += resident;

@@ -22,7 +22,7 @@ use crate::sockets::{self, Listeners, Peer};
 use frames::{DomainId, Ledger};
 use host::seqpacket;
 use link::handshake::{ChildMessage, SlotIndex};
-use link::stats_page::{Metric, StatsPage};
+use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use protocol::contract_spec::ContractSpec;
 use rustix::event::epoll;
@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore, StoreConfig};
 use tenant::Session;
 use unclaimed::UnclaimedDomains;
+use wired::Counter;
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
@@ -317,13 +318,13 @@ impl Supervisor {
         self.past.processes
     }
 
-    /// A figure of the whole tree, of processes that have ended too.
-    pub fn figure(&self, figure: Metric) -> u64 {
+    /// A counter of the whole tree, of processes that have ended too.
+    pub fn counter(&self, counter: Counter) -> u64 {
         let now = self
             .members
             .iter()
-            .map(|member| self.board.block(member.slot()).get(figure));
-        self.past.with(figure, now)
+            .map(|member| self.board.block(member.slot()).get(counter));
+        self.past.with(counter, now)
     }
 
     /// Handles pending messages, without blocking, and returns the events.

@@ -6,7 +6,6 @@
 
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{ChildMessage, Hello};
-use link::stats_page::Metric;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
@@ -14,6 +13,7 @@ use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use supervisor::{Supervisor, SupervisorConfig, TreeEvent};
+use wired::Counter;
 
 fn settings(frames: u32) -> SupervisorConfig {
     SupervisorConfig {
@@ -107,7 +107,7 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             .map_board()
             .unwrap()
             .block(member.welcome.slot())
-            .add(Metric::Faults, 3);
+            .add(Counter::Faults, 3);
         member
             .connection
             .say(ChildMessage::Notice(b"hello"))
@@ -122,7 +122,7 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
         }));
         assert_eq!(system.members().count(), 0);
         assert_eq!(
-            system.figure(Metric::Faults),
+            system.counter(Counter::Faults),
             3,
             "figures survive their process"
         );

@@ -13,6 +13,7 @@ compile_error!("selfpage runs on Linux on x86-64 only");
 
 pub mod adaptive_poll;
 pub mod clock;
+pub mod counter;
 pub mod fork_guard;
 pub mod futex;
 pub mod lock;
@@ -21,6 +22,7 @@ pub mod pi;
 pub mod units;
 
 pub use adaptive_poll::AdaptivePoll;
+pub use counter::{Aggregation, Counter};
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use memory::{Plain, WiredMemory, address_apart};

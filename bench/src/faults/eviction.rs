@@ -44,7 +44,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     }
     let mut each_ns = Vec::new();
     let running = AtomicBool::new(true);
-    let written = figure(&domain, Counter::written);
+    let written = figure(&domain, Counter::Written);
     std::thread::scope(|scope| {
         scope.spawn(|| spin(&running));
         let worked = (0..ROUNDS).try_for_each(|_| {
@@ -64,7 +64,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         ("pieces", each_ns.len() as f64),
         (
             "pages written",
-            (figure(&domain, Counter::written) - written) as f64,
+            (figure(&domain, Counter::Written) - written) as f64,
         ),
     ]))
 }

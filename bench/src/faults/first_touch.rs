@@ -36,7 +36,7 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         ("native p99", us(&theirs, 99)),
         (
             "faults a page",
-            figure(&domain, Counter::faults) as f64 / AT_RANDOM as f64,
+            figure(&domain, Counter::Faults) as f64 / AT_RANDOM as f64,
         ),
     ]))
 }
@@ -57,7 +57,7 @@ pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
     let us = |sorted: &[u64]| percentile(sorted, 50) / 1000.0 / PIECE as f64;
     Ok(Sample::new(us(&ours), us(&theirs)).notes([(
         "faults a page",
-        figure(&domain, Counter::faults) as f64 / IN_ORDER as f64,
+        figure(&domain, Counter::Faults) as f64 / IN_ORDER as f64,
     )]))
 }
 

@@ -23,7 +23,7 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
     }
     let accesses = plan.accesses / THREADS;
-    let (before, begin) = (figure(&domain, Counter::faults), Instant::now());
+    let (before, begin) = (figure(&domain, Counter::Faults), Instant::now());
     let preempted = preemptions();
     let each: Vec<u64> = std::thread::scope(|scope| {
         let stretch = &stretch;
@@ -44,7 +44,7 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let mut faulted: Vec<u64> = each.into_iter().filter(|ns| *ns >= FOUND_NS).collect();
     faulted.sort_unstable();
     let us = |percent| percentile(&faulted, percent) / 1000.0;
-    let faults = figure(&domain, Counter::faults) - before;
+    let faults = figure(&domain, Counter::Faults) - before;
     Ok(Sample::new(us(99), us(50)).notes([
         (
             "longest",
@@ -60,7 +60,7 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         ),
         (
             "starved, of faults",
-            figure(&domain, Counter::starved) as f64 / faults.max(1) as f64,
+            figure(&domain, Counter::FrameWaits) as f64 / faults.max(1) as f64,
         ),
     ]))
 }

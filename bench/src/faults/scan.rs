@@ -81,10 +81,10 @@ impl HotSet<'_> {
             .stretch
             .trans(page as usize)
             .is_ok_and(|t| t.frame.is_some());
-        let before = figure(self.domain, Counter::from_standby);
+        let before = figure(self.domain, Counter::StandbyHits);
         // SAFETY: a page of the stretch; all writes to it are complete.
         unsafe { PageAt::new(self.stretch.as_ptr(), page) }.probe(1)?;
-        Ok(there || figure(self.domain, Counter::from_standby) > before)
+        Ok(there || figure(self.domain, Counter::StandbyHits) > before)
     }
 }
 

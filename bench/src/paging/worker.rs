@@ -71,9 +71,9 @@ fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
     match (kind, memory) {
         (MemoryKind::Paged | MemoryKind::Device(_), _) => None,
         (_, Some(WorkerMemory::Linked(_, domain))) => {
-            use selfpage::Counter::{from_ahead, from_disk, from_ram};
+            use selfpage::Counter::{CompressedHits, DiskReads, ReadaheadHits};
             let counters = domain.counters();
-            let reads = [from_ram, from_disk, from_ahead];
+            let reads = [CompressedHits, DiskReads, ReadaheadHits];
             Some(reads.iter().map(|from| counters.get(*from)).sum())
         }
         _ => Some(faults().0),

@@ -62,8 +62,8 @@ mod tests {
             }
         }
         let counters = domain.counters();
-        assert!(counters.get(Counter::written) > 4 * 32);
-        assert_eq!(counters.get(Counter::from_disk), 0);
+        assert!(counters.get(Counter::Written) > 4 * 32);
+        assert_eq!(counters.get(Counter::DiskReads), 0);
         assert!(
             domain.store_usage().unwrap().holds <= 32,
             "a copy for each page at most"

@@ -5,7 +5,6 @@ mod table;
 
 use super::Format;
 use super::plan::ReportOutput;
-use link::stats_page::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,6 +12,7 @@ use std::time::Duration;
 use store::{Occupancy, Store};
 use supervisor::Supervisor;
 use supervisor::run::FinishedRun;
+use wired::Counter;
 use wired::PAGE;
 
 /// All figures at the end. Sizes are in bytes, times in seconds.
@@ -34,8 +34,8 @@ pub struct Report {
     /// Processes that paged; each image of a process counts as one.
     processes: u64,
     memory: Memory,
-    /// Sums of the counters of the tree's domains: see `figures_mean`.
-    figures: BTreeMap<&'static str, u64>,
+    /// The counters of the tree's domains, each added up as its `aggregation` says.
+    counters: BTreeMap<&'static str, u64>,
     store_usage: BTreeMap<&'static str, u64>,
     store_peak: StorePeak,
     /// The limits of the fault rate, where there were any.
@@ -188,9 +188,9 @@ impl Report {
                 samples: samples.taken,
                 sampling_seconds: samples.spent.as_secs_f64(),
             },
-            figures: Metric::ALL
+            counters: Counter::ALL
                 .iter()
-                .map(|figure| (figure.key(), system.figure(*figure)))
+                .map(|counter| (counter.key(), system.counter(*counter)))
                 .collect(),
             store_usage: system.store().map(usage).unwrap_or_default(),
             store_peak: StorePeak::gather(system, samples.store),
@@ -220,8 +220,8 @@ impl Report {
         }
     }
 
-    fn figure(&self, figure: Metric) -> u64 {
-        self.figures.get(figure.key()).copied().unwrap_or(0)
+    fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(counter.key()).copied().unwrap_or(0)
     }
 
     /// All figures, as JSON.

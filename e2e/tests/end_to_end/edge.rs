@@ -292,7 +292,7 @@ fn nested() -> Verdict {
     let Some(outer) = &outcome.stats else {
         return failed("the outer run wrote no figures");
     };
-    ensure(number(outer, "/figures/written")? > 0, || {
+    ensure(number(outer, "/counters/written_pages")? > 0, || {
         "the program did not page in the outer contract".into()
     })?;
     let inner = std::fs::read_to_string(sandbox.join("inner.json")).unwrap_or_default();
@@ -310,7 +310,7 @@ fn forks() -> Verdict {
         return failed("no figures were written");
     };
     let (forks, processes) = (
-        number(stats, "/figures/forks")?,
+        number(stats, "/counters/forks")?,
         number(stats, "/processes")?,
     );
     ensure((forks, processes) == (3, 4), || {

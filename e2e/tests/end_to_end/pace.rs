@@ -68,19 +68,19 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     ensure(said == expected, || {
         format!("it printed {said:?}, without the pager {expected:?}")
     })?;
-    let most_task = figure(&outcome, "/figures/most_task_faults")?;
-    let most_tree = figure(&outcome, "/figures/most_tree_faults")?;
+    let most_task = figure(&outcome, "/counters/peak_task_faults")?;
+    let most_tree = figure(&outcome, "/counters/peak_tree_faults")?;
     ensure((1..=task).contains(&most_task), || {
         format!("{most_task} faults of one thread in a period, of at most {task}")
     })?;
     ensure((1..=tree).contains(&most_tree), || {
         format!("{most_tree} faults in a period, of at most {tree}")
     })?;
-    let paced = figure(&outcome, "/figures/throttled_faults")?;
+    let paced = figure(&outcome, "/counters/throttled_faults")?;
     ensure(paced > 0, || "no fault was throttled".into())?;
-    ensure(outcome.stderr.contains("faults throttled"), || {
+    ensure(outcome.stderr.contains("s of them throttled"), || {
         format!(
-            "the line does not count throttled faults: {}",
+            "the line does not have the throttled time: {}",
             outcome.stderr
         )
     })?;

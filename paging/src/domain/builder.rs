@@ -199,7 +199,7 @@ impl Builder {
             total_frames: x,
             store: store_of_pager,
             holder,
-            counters: Counters::new(words(Counter::ALL.len())),
+            counters: Counters::new(words(Counter::DOMAIN_WORDS)),
             careful: careful_of_pager,
             hooks: &StderrLog,
             contexts,

@@ -264,7 +264,7 @@ impl Drop for Stretch {
             })
         };
         let bytes = self.len() as u64;
-        pager.log.counters().sub(Counter::stretch_bytes, bytes);
+        pager.log.counters().sub(Counter::StretchBytes, bytes);
         // SAFETY: out of the index, and any thread that found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
     }

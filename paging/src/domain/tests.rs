@@ -65,7 +65,7 @@ fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
     other.register(addr, len, true, false).unwrap();
     let refused = domain.make_in(reservation);
     assert!(matches!(refused, Err(StretchError::Translation(_))));
-    assert_eq!(domain.counters().get(Counter::stretch_bytes), 0);
+    assert_eq!(domain.counters().get(Counter::StretchBytes), 0);
     assert_eq!(domain.lookup(addr), None);
     let again = translation::reserve(Some(addr), len, true).unwrap();
     // SAFETY: this test's own.
@@ -88,13 +88,13 @@ fn a_thread_whose_page_is_surrendered_meets_what_is_mapped_there_instead() {
     let page = stretch.base() + 3 * PAGE;
     pager.surrender(page..page + PAGE);
     let (tell, told) = mpsc::channel();
-    let faults = pager.log.counters().get(Counter::faults);
+    let faults = pager.log.counters().get(Counter::Faults);
     std::thread::spawn(move || {
         let byte = std::ptr::with_exposed_provenance::<u8>(page);
         // SAFETY: mapped for as long as the test runs.
         let _ = tell.send(unsafe { byte.read_volatile() });
     });
-    while pager.log.counters().get(Counter::faults) == faults {
+    while pager.log.counters().get(Counter::Faults) == faults {
         std::thread::yield_now();
     }
     // SAFETY: a page of the stretch, which was surrendered.

@@ -112,7 +112,7 @@ impl ProcessPager {
                 // SAFETY: every stretch of a process is a leaked box, which the index
                 // alone keeps.
                 unsafe { self.forget_stretch(&control, stretch) };
-                self.pager.log.counters().sub(Counter::stretch_bytes, bytes);
+                self.pager.log.counters().sub(Counter::StretchBytes, bytes);
             }
         }
     }
@@ -140,7 +140,7 @@ impl ProcessPager {
             return Err(error);
         }
         let bytes = range.len() as u64;
-        self.pager.log.add(Counter::stretch_bytes, bytes);
+        self.pager.log.add(Counter::StretchBytes, bytes);
         Ok(())
     }
 

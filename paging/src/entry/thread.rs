@@ -146,7 +146,7 @@ impl HandlerThread {
         let known = pager.hooks.processor_of(fault.thread);
         let handlers = &pager.faults.handlers;
         self.idle.note_served(handlers, fault.thread, known);
-        pager.log.add(Counter::faults, 1);
+        pager.log.add(Counter::Faults, 1);
         match fault.write_protected {
             true => wait_for_eviction(pager, fault.addr),
             false => self.admit(
@@ -337,7 +337,7 @@ fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p Stretch
     let table = stretch.table();
     let untouched = table.word(table.index(addr)).load().state() == State::Empty;
     if untouched && !pager.hooks.allocated(addr) {
-        pager.log.add(Counter::unallocated_faults, 1);
+        pager.log.add(Counter::UnallocatedFaults, 1);
         refuse_access(pager, addr);
         return Err(Settled);
     }

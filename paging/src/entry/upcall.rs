@@ -231,7 +231,7 @@ impl FaultAccess {
         task: ThreadKey,
     ) -> Result<(), Dispatch> {
         if !std::mem::replace(&mut self.counted, true) {
-            pager.log.add(Counter::faults, 1);
+            pager.log.add(Counter::Faults, 1);
         }
         if self.own_handlers
             && let Some(handler) = stretch.handler(FaultKind::Page)
@@ -275,8 +275,8 @@ impl FaultAccess {
         }
         pager.log.add(
             match kind {
-                FaultKind::Protection => Counter::protection_faults,
-                _ => Counter::unallocated_faults,
+                FaultKind::Protection => Counter::ProtectionFaults,
+                _ => Counter::UnallocatedFaults,
             },
             1,
         );

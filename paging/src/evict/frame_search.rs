@@ -8,6 +8,7 @@ use crate::standby::ring::PIECE;
 use crate::stretch::StretchState;
 use frames::Frame;
 use std::time::{Duration, Instant};
+use wired::clock;
 
 /// Back-off while another thread reclaims.
 const SHORT: Duration = Duration::from_micros(50);
@@ -32,7 +33,10 @@ impl Evictor {
     /// so that it must not wait for other evicting threads.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
         let mut demanded = false;
+        let begin = clock::now();
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
+        let counters = self.standby.log.counters();
+        counters.add_since(Counter::FrameWaitUs, begin);
         if demanded {
             // Other domains need not reserve frames for this one any more.
             self.frames.demand(0);
@@ -56,7 +60,7 @@ impl Evictor {
             if let Some(frame) = self.frames.take(wanted_by) {
                 return Ok(frame);
             }
-            self.standby.log.add(Counter::starved, 1);
+            self.standby.log.add(Counter::FrameWaits, 1);
             self.handlers.wake();
             match self.direct_reclaim(busy) {
                 ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),

@@ -139,7 +139,7 @@ impl Stager {
                 let back = self
                     .standby
                     .put_back(stretch, index, slot_word, staged, true);
-                self.standby.log.add(Counter::pinned, 1);
+                self.standby.log.add(Counter::DmaPinnedSkips, 1);
                 if back {
                     self.standby.pins.hold(stretch, index);
                 }

@@ -79,7 +79,7 @@ impl Stager {
             self.standby.slots.set_whole(slot, whole);
             self.standby.slots.count(count, 0);
             self.standby.slots.push(slot);
-            self.standby.log.add(Counter::staged, u64::from(count));
+            self.standby.log.add(Counter::Staged, u64::from(count));
         }
         gate.open();
         count

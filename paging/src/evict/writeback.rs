@@ -168,10 +168,10 @@ impl Cleaner {
             match completion.result {
                 Ok(handle) => {
                     batch.pages[token % CLAIM].copy = handle;
-                    standby.log.add(Counter::written, 1);
+                    standby.log.add(Counter::Written, 1);
                 }
                 Err(error) => {
-                    standby.log.add(Counter::write_failures, 1);
+                    standby.log.add(Counter::WriteFailures, 1);
                     batch.refusal = Some(error);
                 }
             }
@@ -292,7 +292,7 @@ fn classify(
     };
     if kept {
         if let Some(dropped) = word.drop_zero(frame) {
-            standby.log.add(Counter::dropped_zero, 1);
+            standby.log.add(Counter::DroppedZero, 1);
             if let Some(handle) = dropped {
                 standby.store.release(handle);
             }
@@ -304,7 +304,7 @@ fn classify(
         && store.checksum(handle) == sum
     {
         if word.clean_drop(frame) {
-            standby.log.add(Counter::dropped_clean, 1);
+            standby.log.add(Counter::DroppedClean, 1);
         }
         return Ok(None);
     }

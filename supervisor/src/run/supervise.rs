@@ -13,13 +13,13 @@ use super::{FinishedRun, OWN_FAILURE, Remaining, RunSpec};
 use crate::TreeEvent;
 use crate::direct_io_filter::Notifier;
 use host::{cpu_reservation, process_tree};
-use link::stats_page::Metric;
 use logging::LineQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::process::{Pid, Signal, getpid, getppid};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use wired::Counter;
 
 /// Time after the program's end before `run` reports that it waits for other processes.
 const REMARK: Duration = Duration::from_secs(1);
@@ -335,7 +335,7 @@ impl MainLoop {
 
     /// The kernel's dumper takes a missing page for one that was never written.
     fn report_core_dump(&mut self, pid: libc::pid_t) {
-        if self.tree.supervisor.figure(Metric::Staged) == 0 {
+        if self.tree.supervisor.counter(Counter::Staged) == 0 {
             return;
         }
         let text = "its core dump has zeros for the pages that were paged out; with frames for all its memory \

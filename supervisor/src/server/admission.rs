@@ -13,13 +13,13 @@ use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
-use link::stats_page::Metric;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
+use wired::Counter;
 
 /// Connections that have not sent their first message. With more than that the oldest is
 /// closed: a process sends it at once.
@@ -68,7 +68,9 @@ impl Supervisor {
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
-                self.board.block(slot).add(Metric::Forks, u64::from(forked));
+                self.board
+                    .block(slot)
+                    .add(Counter::Forks, u64::from(forked));
                 happened.push(TreeEvent::Joined { slot, pid: program });
             }
             Err(text) => {

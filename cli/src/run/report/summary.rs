@@ -1,8 +1,8 @@
 //! The closing line of `run`, and its warnings.
 
 use super::Report;
-use link::stats_page::Metric;
 use std::fmt::Write as _;
+use wired::Counter;
 use wired::units::size;
 
 /// Above this share of unpaged memory `run` warns.
@@ -37,8 +37,8 @@ impl Report {
 
     /// What the paging took.
     fn paged(&self, frames: &str) -> String {
-        let figure = |figure| self.figure(figure);
-        let (processes, faults) = (self.processes, figure(Metric::Faults));
+        let figure = |counter| self.counter(counter);
+        let (processes, faults) = (self.processes, figure(Counter::Faults));
         let held = self.frames_peak_bytes;
         let mut line = format!(
             "selfpage: held {} of {frames} of frames at most",
@@ -51,9 +51,9 @@ impl Report {
         let plural = if processes == 1 { "" } else { "es" };
         let _ = write!(line, "; {processes} process{plural}, {faults} page faults");
         let kinds = [
-            (Metric::FromRam, "from compressed RAM"),
-            (Metric::FromDisk, "from disk"),
-            (Metric::FromAhead, "read ahead"),
+            (Counter::CompressedHits, "from compressed RAM"),
+            (Counter::DiskReads, "from disk"),
+            (Counter::ReadaheadHits, "from readahead"),
         ];
         let parts: Vec<_> = kinds
             .iter()
@@ -63,23 +63,24 @@ impl Report {
         if !parts.is_empty() {
             let _ = write!(line, " ({})", parts.join(", "));
         }
-        if figure(Metric::Written) > 0 {
-            let _ = write!(line, "; {} pages written", figure(Metric::Written));
+        if figure(Counter::Written) > 0 {
+            let _ = write!(line, "; {} pages written", figure(Counter::Written));
         }
-        let throttled = figure(Metric::ThrottledFaults);
-        if throttled > 0 {
-            let seconds = figure(Metric::ThrottledUs) as f64 / 1e6;
-            let _ = write!(
-                line,
-                "; {throttled} faults throttled, {seconds:.2} s waiting in them"
-            );
+        let seconds = |counter| figure(counter) as f64 / 1e6;
+        let throttled = seconds(Counter::ThrottledUs);
+        let waited = seconds(Counter::DiskWaitUs) + seconds(Counter::FrameWaitUs) + throttled;
+        if waited >= 0.005 {
+            let _ = write!(line, "; its threads waited {waited:.2} s for pages");
+        }
+        if figure(Counter::ThrottledFaults) > 0 {
+            let _ = write!(line, ", {throttled:.2} s of them throttled");
         }
         line
     }
 
     /// Warnings for the user.
     pub(super) fn warning(&self) -> Option<String> {
-        let lost = self.figure(Metric::Lost);
+        let lost = self.counter(Counter::UnreadablePages);
         if lost > 0 {
             return Some(format!(
                 "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \

@@ -1,8 +1,8 @@
 //! All figures, a line each: `--stats`.
 
 use super::Report;
-use link::stats_page::Metric;
 use std::fmt::Write as _;
+use wired::Counter;
 use wired::units::size;
 
 /// Rows of a name, a value and what it means.
@@ -75,14 +75,13 @@ impl Report {
     }
 
     fn counter_rows(&self, table: &mut Table) {
-        for figure in Metric::ALL {
-            let value = self.figure(*figure);
-            let shown = if figure.key().ends_with("_bytes") {
-                size(value)
-            } else {
-                value.to_string()
+        for counter in Counter::ALL {
+            let value = self.counter(*counter);
+            let shown = match counter.key().ends_with("_bytes") {
+                true => size(value),
+                false => value.to_string(),
             };
-            table.row(figure.key(), shown, figure.describe());
+            table.row(counter.key(), shown, counter.description());
         }
     }
 

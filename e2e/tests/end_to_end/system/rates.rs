@@ -227,8 +227,8 @@ fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
             format!("it printed {said:?}, without the pager {expected:?}")
         })?;
         let (most, paced) = (
-            figure(&outcome, "/figures/most_tree_faults")?,
-            figure(&outcome, "/figures/throttled_faults")?,
+            figure(&outcome, "/counters/peak_tree_faults")?,
+            figure(&outcome, "/counters/throttled_faults")?,
         );
         ensure((1..=all).contains(&most), || {
             format!("{most} faults in a period, of {all} of all")

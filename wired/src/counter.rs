@@ -1,0 +1,157 @@
+//! What is counted of paging: the one list that the pager, `--stats` and data are made from.
+//!
+//! Each counter is a word of memory that outlives the process that counts (`selfpage::Counters`
+//! over the board of `link`), so the figures of a process that was killed are not lost.
+//!
+//! Units: a key ends with `_us` (microseconds), `_bytes` or `_pages` if the figure is one of these;
+//! any other figure counts events. The words keep their order for as long as one build runs: the
+//! processes of a tree share the words and the build.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident = $key:literal $aggregation:ident $(@ $at:literal)?,)+) => {
+        /// A figure of paging.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[doc = $doc])+ $name $(= $at)?,)+ }
+
+        impl Counter {
+            /// Every counter, in the order in which they are shown.
+            pub const ALL: &'static [Counter] = &[$(Counter::$name,)+];
+
+            /// Its name in text and data.
+            pub fn key(self) -> &'static str {
+                match self { $(Counter::$name => $key,)+ }
+            }
+
+            /// How it adds up over the processes of a tree.
+            pub fn aggregation(self) -> Aggregation {
+                match self { $(Counter::$name => Aggregation::$aggregation,)+ }
+            }
+
+            /// What it counts, in a few words.
+            pub fn description(self) -> &'static str {
+                match self { $(Counter::$name => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+/// How a figure adds up over time and processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregation {
+    /// A count: those of processes that have ended still count.
+    Sum,
+    /// A level: it ends with its process.
+    Now,
+    /// A highest level: the highest of any process.
+    Max,
+}
+
+counters! {
+    /// Page faults taken on stretches, of every kind.
+    Faults = "faults" Sum,
+    /// Faults answered with a page of zeros.
+    ZeroFilled = "zero_filled" Sum,
+    /// Faults answered from the standby list: staged pages that came back.
+    StandbyHits = "standby_hits" Sum,
+    /// Faults answered from compressed RAM.
+    CompressedHits = "compressed_hits" Sum,
+    /// Faults answered by a read from disk.
+    DiskReads = "disk_reads" Sum,
+    /// Microseconds that faults waited for the disk, readahead included.
+    DiskWaitUs = "disk_wait_us" Sum,
+    /// Faults answered from what readahead had read.
+    ReadaheadHits = "readahead_hits" Sum,
+    /// Pages brought in with the page of a fault, because its stream wants them next.
+    Prefetched = "prefetched_pages" Sum,
+    /// Pages that readahead read from the store.
+    ReadaheadPages = "readahead_pages" Sum,
+    /// Of these, pages that were dropped unused.
+    ReadaheadUnused = "readahead_unused_pages" Sum,
+    /// Pages left out of windows and huge frames, because the limit had no room for them.
+    ReadaheadTrimmed = "readahead_trimmed_pages" Sum,
+    /// Faults answered with a huge frame: 512 pages at once.
+    HugeFaults = "huge_faults" Sum,
+    /// Faults that found the page there already.
+    Spurious = "spurious_faults" Sum,
+    /// Faults that found no free frame and waited for one.
+    FrameWaits = "frame_waits" Sum,
+    /// Microseconds that they waited.
+    FrameWaitUs = "frame_wait_us" Sum,
+    /// Pages taken out of the program's reach onto the standby list.
+    Staged = "staged_pages" Sum,
+    /// Of these, pages dropped because their stored copy was the same.
+    DroppedClean = "dropped_clean_pages" Sum,
+    /// Of these, pages dropped because they held only zeros.
+    DroppedZero = "dropped_zero_pages" Sum,
+    /// Of these, pages written to the store.
+    Written = "written_pages" Sum,
+    /// Evictions skipped because direct I/O had the page pinned.
+    DmaPinnedSkips = "dma_pinned_skips" Sum,
+    /// Pages that the store refused when they were written; they stay in memory.
+    WriteFailures = "write_failures" Sum,
+    /// Pages that could not be read back or placed; the access failed.
+    UnreadablePages = "unreadable_pages" Sum,
+    /// Protection faults dispatched.
+    ProtectionFaults = "protection_faults" Sum,
+    /// Faults on addresses of no stretch, or not allocated.
+    UnallocatedFaults = "unallocated_faults" Sum,
+    /// Frames released when the contract asked for them.
+    FramesReleased = "frames_released" Sum,
+    /// Faults that slept because their thread, or all threads, were past their limit.
+    ThrottledFaults = "throttled_faults" Sum,
+    /// Microseconds that they slept.
+    ThrottledUs = "throttled_us" Sum,
+    /// The most faults of one thread in one period, where that is limited.
+    PeakTaskFaults = "peak_task_faults" Max,
+    /// The most faults of all threads in one period, where that is limited.
+    PeakTreeFaults = "peak_tree_faults" Max,
+    /// How often the swapper was called: more faults in a period than the system's limit.
+    SwapperCalls = "swapper_calls" Sum,
+    /// Bytes of stretches now.
+    StretchBytes = "stretch_bytes" Now,
+    /// Frames held now: mapped, standby and nailed.
+    ResidentPages = "resident_pages" Now,
+    /// The most frames that one process held.
+    PeakResidentPages = "peak_resident_pages" Max,
+    /// Processes that came in by a fork. The supervisor counts these; all others a domain counts.
+    Forks = "forks" Sum @ 64,
+}
+
+impl Counter {
+    /// Words that a domain counts in: one for each counter before [`Counter::Forks`], with room for
+    /// more.
+    pub const DOMAIN_WORDS: usize = Counter::Forks as usize;
+
+    /// Words for all counters.
+    pub const WORDS: usize = Counter::Forks as usize + 1;
+
+    /// The counters of a domain.
+    pub fn of_domain() -> impl Iterator<Item = Counter> {
+        let all = Counter::ALL.iter().copied();
+        all.filter(|counter| (*counter as usize) < Counter::DOMAIN_WORDS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_has_a_key_of_its_own_and_a_description() {
+        let mut keys: Vec<_> = Counter::ALL.iter().map(|counter| counter.key()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), Counter::ALL.len());
+        assert!(
+            Counter::ALL
+                .iter()
+                .all(|counter| counter.description().ends_with('.'))
+        );
+    }
+
+    #[test]
+    fn a_domains_counters_lie_before_the_supervisors() {
+        assert_eq!(Counter::of_domain().count(), Counter::ALL.len() - 1);
+    }
+}
