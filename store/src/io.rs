@@ -7,6 +7,7 @@ pub(crate) mod fault_injection;
 mod io_channel;
 pub(crate) mod op;
 mod psync;
+mod ring;
 mod uring;
 
 use fault_injection::FaultInjection;

@@ -1,21 +1,22 @@
-//! I/O by an io_uring of the channel.
-//!
-//! The `io-uring` crate builds it, raw system calls drive it: the crate's own calls report errors
-//! through libc's `errno`, which is thread-local. The swap file is registered with the ring, so
-//! that the channel needs no descriptor but the ring's.
+//! I/O by an io_uring of the channel. The swap file is registered with the ring, so that the
+//! channel needs no descriptor but the ring's.
 
+use super::ring::Ring;
 use super::{IoBackend, IoVec, MAX_OPS};
-use io_uring::{IoUring, opcode, types};
 use iochannel::BitSet;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
+use rustix::io_uring::{
+    IoringOp, IoringSqeFlags, addr_or_splice_off_in_union, io_uring_ptr, io_uring_sqe,
+    io_uring_user_data, len_union, off_or_addr2_union,
+};
 use std::mem::ManuallyDrop;
 use wired::AdaptivePoll;
 
 /// A ring and its operations.
 pub(crate) struct Uring {
-    ring: Option<ManuallyDrop<IoUring>>,
+    /// Released by `close` alone: what the child of a fork inherits is its parent's.
+    ring: Option<ManuallyDrop<Ring>>,
     queued: u32,
     /// Operations in flight.
     in_flight: BitSet<{ MAX_OPS / 64 }>,
@@ -26,8 +27,10 @@ pub(crate) struct Uring {
 impl Uring {
     /// For `ops` operations at once on the file behind `fd`.
     pub fn new(fd: BorrowedFd<'_>, ops: usize) -> Result<Self, Errno> {
+        let ring = Ring::new(ops.next_power_of_two() as u32)?;
+        ring.register_file(fd)?;
         Ok(Self {
-            ring: Some(ManuallyDrop::new(build(fd, ops)?)),
+            ring: Some(ManuallyDrop::new(ring)),
             queued: 0,
             in_flight: BitSet::EMPTY,
             poll: AdaptivePoll::default(),
@@ -50,20 +53,27 @@ impl Uring {
             return Err(errno);
         }
         let ring = self.ring.as_mut().ok_or(Errno::BADF)?;
-        let (start, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
-        let file = types::Fixed(0);
-        let entry = if write {
-            opcode::Writev::new(file, start, count)
-                .offset(offset)
-                .build()
-        } else {
-            opcode::Readv::new(file, start, count)
-                .offset(offset)
-                .build()
+        let opcode = match write {
+            true => IoringOp::Writev,
+            false => IoringOp::Readv,
         };
-        // SAFETY: the caller's promise. There is room: the ring has an entry for every operation of
-        // the channel.
-        unsafe { ring.submission().push(&entry.user_data(op as u64)) }.map_err(|_| Errno::BUSY)?;
+        let start = io_uring_ptr::new(pieces.as_ptr().cast_mut().cast());
+        let count = pieces.len() as u32;
+        let entry = io_uring_sqe {
+            opcode,
+            flags: IoringSqeFlags::FIXED_FILE,
+            fd: 0,
+            off_or_addr2: off_or_addr2_union { off: offset },
+            addr_or_splice_off_in: addr_or_splice_off_in_union { addr: start },
+            len: len_union { len: count },
+            user_data: io_uring_user_data::from_u64(op as u64),
+            ..io_uring_sqe::default()
+        };
+        // SAFETY: the caller's promise.
+        if !unsafe { ring.push(entry) } {
+            // Not so: the ring has an entry for every operation of the channel.
+            return Err(Errno::BUSY);
+        }
         self.queued += 1;
         self.in_flight.insert(op);
         Ok(())
@@ -71,15 +81,7 @@ impl Uring {
 
     fn enter(&mut self, wait_for: u32) {
         let Some(ring) = &self.ring else { return };
-        // SAFETY: the ring has the descriptor open as long as it lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        let flags = if wait_for > 0 {
-            IoringEnterFlags::GETEVENTS
-        } else {
-            IoringEnterFlags::empty()
-        };
-        // SAFETY: the entries' memory is kept by `begin`'s promise.
-        match unsafe { io_uring_enter(fd, self.queued, wait_for, flags) } {
+        match ring.enter(self.queued, wait_for) {
             Ok(taken) => self.queued -= taken.min(self.queued),
             Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
             // The program probably closed the descriptor. Completions of operations in flight
@@ -89,10 +91,10 @@ impl Uring {
     }
 
     fn reap_available(&mut self) -> Option<(usize, i32)> {
-        let entry = self.ring.as_mut()?.completion().next()?;
-        let op = entry.user_data() as usize;
+        let (token, result) = self.ring.as_mut()?.pop()?;
+        let op = token as usize;
         self.in_flight.remove(op);
-        Some((op, entry.result()))
+        Some((op, result))
     }
 
     /// Polls for the completion of the only operation in flight.
@@ -148,10 +150,7 @@ impl IoBackend for Uring {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the ring has the descriptor open as long as it lives.
-        self.ring
-            .as_ref()
-            .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+        self.ring.as_ref().map(|ring| ring.as_fd())
     }
 
     fn close(&mut self) {
@@ -160,18 +159,4 @@ impl IoBackend for Uring {
             unsafe { ManuallyDrop::drop(&mut ring) };
         }
     }
-}
-
-fn build(fd: BorrowedFd<'_>, ops: usize) -> Result<IoUring, Errno> {
-    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
-    let entries = ops.next_power_of_two() as u32;
-    // Not inherited: a fork's child makes its own.
-    let ring = IoUring::builder()
-        .dontfork()
-        .build(entries)
-        .map_err(errno)?;
-    ring.submitter()
-        .register_files(&[fd.as_raw_fd()])
-        .map_err(errno)?;
-    Ok(ring)
 }
