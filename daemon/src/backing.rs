@@ -2,12 +2,15 @@
 
 use crate::DaemonError;
 use crate::config::Disk;
+use crate::tenant::Tenant;
 use disk::atropos::Utilization;
 use disk::calibrate::{Calibration, TIME};
 use disk::cost_model::{CostModel, Op};
-use disk::swapfs::{DeviceWarning, FormatOptions, OpenError, SwapFs};
+use disk::swapfs::{DeviceWarning, FileError, FormatOptions, OpenError, SwapFs};
 use disk::time::Nanos;
 use disk::usd::{IoTarget, Usd, UsdConfig};
+use frames::allocator::CleaningRate;
+use protocol::contract_spec::ContractSpec;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, major, makedev, minor,
@@ -23,16 +26,55 @@ use wired::PAGE;
 /// under way.
 const HELD: Duration = Duration::from_secs(30);
 
-/// What the daemon needs of a disk.
-pub(super) struct DiskParts {
+/// Times the modelled cost that cleaning a frame may take of a slice. The model's is that of a
+/// full queue, and one write at a time is charged as long as it lasts: six times as much on
+/// the devices seen (`selfpage system calibrate`: 85 us alone, 14 of a full queue). A tenant
+/// that faults reads a page for each that it writes, which doubles it.
+const WRITE_COST_MARGIN: u64 = 16;
+
+/// The disk of all tenants.
+pub(super) struct Backing {
     pub swap: SwapFs,
     pub usd: Usd,
     pub model: CostModel,
 }
 
+impl Backing {
+    /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
+    /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
+    /// be all of the slice that comes next.
+    pub fn cleaning_rate(&self, terms: &ContractSpec) -> CleaningRate {
+        let page = self.model.cost(Op::Write, PAGE as u32);
+        let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
+        CleaningRate {
+            frames_per_second: (second / (page.0.max(1) * WRITE_COST_MARGIN) as f64) as u32,
+            delay: terms.disk.period * 2 - terms.disk.slice,
+        }
+    }
+
+    /// Persists a tenant for the next daemon.
+    pub fn persist(&mut self, tenant: &Tenant) -> Result<(), FileError> {
+        let Some(file) = tenant.file else {
+            return Ok(());
+        };
+        self.swap.set_blob(file, &tenant.record.encode())
+    }
+
+    /// Gives the disk's thread a tenant's swap file, as far as the file may be given out.
+    pub fn attach_file(&self, tenant: &Tenant) -> Result<(), String> {
+        if let (Some(client), Some(file)) = (tenant.client, tenant.file) {
+            let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
+            let doorbell = tenant.share_doorbell()?;
+            self.usd
+                .set_target(client, IoTarget::Swap(extents), doorbell);
+        }
+        Ok(())
+    }
+}
+
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
-pub(super) fn open(disk: &Disk) -> Result<DiskParts, DaemonError> {
+pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     let mut swap = open_swap(disk)?;
     for note in swap.medium().warnings() {
         tracing::warn!("{}: {note}", disk.swap.display());
@@ -54,7 +96,7 @@ pub(super) fn open(disk: &Disk) -> Result<DiskParts, DaemonError> {
     };
     let usd = Usd::start(swap.medium().clone(), settings)
         .map_err(|why| DaemonError::Disk(why.to_string()))?;
-    Ok(DiskParts { swap, usd, model })
+    Ok(Backing { swap, usd, model })
 }
 
 fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {

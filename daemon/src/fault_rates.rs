@@ -9,9 +9,8 @@
 //! median of the tenants' reports, each clamped to an eighth of the configured unit at least and
 //! eight times it at most.
 
-use crate::Daemon;
 use crate::config::Faults;
-use crate::tenant::TenantPhase;
+use crate::tenants::Tenants;
 use protocol::{DaemonEvent, FaultGrant, FaultShare, TenantNumber};
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
@@ -19,10 +18,10 @@ use rate::{Capacity, Nanos, Reservation, Utilization};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How far from the configured unit a report is believed.
-const BELIEVED: Nanos = 8;
+/// How many times the configured unit, or its fraction, a report may be.
+const MAX_DEVIATION: Nanos = 8;
 
-/// A tenant that is on the roster.
+/// A tenant with a share.
 struct TenantRate {
     task: TaskId,
     /// As reported: runtime and period.
@@ -30,13 +29,13 @@ struct TenantRate {
     /// The cost of its faults, as reported; the configured unit until then.
     unit: Nanos,
     /// The share last sent to it.
-    told: Option<FaultShare>,
+    sent: Option<FaultShare>,
 }
 
-/// The tenants on the roster, with their shares.
+/// The tenants with a share, and the machine's processor time.
 pub(super) struct FaultRates {
     config: Faults,
-    roster: ReservationTable,
+    table: ReservationTable,
     entries: BTreeMap<TenantNumber, TenantRate>,
 }
 
@@ -45,30 +44,30 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 impl FaultRates {
-    /// An empty roster.
+    /// No tenant has a share.
     pub(super) fn new(config: Faults) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let share = Utilization::new(config.share).unwrap_or_default();
         let whole = share.of_processors(processors);
         Self {
-            roster: ReservationTable::new(whole, nanos(config.period.0), nanos(config.unit.0)),
+            table: ReservationTable::new(whole, nanos(config.period.0), nanos(config.unit.0)),
             config,
             entries: BTreeMap::new(),
         }
     }
 
-    /// New figures of the configuration: tenants on the roster stay.
+    /// New figures of the configuration: tenants keep their places.
     fn reconfigure(&mut self, config: Faults) {
         let mut new = Self::new(config);
         for (number, entry) in &self.entries {
-            let Some(task) = self.roster.task(entry.task) else {
+            let Some(task) = self.table.task(entry.task) else {
                 continue;
             };
             let entry = TenantRate {
-                task: new.roster.restore(task),
+                task: new.table.restore(task),
                 reservation: entry.reservation,
                 unit: entry.unit,
-                told: None,
+                sent: None,
             };
             new.entries.insert(*number, entry);
         }
@@ -76,7 +75,7 @@ impl FaultRates {
         self.measure();
     }
 
-    /// Puts a tenant on the roster, or refuses it. One that was there before is `known`, and
+    /// Gives a tenant a share, or refuses it. One that was there before is `known`, and
     /// is not refused: it holds its reservation already.
     fn admit(
         &mut self,
@@ -87,14 +86,14 @@ impl FaultRates {
     ) -> Result<(), String> {
         self.leave(number);
         let task = match known {
-            true => self.roster.restore(task),
-            false => self.roster.admit(task).map_err(|why| why.to_string())?,
+            true => self.table.restore(task),
+            false => self.table.admit(task).map_err(|why| why.to_string())?,
         };
         let entry = TenantRate {
             task,
             reservation,
             unit: nanos(self.config.unit.0),
-            told: None,
+            sent: None,
         };
         self.entries.insert(number, entry);
         self.measure();
@@ -104,14 +103,15 @@ impl FaultRates {
     /// A tenant is gone. Whether it was there.
     fn leave(&mut self, number: TenantNumber) -> bool {
         let gone = self.entries.remove(&number);
-        gone.is_some_and(|entry| self.roster.remove(entry.task))
+        gone.is_some_and(|entry| self.table.remove(entry.task))
     }
 
-    fn report(&mut self, number: TenantNumber, unit: Nanos) {
+    /// A tenant reports the cost of its faults.
+    pub(crate) fn report(&mut self, number: TenantNumber, unit: Nanos) {
         let configured = nanos(self.config.unit.0);
         if let Some(entry) = self.entries.get_mut(&number) {
-            let least = (configured / BELIEVED).max(1);
-            entry.unit = unit.clamp(least, configured.saturating_mul(BELIEVED));
+            let least = (configured / MAX_DEVIATION).max(1);
+            entry.unit = unit.clamp(least, configured.saturating_mul(MAX_DEVIATION));
         }
         self.measure();
     }
@@ -120,7 +120,7 @@ impl FaultRates {
         let mut units: Vec<_> = self.entries.values().map(|entry| entry.unit).collect();
         units.sort_unstable();
         if let Some(median) = units.get(units.len() / 2) {
-            self.roster.set_fault_unit(*median);
+            self.table.set_fault_unit(*median);
         }
     }
 
@@ -128,20 +128,20 @@ impl FaultRates {
     pub(super) fn processors(&self) -> (f64, f64) {
         let in_processors = |capacity: Capacity| capacity.within(1_000_000_000) as f64 / 1e9;
         (
-            in_processors(self.roster.total()),
-            in_processors(self.roster.pc()),
+            in_processors(self.table.total()),
+            in_processors(self.table.pc()),
         )
     }
 
     /// Faults of all in a period, and the period.
     pub(super) fn all(&self) -> (u64, Duration) {
-        (self.roster.fault_limit(), self.config.period.0)
+        (self.table.fault_limit(), self.config.period.0)
     }
 
     /// The warning where less is to be shared out now than was promised.
     fn over(&self) -> Option<String> {
-        let (reserved, whole) = (self.roster.pc(), self.roster.total());
-        self.roster.is_overcommitted().then(|| {
+        let (reserved, whole) = (self.table.pc(), self.table.total());
+        self.table.is_overcommitted().then(|| {
             format!(
                 "faults.share is {whole} now, and {reserved} are reserved: reservations stay, and every program's faults \
                  have their floor; nothing more is promised until programs with a reservation end"
@@ -149,7 +149,7 @@ impl FaultRates {
         })
     }
 
-    /// What a tenant that is on the roster has.
+    /// What a tenant has.
     pub(super) fn held(&self, number: TenantNumber) -> Option<FaultGrant> {
         let entry = self.entries.get(&number)?;
         Some(FaultGrant {
@@ -162,14 +162,14 @@ impl FaultRates {
     fn share_of(&self, task: TaskId) -> FaultShare {
         FaultShare {
             period: self.config.period.0,
-            limit: self.roster.limit_of(task).unwrap_or(0),
-            system: u32::try_from(self.roster.fault_limit()).unwrap_or(u32::MAX),
+            limit: self.table.limit_of(task).unwrap_or(0),
+            system: u32::try_from(self.table.fault_limit()).unwrap_or(u32::MAX),
         }
     }
 
     /// The shares that have changed and were not sent yet.
-    fn news(&mut self) -> Vec<(TenantNumber, FaultShare)> {
-        let mut news = Vec::new();
+    fn changed_shares(&mut self) -> Vec<(TenantNumber, FaultShare)> {
+        let mut changed = Vec::new();
         let shares: Vec<_> = (self.entries.iter())
             .map(|(number, entry)| (*number, self.share_of(entry.task)))
             .collect();
@@ -177,75 +177,62 @@ impl FaultRates {
             let Some(entry) = self.entries.get_mut(&number) else {
                 continue;
             };
-            let same = entry.told.is_some_and(|told| {
-                told.period == share.period
-                    && is_near(share.limit, told.limit)
-                    && is_near(share.system, told.system)
+            let same = entry.sent.is_some_and(|sent| {
+                sent.period == share.period
+                    && is_near(share.limit, sent.limit)
+                    && is_near(share.system, sent.system)
             });
             if !same {
-                entry.told = Some(share);
-                news.push((number, share));
+                entry.sent = Some(share);
+                changed.push((number, share));
             }
         }
-        news
+        changed
     }
-}
 
-impl Daemon {
-    /// A tenant reports its reservation and requests its share of the faults.
-    pub(super) fn faults(
+    /// A tenant reports its reservation and requests its share of the faults. One that an earlier
+    /// daemon knew is `known`.
+    pub(crate) fn request(
         &mut self,
-        token: u64,
+        tenants: &Tenants,
         number: TenantNumber,
+        weight: u32,
         reservation: Option<(Duration, Duration)>,
         known: bool,
-    ) {
+    ) -> Result<(), String> {
         let reserved = reservation.map(|(runtime, period)| Reservation::new(runtime, period));
-        let pc = match reserved.transpose() {
-            Ok(reservation) => reservation.map_or(Capacity::ZERO, |reservation| reservation.pc()),
-            Err(why) => return self.refuse(token, why),
-        };
-        let weight = self.fault_weight(token);
+        let reserved = reserved.transpose().map_err(|why| why.to_string())?;
+        let pc = reserved.map_or(Capacity::ZERO, |reservation| reservation.pc());
         // Only a tenant that survives a restart of the daemon is known.
-        let known = known && self.tenants.get(&number).is_some_and(|t| t.rejoined);
-        match self
-            .fault_rates
-            .admit(number, Task { pc, weight }, reservation, known)
-        {
-            Err(why) => self.refuse(token, why),
-            Ok(()) => self.tell_fault_shares(),
-        }
-    }
-
-    /// A tenant reports the cost of its faults.
-    pub(super) fn fault_unit(&mut self, number: TenantNumber, unit: Nanos) {
-        self.fault_rates.report(number, unit);
+        let known = known && tenants.get(number).is_some_and(|tenant| tenant.rejoined);
+        self.admit(number, Task { pc, weight }, reservation, known)?;
+        self.send_shares(tenants);
+        Ok(())
     }
 
     /// A tenant has ended: the others get its part.
-    pub(super) fn leave_fault_rates(&mut self, number: TenantNumber) {
-        if self.fault_rates.leave(number) {
-            self.tell_fault_shares();
+    pub(crate) fn on_tenant_gone(&mut self, tenants: &Tenants, number: TenantNumber) {
+        if self.leave(number) {
+            self.send_shares(tenants);
         }
     }
 
     /// The configuration was read again.
-    pub(super) fn reconfigure_faults(&mut self, config: Faults) {
-        if self.fault_rates.config != config {
-            self.fault_rates.reconfigure(config);
-            self.tell_fault_shares();
-            if let Some(over) = self.fault_rates.over() {
+    pub(crate) fn reload(&mut self, tenants: &Tenants, config: Faults) {
+        if self.config != config {
+            self.reconfigure(config);
+            self.send_shares(tenants);
+            if let Some(over) = self.over() {
                 tracing::warn!("{over}");
             }
         }
     }
 
     /// Sends its share to every tenant whose share has changed.
-    pub(super) fn tell_fault_shares(&mut self) {
-        for (number, share) in self.fault_rates.news() {
-            let there = self.tenants.get(&number);
-            if there.is_some_and(|tenancy| tenancy.phase != TenantPhase::Ending) {
-                self.say(number, &DaemonEvent::Faults(share));
+    pub(crate) fn send_shares(&mut self, tenants: &Tenants) {
+        for (number, share) in self.changed_shares() {
+            if !tenants.is_ending(number) {
+                tenants.send(number, &DaemonEvent::Faults(share));
             }
         }
     }
@@ -267,9 +254,9 @@ mod tests {
         let mut rates = FaultRates::new(Faults::default());
         rates.admit(1, task(0, 1), None, false).unwrap();
         rates.admit(2, task(0, 3), None, false).unwrap();
-        let first = rates.news();
+        let first = rates.changed_shares();
         assert_eq!(first.len(), 2);
-        assert!(rates.news().is_empty());
+        assert!(rates.changed_shares().is_empty());
         let limit = |news: &[(TenantNumber, FaultShare)], of| {
             news.iter()
                 .find(|(number, _)| *number == of)
@@ -279,7 +266,7 @@ mod tests {
         };
         assert!(limit(&first, 2) > 2 * limit(&first, 1));
         rates.admit(3, task(500_000_000, 1), None, false).unwrap();
-        let beside = rates.news();
+        let beside = rates.changed_shares();
         assert!(limit(&beside, 1) < limit(&first, 1));
         assert_eq!(
             limit(&beside, 3),
@@ -287,34 +274,34 @@ mod tests {
             "its faults are within its reservation"
         );
         assert!(rates.leave(3));
-        assert_eq!(limit(&rates.news(), 1), limit(&first, 1));
+        assert_eq!(limit(&rates.changed_shares(), 1), limit(&first, 1));
     }
 
     #[test]
     fn one_tenant_that_lies_moves_nobody() {
         let mut rates = FaultRates::new(Faults::default());
         (1..=3).for_each(|number| rates.admit(number, task(0, 1), None, false).unwrap());
-        let before: Vec<_> = rates.news();
+        let before: Vec<_> = rates.changed_shares();
         rates.report(2, 1);
-        assert!(rates.news().is_empty());
+        assert!(rates.changed_shares().is_empty());
         rates.report(2, u64::MAX);
-        assert!(rates.news().is_empty());
+        assert!(rates.changed_shares().is_empty());
         (1..=3).for_each(|number| rates.report(number, nanos(Faults::default().unit.0) / 2));
-        let after = rates.news();
+        let after = rates.changed_shares();
         assert!(after[0].1.limit > before[0].1.limit * 3 / 2);
     }
 
     #[test]
     fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
         let mut rates = FaultRates::new(Faults::default());
-        let whole = rates.roster.total().0;
+        let whole = rates.table.total().0;
         rates.admit(1, task(whole / 2, 1), None, false).unwrap();
         let why = rates.admit(2, task(whole / 2, 1), None, false).unwrap_err();
         assert!(why.contains("can be reserved"), "{why}");
         // One that was there before is not refused, though nothing is left for floors.
         rates.admit(2, task(whole / 2, 1), None, true).unwrap();
-        assert!(!rates.roster.is_overcommitted());
+        assert!(!rates.table.is_overcommitted());
         rates.admit(3, task(0, 1), None, true).unwrap();
-        assert!(rates.roster.is_overcommitted());
+        assert!(rates.table.is_overcommitted());
     }
 }

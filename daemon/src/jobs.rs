@@ -9,22 +9,22 @@ use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was done.
+/// The result of a job.
 pub enum JobResult {
-    /// A swap file can be given out, or why not.
-    ScrubDone(TenantNumber, Box<ScrubDone>),
+    /// A swap file was scrubbed, or why not.
+    Scrubbed(TenantNumber, Box<ScrubDone>),
     /// The processes of a tenant that is killed have no memory any more.
-    Emptied(TenantNumber),
+    MemoryFreed(TenantNumber),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
     /// Resident bytes of a tenant that requested to leave, counted exactly.
-    Weighed(TenantNumber, u64),
+    LeaveRss(TenantNumber, u64),
     /// The processes of a leaving tenant are in no group of ours any more.
     Released(TenantNumber),
-    /// Nothing of a tenant's is in flight any more.
-    Left(TenantNumber),
-    /// Bytes a tenant has resident, counted exactly.
-    Counted(TenantNumber, u64),
+    /// No I/O of a tenant is in flight any more.
+    DiskDrained(TenantNumber),
+    /// Resident bytes of a tenant, counted exactly.
+    ExactRss(TenantNumber, u64),
 }
 
 /// Job that is done once, on any thread.
@@ -39,7 +39,7 @@ pub struct JobSender {
 
 impl JobSender {
     /// Sends a completion.
-    pub fn tell(&self, done: JobResult) {
+    pub fn send(&self, done: JobResult) {
         // The daemon ends: no receiver is left.
         let _ = self.sender.send(done);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -48,7 +48,7 @@ impl JobSender {
 
 /// The jobs in progress.
 pub struct JobRunner {
-    teller: JobSender,
+    notifier: JobSender,
     receiver: Receiver<JobResult>,
     /// Jobs that wait for a thread: none could be started.
     late: RefCell<Vec<Job>>,
@@ -60,7 +60,7 @@ impl JobRunner {
         let (sender, receiver) = channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self {
-            teller: JobSender { sender, bell },
+            notifier: JobSender { sender, bell },
             receiver,
             late: RefCell::default(),
         })
@@ -79,12 +79,12 @@ impl JobRunner {
     }
 
     fn try_start(&self, work: Job) {
-        let (teller, own) = (self.teller.clone(), work.clone());
+        let (notifier, own) = (self.notifier.clone(), work.clone());
         let run = move || {
             urgent::leave();
             let taken = own.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(work) = taken {
-                teller.tell(work());
+                notifier.send(work());
             }
         };
         if std::thread::Builder::new().spawn(run).is_err() {
@@ -94,17 +94,17 @@ impl JobRunner {
 
     /// An already completed job.
     pub fn done(&self, done: JobResult) {
-        self.teller.tell(done);
+        self.notifier.send(done);
     }
 
     /// A sending end for completions of other threads.
-    pub fn teller(&self) -> JobSender {
-        self.teller.clone()
+    pub fn notifier(&self) -> JobSender {
+        self.notifier.clone()
     }
 
     /// Readable when a job is done.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.teller.bell.as_fd()
+        self.notifier.bell.as_fd()
     }
 
     /// The next completion.
@@ -112,7 +112,7 @@ impl JobRunner {
         let next = self.receiver.try_recv().ok();
         if next.is_none() {
             let mut count = [0; 8];
-            let _ = rustix::io::read(&self.teller.bell, &mut count);
+            let _ = rustix::io::read(&self.notifier.bell, &mut count);
         }
         next.or_else(|| self.receiver.try_recv().ok())
     }

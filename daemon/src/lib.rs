@@ -5,124 +5,92 @@
 //! contracts, and then resolve their own faults; it moves limits, schedules the disk and ends
 //! those that break their word.
 //!
-//! | file | what it does |
+//! | part | holds |
 //! |---|---|
-//! | `config`, `policy` | what there is to give out, and to whom |
-//! | `listener`, `peer`, `user_limits`, `fd_reaper` | connections, credentials and per-user limits |
-//! | `dispatch`, `admission` | requests of tenants: contracts, channels |
-//! | `recovery`, `leave` | tenants that come back, leave and end |
-//! | `fault_rates` | fault limits of all tenants |
-//! | `frame_actions` | execution of the frames allocator's actions |
-//! | `tenant_cgroup`, `cgroup_origin`, `stall` | control groups, RSS, processor stalls |
-//! | `urgent` | scheduling priority of the daemon's threads |
-//! | `signals`, `systemd` | the machine's operator |
-//! | `persisted_tenants`, `scrub`, `jobs` | what outlives the daemon; what takes long |
-//! | `backing` | the swap filesystem, the device's figures and the disk's thread |
+//! | `Daemon` (`dispatch`, `queries`) | the contracts, signals; serves requests |
+//! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates |
+//! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
+//! | `Tenants` | each `tenant`, the connections, `jobs` that take long |
+//! | `Connections` | `peer`s, `user_limits`, the `fd_reaper` |
+//! | `Backing` | the swap filesystem, the disk's thread and model |
+//!
+//! A part holds the parts that it uses, and uses no part above it. `policy` and `config` say what
+//! there is to give out, and to whom; `persisted_tenants` and `scrub` are for what outlives the
+//! daemon; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
 //! the state that a new daemon needs is in the swap filesystem and with the tenants. Whatever a
 //! tenant sends or writes into memory it shares, the others notice nothing.
 
-mod admission;
 mod backing;
 mod cgroup_origin;
 pub mod config;
+mod connections;
+mod contracts;
 mod dispatch;
 mod error;
 mod fault_rates;
 mod fd_reaper;
-mod frame_actions;
+mod frame_control;
 mod jobs;
-mod leave;
-mod listener;
 mod machine;
 mod peer;
 mod persisted_tenants;
 pub mod policy;
-mod recovery;
+mod queries;
 mod scrub;
 mod signals;
 mod stall;
 pub mod systemd;
 mod tenant;
 pub mod tenant_cgroup;
+mod tenants;
 mod urgent;
 mod user_limits;
 
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
-use disk::cost_model::CostModel;
-use disk::swapfs::SwapFs;
-use disk::usd::{Usd, UsdEvent};
+use connections::{Connections, Incoming, LISTENER, MAX_BATCH, MAX_SERVICE, listen};
+use contracts::{Contracts, has_persisted_tenants};
+use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
-use fd_reaper::FdReaper;
-use frames::allocator::{Allocator, AllocatorConfig};
+use frame_control::FrameControl;
 use jobs::{JobResult, JobRunner};
-use listener::{Connection, LISTENER, UnidentifiedPeers, listen};
 use logging::LineQueue;
 pub use machine::total_memory;
-use protocol::TenantNumber;
-use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, OwnedFd};
+use protocol::{DaemonEvent, TenantNumber};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use scrub::Scrubber;
 use signals::Signals;
-use stall::Stall;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tenant::Tenant;
 use tenant_cgroup::CgroupRoot;
-use user_limits::UserLimits;
+use tenants::Tenants;
 
-/// How often what is resident is compared with what is owned.
-const COUNT: Duration = Duration::from_secs(1);
+/// How often resident memory is compared with what is owned.
+const RSS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the end of the daemon waits for a reader of its log.
-const LOG_END: Duration = Duration::from_secs(1);
+const LOG_FLUSH: Duration = Duration::from_secs(1);
 
-/// Frames a tenant may have resident beyond its own before the daemon requests them: the
-/// kernel's count and the ledger are never of one moment.
-const ALLOWANCE: u32 = 2048;
-
-/// The listener and connections without a contract, which are served after everything else.
-const STRANGERS: u64 = 0;
-const ERRANDS: u64 = 1;
+/// Tokens of what the loop polls. The listener and connections without a contract are served
+/// after everything else.
+const UNIDENTIFIED: u64 = 0;
+const JOBS: u64 = 1;
 const DISK: u64 = 2;
 const SIGNALS: u64 = 3;
 const CONNECTION: u64 = 1 << 32;
-const HUNGER: u64 = 2 << 32;
+const PRESSURE: u64 = 2 << 32;
 
 /// The daemon.
 pub struct Daemon {
     path: PathBuf,
-    config: Config,
-    begin: Instant,
-    epoll: OwnedFd,
-    strangers: UnidentifiedPeers,
-    listener: OwnedFd,
-    connections: BTreeMap<u64, Connection>,
-    next_connection: u64,
-    /// True while the listener is disarmed, after EMFILE.
-    deaf: bool,
-    guests: UserLimits,
-    closer: FdReaper,
-    tenants: BTreeMap<TenantNumber, Tenant>,
-    next_tenant: TenantNumber,
-    allocator: Allocator,
-    /// Number of the last revocation.
-    round: u32,
-    swap: SwapFs,
-    usd: Usd,
-    model: CostModel,
-    groups: CgroupRoot,
-    errands: JobRunner,
-    wiper: Scrubber,
-    counted: Instant,
+    contracts: Contracts,
     signals: Signals,
-    stall: Stall,
-    fault_rates: FaultRates,
+    /// When resident memory was compared last.
+    rss_measured: Instant,
     /// Lines of the log, until the daemon ends.
     _log: Option<LineQueue>,
 }
@@ -137,7 +105,7 @@ impl Daemon {
         let config = Config::read(path)?;
         config.check_memory(total_memory())?;
         // Before there are threads, so that all of them block these signals.
-        let signals = Signals::open().map_err(call("hear signals"))?;
+        let signals = Signals::open().map_err(call("receive signals"))?;
         // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
         let passed = unsafe { systemd::listener() };
         let wrong =
@@ -149,154 +117,151 @@ impl Daemon {
         // Before there is the disk's thread, which is as this one.
         urgent::enter();
         // Before there are tenants: none waits for the reader of the log.
-        let log = LineQueue::start(LOG_END);
-        let backing = backing::open(&config.disk)?;
-        let settings = AllocatorConfig {
-            managed: config.managed_frames(total_memory()),
-            deadline: config.memory.revocation.0,
-            stall: stall::MOST,
-            notice: config.memory.notice.0,
-            allowance: ALLOWANCE,
-            topology: machine::topology(),
-        };
-        let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
-        let (epoll, strangers) = (make()?, UnidentifiedPeers::new(make()?));
-        let errands = JobRunner::new().map_err(call("make an eventfd"))?;
-        let trace = backing.usd.trace().clone();
-        let wiper = Scrubber::start(trace, errands.teller()).map_err(|why| DaemonError::Call {
-            what: "start a thread",
-            errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
-        })?;
+        let log = LineQueue::start(LOG_FLUSH);
+        let disk = backing::open(&config.disk)?;
+        let jobs = JobRunner::new().map_err(call("make an eventfd"))?;
+        let trace = disk.usd.trace().clone();
+        let scrubber =
+            Scrubber::start(trace, jobs.notifier()).map_err(|why| DaemonError::Call {
+                what: "start a thread",
+                errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
+            })?;
+        let connections = Connections::new(listener)?;
+        for (fd, token) in [
+            (jobs.fd(), JOBS),
+            (disk.usd.event_fd(), DISK),
+            (signals.fd(), SIGNALS),
+        ] {
+            let watched = connections.watch(fd, token, epoll::EventFlags::IN);
+            watched.map_err(call("poll"))?;
+        }
+        let managed = config.managed_frames(total_memory());
+        let restarted = has_persisted_tenants(&disk.swap);
+        let tenants = Tenants::new(connections, jobs);
         let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
-        let mut it = Self {
-            path: path.into(),
-            begin: Instant::now(),
-            epoll,
-            strangers,
-            listener,
-            connections: BTreeMap::new(),
-            next_connection: 0,
-            deaf: false,
-            guests: UserLimits::new(),
-            closer: FdReaper::default(),
-            tenants: BTreeMap::new(),
-            next_tenant: 1,
-            allocator: match recovery::is_anybody_awaited(&backing.swap) {
-                true => Allocator::restarted(settings, config.memory.grace.0),
-                false => Allocator::new(settings),
-            },
-            round: 0,
-            swap: backing.swap,
-            usd: backing.usd,
-            model: backing.model,
+        let mut contracts = Contracts {
+            frames: FrameControl::new(tenants, &config.memory, managed, restarted),
+            disk,
+            scrubber,
             groups: CgroupRoot::open(name.trim_start_matches('-')),
-            errands,
-            wiper,
-            counted: Instant::now(),
-            signals,
-            stall: Stall::new(),
             fault_rates: FaultRates::new(config.faults),
             config,
-            _log: log,
         };
-        it.watch()?;
-        it.find_tenants()?;
-        Ok(it)
-    }
-
-    /// Polls all that the loop serves.
-    fn watch(&self) -> Result<(), DaemonError> {
-        let first = epoll::EventData::new_u64(LISTENER);
-        epoll::add(
-            self.strangers.epoll(),
-            &self.listener,
-            first,
-            epoll::EventFlags::IN,
-        )
-        .map_err(call("poll"))?;
-        for (fd, token) in [
-            (self.strangers.epoll().as_fd(), STRANGERS),
-            (self.errands.fd(), ERRANDS),
-            (self.usd.event_fd(), DISK),
-            (self.signals.fd(), SIGNALS),
-        ] {
-            let data = epoll::EventData::new_u64(token);
-            epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(call("poll"))?;
-        }
-        Ok(())
+        contracts.load_tenants()?;
+        Ok(Self {
+            path: path.into(),
+            contracts,
+            signals,
+            rss_measured: Instant::now(),
+            _log: log,
+        })
     }
 
     /// Where it listens.
     pub fn socket(&self) -> &Path {
-        &self.config.socket
+        &self.contracts.config.socket
     }
 
-    /// Serves until told to stop. Tenants live on, and wait for the next daemon.
+    /// Serves until a signal ends it. Tenants live on, and wait for the next daemon.
     pub fn run(&mut self) -> Result<(), DaemonError> {
         loop {
-            let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
-            let limit = Timespec::try_from(self.patience()).ok();
-            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
-                Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
-                Err(Errno::INTR) => Vec::new(),
-                Err(errno) => return Err(call("wait")(errno)),
-            };
-            self.count_stall();
+            let tokens = self.connections().wait(self.timeout())?;
+            self.contracts.frames.count_stall();
             for token in tokens {
                 match (token, token & !0xffff_ffff) {
-                    (STRANGERS, _) => self.strangers.come(),
-                    (ERRANDS, _) => self.errand_done(),
-                    (DISK, _) => self.disk_news(),
-                    (SIGNALS, _) if self.signalled() => {
+                    (UNIDENTIFIED, _) => self.connections_mut().on_unidentified(),
+                    (JOBS, _) => self.on_jobs_done(),
+                    (DISK, _) => self.on_disk_events(),
+                    (SIGNALS, _) if self.on_signals() => {
                         // No other daemon's: none listens there while this one does.
                         let _ = std::fs::remove_file(self.socket());
                         return Ok(());
                     }
-                    (_, CONNECTION) => self.at_connection(token),
-                    (_, HUNGER) => self.hungry(token as TenantNumber),
+                    (_, CONNECTION) => self.serve(token),
+                    (_, PRESSURE) => self.contracts.frames.on_pressure(token as TenantNumber),
                     _ => {}
                 }
             }
-            let now = self.now();
-            if self
-                .allocator
-                .next_timeout()
-                .is_some_and(|next| next <= now)
-            {
-                let numbers: Vec<_> = self.tenants.keys().copied().collect();
-                for number in numbers {
-                    self.take_answers(number);
-                    self.report(number);
-                }
-                self.count_stall();
-                let orders = self.allocator.tick(now);
-                self.carry_out(orders);
-                if let Err(why) = self.remember_frames() {
-                    tracing::warn!("a changed contract cannot be kept: {why}");
-                }
+            if self.contracts.frames.timeout() == Some(Duration::ZERO) {
+                self.enforce_deadlines();
             }
-            self.serve_strangers();
-            if self.counted.elapsed() >= COUNT {
-                self.counted = Instant::now();
-                self.count_resident();
-                self.end_the_lost();
-                self.groups
-                    .sweep(|number| self.tenants.contains_key(&number));
-                self.listen_again();
-                self.errands.retry();
-                self.tell_fault_shares();
+            self.serve_unidentified();
+            if self.rss_measured.elapsed() >= RSS_INTERVAL {
+                self.rss_measured = Instant::now();
+                self.do_periodic_work();
             }
         }
     }
 
-    /// Extends deadlines by the time that threads have waited for a processor until now.
-    fn count_stall(&mut self) {
-        let total = self.stall.total();
-        self.allocator.on_stalled(total);
+    /// Time until something is due.
+    fn timeout(&self) -> Duration {
+        let next = self.contracts.frames.timeout();
+        let rss = RSS_INTERVAL.saturating_sub(self.rss_measured.elapsed());
+        let all = [next, self.connections().timeout()];
+        all.into_iter().flatten().fold(rss, Duration::min)
+    }
+
+    /// Serves a connection: a batch of messages at most.
+    fn serve(&mut self, token: u64) {
+        for _ in 0..MAX_BATCH {
+            match self.connections_mut().receive(token) {
+                Incoming::Message(mut arrived, person) => {
+                    self.dispatch(token, &mut arrived.message);
+                    self.connections_mut().discard(*arrived, person);
+                }
+                Incoming::HungUp => self.contracts.on_hang_up(token),
+                Incoming::Violation(why) => self.contracts.disconnect(token, why),
+                Incoming::Nothing => return,
+            }
+        }
+    }
+
+    /// Serves those without a contract, if it is time.
+    fn serve_unidentified(&mut self) {
+        let begin = Instant::now();
+        for token in self.connections().unidentified_events() {
+            // Those that are not served now are first the next time.
+            if begin.elapsed() > MAX_SERVICE {
+                break;
+            }
+            match token {
+                LISTENER => self.contracts.frames.tenants.accept(),
+                _ => self.serve(token),
+            }
+        }
+        self.connections_mut().suspend_unidentified(begin);
+    }
+
+    /// Ends what has missed its deadline, after what has arrived by now.
+    fn enforce_deadlines(&mut self) {
+        for number in self.tenants().numbers() {
+            if let Some(token) = self.contracts.frames.debtor(number) {
+                self.serve(token);
+            }
+            self.contracts.frames.report_usage(number);
+        }
+        self.contracts.frames.count_stall();
+        self.contracts.frames.tick();
+        if let Err(why) = self.contracts.persist_changed() {
+            tracing::warn!("a changed contract cannot be kept: {why}");
+        }
+    }
+
+    fn do_periodic_work(&mut self) {
+        let contracts = &mut self.contracts;
+        contracts.frames.measure_rss_all();
+        contracts.kill_lost();
+        let tenants = &mut contracts.frames.tenants;
+        contracts
+            .groups
+            .sweep(|number| tenants.get(number).is_some());
+        tenants.connections.rearm_listener();
+        tenants.jobs.retry();
+        contracts.fault_rates.send_shares(tenants);
     }
 
     /// Handles signals. Returns true if the daemon is to end.
-    fn signalled(&mut self) -> bool {
+    fn on_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.next() {
             match signal {
                 libc::SIGHUP => {
@@ -318,73 +283,84 @@ impl Daemon {
             Ok(new) => new,
             Err(why) => return tracing::warn!("the configuration stays as it was: {why}"),
         };
-        for what in self.config.differs(&new) {
+        let contracts = &mut self.contracts;
+        for what in contracts.config.differs(&new) {
             tracing::warn!(
                 "{what} in the configuration needs a restart, which tenants live through"
             );
         }
         let managed = new.managed_frames(total_memory());
-        match self.allocator.set_managed(managed, self.now()) {
-            Ok(orders) => self.carry_out(orders),
-            Err(why) => tracing::warn!("memory.managed stays as it was: {why}"),
+        if let Err(why) = contracts.frames.set_managed(managed) {
+            tracing::warn!("memory.managed stays as it was: {why}");
         }
-        self.reconfigure_faults(new.faults);
-        self.guests.read_persons();
-        let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
-        self.config = Config {
-            socket,
-            disk,
+        let tenants = &mut contracts.frames.tenants;
+        contracts.fault_rates.reload(tenants, new.faults);
+        tenants.connections.user_limits.read_persons();
+        let old = &contracts.config;
+        contracts.config = Config {
+            socket: old.socket.clone(),
+            disk: old.disk.clone(),
             ..new
         };
         tracing::info!("the configuration was read again");
     }
 
-    fn patience(&self) -> Duration {
-        let next = self
-            .allocator
-            .next_timeout()
-            .map(|next| next.saturating_sub(self.now()));
-        let count = COUNT.saturating_sub(self.counted.elapsed());
-        let all = [next, self.strangers.patience()];
-        all.into_iter().flatten().fold(count, Duration::min)
-    }
-
-    /// Time since the start, as the allocator counts it.
-    fn now(&self) -> Duration {
-        self.begin.elapsed()
-    }
-
-    fn errand_done(&mut self) {
-        while let Some(done) = self.errands.next() {
+    fn on_jobs_done(&mut self) {
+        let contracts = &mut self.contracts;
+        while let Some(done) = contracts.frames.tenants.jobs.next() {
             match done {
-                JobResult::ScrubDone(number, wiped) => self.wiped(number, *wiped),
-                JobResult::Emptied(number) => self.emptied(number),
-                JobResult::Killed(number) | JobResult::Released(number) => self.part(number),
-                JobResult::Weighed(number, resident) => self.weighed(number, resident),
-                JobResult::Left(number) => self.forget(number),
-                JobResult::Counted(number, resident) => self.counted_exactly(number, resident),
+                JobResult::Scrubbed(number, scrubbed) => contracts.on_scrubbed(number, *scrubbed),
+                JobResult::MemoryFreed(number) => {
+                    // Its frames can be granted while its processes end.
+                    contracts.frames.on_tenant_gone(number);
+                    contracts.frames.tenants.await_end(number);
+                }
+                JobResult::Killed(number) | JobResult::Released(number) => {
+                    contracts.release(number)
+                }
+                JobResult::LeaveRss(number, resident) => contracts.on_leave_rss(number, resident),
+                JobResult::DiskDrained(number) => contracts.remove(number),
+                JobResult::ExactRss(number, resident) => {
+                    contracts.frames.on_exact_rss(number, resident)
+                }
             }
         }
     }
 
-    fn disk_news(&mut self) {
-        while let Some(news) = self.usd.next_event() {
-            match news {
-                UsdEvent::Closed(id) => self.channel_closed(id),
+    fn on_disk_events(&mut self) {
+        while let Some(event) = self.contracts.disk.usd.next_event() {
+            let tenants = &mut self.contracts.frames.tenants;
+            match event {
+                // No I/O of it is under way any more.
+                UsdEvent::Closed(id) => {
+                    if let Some((number, channel)) = tenants.owner_of(id) {
+                        if let Some(tenant) = tenants.get_mut(number) {
+                            tenant.channels.remove(&channel);
+                        }
+                        tenants.send(number, &DaemonEvent::Closed(channel));
+                    }
+                }
                 UsdEvent::CutOff { channel, why } => {
-                    let own = |(number, t): (&TenantNumber, &Tenant)| {
-                        t.channels
-                            .values()
-                            .any(|id| *id == channel)
-                            .then_some(*number)
-                    };
-                    let own = self.tenants.iter().find_map(own);
-                    if let Some(number) = own.filter(|number| !self.is_ending(*number)) {
-                        tracing::warn!("tenant {number} is cut off: {why}");
-                        self.kill(number);
+                    if let Some((number, _)) = tenants.owner_of(channel)
+                        && !tenants.is_ending(number)
+                    {
+                        tracing::warn!("tenant {number} is disconnected: {why}");
+                        tenants.kill(number);
                     }
                 }
             }
         }
+    }
+
+    fn tenants(&self) -> &Tenants {
+        &self.contracts.frames.tenants
+    }
+
+    fn connections(&self) -> &Connections {
+        &self.tenants().connections
+    }
+
+    fn connections_mut(&mut self) -> &mut Connections {
+        &mut self.contracts.frames.tenants.connections
     }
 }

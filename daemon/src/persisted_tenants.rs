@@ -87,13 +87,13 @@ fn printable(name: &str) -> String {
 }
 
 /// The name of a tenant's swap file: it cannot be guessed, so it authenticates the tenant.
-pub fn file_name(ticket: &ResumeToken) -> FileName {
-    // A ticket is as long as the shortest name.
-    FileName::new(&ticket.0).unwrap_or_else(|_| unreachable!("a ticket is a name"))
+pub fn file_name(resume_token: &ResumeToken) -> FileName {
+    // A resume_token is as long as the shortest name.
+    FileName::new(&resume_token.0).unwrap_or_else(|_| unreachable!("a resume_token is a name"))
 }
 
-/// The ticket of a swap file.
-pub fn ticket(name: &FileName) -> Option<ResumeToken> {
+/// The resume_token of a swap file.
+pub fn resume_token(name: &FileName) -> Option<ResumeToken> {
     name.as_bytes().try_into().ok().map(ResumeToken)
 }
 

@@ -37,27 +37,27 @@ type Job = (TenantNumber, Box<Scrub<Device>>);
 pub struct Scrubber(Sender<Job>);
 
 impl Scrubber {
-    /// A thread with nothing to do; `trace` shows whether others use the disk, and `teller`
+    /// A thread with nothing to do; `trace` shows whether others use the disk, and `notifier`
     /// hears what was wiped.
-    pub fn start(trace: Reader, teller: JobSender) -> std::io::Result<Self> {
+    pub fn start(trace: Reader, notifier: JobSender) -> std::io::Result<Self> {
         let (sender, work) = channel();
         std::thread::Builder::new()
-            .name("selfpage-wiper".into())
+            .name("selfpage-scrub".into())
             .spawn(move || {
                 urgent::leave();
-                serve(&work, &trace, &teller);
+                serve(&work, &trace, &notifier);
             })?;
         Ok(Self(sender))
     }
 
-    /// Wipes a tenant's file: [`JobResult::ScrubDone`] follows.
-    pub fn wipe(&self, tenant: TenantNumber, scrub: Scrub<Device>) {
+    /// Wipes a tenant's file: [`JobResult::Scrubbed`] follows.
+    pub fn scrub(&self, tenant: TenantNumber, scrub: Scrub<Device>) {
         // The thread lasts as long as this.
         let _ = self.0.send((tenant, Box::new(scrub)));
     }
 }
 
-fn serve(work: &Receiver<Job>, trace: &Reader, teller: &JobSender) {
+fn serve(work: &Receiver<Job>, trace: &Reader, notifier: &JobSender) {
     let mut files = VecDeque::new();
     let mut next = trace.since(u64::MAX).next;
     let mut is_used = || {
@@ -86,7 +86,7 @@ fn serve(work: &Receiver<Job>, trace: &Reader, teller: &JobSender) {
         let result = scrub.step().map(drop);
         if result.is_err() || scrub.is_done() {
             let scrub = *scrub;
-            teller.tell(JobResult::ScrubDone(
+            notifier.send(JobResult::Scrubbed(
                 tenant,
                 Box::new(ScrubDone { scrub, result }),
             ));

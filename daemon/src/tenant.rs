@@ -13,22 +13,22 @@ use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-/// Most channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
-const MOST_CHANNELS: usize = 4096;
+/// Maximum of channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
+const MAX_CHANNELS: usize = 4096;
 
-/// What a tenant is doing here.
+/// The phase of a tenant's life.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TenantPhase {
-    /// Its swap file is being wiped; then it is told that it is admitted.
-    Wiping,
+    /// Its swap file is being scrubbed; admission follows.
+    Scrubbing,
     /// It has its contract.
     Admitted,
     /// The daemon was started again, and it has not come back yet.
     Away(Instant),
-    /// It wants to give its contract back, or has hung up before it began, and what it has is
-    /// being counted.
-    Asking,
-    /// It has given its frames back, or never had any, and its I/O is draining. Its processes
+    /// It has requested to leave, or has hung up before it attached a ledger, and its RSS is
+    /// being measured.
+    LeaveRequested,
+    /// It has released its frames, or never had any, and its I/O is draining. Its processes
     /// are not killed any more.
     Leaving,
     /// It is being killed.
@@ -41,23 +41,23 @@ pub struct TenantFrames {
     pub group: TenantCgroup,
     /// Its ledger, once that is known.
     pub quota: Option<LimitControl>,
-    /// Which frames it has.
+    /// The placement of its frames.
     pub placement: Placement,
-    /// What it rings when it wants more.
-    pub hunger: OwnedFd,
+    /// Its eventfd, written at each allocation that its limit refuses.
+    pub pressure_bell: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.
     pub rounds: VecDeque<(u32, u32)>,
-    /// Since when its processes' memory is being counted exactly.
-    pub counting: Option<Instant>,
+    /// Since when the exact RSS of its processes is being measured.
+    pub measured_since: Option<Instant>,
 }
 
 /// A tenant: of frames and disk, or of the disk alone.
 pub struct Tenant {
-    /// What is remembered of it.
+    /// What persists of it.
     pub record: TenantRecord,
-    /// Its resume token.
-    pub ticket: ResumeToken,
-    /// What it is doing.
+    /// By which it resumes its contract with another daemon.
+    pub resume_token: ResumeToken,
+    /// The phase of its life.
     pub phase: TenantPhase,
     /// Whether it came to an earlier daemon first.
     pub rejoined: bool,
@@ -71,7 +71,7 @@ pub struct Tenant {
     pub client: Option<ClientId>,
     /// Rung by it for all its channels.
     pub doorbell: Doorbell,
-    /// TenantFrames resident, by the kernel's last count.
+    /// Frames resident, by the kernel's last count.
     pub resident: u32,
     /// Its channels, as the disk knows them.
     pub channels: BTreeMap<ChannelNumber, ChannelId>,
@@ -81,9 +81,9 @@ pub struct Tenant {
 
 impl Tenant {
     /// Why it may have no more channels, if so.
-    pub fn full(&self) -> Option<String> {
-        let full = self.channels.len() >= MOST_CHANNELS;
-        full.then(|| format!("{MOST_CHANNELS} channels are open: close some first"))
+    pub fn over_channel_quota(&self) -> Option<String> {
+        let over = self.channels.len() >= MAX_CHANNELS;
+        over.then(|| format!("{MAX_CHANNELS} channels are open: close some first"))
     }
 
     /// A number that no channel has.
@@ -97,22 +97,22 @@ impl Tenant {
     }
 
     /// Its doorbell, for the disk's thread.
-    pub fn bell(&self) -> Result<Doorbell, String> {
+    pub fn share_doorbell(&self) -> Result<Doorbell, String> {
         let shared = self.doorbell.share().and_then(Doorbell::attach);
         shared.map_err(|why| why.to_string())
     }
 
     /// Returns true if it may have owned frames: until it has attached its ledger it has none. A
     /// tenant inherited from an earlier daemon may have attached its ledger there.
-    pub fn has_begun(&self) -> bool {
+    pub fn may_own_frames(&self) -> bool {
         let is_new =
-            matches!(self.phase, TenantPhase::Wiping | TenantPhase::Admitted) && !self.rejoined;
+            matches!(self.phase, TenantPhase::Scrubbing | TenantPhase::Admitted) && !self.rejoined;
         let frames = self.frames.as_ref();
         !is_new || frames.is_none_or(|frames| frames.quota.is_some())
     }
 
     /// The frames of the revocations up to `round`, which are answered with that.
-    pub fn answer(&mut self, round: u32) -> u32 {
+    pub fn acknowledge(&mut self, round: u32) -> u32 {
         let Some(frames) = &mut self.frames else {
             return 0;
         };

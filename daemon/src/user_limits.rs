@@ -8,26 +8,21 @@
 //! They count as one.
 //!
 //! Rule: no user but root and the daemon's own, which could end the daemon anyway, takes more
-//! than a quarter of its descriptors, changes contracts faster than [`RATE`], or sends queries
-//! faster than [`ASKING`]. All connections without a contract have half of the descriptors.
+//! than a quarter of its descriptors, changes contracts faster than [`CHANGE_RATE`], or sends queries
+//! faster than [`QUERY_RATE`]. All connections without a contract have half of the descriptors.
 
-use crate::Daemon;
-use crate::listener::Connection;
-use crate::policy::ContractTotals;
-use crate::tenant::Tenant;
-use protocol::TenantNumber;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Most descriptors of one user's, whatever the daemon may have: each of the channels' takes a
 /// mapping too, of which a process has 65,530 (vm.max_map_count).
-const MOST: usize = 16_384;
+const MAX_FDS: usize = 16_384;
 
 /// Changes a second that a user may make for long.
-const RATE: f64 = 20.0;
+const CHANGE_RATE: f64 = 20.0;
 /// Queries a second that a user may send for long: each is a walk through all contracts.
-const ASKING: f64 = 100.0;
+const QUERY_RATE: f64 = 100.0;
 /// How many seconds' worth of either may come at once.
 const BURST: f64 = 3.2;
 
@@ -36,16 +31,11 @@ const SUBORDINATE: &str = "/etc/subuid";
 /// The uid of each name.
 const NAMES: &str = "/etc/passwd";
 
-/// Descriptors of a connection: itself, and its process.
-const CONNECTION: usize = 2;
-/// Descriptors of a tenant, beside its channels': bells, a file.
-const TENANT: usize = 4;
-
 /// The recent use of each user.
 pub struct UserLimits {
     descriptors: usize,
     changes: TokenBuckets,
-    questions: TokenBuckets,
+    queries: TokenBuckets,
     persons: Vec<Subordinate>,
 }
 
@@ -80,8 +70,8 @@ impl UserLimits {
         let most = getrlimit(Resource::Nofile).current;
         let mut it = Self {
             descriptors: most.map_or(usize::MAX, |most| most as usize),
-            changes: TokenBuckets::new(RATE),
-            questions: TokenBuckets::new(ASKING),
+            changes: TokenBuckets::new(CHANGE_RATE),
+            queries: TokenBuckets::new(QUERY_RATE),
             persons: Vec::new(),
         };
         it.read_persons();
@@ -104,20 +94,35 @@ impl UserLimits {
     }
 
     /// Most descriptors of one person's.
-    pub fn most(&self) -> usize {
-        (self.descriptors / 4).min(MOST)
+    pub fn max_fds(&self) -> usize {
+        (self.descriptors / 4).min(MAX_FDS)
     }
 
-    /// Returns true if a user may make one more change now; if so it is counted.
-    pub fn may_change(&mut self, uid: u32) -> bool {
-        let person = self.person(uid);
-        self.changes.take(person)
+    /// Most descriptors of all connections without a contract.
+    pub fn max_unidentified_fds(&self) -> usize {
+        self.descriptors / 2
     }
 
-    /// Returns true if a user may send one more query; if so it is counted.
-    pub fn may_ask(&mut self, uid: u32) -> bool {
-        let person = self.person(uid);
-        self.questions.take(person)
+    /// Counts a change of a contract, or returns why the user may make none now.
+    pub fn over_change_rate(&mut self, uid: u32) -> Option<String> {
+        let may = is_trusted(uid) || {
+            let person = self.person(uid);
+            self.changes.take(person)
+        };
+        (!may).then(|| {
+            format!("user {uid} asks for more than {CHANGE_RATE} changes a second: wait a little")
+        })
+    }
+
+    /// Counts a query, or returns why the user may send none now.
+    pub fn over_query_rate(&mut self, uid: u32) -> Option<String> {
+        let may = is_trusted(uid) || {
+            let person = self.person(uid);
+            self.queries.take(person)
+        };
+        (!may).then(|| {
+            format!("user {uid} asks for more than {QUERY_RATE} lists a second: wait a little")
+        })
     }
 }
 
@@ -164,71 +169,9 @@ fn subordinates(text: &str, names: &str) -> Vec<Subordinate> {
     text.lines().filter_map(range).collect()
 }
 
-impl Daemon {
-    /// Why a user may have no more connections, contracts or channels, if so.
-    pub(super) fn crowded(&self, uid: u32) -> Option<String> {
-        let person = self.guests.person(uid);
-        let connections = self.connections.values().filter(|c| c.person == person);
-        let is_own = |t: &&Tenant| self.guests.person(t.record.uid) == person;
-        let tenants = self.tenants.values().filter(is_own);
-        let channels: usize = tenants.map(|t| TENANT + t.channels.len()).sum();
-        let (taken, most) = (
-            CONNECTION * connections.count() + channels,
-            self.guests.most(),
-        );
-        (taken >= most && !self.is_trusted(uid)).then(|| {
-            format!(
-                "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and \
-                 channels may take: end some first"
-            )
-        })
-    }
-
-    /// What the contracts of a person have together, but for this one.
-    pub(super) fn held(&self, uid: u32, but: Option<TenantNumber>) -> ContractTotals {
-        let person = self.guests.person(uid);
-        let all = self
-            .tenants
-            .iter()
-            .filter(|(number, _)| Some(**number) != but);
-        let own = all.filter(|(_, t)| self.guests.person(t.record.uid) == person);
-        own.fold(ContractTotals::default(), |held, (_, tenancy)| {
-            held.with(&tenancy.record.terms)
-        })
-    }
-
-    /// Why a user is not let in, if so: too many are in that have no contract.
-    pub(super) fn besieged(&self, uid: u32) -> Option<String> {
-        let is_stranger = |c: &&Connection| c.tenant.is_none() && !self.is_trusted(c.asker.uid);
-        let there = self.connections.values().filter(is_stranger).count();
-        let most = self.guests.descriptors / 2 / CONNECTION;
-        (there >= most && !self.is_trusted(uid)).then(|| {
-            format!(
-                "{there} connections without a contract are open, and no more may be: try again"
-            )
-        })
-    }
-
-    /// Why a user may not ask what there is now, if so.
-    pub(super) fn curious(&mut self, uid: u32) -> Option<String> {
-        let may = self.is_trusted(uid) || self.guests.may_ask(uid);
-        (!may).then(|| {
-            format!("user {uid} asks for more than {ASKING} lists a second: wait a little")
-        })
-    }
-
-    /// Why a user may not change anything now, if so.
-    pub(super) fn hasty(&mut self, uid: u32) -> Option<String> {
-        let may = self.is_trusted(uid) || self.guests.may_change(uid);
-        (!may).then(|| {
-            format!("user {uid} asks for more than {RATE} changes a second: wait a little")
-        })
-    }
-
-    /// Returns true if a user could end the daemon anyway.
-    fn is_trusted(&self, uid: u32) -> bool {
-        uid == 0 || uid == rustix::process::getuid().as_raw()
-    }
+/// Returns true if a user could end the daemon anyway.
+pub fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::getuid().as_raw()
 }
 
 #[cfg(test)]
@@ -236,30 +179,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_who_changes_too_fast_is_held_up_and_nobody_else() {
-        let mut guests = UserLimits::new();
-        let done = (0..1000).filter(|_| guests.may_change(7)).count();
+    fn a_user_over_its_change_rate_delays_no_other_user() {
+        let mut limits = UserLimits::new();
+        let done = (0..1000)
+            .filter(|_| limits.over_change_rate(7).is_none())
+            .count();
         assert!((64..1000).contains(&done), "{done}");
-        assert!(guests.may_ask(7), "that is counted apart");
-        assert!(guests.may_change(8));
-        assert!(guests.most() <= MOST);
+        assert!(limits.over_query_rate(7).is_none(), "that is counted apart");
+        assert!(limits.over_change_rate(8).is_none());
+        assert!(limits.max_fds() <= MAX_FDS);
     }
 
     #[test]
     fn users_that_are_one_persons_count_as_one() {
         let names = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:/bin/sh\n";
         let text = "ann:100000:65536\n1001:165536:10\n# none\ngone:300000:5\nbad:1\n";
-        let mut guests = UserLimits::new();
-        guests.persons = subordinates(text, names);
+        let mut limits = UserLimits::new();
+        limits.persons = subordinates(text, names);
         let persons = [
             1000, 99_999, 100_000, 165_535, 165_536, 165_545, 165_546, 300_004,
         ];
-        let found = persons.map(|uid| guests.person(uid));
+        let found = persons.map(|uid| limits.person(uid));
         assert_eq!(
             found,
             [1000, 99_999, 1000, 1000, 1001, 1001, 165_546, 300_000]
         );
-        while guests.may_ask(100_007) {}
-        assert!(!guests.may_ask(1000) && guests.may_ask(1001));
+        while limits.over_query_rate(100_007).is_none() {}
+        assert!(limits.over_query_rate(1000).is_some() && limits.over_query_rate(1001).is_none());
     }
 }

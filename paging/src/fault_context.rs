@@ -4,7 +4,7 @@
 //! allocated. A context is a set of page buffers and a channel to the store; an upcall borrows
 //! one for the time of its fault, a handler thread owns one.
 
-use crate::counters::Counter;
+use crate::counters::{Counter, Counters};
 use crate::fault_around::WindowPage;
 use crate::fault_outcome::{FillOutcome, FillPhase};
 use crate::huge::HUGE;
@@ -18,7 +18,7 @@ use rate::FaultClass;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, PageHandle, Store, StoreError, Wait};
-use wired::{PAGE, WiredMemory, futex};
+use wired::{PAGE, WiredMemory, clock, futex};
 
 /// Pages one handler thread has on their way from the store at once, at most. Each faulting
 /// thread has one; further faults wait in the kernel's queue.
@@ -77,6 +77,15 @@ impl FaultContext {
         self.ended
             .pop()
             .or_else(|| self.channel.as_mut()?.complete(wait))
+    }
+
+    /// Waits for a read that was submitted just now. None if the store has no read under way.
+    pub(crate) fn await_read(&mut self, counters: Counters) -> Option<Result<(), StoreError>> {
+        let submitted = clock::now();
+        let completion = self.complete(Wait::Yes);
+        counters.add(Counter::DiskReads, 1);
+        counters.add_since(Counter::DiskWaitUs, submitted);
+        completion.map(|completion| completion.result.map(|_| ()))
     }
 
     /// Waits for the next page of a huge frame. Returns true if it was read.

@@ -15,7 +15,7 @@ use crate::stretch::StretchState;
 use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
-use store::{ReadPage, StoreError, Submitted, Wait};
+use store::{ReadPage, StoreError, Submitted};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE, clock};
 
@@ -236,10 +236,11 @@ impl Activation<'_> {
         let Some(channel) = self.context.channel.as_mut() else {
             unreachable!("a page is stored only where there is a store");
         };
+        let token = flight as u64;
         let page = ReadPage {
             handle,
             into,
-            token: flight as u64,
+            token,
         };
         let mut result = match channel.submit_read(page) {
             Ok(Submitted::Done) => {
@@ -252,15 +253,9 @@ impl Activation<'_> {
                 return FillOutcome::Pending;
             }
             Ok(Submitted::Pending) => {
-                let submitted = clock::now();
-                self.pager.log.add(Counter::DiskReads, 1);
-                let completion = self.context.complete(Wait::Yes);
                 let counters = self.pager.log.counters();
-                counters.add_since(Counter::DiskWaitUs, submitted);
-                match completion {
-                    Some(completion) => completion.result.map(|_| ()),
-                    None => Err(StoreError::NoSuchPage { handle }),
-                }
+                let read = self.context.await_read(counters);
+                read.unwrap_or(Err(StoreError::NoSuchPage { handle }))
             }
             Err(error) => Err(error),
         };

@@ -54,11 +54,11 @@ pub type ChannelNumber = u32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
     /// Requests a contract; a field that is `None` takes the daemon's default. A client whose
-    /// daemon ended before it replied repeats the request with the same ticket, and gets the
+    /// daemon ended before it replied repeats the request with the same resume_token, and gets the
     /// same contract.
     Join {
         /// Random resume token chosen by the client, which keeps it secret.
-        ticket: ResumeToken,
+        resume_token: ResumeToken,
         /// What it is called, for people.
         name: String,
         /// Frames.
@@ -77,7 +77,7 @@ pub enum Request {
     /// and the ledger's descriptor.
     Rejoin {
         /// The token of the original [`Request::Join`].
-        ticket: ResumeToken,
+        resume_token: ResumeToken,
         /// Channels that follow, each by [`Request::Channel`].
         channels: u32,
     },

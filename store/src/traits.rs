@@ -71,7 +71,9 @@ pub trait Channel: Send {
 
     /// Gives back what other channels may need, where it was not used since the last call: for
     /// a channel that may be idle from now on.
-    fn release_idle(&mut self) {}
+    fn release_idle(&mut self) {
+        // Nothing is held.
+    }
 
     /// Pages submitted and not completed.
     fn pending(&self) -> usize;

@@ -30,7 +30,7 @@ pub struct Session {
     path: PathBuf,
     connection: Option<OwnedFd>,
     number: TenantNumber,
-    ticket: ResumeToken,
+    resume_token: ResumeToken,
     /// What it was asked for with.
     join: Request,
     terms: ContractSpec,
@@ -56,9 +56,9 @@ pub struct Session {
 impl Session {
     /// Requests a contract, and waits for the reply.
     pub fn join(path: &Path, wanted: &ContractRequest) -> Result<Self, TenantError> {
-        let ticket = ResumeToken::draw().map_err(TenantError::Silent)?;
+        let resume_token = ResumeToken::draw().map_err(TenantError::Silent)?;
         let join = Request::Join {
-            ticket,
+            resume_token,
             name: cut(&wanted.name, NAME),
             frames: wanted.frames,
             disk: wanted.disk,
@@ -79,7 +79,7 @@ impl Session {
             path: path.into(),
             connection: Some(connection),
             number: tenant,
-            ticket,
+            resume_token,
             join,
             terms,
             note,
@@ -371,14 +371,14 @@ impl Session {
         self.closing.retain(|closing| *closing != channel);
     }
 
-    /// Connects to a daemon and presents the ticket. Returns false while there is none.
+    /// Connects to a daemon and presents the resume_token. Returns false while there is none.
     fn come_back(&mut self) -> Result<bool, String> {
         let Ok(connection) = seqpacket::connect(&self.path) else {
             return Ok(false);
         };
         let channels = self.channels.len() as u32;
         let rejoin = Request::Rejoin {
-            ticket: self.ticket,
+            resume_token: self.resume_token,
             channels,
         };
         // The bells are the first daemon's, which every process of the tree has: this one is

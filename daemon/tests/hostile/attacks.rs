@@ -100,7 +100,7 @@ fn any_ask(rng: &mut Rng) -> Request {
     let disk = "1ms/250ms".parse().unwrap();
     match rng.below(12) {
         0 => Request::Join {
-            ticket: ResumeToken(u128::from(rng.next()).to_le_bytes()),
+            resume_token: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             name: "\u{1b}[2J\n".repeat(rng.below(40)),
             frames: Some(FrameSpec {
                 g: rng.below(16) as u32,
@@ -112,7 +112,7 @@ fn any_ask(rng: &mut Rng) -> Request {
         },
         1 => Request::Ledger,
         2 => Request::Rejoin {
-            ticket: ResumeToken(u128::from(rng.next()).to_le_bytes()),
+            resume_token: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             channels: number,
         },
         3 => Request::Channel(number),
@@ -196,14 +196,14 @@ pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
     let join = Request::Join {
-        ticket: ResumeToken::draw().unwrap(),
+        resume_token: ResumeToken::draw().unwrap(),
         name: "scribbler".into(),
         frames: Some("1M+8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),
         swap: Some(4 << 20),
         place: None,
     };
-    // A user whose connection was cut off lately has to wait a little.
+    // A user who was disconnected lately has to wait a little.
     let (terms, bells) = loop {
         ask(&connection, &join, &[]);
         if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(&connection) {
@@ -335,7 +335,7 @@ pub fn whole(path: &Path) {
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
         let join = Request::Join {
-            ticket: ResumeToken::draw().unwrap(),
+            resume_token: ResumeToken::draw().unwrap(),
             name: "whole".into(),
             frames: Some("64M".parse().unwrap()),
             disk: Some("10ms/250ms".parse().unwrap()),

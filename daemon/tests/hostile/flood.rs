@@ -43,7 +43,7 @@ pub fn flood(path: &Path, go: &Path) {
 
 fn enter(connection: &OwnedFd) -> Ledger {
     let join = Request::Join {
-        ticket: ResumeToken::draw().unwrap(),
+        resume_token: ResumeToken::draw().unwrap(),
         name: "answers".into(),
         frames: Some("1M+47M".parse().unwrap()),
         disk: Some("100ms/250ms".parse().unwrap()),
@@ -96,7 +96,7 @@ pub fn answers(path: &Path, go: &Path) {
     // It still has its contract.
     ask(&connection, &Request::Capacity, &[]);
     while !matches!(
-        hear(&connection).expect("it is cut off").0,
+        hear(&connection).expect("it is disconnected").0,
         DaemonEvent::Capacity(_)
     ) {}
     count(1);

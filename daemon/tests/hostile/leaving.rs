@@ -134,7 +134,7 @@ pub fn interrupted(path: &Path, go: &Path) {
 /// A contract of its own, by messages; its connection, its ledger and what it shows of that.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
     let join = Request::Join {
-        ticket: ResumeToken::draw().unwrap(),
+        resume_token: ResumeToken::draw().unwrap(),
         name: "leaver".into(),
         frames: Some("8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),

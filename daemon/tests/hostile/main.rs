@@ -28,7 +28,7 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
     let honest = machine.honest();
     let before = machine.descriptors();
 
-    // Invalid messages of all kinds: the sender is cut off, or killed with its tenant.
+    // Invalid messages of all kinds: the sender is disconnected, or killed with its tenant.
     let mut said = 0;
     for seed in 0..1000 {
         said += machine.play(Role::Fuzz, seed);
@@ -46,7 +46,11 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
     machine.play(Role::Deaf, 0);
 
     machine.settles_at(before);
-    assert!(machine.log().contains("is cut off"), "{}", machine.log());
+    assert!(
+        machine.log().contains("is disconnected"),
+        "{}",
+        machine.log()
+    );
     // A newcomer can have all there is: no frame and no blok was lost.
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
 

@@ -1,0 +1,374 @@
+//! The control socket: connections, messages to them, and their end.
+//!
+//! Rule: connections without a contract have at most a fifth of the loop's time, all of them
+//! together, and are served when tenants have been: however many there are and whatever they
+//! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
+//! at most half, one person's at most a quarter. The daemon never blocks on a peer.
+
+use crate::fd_reaper::FdReaper;
+use crate::peer::Peer;
+use crate::policy::PeerIdentity;
+use crate::user_limits::UserLimits;
+use crate::user_limits::is_trusted;
+use crate::{CONNECTION, DaemonError, UNIDENTIFIED, call};
+use host::seqpacket;
+use host::seqpacket::UntrustedMessage;
+use protocol::{DaemonEvent, TenantNumber, encode};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Connections accepted, and messages received from one, in a turn of the loop.
+pub(crate) const MAX_BATCH: usize = 16;
+
+/// After unidentified peers were served for a time, they wait for so many times that.
+const BACKOFF: u32 = 4;
+
+/// How long unidentified peers are served at a time; a message that is begun is handled.
+pub(crate) const MAX_SERVICE: Duration = Duration::from_millis(1);
+
+/// The listener, among unidentified peers.
+pub(crate) const LISTENER: u64 = 0;
+
+/// Descriptors of a connection: itself, and its process.
+const FDS: usize = 2;
+
+/// One end of the control socket.
+pub(crate) struct Connection {
+    pub fd: OwnedFd,
+    pub identity: PeerIdentity,
+    pub peer: Peer,
+    /// Whose descriptors and time it takes.
+    pub person: u32,
+    pub tenant: Option<TenantNumber>,
+}
+
+/// What a connection has received.
+pub(crate) enum Incoming {
+    /// Nothing more now.
+    Nothing,
+    /// A message of a person's. What is left of it goes to [`Connections::discard`].
+    Message(Box<UntrustedMessage>, u32),
+    /// The other end has closed.
+    HungUp,
+    /// What a client never sends.
+    Violation(&'static str),
+}
+
+/// All connections, and what their users may take.
+pub(crate) struct Connections {
+    /// Polls tenants' connections, and what else the loop serves at once.
+    epoll: OwnedFd,
+    /// Polls the listener and the connections without a contract.
+    unidentified: OwnedFd,
+    /// An unidentified peer waits. No event follows before it is served.
+    pending: bool,
+    /// Unidentified peers are not served before this.
+    not_before: Instant,
+    listener: OwnedFd,
+    /// True while the listener is disarmed, after EMFILE.
+    disarmed: bool,
+    by_token: BTreeMap<u64, Connection>,
+    next: u64,
+    pub user_limits: UserLimits,
+    reaper: FdReaper,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(listener: OwnedFd) -> Result<Self, DaemonError> {
+        let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
+        let new = Self {
+            epoll: make()?,
+            unidentified: make()?,
+            pending: false,
+            not_before: Instant::now(),
+            listener,
+            disarmed: true,
+            by_token: BTreeMap::new(),
+            next: 0,
+            user_limits: UserLimits::new(),
+            reaper: FdReaper::default(),
+        };
+        new.arm_listener().map_err(call("poll"))?;
+        new.watch(&new.unidentified, UNIDENTIFIED, epoll::EventFlags::IN)
+            .map_err(call("poll"))?;
+        Ok(Self {
+            disarmed: false,
+            ..new
+        })
+    }
+
+    /// Polls a descriptor with tenants' connections.
+    pub fn watch(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    }
+
+    /// Waits for events; the tokens of what has some.
+    pub fn wait(&self, timeout: Duration) -> Result<Vec<u64>, DaemonError> {
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
+        let limit = Timespec::try_from(timeout).ok();
+        match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
+            Ok((events, _)) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(errno) => Err(call("wait")(errno)),
+        }
+    }
+
+    /// An unidentified peer has sent something or connected.
+    pub fn on_unidentified(&mut self) {
+        self.pending = true;
+    }
+
+    /// When unidentified peers are to be served, if one of them waits.
+    pub fn timeout(&self) -> Option<Duration> {
+        let left = || self.not_before.saturating_duration_since(Instant::now());
+        self.pending.then(left)
+    }
+
+    /// The unidentified peers to be served now: none before it is time.
+    pub fn unidentified_events(&self) -> Vec<u64> {
+        if self.timeout() != Some(Duration::ZERO) {
+            return Vec::new();
+        }
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 16];
+        match epoll::wait(&self.unidentified, &mut ready, Some(&Timespec::default())) {
+            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Unidentified peers were served since `begin`, if it was time: they wait now.
+    pub fn suspend_unidentified(&mut self, begin: Instant) {
+        if self.timeout() != Some(Duration::ZERO) {
+            return;
+        }
+        self.pending = false;
+        self.not_before = Instant::now() + begin.elapsed() * BACKOFF;
+        let data = epoll::EventData::new_u64(UNIDENTIFIED);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // It was there before: nothing new is needed for it.
+        let _ = epoll::modify(&self.epoll, &self.unidentified, data, flags);
+    }
+
+    /// Accepts connections. `tenant_fds` counts the descriptors of a person's contracts.
+    pub fn accept(&mut self, tenant_fds: impl Fn(&UserLimits, u32) -> usize) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..MAX_BATCH {
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(fd) => self.insert(fd, &tenant_fds),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(errno) => {
+                    // No descriptor is free, most likely. Pending connections keep the socket
+                    // readable, so it is not polled for a while.
+                    tracing::warn!("accept: {errno}; no connection is accepted for a second");
+                    let _ = epoll::delete(&self.unidentified, &self.listener);
+                    self.disarmed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn arm_listener(&self) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(
+            &self.unidentified,
+            &self.listener,
+            data,
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// Polls the listener again, if it was disarmed.
+    pub fn rearm_listener(&mut self) {
+        if self.disarmed {
+            self.disarmed = self.arm_listener().is_err();
+        }
+    }
+
+    fn insert(&mut self, fd: OwnedFd, tenant_fds: impl Fn(&UserLimits, u32) -> usize) {
+        let Ok(peer) = Peer::of(&fd) else {
+            return self.reaper.close(u32::MAX, fd);
+        };
+        let person = self.user_limits.person(peer.uid);
+        let held = tenant_fds(&self.user_limits, person);
+        let excess = self.over_fd_quota(peer.uid, held);
+        if let Some(why) = excess.or_else(|| self.over_unidentified_quota(peer.uid)) {
+            if let Ok(bytes) = encode(&DaemonEvent::Refused(why)) {
+                let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
+            }
+            return self.reaper.close(person, fd);
+        }
+        let token = CONNECTION | (self.next & 0xffff_ffff);
+        self.next += 1;
+        let data = epoll::EventData::new_u64(token);
+        let known = self.by_token.contains_key(&token);
+        if known || epoll::add(&self.unidentified, &fd, data, epoll::EventFlags::IN).is_err() {
+            return self.reaper.close(person, fd);
+        }
+        let pid = peer.pid.as_raw_nonzero().get();
+        tracing::debug!(token, pid, uid = peer.uid, "connection");
+        let connection = Connection {
+            identity: PeerIdentity::of(&peer),
+            peer,
+            person,
+            fd,
+            tenant: None,
+        };
+        self.by_token.insert(token, connection);
+    }
+
+    /// A connection.
+    pub fn get(&self, token: u64) -> Option<&Connection> {
+        self.by_token.get(&token)
+    }
+
+    /// A connection is a tenant's from now on, and served with tenants, or is no tenant's any more.
+    pub fn set_tenant(&mut self, token: u64, tenant: Option<TenantNumber>) {
+        let Some(connection) = self.by_token.get_mut(&token) else {
+            return;
+        };
+        connection.tenant = tenant;
+        let (to, from) = match tenant {
+            Some(_) => (&self.epoll, &self.unidentified),
+            None => (&self.unidentified, &self.epoll),
+        };
+        let data = epoll::EventData::new_u64(token);
+        // Where the kernel has no memory for it, it is served where it was.
+        if epoll::add(to, &connection.fd, data, epoll::EventFlags::IN).is_ok() {
+            let _ = epoll::delete(from, &connection.fd);
+        }
+    }
+
+    /// Receives a message.
+    pub fn receive(&mut self, token: u64) -> Incoming {
+        let Some(connection) = self.by_token.get(&token) else {
+            return Incoming::Nothing;
+        };
+        let person = connection.person;
+        if self.reaper.is_behind(person) {
+            return Incoming::Violation("what it sent cannot be closed");
+        }
+        match seqpacket::receive_all(&connection.fd, RecvFlags::DONTWAIT) {
+            Ok(arrived) if arrived.message.len > 0 && arrived.whole => {
+                Incoming::Message(Box::new(arrived), person)
+            }
+            Ok(arrived) => {
+                let incoming = match arrived.message.len {
+                    0 => Incoming::HungUp,
+                    _ => Incoming::Violation("its message is longer than any of ours"),
+                };
+                self.discard(arrived, person);
+                incoming
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Incoming::Nothing,
+            Err(_) => Incoming::HungUp,
+        }
+    }
+
+    /// Closes the descriptors of a message that no handler has taken.
+    pub fn discard(&mut self, message: UntrustedMessage, person: u32) {
+        let first = message.message.fds.into_iter().flatten();
+        for fd in first.chain(message.more) {
+            self.reaper.close(person, fd);
+        }
+    }
+
+    /// Sends an event. Returns true if it was queued: the event is lost to a peer that does not
+    /// read.
+    pub fn send(&self, token: u64, event: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
+        let (Some(connection), Ok(bytes)) = (self.by_token.get(&token), encode(event)) else {
+            return false;
+        };
+        seqpacket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT).is_ok()
+    }
+
+    /// Refuses a request.
+    pub fn refuse(&self, token: u64, why: impl std::fmt::Display) {
+        let why = protocol::cut(&why.to_string(), protocol::TEXT);
+        self.send(token, &DaemonEvent::Refused(why), &[]);
+    }
+
+    /// Closes a connection.
+    pub fn close(&mut self, token: u64) {
+        if let Some(connection) = self.by_token.remove(&token) {
+            let _ = epoll::delete(&self.epoll, &connection.fd);
+            let _ = epoll::delete(&self.unidentified, &connection.fd);
+            // With what was sent there and not read.
+            self.reaper.close(connection.person, connection.fd);
+        }
+    }
+
+    /// Why a user may have no more connections, contracts or channels, if so. `held` descriptors
+    /// are those of the contracts of the user's person.
+    pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<String> {
+        let person = self.user_limits.person(uid);
+        let own = self.by_token.values().filter(|c| c.person == person);
+        let (taken, most) = (FDS * own.count() + held, self.user_limits.max_fds());
+        (taken >= most && !is_trusted(uid)).then(|| {
+            format!(
+                "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and \
+                 channels may take: end some first"
+            )
+        })
+    }
+
+    /// Why a user may not connect, if so: too many connections have no contract.
+    fn over_unidentified_quota(&self, uid: u32) -> Option<String> {
+        let counts = |c: &&Connection| c.tenant.is_none() && !is_trusted(c.identity.uid);
+        let there = self.by_token.values().filter(counts).count();
+        let most = self.user_limits.max_unidentified_fds() / FDS;
+        (there >= most && !is_trusted(uid)).then(|| {
+            format!(
+                "{there} connections without a contract are open, and no more may be: try again"
+            )
+        })
+    }
+}
+
+/// Listens at `path`. A stale socket, without a listener, is removed.
+pub(crate) fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
+    let fail = |why: String| DaemonError::Listen {
+        path: path.into(),
+        why,
+    };
+    if host::seqpacket::connect(path).is_ok() {
+        return Err(fail(
+            "another daemon does already; stop that one first".into(),
+        ));
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
+    }
+    let is_socket = std::fs::symlink_metadata(path)
+        .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
+    if is_socket {
+        let _ = std::fs::remove_file(path);
+    }
+    let bound = || -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (family, kind) = (
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+        );
+        let socket = rustix::net::socket_with(family, kind, flags, None)?;
+        let address = rustix::net::SocketAddrUnix::new(path)?;
+        // Authorisation is by SO_PEERCRED, not by the socket's mode. The mode is set as the
+        // file is made: a later change by name could hit another file.
+        let mask = rustix::process::umask(Mode::from_raw_mode(0o111));
+        let bound = rustix::net::bind(&socket, &address);
+        rustix::process::umask(mask);
+        bound?;
+        rustix::net::listen(&socket, 1024)?;
+        Ok(socket)
+    };
+    bound().map_err(|errno| fail(errno.to_string()))
+}

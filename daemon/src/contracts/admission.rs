@@ -1,0 +1,391 @@
+//! Admission: a contract is admitted whole, or nothing of it is.
+//!
+//! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: admission is by the
+//! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
+//! scrubbed too; only the new tenant waits for that.
+
+use super::Contracts;
+use crate::persisted_tenants::{self, TenantRecord};
+use crate::scrub::ScrubDone;
+use crate::tenant::{Tenant, TenantFrames, TenantPhase};
+use crate::{machine, policy};
+use frames::LimitControl;
+use frames::allocator::{Placement, Request};
+use iochannel::Doorbell;
+use protocol::MIN_PROGRAM_FRAMES;
+use protocol::contract_spec::{ContractSpec, DiskSpec, FramePlacement, FrameSpec};
+use protocol::{DaemonEvent, ResumeToken, TenantNumber};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{BTreeMap, VecDeque};
+use wired::PAGE;
+
+/// Frames that a tenant is granted at first, if its guarantee is as much: enough for a program to
+/// start before the daemon handles its first request for more.
+const INITIAL_GRANT: u32 = 2048;
+
+fn placement(place: Option<FramePlacement>) -> Placement {
+    match place {
+        None => Placement::Any,
+        Some(FramePlacement::Huge) => Placement::Huge,
+        Some(FramePlacement::Node(node)) => Placement::Node(node),
+    }
+}
+
+impl Contracts {
+    /// Handles a request for a contract.
+    pub(crate) fn join(
+        &mut self,
+        token: u64,
+        resume_token: ResumeToken,
+        name: &str,
+        terms: ContractSpec,
+        place: Option<FramePlacement>,
+    ) {
+        let known = self
+            .frames
+            .tenants
+            .iter()
+            .find(|(_, t)| t.resume_token == resume_token);
+        let joined = match known.map(|(number, _)| number) {
+            Some(number) => self.join_again(token, number),
+            None => self.try_join(token, resume_token, name, terms, place),
+        };
+        if let Err(why) = joined {
+            self.frames.connections().refuse(token, why);
+        }
+    }
+
+    /// An earlier daemon admitted this tenant and ended before it could reply: the contract
+    /// exists, and the reply is sent now.
+    fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
+        let connection = self.frames.connections().get(token).ok_or("it has gone")?;
+        let (pid, start) = (connection.peer.pid, connection.peer.start());
+        let asks = |t: &Tenant| t.record.process() == Some(pid) && Some(t.record.start) == start;
+        let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
+        let there = self.frames.tenants.get(number);
+        if !there.is_some_and(|tenant| waits(tenant) && asks(tenant)) {
+            return Err("there is a contract by this resume token already".into());
+        }
+        let pressure_bell = self.new_pressure_bell(number)?;
+        self.frames
+            .tenants
+            .connections
+            .set_tenant(token, Some(number));
+        if let Some(tenant) = self.frames.tenants.get_mut(number) {
+            (tenant.connection, tenant.phase) = (Some(token), TenantPhase::Scrubbing);
+            // The earlier daemon sent it none of a new tenant's messages.
+            tenant.rejoined = false;
+            if let Some(frames) = &mut tenant.frames {
+                frames.pressure_bell = pressure_bell;
+            }
+        }
+        self.scrub_file(number);
+        Ok(())
+    }
+
+    fn try_join(
+        &mut self,
+        token: u64,
+        resume_token: ResumeToken,
+        name: &str,
+        terms: ContractSpec,
+        place: Option<FramePlacement>,
+    ) -> Result<(), String> {
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        let number = self.frames.tenants.next_number();
+        let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
+        self.check_new_tenant(&tenant, &terms)?;
+        let placement = placement(place);
+        // Frames that the machine does not have are refused now, not by a fault.
+        let first = Request {
+            k: terms.frames.g,
+            placement,
+        };
+        machine::topology().check(first).map_err(|why| text(&why))?;
+        let pressure_bell = self.new_pressure_bell(number)?;
+        let cleaning = self.disk.cleaning_rate(&terms);
+        self.frames
+            .admit(number, terms.frames, cleaning)
+            .map_err(|why| text(&why))?;
+        let name = persisted_tenants::file_name(&tenant.resume_token);
+        let admitted = self
+            .disk
+            .usd
+            .admit(terms.disk.into())
+            .map_err(|why| text(&why))
+            .and_then(|client| {
+                let made = self
+                    .disk
+                    .swap
+                    .create(name, terms.swap, &tenant.record.encode());
+                made.map(|file| (client, file)).map_err(|why| {
+                    self.disk.usd.remove(client);
+                    text(&why)
+                })
+            });
+        let (client, file) = match admitted {
+            Ok(admitted) => admitted,
+            Err(why) => {
+                self.frames.on_tenant_gone(number);
+                return Err(why);
+            }
+        };
+        let pid = self
+            .frames
+            .connections()
+            .get(token)
+            .map(|c| c.peer.pid)
+            .ok_or("it has gone")?;
+        tenant.client = Some(client);
+        tenant.file = Some(file);
+        tenant.frames = Some(TenantFrames {
+            group: self.groups.take_in(pid, tenant.record.start, number),
+            quota: None,
+            placement,
+            pressure_bell,
+            rounds: VecDeque::new(),
+            measured_since: None,
+        });
+        self.frames.tenants.insert(number, tenant);
+        self.scrub_file(number);
+        Ok(())
+    }
+
+    /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
+    fn check_new_tenant(&self, tenant: &Tenant, terms: &ContractSpec) -> Result<(), String> {
+        // Its previous cgroup is still being torn down; joining now would be undone.
+        let leaves = |t: &Tenant| {
+            let group = t.frames.as_ref().map(|frames| &frames.group);
+            t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenant.record))
+        };
+        if self.frames.tenants.iter().any(|(_, tenant)| leaves(tenant)) {
+            return Err(
+                "the contract it had is still being given back: ask again in a moment".into(),
+            );
+        }
+        // A tree of processes requests more on its own account.
+        let least = MIN_PROGRAM_FRAMES;
+        if terms.frames.g < least {
+            return Err(format!(
+                "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
+                FrameSpec {
+                    g: terms.frames.g,
+                    x: terms.frames.g
+                }
+            ));
+        }
+        Ok(())
+    }
+
+    /// A tenant for the peer of a connection, if the policy allows its request.
+    fn new_tenant(
+        &mut self,
+        token: u64,
+        resume_token: ResumeToken,
+        name: &str,
+        terms: ContractSpec,
+    ) -> Result<Tenant, String> {
+        let connection = self.frames.connections().get(token).ok_or("it has gone")?;
+        let own = rustix::process::getuid().as_raw();
+        let held = self
+            .frames
+            .tenants
+            .contract_totals(connection.identity.uid, None);
+        policy::check(&self.config.allow, own, &connection.identity, held, &terms)?;
+        terms.disk.check().map_err(|why| why.to_string())?;
+        let (pid, uid) = (connection.peer.pid, connection.identity.uid);
+        // Guard against pid reuse: a peer that passed its socket on and exited must not be
+        // mistaken for the process that now has its pid.
+        let start = connection.peer.start().ok_or("the process has ended")?;
+        let excess = self.frames.tenants.over_fd_quota(uid);
+        let limits = &mut self.frames.tenants.connections.user_limits;
+        if let Some(why) = excess.or_else(|| limits.over_change_rate(uid)) {
+            return Err(why);
+        }
+        let number = self.frames.tenants.next_number();
+        Ok(Tenant {
+            record: TenantRecord::new(number, name, pid, start, uid, terms),
+            resume_token,
+            phase: TenantPhase::Scrubbing,
+            rejoined: false,
+            connection: Some(token),
+            frames: None,
+            file: None,
+            client: None,
+            doorbell: Doorbell::new().map_err(|why| why.to_string())?,
+            resident: 0,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+        })
+    }
+
+    /// The bell that a new tenant rings at its limit of frames, polled.
+    fn new_pressure_bell(&self, number: TenantNumber) -> Result<OwnedFd, String> {
+        let pressure_bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|why| why.to_string())?;
+        self.frames.tenants.watch_pressure(&pressure_bell, number)?;
+        Ok(pressure_bell)
+    }
+
+    /// Starts to scrub a tenant's swap file, if another tenant's data may be there.
+    pub(crate) fn scrub_file(&mut self, number: TenantNumber) {
+        let Some(file) = self.frames.tenants.get(number).and_then(|t| t.file) else {
+            return;
+        };
+        match self.disk.swap.scrub(file) {
+            Ok(Some(scrub)) => self.scrubber.scrub(number, scrub),
+            Ok(None) => self.admit(number),
+            Err(why) => self.abandon(number, &why.to_string()),
+        }
+    }
+
+    /// A new tenant's swap file was scrubbed.
+    pub(crate) fn on_scrubbed(&mut self, number: TenantNumber, scrubbed: ScrubDone) {
+        if self
+            .frames
+            .tenants
+            .get(number)
+            .is_none_or(|t| t.phase != TenantPhase::Scrubbing)
+        {
+            return;
+        }
+        let result = scrubbed.result.map_err(|why| why.to_string());
+        let result = result.and_then(|()| {
+            self.disk
+                .swap
+                .complete_scrub(scrubbed.scrub)
+                .map_err(|why| why.to_string())
+        });
+        match result {
+            Ok(()) => self.admit(number),
+            Err(why) => self.abandon(number, &why),
+        }
+    }
+
+    /// The contract holds from now on.
+    fn admit(&mut self, number: TenantNumber) {
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
+            return;
+        };
+        if let Err(why) = self.disk.attach_file(tenant) {
+            return self.abandon(number, &why);
+        }
+        tenant.phase = TenantPhase::Admitted;
+        let terms = tenant.record.terms;
+        let Some(token) = tenant.connection else {
+            return;
+        };
+        let Some(tenant) = self.frames.tenants.get(number) else {
+            return;
+        };
+        let guaranteed = u64::from(terms.frames.g) * PAGE as u64;
+        let protect = |frames: &TenantFrames| self.groups.protect(&frames.group, guaranteed);
+        let note = tenant.frames.as_ref().map_or("", protect);
+        let event = DaemonEvent::Admitted {
+            tenant: number,
+            terms,
+            note: note.into(),
+        };
+        let mut fds = vec![tenant.doorbell.as_fd()];
+        fds.extend(
+            tenant
+                .frames
+                .as_ref()
+                .map(|frames| frames.pressure_bell.as_fd()),
+        );
+        self.frames.connections().send(token, &event, &fds);
+        tracing::info!("tenant {number} ({}) has {terms}", tenant.record.name);
+    }
+
+    /// A new tenant cannot be admitted after all.
+    fn abandon(&mut self, number: TenantNumber, why: &str) {
+        if let Some(token) = self.frames.tenants.get(number).and_then(|t| t.connection) {
+            self.frames.connections().refuse(token, why);
+            self.frames.tenants.connections.set_tenant(token, None);
+        }
+        if let Some(tenant) = self.frames.tenants.get_mut(number) {
+            tenant.connection = None;
+            tenant.phase = TenantPhase::Ending;
+        }
+        self.release(number);
+    }
+
+    /// A tenant shows the ledger it made.
+    pub(crate) fn attach_ledger(&mut self, token: u64, number: TenantNumber, fd: Option<&OwnedFd>) {
+        let Some(fd) = fd else {
+            return self
+                .frames
+                .connections()
+                .refuse(token, "the ledger's descriptor did not come along");
+        };
+        let quota = match LimitControl::attach(fd) {
+            Ok(quota) => quota,
+            Err(why) => return self.frames.connections().refuse(token, why),
+        };
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
+            return;
+        };
+        let terms = tenant.record.terms;
+        match &mut tenant.frames {
+            Some(frames) if tenant.phase == TenantPhase::Admitted && frames.quota.is_none() => {
+                let quota = frames.quota.insert(quota);
+                // The tenant owns the frames granted to it, whatever its ledger says.
+                quota.set_limit(0);
+            }
+            _ => {
+                return self
+                    .frames
+                    .connections()
+                    .refuse(token, "a ledger is shown once, after admission");
+            }
+        }
+        self.frames
+            .request(number, terms.frames.g.min(INITIAL_GRANT));
+        self.frames
+            .connections()
+            .send(token, &DaemonEvent::Started, &[]);
+    }
+
+    /// Handles a request for disk time for a file of the client's own.
+    pub(crate) fn join_file(
+        &mut self,
+        token: u64,
+        name: &str,
+        disk: DiskSpec,
+        fd: Option<&OwnedFd>,
+    ) {
+        if let Err(why) = self.try_join_file(token, name, disk, fd) {
+            self.frames.connections().refuse(token, why);
+        }
+    }
+
+    fn try_join_file(
+        &mut self,
+        token: u64,
+        name: &str,
+        disk: DiskSpec,
+        fd: Option<&OwnedFd>,
+    ) -> Result<(), String> {
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        let fd = fd.ok_or("the file's descriptor did not come along")?;
+        let frames = FrameSpec { g: 0, x: 0 };
+        let terms = ContractSpec {
+            frames,
+            disk,
+            swap: 0,
+        };
+        let number = self.frames.tenants.next_number();
+        // Not used to resume: file clients request anew after a restart.
+        let resume_token = ResumeToken::draw().map_err(|why| text(&why))?;
+        let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
+        let backing = crate::backing::file(fd, &self.disk.swap)?;
+        let client = self.disk.usd.admit(disk.into()).map_err(|why| text(&why))?;
+        let doorbell = tenant.share_doorbell()?;
+        self.disk.usd.set_target(client, backing, doorbell);
+        tenant.client = Some(client);
+        self.frames.tenants.insert(number, tenant);
+        self.admit(number);
+        Ok(())
+    }
+}

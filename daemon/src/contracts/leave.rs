@@ -1,0 +1,257 @@
+//! Leaving: a tenant gives its contract back and goes on running.
+//!
+//! A tenant's frames, swap file, channels and disk time are free when its processes have
+//! ended. A tenant that leaves does not end, so its word is not trusted: it is released when its
+//! ledger shows that it owns no frame, and the kernel counts no more resident memory than a
+//! program without a contract may have ([`UNPAGED_ALLOWANCE`], and the pagers' own memory). Then the
+//! limit of its ledger is zero, its processes move back into the control group that they came
+//! from, the disk's thread releases its channels, and its swap file is released, in this
+//! order: at no moment would a daemon that starts again kill it for a contract it has not.
+//!
+//! A tenant that disconnects before it attaches its ledger owns no frames: its program may have
+//! been refused something else. Its RSS is measured; if it is within the allowance the tenant is
+//! released and lives, otherwise it is killed. (A daemon that is started again in just that
+//! moment finds a tenant that does not come back, and kills it.)
+//!
+//! Rule: a tenant that is not released keeps its contract as it was, and receives the figures.
+
+use super::Contracts;
+use crate::frame_control::{PAGER_RESERVE, UNPAGED_ALLOWANCE};
+use crate::jobs::JobResult;
+use crate::tenant::{Tenant, TenantPhase};
+use frames::LimitControl;
+use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
+use wired::Bytes;
+use wired::PAGE;
+
+impl Contracts {
+    /// A tenant requests to give its contract back.
+    pub(crate) fn leave(&mut self, token: u64, number: TenantNumber) {
+        let Some(tenant) = self.frames.tenants.get(number) else {
+            return;
+        };
+        let uid = tenant.record.uid;
+        if tenant.phase != TenantPhase::Admitted {
+            return self
+                .frames
+                .connections()
+                .refuse(token, "the contract is being given back, or not there yet");
+        }
+        // An exact count takes a thread, and a walk through the tenant's memory.
+        if let Some(why) = self
+            .frames
+            .tenants
+            .connections
+            .user_limits
+            .over_change_rate(uid)
+        {
+            return self.refuse_leave(number, &why);
+        }
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
+            return;
+        };
+        tenant.phase = TenantPhase::LeaveRequested;
+        self.measure_rss(number);
+    }
+
+    /// The other end of a connection is gone; a tenant's contract ends with it.
+    pub(crate) fn on_hang_up(&mut self, token: u64) {
+        let tenants = &mut self.frames.tenants;
+        let number = tenants.connections.get(token).and_then(|c| c.tenant);
+        tenants.connections.close(token);
+        let Some(number) = number else { return };
+        let Some(tenant) = tenants.get_mut(number) else {
+            return;
+        };
+        tenant.connection = None;
+        match tenant.may_own_frames() {
+            // Unless it has released its frames already.
+            true => tenants.kill(number),
+            false => {
+                tenant.phase = TenantPhase::LeaveRequested;
+                self.measure_rss(number);
+            }
+        }
+    }
+
+    /// Ends a connection that violates the protocol, and the contract of its tenant.
+    pub(crate) fn disconnect(&mut self, token: u64, why: &str) {
+        let connections = &mut self.frames.tenants.connections;
+        let Some(connection) = connections.get(token) else {
+            return;
+        };
+        let (uid, pid) = (connection.identity.uid, connection.peer.pid);
+        let tenant = connection.tenant;
+        connections.refuse(token, why);
+        let pid = pid.as_raw_nonzero();
+        match tenant {
+            Some(number) => tracing::warn!("tenant {number} is disconnected: {why}"),
+            // Rate-limited: a client that reconnects again and again does not fill the log.
+            None if connections.user_limits.over_change_rate(uid).is_none() => {
+                tracing::warn!("process {pid} of user {uid} is disconnected: {why}")
+            }
+            None => {}
+        }
+        self.on_hang_up(token);
+    }
+
+    /// Starts the exact RSS measurement of a tenant.
+    fn measure_rss(&mut self, number: TenantNumber) {
+        let frames = self
+            .frames
+            .tenants
+            .get(number)
+            .and_then(|t| t.frames.as_ref());
+        match frames.map(|frames| frames.group.clone()) {
+            Some(group) => {
+                self.frames.tenants.jobs.start(move || {
+                    JobResult::LeaveRss(number, group.resident_exactly(PAGER_RESERVE))
+                })
+            }
+            // A file's contract is for the disk alone.
+            None => self.on_leave_rss(number, 0),
+        }
+    }
+
+    /// The RSS of a leaving tenant is known.
+    pub(crate) fn on_leave_rss(&mut self, number: TenantNumber, resident: u64) {
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
+            return;
+        };
+        if tenant.phase != TenantPhase::LeaveRequested {
+            return;
+        }
+        if let Err(why) = take_all(tenant, resident) {
+            tenant.phase = TenantPhase::Admitted;
+            return match tenant.connection {
+                Some(_) => self.refuse_leave(number, &why),
+                // Limits of its original group must not be evaded here.
+                None => self.frames.tenants.kill(number),
+            };
+        }
+        tenant.phase = TenantPhase::Leaving;
+        let group = tenant.frames.as_ref().map(|frames| frames.group.clone());
+        self.frames.on_tenant_gone(number);
+        match group {
+            Some(group) => self.frames.tenants.jobs.start(move || {
+                group.release();
+                JobResult::Released(number)
+            }),
+            None => self.release(number),
+        }
+    }
+
+    fn refuse_leave(&self, number: TenantNumber, why: &str) {
+        self.frames
+            .tenants
+            .send(number, &DaemonEvent::Stays(cut(why, TEXT)));
+    }
+
+    /// A tenant has left: its connection is as it was before the request.
+    pub(crate) fn detach_connection(&mut self, token: u64) {
+        self.frames.tenants.connections.set_tenant(token, None);
+        self.frames
+            .connections()
+            .send(token, &DaemonEvent::Left, &[]);
+    }
+
+    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
+    /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
+    /// released only when none of its I/O is in flight, which a job thread waits for.
+    ///
+    /// The allocator receives this event for the second time: since [`Contracts::on_leave_rss`], or
+    /// when its memory was freed, it has no record of that tenant. But each event also makes it evaluate
+    /// what the other tenants have reported since, so the second one has an effect.
+    pub(crate) fn release(&mut self, number: TenantNumber) {
+        self.frames.on_tenant_gone(number);
+        let tenant = self.frames.tenants.get_mut(number);
+        match tenant.and_then(|tenant| tenant.client.take()) {
+            Some(client) => {
+                let leaving = self.disk.usd.begin_removal(client);
+                self.frames.tenants.jobs.start(move || {
+                    leaving.wait();
+                    JobResult::DiskDrained(number)
+                });
+            }
+            None => self.remove(number),
+        }
+    }
+
+    /// A tenant has ended or left: releases all that it had.
+    pub(crate) fn remove(&mut self, number: TenantNumber) {
+        let Some(tenant) = self.frames.tenants.remove(number) else {
+            return;
+        };
+        let name = &tenant.record.name;
+        let left = tenant.phase == TenantPhase::Leaving;
+        let how = if left { "left" } else { "ended" };
+        tracing::info!("tenant {number} ({name}) has {how}: all it had is free");
+        if let Some(token) = tenant.connection.filter(|_| !left) {
+            self.frames.tenants.connections.close(token);
+        }
+        if let Some(file) = tenant.file
+            && let Err(why) = self.disk.swap.release(file)
+        {
+            tracing::warn!("the swap file of tenant {number} stays taken: {why}");
+        }
+        if let Some(frames) = &tenant.frames {
+            frames.group.remove();
+        }
+        self.fault_rates
+            .on_tenant_gone(&self.frames.tenants, number);
+        // Last: a client that receives this may request all of it.
+        if let Some(token) = tenant.connection.filter(|_| left) {
+            self.detach_connection(token);
+        }
+    }
+
+    /// Kills tenants whose process has ended while their connection stayed open, and those that
+    /// did not come back to this daemon in time.
+    pub(crate) fn kill_lost(&mut self) {
+        // A daemon's tenants are away from its start on, which is the stall's, too.
+        let stalled = self.frames.count_stall().min(crate::stall::MOST);
+        let grace = self.config.memory.grace.0 + stalled;
+        let lost = |tenant: &Tenant| match tenant.phase {
+            TenantPhase::Away(since) => {
+                tenant.record.process().is_none() || since.elapsed() > grace
+            }
+            TenantPhase::Admitted | TenantPhase::LeaveRequested => {
+                tenant.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+            }
+            TenantPhase::Scrubbing | TenantPhase::Leaving | TenantPhase::Ending => false,
+        };
+        let lost: Vec<_> = (self.frames.tenants.iter())
+            .filter_map(|(number, tenant)| lost(tenant).then_some(number))
+            .collect();
+        lost.into_iter()
+            .for_each(|number| self.frames.tenants.kill(number));
+    }
+}
+
+/// Lowers the limit of a tenant that owns no frame to zero.
+fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), String> {
+    let Some(frames) = &mut tenant.frames else {
+        return Ok(());
+    };
+    let owned = frames.quota.as_ref().map_or(0, LimitControl::committed);
+    let most = u64::from(UNPAGED_ALLOWANCE) * PAGE as u64;
+    if owned > 0 || resident > most {
+        return Err(format!(
+            "{} of frames are owned, and {} of memory are resident beside the pagers' own, of which {} may be: give \
+             back or unmap the rest, then leave",
+            Bytes(u64::from(owned) * PAGE as u64),
+            Bytes(resident),
+            Bytes(most)
+        ));
+    }
+    if let Some(quota) = &mut frames.quota {
+        let limit = quota.limit();
+        if quota.take_unused(limit) < limit {
+            // The tenant took frames at this moment: its limit is restored.
+            let taken = limit - quota.limit();
+            quota.raise(taken);
+            return Err("frames are being used: end that, then leave".into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,364 @@
+//! Executes the actions of the frames allocator.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. The allocator is pure: it
+//! consumes events and returns the actions to execute. This module raises and lowers limits in
+//! tenants' ledgers, sends revocations, and kills tenants that miss them.
+//!
+//! Rule: a tenant's memory is not trusted beyond what the allocator granted.
+
+mod resident;
+
+use crate::config::Memory;
+use crate::connections::Connections;
+use crate::machine;
+use crate::stall::{self, Stall};
+use crate::tenants::Tenants;
+use frames::allocator::{
+    Action, Allocator, AllocatorConfig, AllocatorError, CleaningRate, FrameUsage, Placement,
+    Request, TenantId, TenantNotice, TenantStats,
+};
+use protocol::contract_spec::{ContractSpec, FrameSpec};
+use protocol::{DaemonEvent, TenantNumber};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use wired::Bytes;
+use wired::PAGE;
+
+/// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
+const GRANT_BATCH: u32 = 256;
+/// What a pager's own memory may come to for each process, beside the frames.
+pub(crate) const PAGER_RESERVE: u64 = 8 << 20;
+/// Frames a tenant may have resident beyond its own before the daemon requests them: the
+/// kernel's count and the ledger are never of one moment.
+pub(crate) const UNPAGED_ALLOWANCE: u32 = 2048;
+
+/// The frames allocator of the machine, and the tenants that it serves.
+pub(crate) struct FrameControl {
+    pub tenants: Tenants,
+    allocator: Allocator,
+    begin: Instant,
+    stall: Stall,
+    /// Number of the last revocation.
+    round: u32,
+}
+
+impl FrameControl {
+    /// Gives out the frames that the configuration has. `restarted` if tenants of an earlier daemon
+    /// are awaited.
+    pub fn new(tenants: Tenants, config: &Memory, managed: u32, restarted: bool) -> Self {
+        let settings = AllocatorConfig {
+            managed,
+            deadline: config.revocation.0,
+            stall: stall::MOST,
+            notice: config.notice.0,
+            allowance: UNPAGED_ALLOWANCE,
+            topology: machine::topology(),
+        };
+        Self {
+            tenants,
+            allocator: match restarted {
+                true => Allocator::restarted(settings, config.grace.0),
+                false => Allocator::new(settings),
+            },
+            begin: Instant::now(),
+            stall: Stall::new(),
+            round: 0,
+        }
+    }
+
+    /// Time since the start, as the allocator counts it.
+    pub fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    /// The tenants' connections.
+    pub fn connections(&self) -> &Connections {
+        &self.tenants.connections
+    }
+
+    /// The allocator's figures.
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// A tenant's figures.
+    pub fn stats(&self, number: TenantNumber) -> Option<TenantStats> {
+        self.allocator.stats(TenantId(number))
+    }
+
+    /// Time until the allocator's next deadline.
+    pub fn timeout(&self) -> Option<Duration> {
+        let next = self.allocator.next_timeout()?;
+        Some(next.saturating_sub(self.now()))
+    }
+
+    /// Extends deadlines by the time that threads have waited for a processor until now.
+    pub fn count_stall(&mut self) -> Duration {
+        let total = self.stall.total();
+        self.allocator.on_stalled(total);
+        total
+    }
+
+    /// Enforces deadlines.
+    pub fn tick(&mut self) {
+        let actions = self.allocator.tick(self.now());
+        self.execute(actions);
+    }
+
+    /// Manages another number of frames.
+    pub fn set_managed(&mut self, managed: u32) -> Result<(), AllocatorError> {
+        let actions = self.allocator.set_managed(managed, self.now())?;
+        self.execute(actions);
+        Ok(())
+    }
+
+    /// Admits a contract.
+    pub fn admit(
+        &mut self,
+        number: TenantNumber,
+        contract: FrameSpec,
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .admit(TenantId(number), contract.into(), cleaning)
+    }
+
+    /// Admits a contract of an earlier daemon, with `n` frames.
+    pub fn readmit(
+        &mut self,
+        number: TenantNumber,
+        contract: FrameSpec,
+        n: u32,
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .readmit(TenantId(number), contract.into(), n, cleaning)
+    }
+
+    /// Whether a contract can be changed so.
+    pub fn check_set_contract(
+        &self,
+        number: TenantNumber,
+        contract: FrameSpec,
+    ) -> Result<(), AllocatorError> {
+        let id = TenantId(number);
+        self.allocator.check_set_contract(id, contract.into())
+    }
+
+    /// Changes a contract.
+    pub fn set_contract(
+        &mut self,
+        number: TenantNumber,
+        contract: FrameSpec,
+    ) -> Result<(), AllocatorError> {
+        let (id, now) = (TenantId(number), self.now());
+        let actions = self.allocator.set_contract(id, contract.into(), now)?;
+        self.execute(actions);
+        Ok(())
+    }
+
+    /// Sets how fast a tenant can clean frames.
+    pub fn set_cleaning(&mut self, number: TenantNumber, cleaning: CleaningRate) {
+        self.allocator.set_cleaning(TenantId(number), cleaning);
+    }
+
+    /// A tenant owns no frames any more: they can be granted.
+    pub fn on_tenant_gone(&mut self, number: TenantNumber) {
+        let actions = self.allocator.on_tenant_gone(TenantId(number), self.now());
+        self.execute(actions);
+    }
+
+    /// Frames that a tenant can own while all others have theirs, or the guarantee that
+    /// they may yet come back for.
+    pub fn unclaimed_beside(&self, number: TenantNumber) -> u32 {
+        let id = TenantId(number);
+        let others = self.allocator.all_stats().filter(|view| view.tenant != id);
+        let taken: u64 = others
+            .map(|view| u64::from((view.n - view.beyond).max(view.contract.g)))
+            .sum();
+        u64::from(self.allocator.managed()).saturating_sub(taken) as u32
+    }
+
+    /// A tenant's allocation reached its limit. The ledger signals it once, until the limit is
+    /// raised: the allocator remembers the request that it cannot grant now.
+    pub fn on_pressure(&mut self, number: TenantNumber) {
+        let Some(quota) = self.quota(number) else {
+            return;
+        };
+        if !quota.is_under_pressure() {
+            return;
+        }
+        let (limit, wanted) = (quota.limit(), quota.wanted());
+        let k = wanted.max(limit / 4).max(GRANT_BATCH);
+        self.request(number, k);
+    }
+
+    /// Requests frames on behalf of a tenant.
+    pub fn request(&mut self, number: TenantNumber, k: u32) {
+        self.report_usage(number);
+        let (id, now) = (TenantId(number), self.now());
+        let frames = self.tenants.get(number).and_then(|t| t.frames.as_ref());
+        let placement = frames.map_or(Placement::Any, |frames| frames.placement);
+        let k = match placement {
+            Placement::Huge => k.next_multiple_of(wired::HUGE_RANGE_PAGES as u32),
+            Placement::Any | Placement::Node(_) => k,
+        };
+        let request = Request { k, placement };
+        if let Ok(actions) = self.allocator.request(id, request, now) {
+            self.execute(actions);
+        }
+    }
+
+    /// Reports the use that a tenant's ledger shows to the allocator.
+    pub fn report_usage(&mut self, number: TenantNumber) {
+        if let Some(quota) = self.quota(number) {
+            let usage = FrameUsage {
+                used: quota.committed(),
+                ready: 0,
+            };
+            self.allocator.report_usage(TenantId(number), usage);
+        }
+    }
+
+    /// A tenant reports revocations up to `round` as done.
+    pub fn on_revocation_done(&mut self, number: TenantNumber, round: u32) {
+        let Some(k) = self.tenants.get_mut(number).map(|t| t.acknowledge(round)) else {
+            return;
+        };
+        if k > 0 {
+            self.report_usage(number);
+            let actions = self.allocator.on_answer(TenantId(number), k, self.now());
+            self.execute(actions);
+        }
+    }
+
+    /// The connection of a tenant that owes frames, if there is one: its answer may have arrived.
+    pub fn debtor(&self, number: TenantNumber) -> Option<u64> {
+        let owed = self.stats(number).map_or(0, |stats| stats.owed);
+        let token = self.tenants.get(number)?.connection;
+        token.filter(|_| owed > 0)
+    }
+
+    /// Executes actions, and those that result from them, until none is left.
+    pub fn execute(&mut self, actions: Vec<Action>) {
+        let mut left = VecDeque::from(actions);
+        while let Some(action) = left.pop_front() {
+            match action {
+                Action::Grant { tenant, k } => {
+                    if let Some(quota) = self.quota(tenant.0) {
+                        quota.raise(k);
+                    }
+                }
+                Action::TakeUnused { victim, k } => {
+                    let took = self.quota(victim.0).map_or(0, |quota| quota.take_unused(k));
+                    // Its results come before later actions.
+                    for result in self
+                        .allocator
+                        .on_taken(victim, took, self.now())
+                        .into_iter()
+                        .rev()
+                    {
+                        left.push_front(result);
+                    }
+                }
+                Action::Revoke {
+                    victim,
+                    k,
+                    keep,
+                    by,
+                } => self.revoke(victim.0, k, keep, by),
+                Action::Kill { victim, violation } => {
+                    let had = self.describe(victim.0);
+                    tracing::warn!("tenant {victim} is killed: {violation}{had}");
+                    self.tenants.kill(victim.0);
+                }
+                Action::Notify { tenant, notice } => self.notify(tenant.0, notice),
+            }
+        }
+    }
+
+    pub fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
+        self.round = self.round.wrapping_add(1);
+        let (round, within) = (self.round, by.saturating_sub(self.now()));
+        let frames = self.tenants.get_mut(number).and_then(|t| t.frames.as_mut());
+        if let Some(frames) = frames {
+            frames.rounds.push_back((round, k));
+        }
+        self.tenants.send(
+            number,
+            &DaemonEvent::Revoke {
+                round,
+                keep,
+                within,
+            },
+        );
+    }
+
+    fn notify(&mut self, number: TenantNumber, notice: TenantNotice) {
+        match notice {
+            TenantNotice::Contract { contract, from } => {
+                let notice = from.saturating_sub(self.now());
+                let Some(tenant) = self.tenants.get(number) else {
+                    return;
+                };
+                let terms = ContractSpec {
+                    frames: contract.into(),
+                    ..tenant.record.terms
+                };
+                self.tenants
+                    .send(number, &DaemonEvent::Changed { terms, notice });
+            }
+            TenantNotice::Over { resident, n, by } => {
+                let within = by.saturating_sub(self.now());
+                tracing::warn!(
+                    "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
+                     {:.0?} to give them up",
+                    within.max(Duration::from_millis(1))
+                );
+            }
+        }
+    }
+
+    /// The tenants whose contract of frames differs from the recorded one: it was changed, or its
+    /// notice is over. Their records have it now. A lowered contract is recorded only after its
+    /// notice, so a daemon that is started again meanwhile keeps the notice as well.
+    pub fn update_records(&mut self) -> Vec<TenantNumber> {
+        let mut changed = Vec::new();
+        for (number, tenant) in self.tenants.iter_mut() {
+            let Some(stats) = self.allocator.stats(TenantId(number)) else {
+                continue;
+            };
+            let frames = stats.contract.into();
+            let later = stats.later.map(|(contract, _)| contract.into());
+            let record = &mut tenant.record;
+            if (record.terms.frames, record.later) != (frames, later) {
+                (record.terms.frames, record.later) = (frames, later);
+                changed.push(number);
+            }
+        }
+        changed
+    }
+
+    /// What a tenant that is killed had, for the operator.
+    fn describe(&self, number: TenantNumber) -> String {
+        let Some(tenant) = self.tenants.get(number) else {
+            return String::new();
+        };
+        let frames = |n: u32| Bytes(u64::from(n) * PAGE as u64);
+        let n = frames(self.stats(number).map_or(0, |stats| stats.n));
+        let (record, resident) = (&tenant.record, frames(tenant.resident));
+        format!(
+            "; {} (process {}) had {n} granted, {resident} resident, and a contract for {}",
+            record.name, record.pid, record.terms
+        )
+    }
+
+    fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::LimitControl> {
+        self.tenants
+            .get_mut(number)?
+            .frames
+            .as_mut()?
+            .quota
+            .as_mut()
+    }
+}

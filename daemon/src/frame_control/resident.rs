@@ -1,0 +1,70 @@
+//! Resident memory of tenants, compared with the frames that they own.
+//!
+//! Rule: a tenant's ledger is not trusted. What the kernel counts decides; the exact count takes a
+//! walk through the tenant's memory, on a job thread.
+
+use super::{FrameControl, PAGER_RESERVE};
+use crate::jobs::JobResult;
+use crate::tenants::KILL_TIMEOUT;
+use frames::allocator::TenantId;
+use protocol::TenantNumber;
+use std::time::Instant;
+use wired::PAGE;
+
+impl FrameControl {
+    /// Compares what tenants have resident with what they own.
+    pub fn measure_rss_all(&mut self) {
+        for number in self.tenants.numbers() {
+            self.report_usage(number);
+            // The thread that had to ring may have been killed before.
+            self.on_pressure(number);
+            let Some(frames) = self.tenants.get(number).and_then(|t| t.frames.as_ref()) else {
+                continue;
+            };
+            let owned = self
+                .allocator
+                .stats(TenantId(number))
+                .map_or(0, |view| view.n);
+            let resident = frames.group.resident(PAGER_RESERVE);
+            let (group, since) = (frames.group.clone(), frames.measured_since);
+            match since {
+                _ if resident <= u64::from(owned) * PAGE as u64 => {}
+                None => {
+                    self.set_measured_since(number, Some(Instant::now()));
+                    self.tenants.jobs.start(move || {
+                        JobResult::ExactRss(number, group.resident_exactly(PAGER_RESERVE))
+                    });
+                    continue;
+                }
+                Some(since) if since.elapsed() < KILL_TIMEOUT => continue,
+                // Fall back to RssAnon when the exact count timed out.
+                Some(_) => {}
+            }
+            self.on_rss(number, resident);
+        }
+    }
+
+    fn set_measured_since(&mut self, number: TenantNumber, since: Option<Instant>) {
+        let tenant = self.tenants.get_mut(number);
+        if let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_mut()) {
+            frames.measured_since = since;
+        }
+    }
+
+    /// The exact RSS of a tenant is known.
+    pub fn on_exact_rss(&mut self, number: TenantNumber, bytes: u64) {
+        self.set_measured_since(number, None);
+        self.on_rss(number, bytes);
+    }
+
+    fn on_rss(&mut self, number: TenantNumber, bytes: u64) {
+        let resident = u32::try_from(bytes / PAGE as u64).unwrap_or(u32::MAX);
+        if let Some(tenant) = self.tenants.get_mut(number) {
+            tenant.resident = resident;
+        }
+        let actions = self
+            .allocator
+            .on_resident(TenantId(number), resident, self.now());
+        self.execute(actions);
+    }
+}

@@ -1,0 +1,187 @@
+//! All tenants of the daemon, and how they are reached and killed.
+
+use crate::PRESSURE;
+use crate::connections::Connections;
+use crate::jobs::{JobResult, JobRunner};
+use crate::policy::ContractTotals;
+use crate::tenant::{Tenant, TenantPhase};
+use crate::user_limits::UserLimits;
+use disk::usd::ChannelId;
+use protocol::{ChannelNumber, DaemonEvent, TenantNumber};
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Descriptors of a tenant, beside its channels': bells, a file.
+const FDS: usize = 4;
+
+/// How long the memory of a killed tenant may take to come back.
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The tenants, their connections and the jobs that end them.
+pub(crate) struct Tenants {
+    pub connections: Connections,
+    pub jobs: JobRunner,
+    by_number: BTreeMap<TenantNumber, Tenant>,
+    next: TenantNumber,
+}
+
+impl Tenants {
+    /// None yet.
+    pub fn new(connections: Connections, jobs: JobRunner) -> Self {
+        Self {
+            connections,
+            jobs,
+            by_number: BTreeMap::new(),
+            next: 1,
+        }
+    }
+
+    /// A tenant.
+    pub fn get(&self, number: TenantNumber) -> Option<&Tenant> {
+        self.by_number.get(&number)
+    }
+
+    /// A tenant, to be changed.
+    pub fn get_mut(&mut self, number: TenantNumber) -> Option<&mut Tenant> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (TenantNumber, &Tenant)> {
+        self.by_number.iter().map(|(number, t)| (*number, t))
+    }
+
+    /// All of them, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (TenantNumber, &mut Tenant)> {
+        self.by_number.iter_mut().map(|(number, t)| (*number, t))
+    }
+
+    /// Their numbers.
+    pub fn numbers(&self) -> Vec<TenantNumber> {
+        self.by_number.keys().copied().collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// The number of the next tenant.
+    pub fn next_number(&self) -> TenantNumber {
+        self.next
+    }
+
+    /// Adds a tenant, which serves its connection from now on.
+    pub fn insert(&mut self, number: TenantNumber, tenant: Tenant) {
+        if let Some(token) = tenant.connection {
+            self.connections.set_tenant(token, Some(number));
+        }
+        self.next = self.next.max(number.wrapping_add(1)).max(1);
+        self.by_number.insert(number, tenant);
+    }
+
+    /// Removes a tenant.
+    pub fn remove(&mut self, number: TenantNumber) -> Option<Tenant> {
+        self.by_number.remove(&number)
+    }
+
+    /// The tenant of a channel, as the disk knows it.
+    pub fn owner_of(&self, channel: ChannelId) -> Option<(TenantNumber, ChannelNumber)> {
+        self.iter().find_map(|(number, tenant)| {
+            let own = tenant.channels.iter().find(|(_, id)| **id == channel);
+            own.map(|(channel, _)| (number, *channel))
+        })
+    }
+
+    /// Sends an event to a tenant, if it is connected. A tenant that does not read loses the event;
+    /// the daemon does not block.
+    pub fn send(&self, number: TenantNumber, event: &DaemonEvent) {
+        if let Some(token) = self.get(number).and_then(|tenant| tenant.connection) {
+            self.connections.send(token, event, &[]);
+        }
+    }
+
+    /// Polls the bell that a tenant rings at its limit of frames. The bell is never read: each ring
+    /// is an edge, and a tenant cannot make a read block.
+    pub fn watch_pressure(&self, bell: &OwnedFd, number: TenantNumber) -> Result<(), String> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        self.connections
+            .watch(bell, PRESSURE | u64::from(number), flags)
+            .map_err(|errno| format!("one more tenant cannot be watched: {errno}"))
+    }
+
+    /// Accepts connections.
+    pub fn accept(&mut self) {
+        let tenants = &self.by_number;
+        self.connections
+            .accept(|limits, person| fds_of(tenants, limits, person));
+    }
+
+    /// Why a user may have no more connections, contracts or channels, if so.
+    pub fn over_fd_quota(&self, uid: u32) -> Option<String> {
+        let limits = &self.connections.user_limits;
+        let held = fds_of(&self.by_number, limits, limits.person(uid));
+        self.connections.over_fd_quota(uid, held)
+    }
+
+    /// The sum of a person's contracts, but for this one.
+    pub fn contract_totals(&self, uid: u32, but: Option<TenantNumber>) -> ContractTotals {
+        let limits = &self.connections.user_limits;
+        let person = limits.person(uid);
+        let counts = |(number, tenant): &(TenantNumber, &Tenant)| {
+            Some(*number) != but && limits.person(tenant.record.uid) == person
+        };
+        self.iter()
+            .filter(counts)
+            .fold(ContractTotals::default(), |held, (_, tenant)| {
+                held.with(&tenant.record.terms)
+            })
+    }
+
+    /// Returns true if a tenant is being killed, or is not there.
+    pub fn is_ending(&self, number: TenantNumber) -> bool {
+        self.get(number)
+            .is_none_or(|tenant| tenant.phase == TenantPhase::Ending)
+    }
+
+    /// Kills a tenant's processes on a job thread: [`JobResult::MemoryFreed`] and
+    /// [`JobResult::Killed`] follow. A tenant that has released its frames is not killed.
+    pub fn kill(&mut self, number: TenantNumber) {
+        let Some(tenant) = self.by_number.get_mut(&number) else {
+            return;
+        };
+        if matches!(tenant.phase, TenantPhase::Ending | TenantPhase::Leaving) {
+            return;
+        }
+        tenant.phase = TenantPhase::Ending;
+        let Some(group) = tenant.frames.as_ref().map(|frames| frames.group.clone()) else {
+            return self.jobs.done(JobResult::Killed(number));
+        };
+        self.jobs.start(move || {
+            group.empty(KILL_TIMEOUT);
+            JobResult::MemoryFreed(number)
+        });
+    }
+
+    /// The memory of a killed tenant is freed: the end of its processes is awaited.
+    pub fn await_end(&mut self, number: TenantNumber) {
+        let frames = self.get(number).and_then(|tenant| tenant.frames.as_ref());
+        let Some(group) = frames.map(|frames| frames.group.clone()) else {
+            return self.jobs.done(JobResult::Killed(number));
+        };
+        self.jobs.start(move || {
+            group.kill(KILL_TIMEOUT);
+            JobResult::Killed(number)
+        });
+    }
+}
+
+/// Descriptors that the contracts of a person take.
+fn fds_of(tenants: &BTreeMap<TenantNumber, Tenant>, limits: &UserLimits, person: u32) -> usize {
+    let own = tenants
+        .values()
+        .filter(|tenant| limits.person(tenant.record.uid) == person);
+    own.map(|tenant| FDS + tenant.channels.len()).sum()
+}
