@@ -18,7 +18,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
-use crate::handshake::{ChildMessage, FdRole, Hello, RawDomainId, Reply, Welcome};
+use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
 use crate::stats_page::StatsPage;
 use host::seccomp::call;

@@ -1,14 +1,15 @@
 //! The messages between a process and the system domain, as bytes.
 //!
-//! Fixed-size messages over a SOCK_SEQPACKET socket: one datagram each, no framing, no
-//! allocation. Both ends come from one build on one machine, so numbers are in native
-//! byte order; the version differs when they do not.
+//! One datagram each over a SOCK_SEQPACKET socket: the version, the family of the message, and the
+//! message as postcard encodes it. Nothing is allocated. Both ends come from one build on one
+//! machine; the version differs when they do not.
 
 use host::seqpacket::{DESCRIPTORS, MESSAGE};
+use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4703;
+pub const VERSION: u32 = 0x5350_4704;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -28,7 +29,7 @@ pub fn slot_of(domain: RawDomainId) -> SlotIndex {
 }
 
 /// The first message of a process on a connection of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hello {
     /// A new image, started by exec: it holds nothing.
     Exec {
@@ -70,7 +71,7 @@ pub enum Hello {
 }
 
 /// Later messages of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChildMessage<'a> {
     /// A line for the user, printed once on the standard error of `run`.
     Notice(&'a [u8]),
@@ -84,7 +85,7 @@ pub enum ChildMessage<'a> {
 }
 
 /// What is in force for the whole tree, as a process needs to know it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFlags {
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
@@ -93,38 +94,24 @@ pub struct RunFlags {
 }
 
 /// Which shared thing a descriptor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FdRole {
     /// No descriptor.
-    Nothing = 0,
+    Nothing,
     /// The ledger's memory.
-    Ledger = 1,
+    Ledger,
     /// The board's memory.
-    StatsPage = 2,
+    StatsPage,
     /// One of the store's, in the order the store gave them.
-    Store = 3,
+    Store,
     /// /dev/userfaultfd, opened while `run` was allowed to.
-    Userfaultfd = 4,
+    Userfaultfd,
     /// The bell to ring when the tree wants more frames of the daemon.
-    Hunger = 5,
-}
-
-impl FdRole {
-    fn from(byte: u8) -> Self {
-        match byte {
-            1 => Self::Ledger,
-            2 => Self::StatsPage,
-            3 => Self::Store,
-            4 => Self::Userfaultfd,
-            5 => Self::Hunger,
-            _ => Self::Nothing,
-        }
-    }
+    Hunger,
 }
 
 /// The answer that lets a process in. Its descriptors come with it, in `roles`' order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The process's domain in the ledger, to be adopted.
     pub domain: RawDomainId,
@@ -139,7 +126,7 @@ pub struct Welcome {
 }
 
 /// The answer to a first message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply<'a> {
     /// The process is admitted.
     Welcome(Welcome),
@@ -160,184 +147,76 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    fn new(kind: u32) -> Self {
-        let mut it = Self {
-            bytes: [0; MESSAGE],
-            len: 0,
-        };
-        it.u32(VERSION);
-        it.u32(kind);
-        it
-    }
-
     /// The bytes to send.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
-
-    fn put(&mut self, bytes: &[u8]) {
-        // Every message below fits by construction; a longer text is cut before.
-        let room = MESSAGE - self.len;
-        let n = bytes.len().min(room);
-        self.bytes[self.len..self.len + n].copy_from_slice(&bytes[..n]);
-        self.len += n;
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.put(&value.to_ne_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.put(&value.to_ne_bytes());
-    }
-
-    fn text(&mut self, text: &[u8]) {
-        self.put(&text[..text.len().min(TEXT)]);
-    }
 }
 
-/// Decodes a message from another process: any bytes, so every read may fail.
-struct Reader<'a>(&'a [u8]);
+/// What travels between a process and the system domain.
+pub trait Message<'a>: Serialize + Deserialize<'a> {
+    /// Differs between the families, so that no message is taken for one of another.
+    const FAMILY: u32;
 
-impl<'a> Reader<'a> {
-    fn open(bytes: &'a [u8]) -> Option<(u32, Self)> {
-        let mut it = Self(bytes);
-        (it.u32()? == VERSION).then_some(())?;
-        Some((it.u32()?, it))
+    /// The message with its text cut to [`TEXT`], if it has one.
+    fn cut(self) -> Self {
+        self
     }
 
-    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.0.split_at_checked(n)?;
-        self.0 = tail;
-        Some(head)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take(4)
-            .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let low = self.take(8)?;
-        let mut word = [0; 8];
-        word.copy_from_slice(low);
-        Some(u64::from_ne_bytes(word))
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-}
-
-impl Hello {
     /// As it travels.
-    pub fn encode(self) -> Bytes {
-        match self {
-            Self::Exec { above } => pair(1, above.into(), 0),
-            Self::Fork {
-                parent,
-                child,
-                above,
-            } => {
-                let mut bytes = pair(2, parent, child);
-                bytes.u32(above.into());
-                bytes
-            }
-            Self::Reserve { parent } => pair(3, parent, 0),
-            Self::Release { parent, child } => pair(4, parent, child),
-            Self::Channel { domain, depth } => pair(5, domain, depth),
+    fn encode(self) -> Bytes {
+        let mut bytes = [0; MESSAGE];
+        let (head, rest) = bytes.split_at_mut(HEADER);
+        head[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        head[4..].copy_from_slice(&Self::FAMILY.to_ne_bytes());
+        // A message fits, since its text was cut.
+        let len = postcard::to_slice(&self.cut(), rest).map_or(0, |used| used.len());
+        Bytes {
+            bytes,
+            len: HEADER + len,
         }
     }
 
-    /// From what arrived; `None` where it is not one of ours.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (kind, mut reader) = Reader::open(bytes)?;
-        Some(match kind {
-            1 => Self::Exec {
-                above: reader.u32()?.try_into().ok()?,
-            },
-            2 => Self::Fork {
-                parent: reader.u32()?,
-                child: reader.u32()?,
-                above: reader.u32()?.try_into().ok()?,
-            },
-            3 => Self::Reserve {
-                parent: reader.u32()?,
-            },
-            4 => Self::Release {
-                parent: reader.u32()?,
-                child: reader.u32()?,
-            },
-            5 => Self::Channel {
-                domain: reader.u32()?,
-                depth: reader.u32()?,
-            },
-            _ => return None,
-        })
-    }
-}
-
-fn pair(kind: u32, a: RawDomainId, b: RawDomainId) -> Bytes {
-    let mut bytes = Bytes::new(kind);
-    bytes.u32(a);
-    bytes.u32(b);
-    bytes
-}
-
-impl<'a> ChildMessage<'a> {
-    /// As it travels.
-    pub fn encode(self) -> Bytes {
-        let (kind, text) = match self {
-            Self::Notice(text) => (16, text),
-            Self::Refused(text) => (17, text),
-            Self::Careful => (18, &[][..]),
-            Self::Lifeline => (19, &[][..]),
-        };
-        let mut bytes = Bytes::new(kind);
-        bytes.text(text);
-        bytes
-    }
-
-    /// From what arrived; `None` where it is not one of ours.
-    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (kind, mut reader) = Reader::open(bytes)?;
-        Some(match kind {
-            16 => Self::Notice(reader.rest()),
-            17 => Self::Refused(reader.rest()),
-            18 => Self::Careful,
-            19 => Self::Lifeline,
-            _ => return None,
-        })
-    }
-}
-
-impl<'a> Reply<'a> {
-    /// As it travels.
-    pub fn encode(self) -> Bytes {
-        match self {
-            Self::Welcome(welcome) => welcome.encode(),
-            Self::Reserved(slot) => pair(33, slot, 0),
-            Self::Released => pair(34, 0, 0),
-            Self::Channel => pair(36, 0, 0),
-            Self::Refused(text) => {
-                let mut bytes = Bytes::new(35);
-                bytes.text(text);
-                bytes
-            }
+    /// From what arrived; `None` where it is not a message of this family and version.
+    fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (version, rest) = bytes.split_first_chunk()?;
+        let (family, rest) = rest.split_first_chunk()?;
+        let known = (VERSION, Self::FAMILY);
+        let found = (u32::from_ne_bytes(*version), u32::from_ne_bytes(*family));
+        match postcard::take_from_bytes(rest) {
+            Ok((message, [])) if found == known => Some(message),
+            _ => None,
         }
     }
+}
 
-    /// From what arrived; `None` where it is not one of ours.
-    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (kind, mut reader) = Reader::open(bytes)?;
-        Some(match kind {
-            32 => Self::Welcome(Welcome::decode(&mut reader)?),
-            33 => Self::Reserved(reader.u32()?),
-            34 => Self::Released,
-            35 => Self::Refused(reader.rest()),
-            36 => Self::Channel,
-            _ => return None,
-        })
+/// Bytes before the message: the version and the family.
+const HEADER: usize = 8;
+
+impl Message<'_> for Hello {
+    const FAMILY: u32 = 1;
+}
+
+impl<'a> Message<'a> for ChildMessage<'a> {
+    const FAMILY: u32 = 2;
+
+    fn cut(self) -> Self {
+        match self {
+            Self::Notice(text) => Self::Notice(&text[..text.len().min(TEXT)]),
+            Self::Refused(text) => Self::Refused(&text[..text.len().min(TEXT)]),
+            Self::Careful | Self::Lifeline => self,
+        }
+    }
+}
+
+impl<'a> Message<'a> for Reply<'a> {
+    const FAMILY: u32 = 3;
+
+    fn cut(self) -> Self {
+        match self {
+            Self::Refused(text) => Self::Refused(&text[..text.len().min(TEXT)]),
+            _ => self,
+        }
     }
 }
 
@@ -345,38 +224,6 @@ impl Welcome {
     /// The process's number in every shared table.
     pub fn slot(&self) -> SlotIndex {
         slot_of(self.domain)
-    }
-
-    fn encode(&self) -> Bytes {
-        let mut bytes = Bytes::new(32);
-        bytes.u32(self.domain);
-        bytes.u32(self.frames);
-        bytes.u32(self.guaranteed);
-        bytes.u32(self.options.allow_unpaged.into());
-        bytes.u64(self.options.without);
-        for role in self.roles {
-            bytes.put(&[role as u8]);
-        }
-        bytes
-    }
-
-    fn decode(reader: &mut Reader) -> Option<Self> {
-        let (domain, frames, guaranteed) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let options = RunFlags {
-            allow_unpaged: reader.u32()? != 0,
-            without: reader.u64()?,
-        };
-        let mut roles = [FdRole::Nothing; DESCRIPTORS];
-        for (role, byte) in roles.iter_mut().zip(reader.take(DESCRIPTORS)?) {
-            *role = FdRole::from(*byte);
-        }
-        Some(Self {
-            domain,
-            frames,
-            guaranteed,
-            options,
-            roles,
-        })
     }
 }
 

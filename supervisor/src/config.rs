@@ -2,7 +2,7 @@
 
 use frames::LedgerError;
 use link::MIN_FRAMES;
-use link::handshake::{ChildMessage, RunFlags, SlotIndex};
+use link::handshake::{ChildMessage, Message, RunFlags, SlotIndex};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;

@@ -11,7 +11,7 @@
 use crate::TreeEvent;
 use frames::Ledger;
 use host::seqpacket;
-use link::handshake::{Reply, SlotIndex};
+use link::handshake::{Message, Reply, SlotIndex};
 use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

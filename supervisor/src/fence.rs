@@ -15,7 +15,7 @@ use link::handshake::SlotIndex;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 
-/// FinishedTotals any swap file there can be.
+/// Past any swap file there can be.
 const BYTES: i64 = 1 << 60;
 
 /// The swap file, as the system domain has it.

@@ -21,7 +21,7 @@ use crate::processes::{PagedProcess, ProcessTable};
 use crate::sockets::{self, Listeners, Peer};
 use frames::{DomainId, Ledger};
 use host::seqpacket;
-use link::handshake::{ChildMessage, SlotIndex};
+use link::handshake::{ChildMessage, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use protocol::contract_spec::ContractSpec;

@@ -12,7 +12,7 @@ use frames::{Contract, DomainId, DomainPhase};
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
-use link::handshake::{FdRole, Hello, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
+use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::RecvFlags;
