@@ -53,13 +53,13 @@ impl DaemonConfig {
     fn text(&self, socket: &Path, disk: &DaemonDisk) -> String {
         let mut text = format!(
             "socket = {socket:?}\n\
-             [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\nnotice = \"0ms\"\n\
+             [memory]\nframes = \"{}M\"\nrestart_grace = \"0ms\"\nreduction_notice = \"0ms\"\n\
              [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
              capacity = 1.0\n",
             self.managed, disk.swap, disk.mib, disk.calibration,
         );
         if let Some(spin) = self.spin {
-            text.push_str(&format!("spin = \"{}us\"\n", spin.as_micros()));
+            text.push_str(&format!("poll_time = \"{}us\"\n", spin.as_micros()));
         }
         if let Some(depth) = self.depth {
             text.push_str(&format!("depth = {depth}\n"));

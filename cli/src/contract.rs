@@ -35,7 +35,7 @@ enum ContractCommand {
         json: bool,
     },
     /// Change a contract. An increase takes effect at once; a lowered guarantee holds for
-    /// the time that the daemon's configuration sets (memory.notice)
+    /// the time that the daemon's configuration sets (memory.reduction_notice)
     Set {
         /// The tenant's number, as `show` prints it
         tenant: TenantNumber,

@@ -90,9 +90,9 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
                 Bytes(total),
                 config.disk.swap.display(),
                 config.default.terms(None, None, None),
-                config.faults.share,
+                config.faults.cpu_share,
                 Time(config.faults.period.0),
-                Time(config.faults.unit.0),
+                Time(config.faults.initial_cost.0),
                 match config.allow.len() {
                     0 => "none: root and the daemon's own user".to_owned(),
                     rules => rules.to_string(),

@@ -92,7 +92,7 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     let settings = UsdConfig {
         bound,
         model,
-        spin: disk.spin.0,
+        spin: disk.poll_time.0,
     };
     let usd = Usd::start(swap.medium().clone(), settings)
         .map_err(|why| DaemonError::Disk(why.to_string()))?;

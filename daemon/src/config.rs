@@ -39,7 +39,7 @@ pub enum ConfigError {
         why: String,
     },
     /// More memory is to be promised than there is.
-    #[error("memory.managed is {}, and this machine has {}: promise less", Bytes(*asked), Bytes(*there))]
+    #[error("memory.frames is {}, and this machine has {}: promise less", Bytes(*asked), Bytes(*there))]
     Memory {
         /// Bytes to be promised.
         asked: u64,
@@ -79,24 +79,24 @@ pub struct Config {
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
     /// All there is to promise; half of the machine's memory where `None`.
-    pub managed: Option<Bytes>,
+    pub frames: Option<Bytes>,
     /// How long a tenant has to complete a revocation.
-    pub revocation: Time,
+    pub revocation_deadline: Time,
     /// How long a lowered guarantee still holds.
-    pub notice: Time,
+    pub reduction_notice: Time,
     /// How long a daemon that starts again waits for tenants it had.
-    pub grace: Time,
+    pub restart_grace: Time,
 }
 
 impl Default for Memory {
     fn default() -> Self {
         Self {
-            managed: None,
+            frames: None,
             // Nemesis's example (6.2).
-            revocation: Time(Duration::from_millis(100)),
+            revocation_deadline: Time(Duration::from_millis(100)),
             // "On the order of tens of seconds" (6.2).
-            notice: Time(Duration::from_secs(30)),
-            grace: Time(Duration::from_secs(5)),
+            reduction_notice: Time(Duration::from_secs(30)),
+            restart_grace: Time(Duration::from_secs(5)),
         }
     }
 }
@@ -117,8 +117,8 @@ pub struct Disk {
     pub depth: Option<u32>,
     /// How long the disk's thread polls for work before it sleeps, at least; 0 if it never
     /// polls. While it is awake, a client that waits for one page polls for that, too.
-    #[serde(default = "spin")]
-    pub spin: Time,
+    #[serde(default = "poll_time")]
+    pub poll_time: Time,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
 }
@@ -129,20 +129,20 @@ pub struct Disk {
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// The part of the processors that reservations and faults may use together.
-    pub share: f64,
+    pub cpu_share: f64,
     /// system.fault_period.
     pub period: Time,
     /// The assumed cost of a fault until tenants report it.
-    pub unit: Time,
+    pub initial_cost: Time,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         Self {
             // What Linux lets real-time tasks have.
-            share: 0.95,
+            cpu_share: 0.95,
             period: Time(rate::DEFAULT_PERIOD),
-            unit: Time(Duration::from_nanos(rate::INITIAL_FAULT_UNIT)),
+            initial_cost: Time(Duration::from_nanos(rate::INITIAL_FAULT_UNIT)),
         }
     }
 }
@@ -213,7 +213,7 @@ fn capacity() -> f64 {
 
 /// About what it takes to be woken: then looking for the next request costs twice the least
 /// at most.
-fn spin() -> Time {
+fn poll_time() -> Time {
     Time(Duration::from_micros(50))
 }
 
@@ -279,7 +279,7 @@ impl Config {
 
     /// Bytes of memory to promise, of a machine with `total`.
     pub fn managed(&self, total: u64) -> u64 {
-        self.memory.managed.map_or(total / 2, |size| size.0)
+        self.memory.frames.map_or(total / 2, |size| size.0)
     }
 }
 
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused_with_the_figures() {
-        let config = parse("[memory]\nmanaged = \"800G\"\n[disk]\nswap = \"x\"\n").unwrap();
+        let config = parse("[memory]\nframes = \"800G\"\n[disk]\nswap = \"x\"\n").unwrap();
         let wrong = config.check_memory(24 << 30).unwrap_err().to_string();
         assert!(
             wrong.contains("800GiB") && wrong.contains("24GiB"),
@@ -332,7 +332,7 @@ mod tests {
         for (text, start) in [
             ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
             (
-                "[memory]\n\ngrace = \"3600s\"\n",
+                "[memory]\n\nrestart_grace = \"3600s\"\n",
                 "x.toml:5:9: memory.grace",
             ),
             (
@@ -351,22 +351,25 @@ mod tests {
         for (text, part) in [
             ("capacity = 1.5\n", "disk.capacity is 1.5"),
             ("depth = 0\n", "disk.depth is 0"),
-            ("[faults]\nshare = 0.0\n", "faults.share is 0"),
+            ("[faults]\ncpu_share = 0.0\n", "faults.cpu_share is 0"),
             (
-                "[faults]\nshare = 0.0005\nunit = \"10ms\"\n",
+                "[faults]\ncpu_share = 0.0005\ninitial_cost = \"10ms\"\n",
                 "promised 8 faults in a period",
             ),
             ("[faults]\nperiod = \"0ms\"\n", "faults.period is 0ns"),
-            ("[faults]\nunit = \"1s\"\n", "faults.unit is 1s"),
+            (
+                "[faults]\ninitial_cost = \"1s\"\n",
+                "faults.initial_cost is 1s",
+            ),
             (
                 "[[allow]]\nuid = 1\nfault_weight = 0\n",
                 "fault_weight is 0",
             ),
             (
-                "[memory]\nrevocation = \"0ms\"\n",
+                "[memory]\nrevocation_deadline = \"0ms\"\n",
                 "memory.revocation is 0ns",
             ),
-            ("[memory]\nmanaged = \"4K\"\n", "memory.managed is 4KiB"),
+            ("[memory]\nframes = \"4K\"\n", "memory.frames is 4KiB"),
             ("[[allow]]\nframes = \"1G\"\n", "rule 1 of allow"),
         ] {
             let wrong = parse(&format!("{disk}{text}")).unwrap_err();

@@ -47,10 +47,14 @@ impl FaultRates {
     /// No tenant has a share.
     pub(super) fn new(config: Faults) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let share = Utilization::new(config.share).unwrap_or_default();
+        let share = Utilization::new(config.cpu_share).unwrap_or_default();
         let whole = share.of_processors(processors);
         Self {
-            table: ReservationTable::new(whole, nanos(config.period.0), nanos(config.unit.0)),
+            table: ReservationTable::new(
+                whole,
+                nanos(config.period.0),
+                nanos(config.initial_cost.0),
+            ),
             config,
             entries: BTreeMap::new(),
         }
@@ -92,7 +96,7 @@ impl FaultRates {
         let entry = TenantRate {
             task,
             reservation,
-            unit: nanos(self.config.unit.0),
+            unit: nanos(self.config.initial_cost.0),
             sent: None,
         };
         self.entries.insert(number, entry);
@@ -108,7 +112,7 @@ impl FaultRates {
 
     /// A tenant reports the cost of its faults.
     pub(crate) fn report(&mut self, number: TenantNumber, unit: Nanos) {
-        let configured = nanos(self.config.unit.0);
+        let configured = nanos(self.config.initial_cost.0);
         if let Some(entry) = self.entries.get_mut(&number) {
             let least = (configured / MAX_DEVIATION).max(1);
             entry.unit = unit.clamp(least, configured.saturating_mul(MAX_DEVIATION));
@@ -143,7 +147,7 @@ impl FaultRates {
         let (reserved, whole) = (self.table.pc(), self.table.total());
         self.table.is_overcommitted().then(|| {
             format!(
-                "faults.share is {whole} now, and {reserved} are reserved: reservations stay, and every program's faults \
+                "faults.cpu_share is {whole} now, and {reserved} are reserved: reservations stay, and every program's faults \
                  have their floor; nothing more is promised until programs with a reservation end"
             )
         })
@@ -286,7 +290,8 @@ mod tests {
         assert!(rates.changed_shares().is_empty());
         rates.report(2, u64::MAX);
         assert!(rates.changed_shares().is_empty());
-        (1..=3).for_each(|number| rates.report(number, nanos(Faults::default().unit.0) / 2));
+        (1..=3)
+            .for_each(|number| rates.report(number, nanos(Faults::default().initial_cost.0) / 2));
         let after = rates.changed_shares();
         assert!(after[0].1.limit > before[0].1.limit * 3 / 2);
     }

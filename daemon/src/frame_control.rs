@@ -48,16 +48,16 @@ impl FrameControl {
     pub fn new(tenants: Tenants, config: &Memory, managed: u32, restarted: bool) -> Self {
         let settings = AllocatorConfig {
             managed,
-            deadline: config.revocation.0,
+            deadline: config.revocation_deadline.0,
             stall: stall::MOST,
-            notice: config.notice.0,
+            notice: config.reduction_notice.0,
             allowance: UNPAGED_ALLOWANCE,
             topology: machine::topology(),
         };
         Self {
             tenants,
             allocator: match restarted {
-                true => Allocator::restarted(settings, config.grace.0),
+                true => Allocator::restarted(settings, config.restart_grace.0),
                 false => Allocator::new(settings),
             },
             begin: Instant::now(),

@@ -291,7 +291,7 @@ impl Daemon {
         }
         let managed = new.managed_frames(total_memory());
         if let Err(why) = contracts.frames.set_managed(managed) {
-            tracing::warn!("memory.managed stays as it was: {why}");
+            tracing::warn!("memory.frames stays as it was: {why}");
         }
         let tenants = &mut contracts.frames.tenants;
         contracts.fault_rates.reload(tenants, new.faults);

@@ -105,7 +105,7 @@ impl Daemon {
     /// Writes its configuration.
     pub fn configure(&self, settings: &Settings) -> Verdict {
         let text = format!(
-            "socket = \"{}\"\n[memory]\nmanaged = \"{}M\"\n{}\n[disk]\nswap = \"{}\"\ncalibration = \"{}\"\n{}\n{}\n",
+            "socket = \"{}\"\n[memory]\nframes = \"{}M\"\n{}\n[disk]\nswap = \"{}\"\ncalibration = \"{}\"\n{}\n{}\n",
             self.socket().display(),
             settings.managed,
             settings.memory,

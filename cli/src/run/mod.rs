@@ -27,7 +27,7 @@ use tracing::level_filters::LevelFilter;
 /// found 127. When it dies, by SIGKILL too, they die.
 ///
 /// `run` returns when the last process of the tree has ended, with PROGRAM's status; see
-/// --remaining. A request to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) sent to `run` goes to
+/// --on-exit. A request to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) sent to `run` goes to
 /// PROGRAM, and once that has ended to what it left running.
 #[derive(clap::Args)]
 pub struct Args {
@@ -63,7 +63,7 @@ pub struct Args {
 
     /// Frames of this NUMA node only
     #[arg(long, value_name = "NUMBER", requires = "system")]
-    node: Option<u32>,
+    numa_node: Option<u32>,
 
     /// Room on the system's disk
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
@@ -114,8 +114,8 @@ pub struct Args {
     share_store: bool,
 
     /// When PROGRAM has ended and processes it started run on
-    #[arg(long, value_enum, default_value_t = Remaining::Wait)]
-    remaining: Remaining,
+    #[arg(long, value_enum, default_value_t = OnExit::Wait)]
+    on_exit: OnExit,
 
     /// The program and its arguments
     #[arg(
@@ -138,18 +138,18 @@ enum Format {
 
 /// What `run` does with processes that outlive the program.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Remaining {
+enum OnExit {
     /// Keep the contract until the last has ended; signals then go to them all
     Wait,
     /// End them
     Kill,
 }
 
-impl From<Remaining> for supervisor::run::Remaining {
-    fn from(remaining: Remaining) -> Self {
-        match remaining {
-            Remaining::Wait => Self::Wait,
-            Remaining::Kill => Self::Kill,
+impl From<OnExit> for supervisor::run::OnExit {
+    fn from(on_exit: OnExit) -> Self {
+        match on_exit {
+            OnExit::Wait => Self::Wait,
+            OnExit::Kill => Self::Kill,
         }
     }
 }

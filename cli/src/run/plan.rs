@@ -174,7 +174,7 @@ impl Plan {
             frames: args.frames,
             disk: args.disk,
             swap: args.swap,
-            place: args.node.map(FramePlacement::Node),
+            place: args.numa_node.map(FramePlacement::Node),
         };
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
@@ -190,7 +190,7 @@ impl Plan {
             cpu: args.cpu,
             flags,
             userfaultfd: translation::userfault::open_device().ok(),
-            remaining: args.remaining.into(),
+            on_exit: args.on_exit.into(),
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
             kept_fds: json.iter().map(|file| file.as_raw_fd()).collect(),

@@ -116,7 +116,7 @@ fn what_is_left_running_is_ended_where_that_was_asked_for() {
         "run",
         "--frames",
         "64M",
-        "--remaining",
+        "--on-exit",
         "kill",
         "--",
         "sh",

@@ -20,26 +20,36 @@ impl Config {
             return Some(("disk.depth".into(), why.into()));
         }
         let faults = self.faults;
-        if rate::Utilization::new(faults.share).is_none() {
+        if rate::Utilization::new(faults.cpu_share).is_none() {
             let why = format!(
-                "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
-                faults.share
+                "faults.cpu_share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
+                faults.cpu_share
             );
-            return Some(("faults.share".into(), why));
+            return Some(("faults.cpu_share".into(), why));
         }
         let unit = Duration::from_nanos(100)..=Duration::from_millis(10);
-        if !unit.contains(&faults.unit.0) {
+        if !unit.contains(&faults.initial_cost.0) {
             let why = format!(
-                "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
-                faults.unit
+                "faults.initial_cost is {}: the processor time of a fault is between 100ns and 10ms",
+                faults.initial_cost
             );
-            return Some(("faults.unit".into(), why));
+            return Some(("faults.initial_cost".into(), why));
         }
         let limits = [
             ("faults.period", faults.period, 1, 10_000),
-            ("memory.revocation", memory.revocation, 1, 60_000),
-            ("memory.notice", memory.notice, 0, 3_600_000),
-            ("memory.grace", memory.grace, 0, 600_000),
+            (
+                "memory.revocation_deadline",
+                memory.revocation_deadline,
+                1,
+                60_000,
+            ),
+            (
+                "memory.reduction_notice",
+                memory.reduction_notice,
+                0,
+                3_600_000,
+            ),
+            ("memory.restart_grace", memory.restart_grace, 0, 600_000),
         ];
         for (name, asked, least, most) in limits {
             let range = Duration::from_millis(least)..=Duration::from_millis(most);
@@ -48,26 +58,25 @@ impl Config {
                 return Some((name.into(), why));
             }
         }
-        if let Some(asked) = memory.managed
+        if let Some(asked) = memory.frames
             && asked.0 < 1 << 20
         {
-            let why =
-                format!("memory.managed is {asked}: less than the 1MiB of one small contract");
-            return Some(("memory.managed".into(), why));
+            let why = format!("memory.frames is {asked}: less than the 1MiB of one small contract");
+            return Some(("memory.frames".into(), why));
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let there = faults.period.0.mul_f64(faults.share) * processors as u32;
-        let floor = faults.unit.0 * rate::reservations::FAULT_FLOOR;
+        let there = faults.period.0.mul_f64(faults.cpu_share) * processors as u32;
+        let floor = faults.initial_cost.0 * rate::reservations::FAULT_FLOOR;
         if floor > there {
             let why = format!(
                 "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
                  processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
                 rate::reservations::FAULT_FLOOR,
-                faults.unit,
-                faults.share,
+                faults.initial_cost,
+                faults.cpu_share,
                 faults.period
             );
-            return Some(("faults.unit".into(), why));
+            return Some(("faults.initial_cost".into(), why));
         }
         self.allow.iter().enumerate().find_map(|(at, rule)| {
             let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);

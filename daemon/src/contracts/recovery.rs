@@ -236,7 +236,7 @@ impl Contracts {
             );
         }
         if n < claimed {
-            let by = self.frames.now() + self.config.memory.revocation.0;
+            let by = self.frames.now() + self.config.memory.revocation_deadline.0;
             self.frames.revoke(number, 0, n, by);
         }
     }

@@ -123,7 +123,7 @@ impl Machine {
         let at = folder.path();
         std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = format!(
-            "socket = \"{0}/s\"\n[memory]\nmanaged = \"64M\"\n[disk]\nswap = \"{0}/swap\"\nsize = \"128M\"\n\
+            "socket = \"{0}/s\"\n[memory]\nframes = \"64M\"\n[disk]\nswap = \"{0}/swap\"\nsize = \"128M\"\n\
              [[allow]]\nuid = {NOBODY}\n",
             at.display()
         );

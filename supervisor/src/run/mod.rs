@@ -57,7 +57,7 @@ pub struct RunSpec {
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
     /// What happens to processes that outlive the program.
-    pub remaining: Remaining,
+    pub on_exit: OnExit,
     /// True if processes of other users may page, too.
     pub share_store: bool,
     /// An inherited descriptor that makes the tree careful from the start.
@@ -68,7 +68,7 @@ pub struct RunSpec {
 
 /// What `run` does with processes that outlive the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remaining {
+pub enum OnExit {
     /// Keeps the contract until the last has ended; signals then go to them all.
     Wait,
     /// Ends them.

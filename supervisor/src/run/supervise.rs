@@ -9,7 +9,7 @@ use super::front_process::{KILL_LIMIT, borrowed};
 use super::ipc::{Message, SignalInfo};
 use super::signals::{InheritedMask, Signals};
 use super::start::{RunningTree, start};
-use super::{FinishedRun, OWN_FAILURE, Remaining, RunSpec};
+use super::{FinishedRun, OWN_FAILURE, OnExit, RunSpec};
 use crate::TreeEvent;
 use crate::direct_io_filter::Notifier;
 use host::{cpu_reservation, process_tree};
@@ -346,7 +346,7 @@ impl MainLoop {
     /// Handles the time between the program's end and that of the last process.
     fn on_program_ended(&mut self) {
         let Some(ended) = self.ended else { return };
-        if self.tree.spec.remaining == Remaining::Kill {
+        if self.tree.spec.on_exit == OnExit::Kill {
             process_tree::kill_below(KILL_LIMIT);
             return;
         }
@@ -360,7 +360,7 @@ impl MainLoop {
             let left = left.len();
             tracing::warn!(
                 "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
-                 for them (a signal to this process goes to them all; --remaining kill ends them at once)",
+                 for them (a signal to this process goes to them all; --on-exit kill ends them at once)",
                 self.tree.spec.program.name()
             );
         }

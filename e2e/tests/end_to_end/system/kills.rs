@@ -113,7 +113,7 @@ impl Load {
 }
 
 fn daemon_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
-    let settings = Settings::new(48).memory("grace = \"30s\"");
+    let settings = Settings::new(48).memory("restart_grace = \"30s\"");
     let mut daemon = Daemon::start(disks, &settings)?;
     let mut load = Load::start(&daemon)?;
     let mut noise = Noise::new(11);

@@ -29,7 +29,10 @@ pub const CASES: &[(&str, Case)] = &[
 ];
 
 fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
-    let daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"1s\""))?;
+    let daemon = Daemon::start(
+        disks,
+        &Settings::new(64).memory("reduction_notice = \"1s\""),
+    )?;
     let sandbox = Sandbox::new("set")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     // Admitted for 24 MiB at most, 16 of them optimistic.
@@ -97,7 +100,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.says(said, before + 1)
     };
     // This does not revoke optimistic frames.
-    let stays = "memory.managed stays as it was";
+    let stays = "memory.frames stays as it was";
     reread(&Settings::new(24), stays)?;
     let set = daemon.contract(&["set", "1", "--frames", "16M"])?;
     ensure(set.is_ok(), || format!("{set:?}"))?;
@@ -113,7 +116,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     ensure(managed(&daemon)? == Some(24 * FRAMES), || {
         format!("{:?}", managed(&daemon))
     })?;
-    daemon.configure_text("socket = \"/x\"\n[memory]\nmanaged = 7\n")?;
+    daemon.configure_text("socket = \"/x\"\n[memory]\nframes = 7\n")?;
     daemon.signal(Signal::HUP)?;
     daemon.says("the configuration stays as it was", 1)?;
     daemon.says("config.toml:3:", 1)?;
@@ -142,11 +145,11 @@ fn broken(disks: &Arc<Disks>, _: Size) -> Verdict {
         ("socket = 7\n", "config.toml:1:"),
         ("[disk]\nswap = \"/x\"\nsise = \"4G\"\n", "config.toml:3:"),
         (
-            "[memory]\nmanaged = \"many\"\n[disk]\nswap = \"/x\"\n",
+            "[memory]\nframes = \"many\"\n[disk]\nswap = \"/x\"\n",
             "config.toml:2:",
         ),
         (
-            "[memory]\nnotice = \"30\"\n[disk]\nswap = \"/x\"\n",
+            "[memory]\nreduction_notice = \"30\"\n[disk]\nswap = \"/x\"\n",
             "config.toml:2:",
         ),
         ("[disk]\nswap = \"/x\"\ncapacity = 7.5\n", "between"),
@@ -189,7 +192,7 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
     std::fs::write(&precious, vec![b'p'; 8 << 20]).at("write", &precious)?;
     let new = sandbox.join("new").display().to_string();
     let precious = precious.display().to_string();
-    let memory = "[memory]\nmanaged = \"900000G\"\n";
+    let memory = "[memory]\nframes = \"900000G\"\n";
     for (before, swap, size, word) in [
         (memory, new.as_str(), "64M", "900000GiB"),
         ("", "/dev/nosuch", "64M", "no such device"),

@@ -74,7 +74,10 @@ fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
 }
 
 fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
-    let mut daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"100ms\""))?;
+    let mut daemon = Daemon::start(
+        disks,
+        &Settings::new(64).memory("reduction_notice = \"100ms\""),
+    )?;
     let sandbox = Sandbox::new("remembered")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let contract = daemon.terms(8, 96).lending(24 * MIB);
@@ -108,7 +111,7 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
 /// contract. The next daemon revokes them, after a notice, as the first would have.
 fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let settings = |notice| Settings::new(64).memory(notice);
-    let mut daemon = Daemon::start(disks, &settings("notice = \"600s\""))?;
+    let mut daemon = Daemon::start(disks, &settings("reduction_notice = \"600s\""))?;
     let sandbox = Sandbox::new("lowered")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let contract = daemon.terms(32, 96).with("--disk=100ms/250ms,extra");
@@ -139,7 +142,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
         })?;
     }
     daemon.kill()?;
-    daemon.configure(&settings("notice = \"100ms\""))?;
+    daemon.configure(&settings("reduction_notice = \"100ms\""))?;
     daemon.again()?;
     wait_until("its frames are released", || {
         Ok(field(&daemon, 1, "n")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
@@ -191,7 +194,7 @@ fn gone_meanwhile(disks: &Arc<Disks>, _: Size) -> Verdict {
 
 /// The guarantees of living tenants come before the configuration.
 fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
-    let mut daemon = Daemon::start(disks, &Settings::new(64).memory("grace = \"30s\""))?;
+    let mut daemon = Daemon::start(disks, &Settings::new(64).memory("restart_grace = \"30s\""))?;
     let sandbox = Sandbox::new("less")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let contract = daemon.terms(8, 96);
@@ -218,7 +221,7 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
 /// which continues.
 fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
     // No optimistic frames until the grace period is over.
-    let settings = |managed| Settings::new(managed).memory("grace = \"5s\"");
+    let settings = |managed| Settings::new(managed).memory("restart_grace = \"5s\"");
     let mut daemon = Daemon::start(disks, &settings(96))?;
     let sandbox = Sandbox::new("owned")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
