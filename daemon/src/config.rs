@@ -333,7 +333,7 @@ mod tests {
             ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
             (
                 "[memory]\n\nrestart_grace = \"3600s\"\n",
-                "x.toml:5:9: memory.grace",
+                "x.toml:5:17: memory.restart_grace",
             ),
             (
                 "[[allow]]\nuid = 0\n[[allow]]\nframes = \"1G\"\n",
@@ -367,7 +367,7 @@ mod tests {
             ),
             (
                 "[memory]\nrevocation_deadline = \"0ms\"\n",
-                "memory.revocation is 0ns",
+                "memory.revocation_deadline is 0ns",
             ),
             ("[memory]\nframes = \"4K\"\n", "memory.frames is 4KiB"),
             ("[[allow]]\nframes = \"1G\"\n", "rule 1 of allow"),

@@ -70,7 +70,7 @@ impl Config {
         if floor > there {
             let why = format!(
                 "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
-                 processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
+                 processors are {there:?} of each {}: give a longer period, a smaller initial_cost or more of the processors",
                 rate::reservations::FAULT_FLOOR,
                 faults.initial_cost,
                 faults.cpu_share,
