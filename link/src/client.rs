@@ -73,7 +73,7 @@ pub struct Joined {
     /// /dev/userfaultfd, where `run` could open it.
     pub userfaultfd: Option<OwnedFd>,
     /// The bell to ring when the tree wants more frames, where the daemon grants them.
-    pub hunger: Option<OwnedFd>,
+    pub pressure_bell: Option<OwnedFd>,
 }
 
 impl Joined {
@@ -316,7 +316,7 @@ fn sort<const N: usize>(
     connection: Connection,
     fds: [Option<OwnedFd>; N],
 ) -> Result<Joined, JoinError> {
-    let (mut ledger, mut board, mut userfaultfd, mut hunger) = (None, None, None, None);
+    let (mut ledger, mut board, mut userfaultfd, mut pressure_bell) = (None, None, None, None);
     let mut store = [const { None }; 12];
     let mut stored = 0;
     for (role, fd) in welcome.roles.iter().zip(fds) {
@@ -325,7 +325,7 @@ fn sort<const N: usize>(
             FdRole::Ledger => ledger = fd,
             FdRole::StatsPage => board = fd,
             FdRole::Userfaultfd => userfaultfd = fd,
-            FdRole::Hunger => hunger = fd,
+            FdRole::PressureBell => pressure_bell = fd,
             FdRole::Store => {
                 *store.get_mut(stored).ok_or(JoinError::OtherBuild)? = fd;
                 stored += 1;
@@ -344,7 +344,7 @@ fn sort<const N: usize>(
         board,
         store,
         userfaultfd,
-        hunger,
+        pressure_bell,
     })
 }
 

@@ -107,7 +107,7 @@ pub enum FdRole {
     /// /dev/userfaultfd, opened while `run` was allowed to.
     Userfaultfd,
     /// The bell to ring when the tree wants more frames of the daemon.
-    Hunger,
+    PressureBell,
 }
 
 /// The answer that lets a process in. Its descriptors come with it, in `roles`' order.

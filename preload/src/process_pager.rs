@@ -92,15 +92,15 @@ fn start(joined: Joined) -> Result<Connection, String> {
     }
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
-    let disk = match joined.hunger {
+    let disk = match joined.pressure_bell {
         Some(_) => StoreKind::System,
         // A store with a file keeps the last of its descriptors.
         None if last.is_some_and(is_open) => StoreKind::File,
         None => StoreKind::None,
     };
-    if let Some(hunger) = joined.hunger {
+    if let Some(pressure_bell) = joined.pressure_bell {
         store.set_transport(Box::new(SupervisorDisk(welcome.domain)));
-        ledger.set_bell(hunger);
+        ledger.set_bell(pressure_bell);
     }
     let contract = Contract {
         g: welcome.guaranteed,
@@ -150,11 +150,11 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
         StoreKind::System => {
-            let hunger = joined
-                .hunger
+            let pressure_bell = joined
+                .pressure_bell
                 .ok_or("the bell did not come with the answer")?;
             pager.store.set_transport(Box::new(SupervisorDisk(domain)));
-            pager.ledger.set_bell(hunger);
+            pager.ledger.set_bell(pressure_bell);
         }
     }
     let frames = adopt(pager.ledger, domain)?;

@@ -133,7 +133,7 @@ pub enum Request {
         /// From this event on: 0, or the number the last answer ended with.
         from: u64,
     },
-    /// Gives the contract back: [`DaemonEvent::Left`] or [`DaemonEvent::Stays`] follows.
+    /// Gives the contract back: [`DaemonEvent::Left`] or [`DaemonEvent::LeaveRefused`] follows.
     Leave,
 }
 
@@ -194,7 +194,7 @@ pub enum DaemonEvent {
     /// connection may end, or ask for another contract.
     Left,
     /// The contract cannot be given back: something of it is still used.
-    Stays(String),
+    LeaveRefused(String),
 }
 
 /// A tenant's share of the faults.

@@ -41,7 +41,7 @@ struct PendingChannel {
 
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
-    steward: SessionDriver<PendingChannel>,
+    session: SessionDriver<PendingChannel>,
     channels: BTreeMap<ChannelNumber, SlotIndex>,
     closing: HashSet<ChannelNumber>,
     /// Slots whose process has gone.
@@ -53,7 +53,7 @@ pub(crate) struct DaemonLink {
 impl DaemonLink {
     pub fn new(tenant: Session) -> Self {
         Self {
-            steward: SessionDriver::new(tenant),
+            session: SessionDriver::new(tenant),
             channels: BTreeMap::new(),
             closing: HashSet::new(),
             gone: HashSet::new(),
@@ -68,33 +68,33 @@ impl DaemonLink {
 
     /// Reports the measured cost of a fault.
     pub fn fault_unit(&self, unit: u64) {
-        self.steward.fault_unit(unit);
+        self.session.fault_unit(unit);
     }
 
     /// The contract.
     pub fn terms(&self) -> ContractSpec {
-        self.steward.terms()
+        self.session.terms()
     }
 
     /// Rung when more frames are wanted.
-    pub fn hunger(&self) -> BorrowedFd<'_> {
-        self.steward.hunger()
+    pub fn pressure_bell(&self) -> BorrowedFd<'_> {
+        self.session.pressure_bell()
     }
 
     /// Readable when there is something to do. Another one after [`TreeEvent::Back`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.steward.fd()
+        self.session.fd()
     }
 
     /// When it wants to be called though nothing is readable.
     pub fn patience(&self) -> Option<Duration> {
-        self.steward.patience()
+        self.session.timeout()
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
         self.gone.remove(&slot);
-        self.steward.open(depth, PendingChannel { slot, reply });
+        self.session.open(depth, PendingChannel { slot, reply });
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
@@ -104,45 +104,54 @@ impl DaemonLink {
         let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
         for channel in &channels {
             if self.closing.insert(*channel) {
-                self.steward.close(*channel);
+                self.session.close(*channel);
             }
         }
-        channels.is_empty() && self.steward.waiting().all(|waiting| waiting.slot != slot)
+        channels.is_empty()
+            && self
+                .session
+                .requesters()
+                .all(|waiting| waiting.slot != slot)
     }
 
     /// Handles pending messages, and returns the events.
     pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<TreeEvent>) {
-        for one in self.steward.dispatch(ledger) {
+        for one in self.session.dispatch(ledger) {
             match one {
                 SessionEvent::Opened {
-                    who,
+                    cookie,
                     channel,
                     memory,
                     bell,
-                } => self.opened(&who, channel, &memory, &bell),
-                SessionEvent::NotOpened { who, why } => {
-                    answer(&who.reply, Reply::Refused(why.as_bytes()), &[]);
+                } => match self.session.take_requester(cookie) {
+                    Some(requester) => self.opened(&requester, channel, &memory, &bell),
+                    None => self.session.close(channel),
+                },
+                SessionEvent::NotOpened { cookie, why } => {
+                    if let Some(requester) = self.session.take_requester(cookie) {
+                        answer(&requester.reply, Reply::Refused(why.as_bytes()), &[]);
+                    }
                 }
                 SessionEvent::Closed(channel) => {
                     self.channels.remove(&channel);
                     self.closing.remove(&channel);
                 }
                 SessionEvent::Faults(share) => self.faults = Some(share),
-                SessionEvent::Changed(terms, notice) => say(happened, changed(&terms, notice)),
-                SessionEvent::Gone => say(
+                SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
+                SessionEvent::Disconnected => say(
                     happened,
                     "the system domain has ended: what needs its disk waits until it is started again".into(),
                 ),
-                SessionEvent::Back => happened.push(TreeEvent::Back),
+                SessionEvent::Resumed => happened.push(TreeEvent::Back),
                 SessionEvent::Refused(why) => say(
                     happened,
                     format!("the system domain does not take this contract back: {why}"),
                 ),
                 // A tree has its contract until it ends.
-                SessionEvent::Asked(_) | SessionEvent::Left | SessionEvent::Stays(_) => {}
+                SessionEvent::Revoke(_) | SessionEvent::Left | SessionEvent::LeaveRefused(_) => {}
             }
         }
-        self.steward.shed(ledger);
+        self.session.shed(ledger);
     }
 
     fn opened(
@@ -153,10 +162,10 @@ impl DaemonLink {
         bell: &OwnedFd,
     ) {
         self.channels.insert(channel, *slot);
-        let fds = [memory.as_fd(), self.steward.doorbell(), bell.as_fd()];
+        let fds = [memory.as_fd(), self.session.doorbell(), bell.as_fd()];
         if self.gone.contains(slot) || !answer(reply, Reply::Channel, &fds) {
             self.closing.insert(channel);
-            self.steward.close(channel);
+            self.session.close(channel);
         }
     }
 }

@@ -5,12 +5,25 @@ use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+/// A revocation: no more than `keep` frames may be owned at the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Its number.
+    pub round: u32,
+    /// Frames that may be kept.
+    pub keep: u32,
+    /// Deadline for the others to be unused, on a machine with processors to spare: the daemon
+    /// extends it by the time that threads wait for a processor. The tenant is killed if it is
+    /// missed.
+    pub deadline: Instant,
+}
+
 /// A request of the daemon, or the result of a request to it.
 #[derive(Debug)]
-pub enum TenantEvent {
-    /// A channel that was asked for.
+pub enum SessionEvent {
+    /// A channel that was requested.
     Opened {
-        /// As asked with.
+        /// As requested with.
         cookie: u64,
         /// Its number.
         channel: ChannelNumber,
@@ -19,25 +32,17 @@ pub enum TenantEvent {
         /// What is rung for its client.
         bell: OwnedFd,
     },
-    /// A channel that was asked for cannot be had.
+    /// A requested channel that cannot be had.
     NotOpened {
-        /// As asked with.
+        /// As requested with.
         cookie: u64,
         /// Why.
         why: String,
     },
-    /// Nothing of the channel is under way any more.
+    /// No I/O of the channel is under way any more.
     Closed(ChannelNumber),
-    /// No more than `keep` frames may be owned at the deadline; then
-    /// [`Session::answered`](crate::Session::answered).
-    Revoke {
-        /// The number of this revocation.
-        round: u32,
-        /// Frames that may be kept.
-        keep: u32,
-        /// Until when.
-        deadline: Instant,
-    },
+    /// Frames are revoked, which [`SessionDriver::shed`](crate::SessionDriver::shed) serves.
+    Revoke(Revocation),
     /// The contract changes.
     Changed {
         /// To this.
@@ -45,16 +50,16 @@ pub enum TenantEvent {
         /// What becomes less does so after this.
         notice: Duration,
     },
-    /// It may have so many faults from now on.
+    /// The tenant's share of the faults from now on.
     Faults(FaultShare),
     /// The daemon has ended: what needs it waits.
-    Gone,
+    Disconnected,
     /// A daemon is there again and has taken this tenant back.
-    Back,
+    Resumed,
     /// The daemon does not take this tenant back.
     Refused(String),
     /// The contract was given back: the connection may end, and no process is killed for it.
     Left,
     /// It cannot be given back, and why: it holds as before.
-    Stays(String),
+    LeaveRefused(String),
 }

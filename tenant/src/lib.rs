@@ -30,13 +30,12 @@ pub mod trace;
 
 pub use admin::{books, list, set};
 use connection::{converse, reach, send};
-pub use event::TenantEvent;
+pub use event::{Revocation, SessionEvent};
 pub use linked::{DomainResources, LinkedTenant, RevocationPolicy};
 pub use linked_error::LinkedError;
 pub use numa::bind_to_node;
 pub use session::Session;
-pub use session_driver::Revocation;
-pub use session_driver::{SessionDriver, SessionEvent};
+pub use session_driver::SessionDriver;
 
 use protocol::contract_spec::{DiskSpec, FramePlacement, FrameSpec};
 use rustix::io::Errno;

@@ -37,8 +37,7 @@
 //! the system domain kills a tenant that disconnects without leaving, whatever it is doing.
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
-use super::session_driver::{Revocation, SessionDriver, SessionEvent};
-use super::{ContractRequest, LinkedError, Session};
+use super::{ContractRequest, LinkedError, Revocation, Session, SessionDriver, SessionEvent};
 use frames::{Contract, Ledger};
 use iochannel::ChannelClient;
 use protocol::contract_spec::ContractSpec;
@@ -149,21 +148,22 @@ impl LinkedTenant {
         Self::join_with(path, wanted, RevocationPolicy::default())
     }
 
-    /// The same, with other manners.
+    /// The same, with other policy.
     ///
     /// # Errors
     /// As for [`LinkedTenant::join`].
     pub fn join_with(
         path: &Path,
         wanted: &ContractRequest,
-        manners: RevocationPolicy,
+        policy: RevocationPolicy,
     ) -> Result<(Self, DomainResources), LinkedError> {
         let call = |what| move |errno| LinkedError::Call { what, errno };
         let mut tenant = Session::join(path, wanted)?;
         let terms = tenant.terms();
         let (ledger, books) = Ledger::create_limited(terms.frames.x, 0, 1)?;
         let view = Ledger::attach(&books)?;
-        ledger.set_bell(fcntl_dupfd_cloexec(tenant.hunger(), 0).map_err(call("copy a bell"))?);
+        ledger
+            .set_bell(fcntl_dupfd_cloexec(tenant.pressure_bell(), 0).map_err(call("copy a bell"))?);
         let config = StoreConfig {
             ram: None,
             disk: Some(DiskConfig::by_daemon(terms.swap)),
@@ -181,12 +181,12 @@ impl LinkedTenant {
             .name("selfpage-tenant".into())
             .spawn(move || {
                 let thread = |tenant| Thread {
-                    steward: SessionDriver::new(tenant),
+                    session: SessionDriver::new(tenant),
                     view,
                     line: serves,
                     wanted,
                     leaves: None,
-                    manners,
+                    policy,
                     revocations: counted,
                 };
                 // Nothing comes where the contract did not begin.
@@ -243,7 +243,7 @@ impl LinkedTenant {
     /// for one that is away. Then the program goes on without a contract, and may join again.
     ///
     /// # Errors
-    /// [`LinkedError::InUse`] while a domain or stretch is there, [`LinkedError::Stays`] where
+    /// [`LinkedError::InUse`] while a domain or stretch is there, [`LinkedError::LeaveRefused`] where
     /// the daemon counts more than it can let go, with its figures. Both leave the contract as
     /// it was.
     pub fn leave(&mut self) -> Result<(), LinkedError> {
@@ -256,13 +256,13 @@ impl LinkedTenant {
 
 /// The thread.
 struct Thread {
-    steward: SessionDriver<ReplySender>,
+    session: SessionDriver<ReplySender>,
     view: Ledger,
     line: Arc<CommandSender>,
     wanted: Receiver<Command>,
     /// The reply end of a pending request to leave.
     leaves: Option<Sender<Result<(), LinkedError>>>,
-    manners: RevocationPolicy,
+    policy: RevocationPolicy,
     revocations: Arc<AtomicU64>,
 }
 
@@ -272,16 +272,16 @@ impl Thread {
         loop {
             while let Ok(wish) = self.wanted.try_recv() {
                 match wish {
-                    Command::Channel { depth, reply } => self.steward.open(depth, reply),
+                    Command::Channel { depth, reply } => self.session.open(depth, reply),
                     Command::Leave(reply) => self.leave(reply),
                 }
             }
-            for happened in self.steward.dispatch(&self.view) {
-                let over = match happened {
+            for event in self.session.dispatch(&self.view) {
+                let over = match event {
                     SessionEvent::Left => Ok(()),
                     SessionEvent::Refused(_) => Err(LinkedError::Over),
-                    happened => {
-                        self.hear(happened);
+                    event => {
+                        self.on_event(event);
                         continue;
                     }
                 };
@@ -291,7 +291,7 @@ impl Thread {
                 drop(self);
                 return answer(leaves, over);
             }
-            self.steward.shed(&self.view);
+            self.session.shed(&self.view);
             self.want();
             self.wait();
         }
@@ -303,51 +303,63 @@ impl Thread {
             return answer(Some(reply), Err(LinkedError::InUse { frames }));
         }
         self.leaves = Some(reply);
-        self.steward.leave();
+        self.session.leave();
     }
 
-    fn hear(&mut self, happened: SessionEvent<ReplySender>) {
-        match happened {
+    fn on_event(&mut self, event: SessionEvent) {
+        match event {
             SessionEvent::Opened {
-                who, memory, bell, ..
+                cookie,
+                channel,
+                memory,
+                bell,
             } => {
-                let doorbell = fcntl_dupfd_cloexec(self.steward.doorbell(), 0);
+                let Some(requester) = self.session.take_requester(cookie) else {
+                    return self.session.close(channel);
+                };
+                let doorbell = fcntl_dupfd_cloexec(self.session.doorbell(), 0);
                 let client = doorbell.and_then(|doorbell| {
                     ChannelClient::attach(memory, doorbell, bell).map_err(|_| Errno::PROTO)
                 });
-                let _ = who.send(client);
+                let _ = requester.send(client);
             }
-            SessionEvent::NotOpened { who, .. } => _ = who.send(Err(Errno::MFILE)),
-            SessionEvent::Asked(revocation) => {
+            SessionEvent::NotOpened { cookie, .. } => {
+                if let Some(requester) = self.session.take_requester(cookie) {
+                    let _ = requester.send(Err(Errno::MFILE));
+                }
+            }
+            SessionEvent::Revoke(revocation) => {
                 self.revocations.fetch_add(1, Ordering::Relaxed);
-                if let Some(hear) = &mut self.manners.on_revocation {
+                if let Some(hear) = &mut self.policy.on_revocation {
                     hear(revocation);
                 }
             }
-            SessionEvent::Stays(why) => answer(self.leaves.take(), Err(LinkedError::Stays(why))),
-            SessionEvent::Changed(..)
+            SessionEvent::LeaveRefused(why) => {
+                answer(self.leaves.take(), Err(LinkedError::LeaveRefused(why)))
+            }
+            SessionEvent::Changed { .. }
             | SessionEvent::Faults(_)
             | SessionEvent::Closed(_)
-            | SessionEvent::Gone
-            | SessionEvent::Back
+            | SessionEvent::Disconnected
+            | SessionEvent::Resumed
             | SessionEvent::Refused(_)
             | SessionEvent::Left => {}
         }
     }
 
     fn want(&self) {
-        if self.manners.eager && self.view.limit() < self.view.total() {
+        if self.policy.eager && self.view.limit() < self.view.total() {
             self.view.pressure().store(1, Ordering::SeqCst);
-            let _ = rustix::io::write(self.steward.hunger(), &1u64.to_ne_bytes());
+            let _ = rustix::io::write(self.session.pressure_bell(), &1u64.to_ne_bytes());
         }
     }
 
     /// Blocks until a message or a request arrives, or the next poll is due.
     fn wait(&self) {
-        let eager = self.manners.eager.then_some(EAGER);
-        let patience = self.steward.patience().into_iter().chain(eager).min();
+        let eager = self.policy.eager.then_some(EAGER);
+        let patience = self.session.timeout().into_iter().chain(eager).min();
         let limit = patience.and_then(|time| Timespec::try_from(time).ok());
-        let fds = [Some(self.line.bell.as_fd()), self.steward.fd()];
+        let fds = [Some(self.line.bell.as_fd()), self.session.fd()];
         let mut fds: Vec<PollFd<'_>> = fds
             .into_iter()
             .flatten()

@@ -36,7 +36,7 @@ pub enum LinkedError {
     },
     /// The daemon finds that something is still used.
     #[error("the contract cannot be given back: {0}")]
-    Stays(String),
+    LeaveRefused(String),
     /// It was left before.
     #[error("there is no contract any more: it was given back, or lost")]
     Over,

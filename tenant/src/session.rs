@@ -1,7 +1,7 @@
 //! The client side of one contract: its messages, and resuming after a restart of the daemon.
 
 use super::connection::{self, RETURN, converse, reach, reach_next, send};
-use super::{ContractRequest, TenantError, TenantEvent};
+use super::{ContractRequest, Revocation, SessionEvent, TenantError};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
 use protocol::{
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Pause between two attempts to reconnect.
-const LOOK: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A channel's descriptors, kept for a daemon that is started again.
 struct KeptChannel {
@@ -31,22 +31,22 @@ pub struct Session {
     connection: Option<OwnedFd>,
     number: TenantNumber,
     resume_token: ResumeToken,
-    /// What it was asked for with.
+    /// The request for it.
     join: Request,
     terms: ContractSpec,
     note: String,
     doorbell: OwnedFd,
-    hunger: OwnedFd,
+    pressure_bell: OwnedFd,
     ledger: Option<OwnedFd>,
     channels: BTreeMap<ChannelNumber, KeptChannel>,
-    /// Asked for and not answered: they are asked for again.
+    /// Requested and not opened: they are requested again.
     opening: VecDeque<(u64, u16)>,
     closing: Vec<ChannelNumber>,
-    /// It asked for a share of the faults, with this reservation.
+    /// A share of the faults was requested, with this reservation.
     faults: Option<Option<Reservation>>,
-    looked: Instant,
+    attempted: Instant,
     /// Events received before the first [`Session::dispatch`].
-    early: Option<TenantEvent>,
+    early: Option<SessionEvent>,
     /// The tenant requested to leave.
     leaving: bool,
     /// The contract has ended.
@@ -74,7 +74,8 @@ impl Session {
         else {
             return Err(TenantError::OtherBuild);
         };
-        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        let [doorbell, pressure_bell, _] =
+            fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
         Ok(Self {
             path: path.into(),
             connection: Some(connection),
@@ -84,13 +85,13 @@ impl Session {
             terms,
             note,
             doorbell: doorbell?,
-            hunger: hunger?,
+            pressure_bell: pressure_bell?,
             ledger: None,
             channels: BTreeMap::new(),
             opening: VecDeque::new(),
             closing: Vec::new(),
             faults: None,
-            looked: Instant::now(),
+            attempted: Instant::now(),
             early: None,
             leaving: false,
             over: false,
@@ -100,7 +101,7 @@ impl Session {
     /// Makes the ledger known, made for the frames of [`Session::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
-        match self.ask(&Request::Ledger, &[ledger.as_fd()]) {
+        match self.request(&Request::Ledger, &[ledger.as_fd()]) {
             Ok(DaemonEvent::Started) => {
                 self.ledger = Some(ledger);
                 Ok(())
@@ -120,31 +121,35 @@ impl Session {
         self.connection = None;
         let begun = Instant::now();
         while begun.elapsed() < RETURN {
-            match self.come_back() {
+            match self.resume() {
                 Ok(true) => return Ok(()),
-                Ok(false) => std::thread::sleep(LOOK),
+                Ok(false) => std::thread::sleep(RECONNECT_PAUSE),
                 Err(why) => return Err(TenantError::Refused(why)),
             }
         }
         Err(TenantError::Silent(Errno::PIPE))
     }
 
-    /// Asks before the contract has begun. What the daemon says besides until it answers, a
-    /// share of the faults that has just become another, is kept.
-    fn ask(&mut self, ask: &Request, fds: &[BorrowedFd<'_>]) -> Result<DaemonEvent, TenantError> {
+    /// Sends a request before the contract has begun, and waits for the answer. Other events until
+    /// then, a changed share of the faults, are kept.
+    fn request(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<DaemonEvent, TenantError> {
         let gone = TenantError::Silent(Errno::PIPE);
         let connection = self.connection.as_ref().ok_or(gone)?;
-        send(connection, ask, fds).map_err(TenantError::Silent)?;
+        send(connection, request, fds).map_err(TenantError::Silent)?;
         loop {
-            match (connection::hear(connection)?.0, ask) {
+            match (connection::hear(connection)?.0, request) {
                 (DaemonEvent::Faults(share), Request::Ledger) => {
-                    self.early = Some(TenantEvent::Faults(share))
+                    self.early = Some(SessionEvent::Faults(share))
                 }
                 (DaemonEvent::Changed { terms, notice }, _) => {
                     self.terms = terms;
-                    self.early = Some(TenantEvent::Changed { terms, notice });
+                    self.early = Some(SessionEvent::Changed { terms, notice });
                 }
-                (say, _) => return Ok(say),
+                (event, _) => return Ok(event),
             }
         }
     }
@@ -163,14 +168,15 @@ impl Session {
                 given: terms.to_string(),
             });
         }
-        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
-        (self.doorbell, self.hunger) = (doorbell?, hunger?);
+        let [doorbell, pressure_bell, _] =
+            fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        (self.doorbell, self.pressure_bell) = (doorbell?, pressure_bell?);
         (self.connection, self.number) = (Some(connection), tenant);
         Ok(())
     }
 
     /// Asks for a share of the faults beside a reservation of processor time, and waits for
-    /// it. Others may follow: [`TenantEvent::Faults`]. Before [`Session::start`], from when on the
+    /// it. Others may follow: [`SessionEvent::Faults`]. Before [`Session::start`], from when on the
     /// daemon may say other things first.
     pub fn share_faults(
         &mut self,
@@ -178,7 +184,7 @@ impl Session {
     ) -> Result<FaultShare, TenantError> {
         let begun = Instant::now();
         loop {
-            match self.ask(&faults(reservation, false), &[]) {
+            match self.request(&faults(reservation, false), &[]) {
                 Ok(DaemonEvent::Faults(share)) => {
                     self.faults = Some(reservation);
                     return Ok(share);
@@ -193,7 +199,7 @@ impl Session {
     /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&self, unit: u64) {
         if self.faults.is_some() {
-            self.say(&Request::FaultUnit(unit));
+            self.send(&Request::FaultUnit(unit));
         }
     }
 
@@ -217,9 +223,9 @@ impl Session {
         self.doorbell.as_fd()
     }
 
-    /// Rung when more frames are wanted.
-    pub fn hunger(&self) -> BorrowedFd<'_> {
-        self.hunger.as_fd()
+    /// Rung at the limit of frames.
+    pub fn pressure_bell(&self) -> BorrowedFd<'_> {
+        self.pressure_bell.as_fd()
     }
 
     /// Readable when [`Session::dispatch`] has something to do. None while the daemon is away.
@@ -228,76 +234,76 @@ impl Session {
     }
 
     /// When [`Session::dispatch`] wants to be called though nothing is readable.
-    pub fn patience(&self) -> Option<Duration> {
-        (self.connection.is_none() && !self.over).then_some(LOOK)
+    pub fn timeout(&self) -> Option<Duration> {
+        (self.connection.is_none() && !self.over).then_some(RECONNECT_PAUSE)
     }
 
-    /// Asks for a channel for `depth` operations at a time: [`TenantEvent::Opened`], or
-    /// [`TenantEvent::NotOpened`], follows, when there is a daemon.
+    /// Asks for a channel for `depth` operations at a time: [`SessionEvent::Opened`], or
+    /// [`SessionEvent::NotOpened`], follows, when there is a daemon.
     pub fn open(&mut self, depth: u16, cookie: u64) {
         self.opening.push_back((cookie, depth));
-        self.say(&Request::Open { depth, cookie });
+        self.send(&Request::Open { depth, cookie });
     }
 
-    /// A channel is no longer used: [`TenantEvent::Closed`] follows.
+    /// A channel is no longer used: [`SessionEvent::Closed`] follows.
     pub fn close(&mut self, channel: ChannelNumber) {
         self.closing.push(channel);
-        self.say(&Request::Close(channel));
+        self.send(&Request::Close(channel));
     }
 
     /// A revocation was done.
-    pub fn answered(&mut self, round: u32) {
-        self.say(&Request::Answered { round });
+    pub fn acknowledge(&mut self, round: u32) {
+        self.send(&Request::Answered { round });
     }
 
-    /// Gives the contract back: [`TenantEvent::Left`] follows, or [`TenantEvent::Stays`] where the daemon
+    /// Gives the contract back: [`SessionEvent::Left`] follows, or [`SessionEvent::LeaveRefused`] where the daemon
     /// finds that something of it is still used. Nothing may be asked for meanwhile.
     pub fn leave(&mut self) {
         self.leaving = true;
-        self.say(&Request::Leave);
+        self.send(&Request::Leave);
     }
 
     /// Handles pending messages, without blocking, and returns the events.
-    pub fn dispatch(&mut self) -> Vec<TenantEvent> {
-        let mut heard: Vec<_> = self.early.take().into_iter().collect();
-        if self.connection.is_none() && !self.over && self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
-            match self.come_back() {
-                Ok(true) => heard.push(TenantEvent::Back),
+    pub fn dispatch(&mut self) -> Vec<SessionEvent> {
+        let mut events: Vec<_> = self.early.take().into_iter().collect();
+        if self.connection.is_none() && !self.over && self.attempted.elapsed() >= RECONNECT_PAUSE {
+            self.attempted = Instant::now();
+            match self.resume() {
+                Ok(true) => events.push(SessionEvent::Resumed),
                 Ok(false) => {}
                 Err(why) => {
                     self.over = true;
                     // The daemon before released it, and ended before it could reply.
-                    heard.push(match self.leaving {
-                        true => TenantEvent::Left,
-                        false => TenantEvent::Refused(why),
+                    events.push(match self.leaving {
+                        true => SessionEvent::Left,
+                        false => SessionEvent::Refused(why),
                     });
                 }
             }
         }
         while let Some(connection) = &self.connection {
             match seqpacket::receive(connection, RecvFlags::DONTWAIT) {
-                Ok(message) if message.len > 0 => self.hear(message, &mut heard),
+                Ok(message) if message.len > 0 => self.on_message(message, &mut events),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 _ => {
                     self.connection = None;
-                    self.looked = Instant::now();
-                    heard.push(TenantEvent::Gone);
+                    self.attempted = Instant::now();
+                    events.push(SessionEvent::Disconnected);
                 }
             }
         }
-        heard
+        events
     }
 
-    fn hear(&mut self, mut message: Received, heard: &mut Vec<TenantEvent>) {
-        let Some(say) = decode::<DaemonEvent>(message.as_slice()) else {
+    fn on_message(&mut self, mut message: Received, events: &mut Vec<SessionEvent>) {
+        let Some(event) = decode::<DaemonEvent>(message.as_slice()) else {
             return;
         };
-        heard.push(match say {
+        events.push(match event {
             DaemonEvent::Opened { cookie, channel } => {
                 self.opening.retain(|(open, _)| *open != cookie);
-                match self.hold(channel, &mut message) {
-                    Some((memory, bell)) => TenantEvent::Opened {
+                match self.keep_channel(channel, &mut message) {
+                    Some((memory, bell)) => SessionEvent::Opened {
                         cookie,
                         channel,
                         memory,
@@ -305,7 +311,7 @@ impl Session {
                     },
                     None => {
                         self.close(channel);
-                        TenantEvent::NotOpened {
+                        SessionEvent::NotOpened {
                             cookie,
                             why: "no descriptor is free to receive a channel: raise `ulimit -n`"
                                 .into(),
@@ -314,35 +320,35 @@ impl Session {
                 }
             }
             DaemonEvent::Closed(channel) => {
-                self.forget(channel);
-                TenantEvent::Closed(channel)
+                self.drop_channel(channel);
+                SessionEvent::Closed(channel)
             }
             DaemonEvent::Revoke {
                 round,
                 keep,
                 within,
-            } => TenantEvent::Revoke {
+            } => SessionEvent::Revoke(Revocation {
                 round,
                 keep,
                 deadline: Instant::now() + within,
-            },
-            DaemonEvent::Faults(share) => TenantEvent::Faults(share),
+            }),
+            DaemonEvent::Faults(share) => SessionEvent::Faults(share),
             DaemonEvent::Changed { terms, notice } => {
                 self.terms = terms;
-                TenantEvent::Changed { terms, notice }
+                SessionEvent::Changed { terms, notice }
             }
             DaemonEvent::Left => {
                 // Further messages of the daemon are not for this contract.
                 (self.connection, self.over) = (None, true);
-                TenantEvent::Left
+                SessionEvent::Left
             }
-            DaemonEvent::Stays(why) => {
+            DaemonEvent::LeaveRefused(why) => {
                 self.leaving = false;
-                TenantEvent::Stays(why)
+                SessionEvent::LeaveRefused(why)
             }
             DaemonEvent::Refused(why) => match self.opening.pop_front() {
-                Some((cookie, _)) => TenantEvent::NotOpened { cookie, why },
-                None => TenantEvent::Refused(why),
+                Some((cookie, _)) => SessionEvent::NotOpened { cookie, why },
+                None => SessionEvent::Refused(why),
             },
             _ => return,
         });
@@ -350,7 +356,7 @@ impl Session {
 
     /// Keeps a channel's memory and the daemon's end of its bell for the next daemon;
     /// returns the memory and the client's end.
-    fn hold(
+    fn keep_channel(
         &mut self,
         channel: ChannelNumber,
         message: &mut Received,
@@ -366,13 +372,13 @@ impl Session {
         Some((memory, bell))
     }
 
-    fn forget(&mut self, channel: ChannelNumber) {
+    fn drop_channel(&mut self, channel: ChannelNumber) {
         self.channels.remove(&channel);
         self.closing.retain(|closing| *closing != channel);
     }
 
-    /// Connects to a daemon and presents the resume_token. Returns false while there is none.
-    fn come_back(&mut self) -> Result<bool, String> {
+    /// Connects to a daemon and presents the resume token. Returns false while there is none.
+    fn resume(&mut self) -> Result<bool, String> {
         let Ok(connection) = seqpacket::connect(&self.path) else {
             return Ok(false);
         };
@@ -383,7 +389,7 @@ impl Session {
         };
         // The bells are the first daemon's, which every process of the tree has: this one is
         // given them.
-        let mut fds = vec![self.doorbell.as_fd(), self.hunger.as_fd()];
+        let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
         fds.extend(self.ledger.iter().map(AsFd::as_fd));
         match converse(&connection, &rejoin, &fds) {
             Ok((DaemonEvent::Admitted { terms, .. }, _)) => self.terms = terms,
@@ -398,25 +404,25 @@ impl Session {
         }
         self.connection = Some(connection);
         if let Some(reservation) = self.faults {
-            self.say(&faults(reservation, true));
+            self.send(&faults(reservation, true));
         }
         for channel in self.closing.clone() {
-            self.say(&Request::Close(channel));
+            self.send(&Request::Close(channel));
         }
         for (cookie, depth) in self.opening.clone() {
-            self.say(&Request::Open { depth, cookie });
+            self.send(&Request::Open { depth, cookie });
         }
         if self.leaving {
-            self.say(&Request::Leave);
+            self.send(&Request::Leave);
         }
         Ok(true)
     }
 
-    /// Says something. What a daemon that has just gone does not hear, its successor is
-    /// told again.
-    fn say(&self, ask: &Request) {
+    /// Sends a request. One that a daemon which has just ended does not receive is sent to its
+    /// successor.
+    fn send(&self, request: &Request) {
         if let Some(connection) = &self.connection {
-            let _ = send(connection, ask, &[]);
+            let _ = send(connection, request, &[]);
         }
     }
 }

@@ -144,7 +144,7 @@ impl Contracts {
     fn refuse_leave(&self, number: TenantNumber, why: &str) {
         self.frames
             .tenants
-            .send(number, &DaemonEvent::Stays(cut(why, TEXT)));
+            .send(number, &DaemonEvent::LeaveRefused(cut(why, TEXT)));
     }
 
     /// A tenant has left: its connection is as it was before the request.

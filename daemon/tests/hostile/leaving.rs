@@ -103,7 +103,7 @@ pub fn linked(path: &Path) {
         let more = vec![round as u8 + 1; 32 << 20];
         let refused = tenant.leave().unwrap_err();
         assert!(
-            matches!(&refused, LinkedError::Stays(why) if why.contains("are resident")),
+            matches!(&refused, LinkedError::LeaveRefused(why) if why.contains("are resident")),
             "{refused}"
         );
         drop(more);
@@ -160,9 +160,13 @@ fn leaves(connection: &OwnedFd) -> DaemonEvent {
         assert!(ask(connection, &Request::Leave, &[]));
         loop {
             match hear(connection) {
-                Some((DaemonEvent::Stays(why), _)) if why.contains("changes a second") => break,
+                Some((DaemonEvent::LeaveRefused(why), _)) if why.contains("changes a second") => {
+                    break;
+                }
                 Some((
-                    say @ (DaemonEvent::Stays(_) | DaemonEvent::Left | DaemonEvent::Refused(_)),
+                    say @ (DaemonEvent::LeaveRefused(_)
+                    | DaemonEvent::Left
+                    | DaemonEvent::Refused(_)),
                     _,
                 )) => return say,
                 Some(_) => {}
@@ -195,7 +199,7 @@ pub fn hostile(path: &Path) {
     assert_eq!(frames.len(), 64);
     let refused = leaves(&connection);
     assert!(
-        matches!(&refused, DaemonEvent::Stays(why) if why.contains("of frames are owned")),
+        matches!(&refused, DaemonEvent::LeaveRefused(why) if why.contains("of frames are owned")),
         "{refused:?}"
     );
     ledger.retire(id);
@@ -203,7 +207,7 @@ pub fn hostile(path: &Path) {
     let memory = vec![7u8; 48 << 20];
     let refused = leaves(&connection);
     assert!(
-        matches!(&refused, DaemonEvent::Stays(why) if why.contains("are resident")),
+        matches!(&refused, DaemonEvent::LeaveRefused(why) if why.contains("are resident")),
         "{refused:?}"
     );
     assert_eq!(memory[5], 7);

@@ -231,7 +231,7 @@ impl Supervisor {
         fds.extend(
             self.upstream
                 .as_ref()
-                .map(|upstream| (FdRole::Hunger, upstream.hunger())),
+                .map(|upstream| (FdRole::PressureBell, upstream.pressure_bell())),
         );
         let own = self
             .fence
