@@ -20,7 +20,7 @@ unsafe impl Send for WiredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for WiredMemory {}
 
-/// How far below this code the pager's memory begins: programs map from the top downwards, and
+/// How far below this library the pager's memory begins: programs map from the top downwards, and
 /// few have as much. Not much farther: ThreadSanitizer refuses to start where something is mapped
 /// below 0x7e8000000000, and the kernel places code at random within 1 TiB.
 const APART: usize = 1 << 38;
@@ -32,7 +32,8 @@ pub fn address_apart(len: usize) -> *mut c_void {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let len = len.checked_next_multiple_of(crate::PAGE).unwrap_or(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-    let top = (address_apart as *const () as usize) & !(crate::PAGE - 1);
+    // Not the address of this function: the compiler may make copies of it, whose hints overlap.
+    let top = (&raw const TAKEN).addr() & !(crate::PAGE - 1);
     // A program at low addresses: the kernel chooses.
     let address = top.saturating_sub(APART.saturating_add(taken));
     std::ptr::with_exposed_provenance_mut(address)
