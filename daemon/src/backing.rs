@@ -2,6 +2,7 @@
 
 use crate::DaemonError;
 use crate::config::Disk;
+use crate::refusal::Refusal;
 use crate::tenant::Tenant;
 use disk::atropos::Utilization;
 use disk::calibrate::{Calibration, TIME};
@@ -13,8 +14,7 @@ use frames::allocator::CleaningRate;
 use protocol::contract_spec::ContractSpec;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, major, makedev, minor,
-    statx,
+    AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, makedev, statx,
 };
 use rustix::io::fcntl_dupfd_cloexec;
 use serde::{Deserialize, Serialize};
@@ -61,9 +61,9 @@ impl Backing {
     }
 
     /// Gives the disk's thread a tenant's swap file, as far as the file may be given out.
-    pub fn attach_file(&self, tenant: &Tenant) -> Result<(), String> {
+    pub fn attach_file(&self, tenant: &Tenant) -> Result<(), Refusal> {
         if let (Some(client), Some(file)) = (tenant.client, tenant.file) {
-            let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
+            let extents = self.swap.extents(file)?;
             let doorbell = tenant.share_doorbell()?;
             self.usd
                 .set_target(client, IoTarget::Swap(extents), doorbell);
@@ -208,37 +208,31 @@ pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError
 ///
 /// The file's own file system is asked nothing before it is known to be the disk's: one that
 /// is served by a program need not answer.
-pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, String> {
+pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, Refusal> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
-    let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS).map_err(|errno| errno.to_string())?;
+    let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS)?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
-        return Err("not a regular file: only regular files can be opened under a contract".into());
+        return Err(Refusal::NotRegular);
     }
-    let disk = fstat(swap.medium()).map_err(|errno| errno.to_string())?;
+    let disk = fstat(swap.medium())?;
     let device = match FileType::from_raw_mode(disk.st_mode) {
         FileType::BlockDevice => disk.st_rdev,
         _ => disk.st_dev,
     };
     let own = makedev(stat.stx_dev_major, stat.stx_dev_minor);
     if own != device {
-        return Err(format!(
-            "the file lies on device {}:{}, and the disk whose time is given out is {}:{}",
-            stat.stx_dev_major,
-            stat.stx_dev_minor,
-            major(device),
-            minor(device)
-        ));
+        return Err(Refusal::OtherDevice {
+            file: own,
+            disk: device,
+        });
     }
-    let flags = fcntl_getfl(fd).map_err(|errno| errno.to_string())?;
+    let flags = fcntl_getfl(fd)?;
     if flags.contains(OFlags::PATH) || flags.intersects(OFlags::WRONLY | OFlags::APPEND) {
-        return Err(
-            "the file has to be open for reading, or for both, and not for appending".into(),
-        );
+        return Err(Refusal::WrongMode);
     }
-    fcntl_setfl(fd, flags | OFlags::DIRECT)
-        .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
+    fcntl_setfl(fd, flags | OFlags::DIRECT).map_err(Refusal::NoDirectIo)?;
     Ok(IoTarget::File {
-        fd: fcntl_dupfd_cloexec(fd, 0).map_err(|errno| errno.to_string())?,
+        fd: fcntl_dupfd_cloexec(fd, 0)?,
         size: stat.stx_size,
         writable: flags.contains(OFlags::RDWR),
     })

@@ -8,8 +8,8 @@
 use crate::fd_reaper::FdReaper;
 use crate::peer::Peer;
 use crate::policy::PeerIdentity;
-use crate::user_limits::UserLimits;
-use crate::user_limits::is_trusted;
+use crate::refusal::Refusal;
+use crate::user_limits::{UserLimits, is_trusted};
 use crate::{CONNECTION, DaemonError, UNIDENTIFIED, call};
 use host::seqpacket;
 use host::seqpacket::UntrustedMessage;
@@ -201,7 +201,7 @@ impl Connections {
         let held = tenant_fds(&self.user_limits, person);
         let excess = self.over_fd_quota(peer.uid, held);
         if let Some(why) = excess.or_else(|| self.over_unidentified_quota(peer.uid)) {
-            if let Ok(bytes) = encode(&DaemonEvent::Refused(why)) {
+            if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
                 let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
             }
             return self.reaper.close(person, fd);
@@ -308,28 +308,21 @@ impl Connections {
 
     /// Why a user may have no more connections, contracts or channels, if so. `held` descriptors
     /// are those of the contracts of the user's person.
-    pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<String> {
+    pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<Refusal> {
         let person = self.user_limits.person(uid);
         let own = self.by_token.values().filter(|c| c.person == person);
         let (taken, most) = (FDS * own.count() + held, self.user_limits.max_fds());
-        (taken >= most && !is_trusted(uid)).then(|| {
-            format!(
-                "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and \
-                 channels may take: end some first"
-            )
-        })
+        let over = taken >= most && !is_trusted(uid);
+        over.then_some(Refusal::FdQuota { uid, taken, most })
     }
 
     /// Why a user may not connect, if so: too many connections have no contract.
-    fn over_unidentified_quota(&self, uid: u32) -> Option<String> {
+    fn over_unidentified_quota(&self, uid: u32) -> Option<Refusal> {
         let counts = |c: &&Connection| c.tenant.is_none() && !is_trusted(c.identity.uid);
         let there = self.by_token.values().filter(counts).count();
         let most = self.user_limits.max_unidentified_fds() / FDS;
-        (there >= most && !is_trusted(uid)).then(|| {
-            format!(
-                "{there} connections without a contract are open, and no more may be: try again"
-            )
-        })
+        let over = there >= most && !is_trusted(uid);
+        over.then_some(Refusal::UnidentifiedQuota(there))
     }
 }
 

@@ -4,6 +4,7 @@
 //! policy, and an invalid message ends the connection.
 
 use crate::contracts::Contracts;
+use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
 use crate::{Daemon, policy};
 use disk::atropos::ClientId;
@@ -63,7 +64,7 @@ impl Daemon {
                 resume_token,
                 channels,
             } => contracts.rejoin(token, resume_token, channels, message),
-            _ => self.connections().refuse(token, "ask for a contract first"),
+            _ => self.connections().refuse(token, Refusal::NoContract),
         }
     }
 
@@ -90,7 +91,7 @@ impl Daemon {
             Request::Answered { round } => contracts.frames.on_revocation_done(number, round),
             Request::Leave => contracts.leave(token, number),
             _ => {
-                let why = "this connection has a contract already";
+                let why = Refusal::HasContract;
                 self.connections().refuse(token, why);
             }
         }
@@ -101,10 +102,7 @@ impl Daemon {
             return;
         };
         let (Some(client), true) = (tenant.client, tenant.phase == TenantPhase::Admitted) else {
-            return self.connections().refuse(
-                token,
-                "the contract has no disk yet, or is being given back",
-            );
+            return self.connections().refuse(token, Refusal::NoChannels);
         };
         let uid = tenant.record.uid;
         let (over, channel) = (tenant.over_channel_quota(), tenant.free_channel());
@@ -178,10 +176,7 @@ impl Daemon {
         disk: Option<DiskChange>,
     ) {
         if !self.may_see(token, number) {
-            return self.connections().refuse(
-                token,
-                format_args!("there is no tenant {number} that this user may change"),
-            );
+            return self.connections().refuse(token, Refusal::NotYours(number));
         }
         let uid = self.connections().get(token).map(|c| c.identity.uid);
         let limits = &mut self.connections_mut().user_limits;
@@ -206,15 +201,13 @@ impl Daemon {
         number: TenantNumber,
         frames: Option<FrameSpec>,
         disk: Option<DiskChange>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let tenant = self
             .tenants()
             .get(number)
-            .ok_or_else(|| format!("there is no tenant {number}"))?;
+            .ok_or(Refusal::NoTenant(number))?;
         if tenant.phase != TenantPhase::Admitted {
-            return Err(format!(
-                "tenant {number} has not come in, or is ending: try again"
-            ));
+            return Err(Refusal::NotAdmitted(number));
         }
         let mut terms = tenant.record.terms;
         let (client, was) = (tenant.client, terms.disk);
@@ -239,10 +232,8 @@ impl Daemon {
             )?;
         }
         // All checks come before any change.
-        let text = |why: &dyn std::fmt::Display| why.to_string();
         if let Some(asked) = frames {
-            let may = self.contracts.frames.check_set_contract(number, asked);
-            may.map_err(|why| text(&why))?;
+            self.contracts.frames.check_set_contract(number, asked)?;
         }
         if let Some(disk) = disk {
             self.change_disk(number, client, was, disk)?;
@@ -257,14 +248,11 @@ impl Daemon {
         }
         allocator.set_cleaning(number, disk.cleaning_rate(&terms));
         if let Some(asked) = frames {
-            allocator
-                .set_contract(number, asked)
-                .map_err(|why| text(&why))?;
+            allocator.set_contract(number, asked)?;
             allocator.on_pressure(number);
         }
-        let persisted = self.contracts.persist_changed();
-        let persisted = persisted.and_then(|()| self.contracts.persist(number));
-        persisted.map_err(|why| why.to_string())
+        self.contracts.persist_changed()?;
+        Ok(self.contracts.persist(number)?)
     }
 
     /// Gives a tenant another share of the disk's time.
@@ -274,36 +262,28 @@ impl Daemon {
         client: Option<ClientId>,
         was: DiskSpec,
         disk: DiskSpec,
-    ) -> Result<(), String> {
-        disk.check().map_err(|why| why.to_string())?;
-        let client = client.ok_or("it has no disk yet")?;
+    ) -> Result<(), Refusal> {
+        disk.check()?;
+        let client = client.ok_or(Refusal::NoDisk)?;
         let owed = self.contracts.frames.stats(number).map_or(0, |v| v.owed);
         if owed > 0 && disk.share() < was.share() {
-            return Err(format!(
-                "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it \
-                 keep: ask again in a moment"
-            ));
+            return Err(Refusal::Revoking { number, owed, was });
         }
-        self.contracts
-            .disk
-            .usd
-            .change(client, disk.into())
-            .map_err(|why| why.to_string())
+        Ok(self.contracts.disk.usd.change(client, disk.into())?)
     }
 }
 
 /// A tenant's ledger has the size with which its program was started.
-fn check_growth(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), String> {
+fn check_growth(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), Refusal> {
     let quota = tenant.frames.as_ref().and_then(|f| f.quota.as_ref());
-    let most = quota
-        .ok_or("it has no frames: its contract is for the disk alone")?
-        .total();
+    let most = quota.ok_or(Refusal::NoFrames)?.total();
     if asked.x <= most {
         return Ok(());
     }
     let most = FrameSpec { g: most, x: most };
-    Err(format!(
-        "tenant {number} was started for {most} of frames at most, and cannot have {asked}: start it \
-         again with more"
-    ))
+    Err(Refusal::OverLedger {
+        number,
+        most,
+        asked,
+    })
 }

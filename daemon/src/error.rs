@@ -1,6 +1,7 @@
 //! Why the daemon does not run.
 
 use crate::config::ConfigError;
+use crate::refusal::Refusal;
 use disk::swapfs::{FileError, OpenError};
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub enum DaemonError {
         /// Its contract.
         terms: String,
         /// Why.
-        why: String,
+        why: Refusal,
     },
     /// The socket.
     #[error("cannot listen at {}: {why}", path.display())]

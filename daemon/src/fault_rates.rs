@@ -10,6 +10,7 @@
 //! eight times it at most.
 
 use crate::config::Faults;
+use crate::refusal::Refusal;
 use crate::tenants::Tenants;
 use protocol::{DaemonEvent, FaultGrant, FaultShare, TenantNumber};
 use rate::reservations::{ReservationTable, Task, TaskId};
@@ -87,11 +88,11 @@ impl FaultRates {
         task: Task,
         reservation: Option<(Duration, Duration)>,
         known: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         self.leave(number);
         let task = match known {
             true => self.table.restore(task),
-            false => self.table.admit(task).map_err(|why| why.to_string())?,
+            false => self.table.admit(task)?,
         };
         let entry = TenantRate {
             task,
@@ -203,9 +204,9 @@ impl FaultRates {
         weight: u32,
         reservation: Option<(Duration, Duration)>,
         known: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let reserved = reservation.map(|(runtime, period)| Reservation::new(runtime, period));
-        let reserved = reserved.transpose().map_err(|why| why.to_string())?;
+        let reserved = reserved.transpose()?;
         let pc = reserved.map_or(Capacity::ZERO, |reservation| reservation.pc());
         // Only a tenant that survives a restart of the daemon is known.
         let known = known && tenants.get(number).is_some_and(|tenant| tenant.rejoined);
@@ -301,7 +302,10 @@ mod tests {
         let mut rates = FaultRates::new(Faults::default());
         let whole = rates.table.total().0;
         rates.admit(1, task(whole / 2, 1), None, false).unwrap();
-        let why = rates.admit(2, task(whole / 2, 1), None, false).unwrap_err();
+        let why = rates
+            .admit(2, task(whole / 2, 1), None, false)
+            .unwrap_err()
+            .to_string();
         assert!(why.contains("can be reserved"), "{why}");
         // One that was there before is not refused, though nothing is left for floors.
         rates.admit(2, task(whole / 2, 1), None, true).unwrap();

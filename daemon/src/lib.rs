@@ -15,7 +15,7 @@
 //! | `Backing` | the swap filesystem, the disk's thread and model |
 //!
 //! A part holds the parts that it uses, and uses no part above it. `policy` and `config` say what
-//! there is to give out, and to whom; `persisted_tenants` and `scrub` are for what outlives the
+//! there is to give out, and to whom; `refusal` says why not; `persisted_tenants` and `scrub` are for what outlives the
 //! daemon; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
@@ -38,6 +38,7 @@ mod peer;
 mod persisted_tenants;
 pub mod policy;
 mod queries;
+mod refusal;
 mod scrub;
 mod signals;
 mod stall;

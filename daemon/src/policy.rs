@@ -10,6 +10,7 @@
 //! stays open over exec.
 
 use crate::peer::Peer;
+use crate::refusal::PolicyRefusal;
 use protocol::contract_spec::{ContractSpec, FrameSpec};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -128,39 +129,36 @@ impl Rule {
         Some(format!("disk is {share}: a share is between 0.0 and 1.0"))
     }
 
-    /// Why one who has `held` may not have these `terms` as well, if so.
-    fn refusal(&self, held: ContractTotals, terms: &ContractSpec) -> Option<String> {
+    /// Why a user whose contracts have `held` may not have these `terms` as well, if so.
+    fn refusal(&self, held: ContractTotals, terms: &ContractSpec) -> Option<PolicyRefusal> {
         let (asked, all) = (ContractTotals::default().with(terms), held.with(terms));
-        let beside =
-            |held: &dyn std::fmt::Display| format!("beside {held} of this user's contracts");
-        if let Some(most) = self
-            .frames
-            .filter(|most| asked.frames > 0 && all.frames > most.0)
+        if let Some(most) = self.frames
+            && asked.frames > 0
+            && all.frames > most.0
         {
-            return Some(format!(
-                "{} of frames are asked for {}, and a user may have {}",
-                Bytes(asked.frames),
-                beside(&Bytes(held.frames)),
-                most
-            ));
+            return Some(PolicyRefusal::Memory {
+                asked: Bytes(asked.frames),
+                what: "frames",
+                held: Bytes(held.frames),
+                most,
+            });
         }
         if let Some(most) = self.disk.filter(|most| all.disk > *most + ROUNDING) {
-            return Some(format!(
-                "{:.1} % of the disk's time is asked for {}, and a user may have {:.1} %",
-                asked.disk * 100.0,
-                beside(&format_args!("{:.1} %", held.disk * 100.0)),
-                most * 100.0
-            ));
+            return Some(PolicyRefusal::Disk {
+                asked: asked.disk * 100.0,
+                held: held.disk * 100.0,
+                most: most * 100.0,
+            });
         }
         let most = self
             .swap
             .filter(|most| asked.swap > 0 && all.swap > most.0)?;
-        Some(format!(
-            "{} of swap is asked for {}, and a user may have {}",
-            Bytes(asked.swap),
-            beside(&Bytes(held.swap)),
-            most
-        ))
+        Some(PolicyRefusal::Memory {
+            asked: Bytes(asked.swap),
+            what: "swap",
+            held: Bytes(held.swap),
+            most,
+        })
     }
 }
 
@@ -177,17 +175,16 @@ pub fn check(
     asker: &PeerIdentity,
     held: ContractTotals,
     terms: &ContractSpec,
-) -> Result<(), String> {
+) -> Result<(), PolicyRefusal> {
     if asker.uid == 0 || asker.uid == own {
         return Ok(());
     }
     match rules.iter().find(|rule| rule.fits(asker)) {
         Some(rule) => rule.refusal(held, terms).map_or(Ok(()), Err),
-        None => Err(format!(
-            "no rule of the system's configuration lets user {} (group {}) ask: its owner adds one, as in\n\
-             [[allow]]\nuid = {}\nframes = \"256M\"",
-            asker.uid, asker.gid, asker.uid
-        )),
+        None => Err(PolicyRefusal::NoRule {
+            uid: asker.uid,
+            gid: asker.gid,
+        }),
     }
 }
 
@@ -221,7 +218,9 @@ mod tests {
     fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
         assert!(check(&[], 5, &asker(0), ContractTotals::default(), &terms()).is_ok());
         assert!(check(&[], 5, &asker(5), ContractTotals::default(), &terms()).is_ok());
-        let why = check(&[], 5, &asker(6), ContractTotals::default(), &terms()).unwrap_err();
+        let why = check(&[], 5, &asker(6), ContractTotals::default(), &terms())
+            .unwrap_err()
+            .to_string();
         assert!(
             why.contains("user 6 (group 7)") && why.contains("[[allow]]"),
             "{why}"
@@ -253,7 +252,9 @@ mod tests {
             check(&[rule], 5, &asker(6), ContractTotals::default(), &terms())
         };
         assert!(rule(&|r| r.frames = Some(Bytes(128 << 20))).is_ok());
-        let why = rule(&|r| r.frames = Some(Bytes(127 << 20))).unwrap_err();
+        let why = rule(&|r| r.frames = Some(Bytes(127 << 20)))
+            .unwrap_err()
+            .to_string();
         assert!(
             why.contains("128MiB of frames") && why.contains("127MiB"),
             "{why}"
@@ -261,11 +262,13 @@ mod tests {
         assert!(
             rule(&|r| r.disk = Some(0.05))
                 .unwrap_err()
+                .to_string()
                 .contains("10.0 %")
         );
         assert!(
             rule(&|r| r.swap = Some(Bytes(1)))
                 .unwrap_err()
+                .to_string()
                 .contains("1GiB of swap")
         );
         assert!(rule(&|r| r.executable = Some("/bin/sh".into())).is_err());
@@ -286,7 +289,9 @@ mod tests {
         let one = ContractTotals::default().with(&terms());
         assert!(check(&rules, 5, &asker(6), one, &terms()).is_ok());
         let two = one.with(&terms());
-        let why = check(&rules, 5, &asker(6), two, &terms()).unwrap_err();
+        let why = check(&rules, 5, &asker(6), two, &terms())
+            .unwrap_err()
+            .to_string();
         assert!(
             why.contains("128MiB of frames") && why.contains("beside 256MiB"),
             "{why}"
@@ -297,7 +302,9 @@ mod tests {
                 disk: Some(disk),
                 ..rules[0].clone()
             };
-            check(&[rule], 5, &asker(6), two, &terms()).unwrap_err()
+            check(&[rule], 5, &asker(6), two, &terms())
+                .unwrap_err()
+                .to_string()
         });
         assert!(
             most[0].contains("of swap") && most[1].contains("20.0 %"),

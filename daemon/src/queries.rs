@@ -3,6 +3,7 @@
 //! Rule: a user sees the own contracts, an administrator all.
 
 use crate::connections::Connection;
+use crate::refusal::Refusal;
 use crate::{Daemon, policy};
 use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
 use rustix::fd::AsFd;
@@ -112,10 +113,7 @@ impl Daemon {
     /// Everything the scheduler did since event number `from`, as far as it remembers.
     fn trace(&mut self, token: u64, from: u64) {
         if !self.is_admin(token) {
-            return self.connections().refuse(
-                token,
-                "the trace shows all tenants' disk use: reading it needs a rule with admin = true",
-            );
+            return self.connections().refuse(token, Refusal::NotAdmin);
         }
         let seen = self.contracts.disk.usd.trace().since(from);
         let written = protocol::disk_trace::write(&seen);
@@ -125,9 +123,7 @@ impl Daemon {
                     .connections()
                     .send(token, &DaemonEvent::Trace, &[memory.as_fd()])
             }
-            Err(errno) => self
-                .connections()
-                .refuse(token, format_args!("no memory for the trace: {errno}")),
+            Err(errno) => self.connections().refuse(token, Refusal::NoTrace(errno)),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! One tenant as the daemon has it.
 
 use crate::persisted_tenants::TenantRecord;
+use crate::refusal::Refusal;
 use crate::tenant_cgroup::TenantCgroup;
 use disk::atropos::ClientId;
 use disk::swapfs::FileId;
 use disk::usd::ChannelId;
 use frames::LimitControl;
 use frames::allocator::Placement;
-use iochannel::Doorbell;
+use iochannel::{ChannelError, Doorbell};
 use protocol::{ChannelNumber, ResumeToken};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -81,9 +82,9 @@ pub struct Tenant {
 
 impl Tenant {
     /// Why it may have no more channels, if so.
-    pub fn over_channel_quota(&self) -> Option<String> {
+    pub fn over_channel_quota(&self) -> Option<Refusal> {
         let over = self.channels.len() >= MAX_CHANNELS;
-        over.then(|| format!("{MAX_CHANNELS} channels are open: close some first"))
+        over.then_some(Refusal::ChannelQuota(MAX_CHANNELS))
     }
 
     /// A number that no channel has.
@@ -97,9 +98,8 @@ impl Tenant {
     }
 
     /// Its doorbell, for the disk's thread.
-    pub fn share_doorbell(&self) -> Result<Doorbell, String> {
-        let shared = self.doorbell.share().and_then(Doorbell::attach);
-        shared.map_err(|why| why.to_string())
+    pub fn share_doorbell(&self) -> Result<Doorbell, ChannelError> {
+        self.doorbell.share().and_then(Doorbell::attach)
     }
 
     /// Returns true if it may have owned frames: until it has attached its ledger it has none. A

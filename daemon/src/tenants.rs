@@ -4,6 +4,7 @@ use crate::PRESSURE;
 use crate::connections::Connections;
 use crate::jobs::{JobResult, JobRunner};
 use crate::policy::ContractTotals;
+use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
 use crate::user_limits::UserLimits;
 use disk::usd::ChannelId;
@@ -105,11 +106,11 @@ impl Tenants {
 
     /// Polls the bell that a tenant rings at its limit of frames. The bell is never read: each ring
     /// is an edge, and a tenant cannot make a read block.
-    pub fn watch_pressure(&self, bell: &OwnedFd, number: TenantNumber) -> Result<(), String> {
+    pub fn watch_pressure(&self, bell: &OwnedFd, number: TenantNumber) -> Result<(), Refusal> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         self.connections
             .watch(bell, PRESSURE | u64::from(number), flags)
-            .map_err(|errno| format!("one more tenant cannot be watched: {errno}"))
+            .map_err(Refusal::NoWatch)
     }
 
     /// Accepts connections.
@@ -120,7 +121,7 @@ impl Tenants {
     }
 
     /// Why a user may have no more connections, contracts or channels, if so.
-    pub fn over_fd_quota(&self, uid: u32) -> Option<String> {
+    pub fn over_fd_quota(&self, uid: u32) -> Option<Refusal> {
         let limits = &self.connections.user_limits;
         let held = fds_of(&self.by_number, limits, limits.person(uid));
         self.connections.over_fd_quota(uid, held)

@@ -11,6 +11,7 @@
 //! than a quarter of its descriptors, changes contracts faster than [`CHANGE_RATE`], or sends queries
 //! faster than [`QUERY_RATE`]. All connections without a contract have half of the descriptors.
 
+use crate::refusal::Refusal;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -104,25 +105,23 @@ impl UserLimits {
     }
 
     /// Counts a change of a contract, or returns why the user may make none now.
-    pub fn over_change_rate(&mut self, uid: u32) -> Option<String> {
+    pub fn over_change_rate(&mut self, uid: u32) -> Option<Refusal> {
         let may = is_trusted(uid) || {
             let person = self.person(uid);
             self.changes.take(person)
         };
-        (!may).then(|| {
-            format!("user {uid} asks for more than {CHANGE_RATE} changes a second: wait a little")
-        })
+        let rate = CHANGE_RATE;
+        (!may).then_some(Refusal::ChangeRate { uid, rate })
     }
 
     /// Counts a query, or returns why the user may send none now.
-    pub fn over_query_rate(&mut self, uid: u32) -> Option<String> {
+    pub fn over_query_rate(&mut self, uid: u32) -> Option<Refusal> {
         let may = is_trusted(uid) || {
             let person = self.person(uid);
             self.queries.take(person)
         };
-        (!may).then(|| {
-            format!("user {uid} asks for more than {QUERY_RATE} lists a second: wait a little")
-        })
+        let rate = QUERY_RATE;
+        (!may).then_some(Refusal::QueryRate { uid, rate })
     }
 }
 

@@ -24,7 +24,9 @@ use crate::fault_context::FaultContext;
 use crate::fault_outcome::FillOutcome;
 use crate::page::{PageState, State};
 use crate::page_in::Activation;
+use crate::throttle::FaultSample;
 use frames::Frame;
+use rate::FaultClass;
 use std::sync::OnceLock;
 use store::ReadPage;
 use translation::{Reservation, Wake};
@@ -129,8 +131,31 @@ impl HugeBuffers {
 }
 
 impl Activation<'_> {
+    /// As [`Activation::fill_huge`], if the period has room for all its pages: each counts as
+    /// a fault. Otherwise the unit is split.
+    pub(crate) fn fill_huge_if_limits_allow(&mut self) -> Option<FillOutcome> {
+        let pager = self.pager;
+        let rest = HUGE_RANGE_PAGES as u32 - 1;
+        let throttle = &pager.faults.throttle;
+        let (granted, when) = throttle.grant(self.fault.task, rest);
+        let outcome = match granted == rest {
+            true => self.fill_huge(),
+            false => None,
+        };
+        match outcome {
+            Some(FillOutcome::Success) => {
+                self.fault.handled = FaultSample {
+                    class: FaultClass::ZeroFill,
+                    pages: HUGE_RANGE_PAGES as u32,
+                }
+            }
+            _ => throttle.refund(self.fault.task, when, granted),
+        }
+        outcome
+    }
+
     /// Fills the whole unit of the fault with a huge frame. None if it is to be split.
-    pub(crate) fn fill_huge(&mut self) -> Option<FillOutcome> {
+    fn fill_huge(&mut self) -> Option<FillOutcome> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;

@@ -17,7 +17,7 @@ use frames::Frame;
 use rate::FaultClass;
 use store::{ReadPage, StoreError, Submitted};
 use translation::{MapError, Wake};
-use wired::{HUGE_RANGE_PAGES, PAGE, clock};
+use wired::{PAGE, clock};
 
 /// One fault on one page, as its stretch driver sees it (Nemesis, section 6.6).
 pub struct Activation<'a> {
@@ -130,29 +130,6 @@ impl Activation<'_> {
     fn leave_to_kernel(&self) -> FillOutcome {
         let _ = self.pager.mm.userfault().wake(self.address(), PAGE);
         FillOutcome::Success
-    }
-
-    /// As [`Activation::fill_huge`], if the period has room for all its pages: each counts as
-    /// a fault. Otherwise the unit is split.
-    fn fill_huge_if_limits_allow(&mut self) -> Option<FillOutcome> {
-        let pager = self.pager;
-        let rest = HUGE_RANGE_PAGES as u32 - 1;
-        let throttle = &pager.faults.throttle;
-        let (granted, when) = throttle.grant(self.fault.task, rest);
-        let outcome = match granted == rest {
-            true => self.fill_huge(),
-            false => None,
-        };
-        match outcome {
-            Some(FillOutcome::Success) => {
-                self.fault.handled = FaultSample {
-                    class: FaultClass::ZeroFill,
-                    pages: HUGE_RANGE_PAGES as u32,
-                }
-            }
-            _ => throttle.refund(self.fault.task, when, granted),
-        }
-        outcome
     }
 
     /// Fills an empty page with what `read` writes to the given buffer: for drivers with a

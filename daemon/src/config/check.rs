@@ -5,20 +5,8 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 impl Config {
-    /// The first value that cannot be.
-    pub(super) fn nonsense(&self) -> Option<InvalidValue> {
-        let Self { memory, disk, .. } = self;
-        if !(0.01..=1.0).contains(&disk.capacity) {
-            let asked = disk.capacity;
-            let why = format!(
-                "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
-            );
-            return Some(("disk.capacity".into(), why));
-        }
-        if disk.depth == Some(0) {
-            let why = "disk.depth is 0: at least one request at a time must be possible";
-            return Some(("disk.depth".into(), why.into()));
-        }
+    /// The first value of the fault rate that cannot be.
+    fn faults_nonsense(&self) -> Option<InvalidValue> {
         let faults = self.faults;
         if rate::Utilization::new(faults.cpu_share).is_none() {
             let why = format!(
@@ -35,6 +23,38 @@ impl Config {
             );
             return Some(("faults.initial_cost".into(), why));
         }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let there = faults.period.0.mul_f64(faults.cpu_share) * processors as u32;
+        let floor = faults.initial_cost.0 * rate::reservations::FAULT_FLOOR;
+        if floor > there {
+            let why = format!(
+                "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
+                 processors are {there:?} of each {}: give a longer period, a smaller initial_cost or more of the processors",
+                rate::reservations::FAULT_FLOOR,
+                faults.initial_cost,
+                faults.cpu_share,
+                faults.period
+            );
+            return Some(("faults.initial_cost".into(), why));
+        }
+        None
+    }
+
+    /// The first value that cannot be.
+    pub(super) fn nonsense(&self) -> Option<InvalidValue> {
+        let Self { memory, disk, .. } = self;
+        if !(0.01..=1.0).contains(&disk.capacity) {
+            let asked = disk.capacity;
+            let why = format!(
+                "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
+            );
+            return Some(("disk.capacity".into(), why));
+        }
+        if disk.depth == Some(0) {
+            let why = "disk.depth is 0: at least one request at a time must be possible";
+            return Some(("disk.depth".into(), why.into()));
+        }
+        let faults = self.faults;
         let limits = [
             ("faults.period", faults.period, 1, 10_000),
             (
@@ -64,19 +84,8 @@ impl Config {
             let why = format!("memory.frames is {asked}: less than the 1MiB of one small contract");
             return Some(("memory.frames".into(), why));
         }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let there = faults.period.0.mul_f64(faults.cpu_share) * processors as u32;
-        let floor = faults.initial_cost.0 * rate::reservations::FAULT_FLOOR;
-        if floor > there {
-            let why = format!(
-                "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
-                 processors are {there:?} of each {}: give a longer period, a smaller initial_cost or more of the processors",
-                rate::reservations::FAULT_FLOOR,
-                faults.initial_cost,
-                faults.cpu_share,
-                faults.period
-            );
-            return Some(("faults.initial_cost".into(), why));
+        if let Some(found) = self.faults_nonsense() {
+            return Some(found);
         }
         self.allow.iter().enumerate().find_map(|(at, rule)| {
             let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);

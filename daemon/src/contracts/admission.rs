@@ -6,9 +6,12 @@
 
 use super::Contracts;
 use crate::persisted_tenants::{self, TenantRecord};
+use crate::refusal::Refusal;
 use crate::scrub::ScrubDone;
 use crate::tenant::{Tenant, TenantFrames, TenantPhase};
 use crate::{machine, policy};
+use disk::atropos::ClientId;
+use disk::swapfs::{FileId, FileName};
 use frames::LimitControl;
 use frames::allocator::{Placement, Request};
 use iochannel::Doorbell;
@@ -58,14 +61,18 @@ impl Contracts {
 
     /// An earlier daemon admitted this tenant and ended before it could reply: the contract
     /// exists, and the reply is sent now.
-    fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
-        let connection = self.frames.connections().get(token).ok_or("it has gone")?;
+    fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), Refusal> {
+        let connection = self
+            .frames
+            .connections()
+            .get(token)
+            .ok_or(Refusal::Disconnected)?;
         let (pid, start) = (connection.peer.pid, connection.peer.start());
         let asks = |t: &Tenant| t.record.process() == Some(pid) && Some(t.record.start) == start;
         let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
         let there = self.frames.tenants.get(number);
         if !there.is_some_and(|tenant| waits(tenant) && asks(tenant)) {
-            return Err("there is a contract by this resume token already".into());
+            return Err(Refusal::TokenInUse);
         }
         let pressure_bell = self.new_pressure_bell(number)?;
         self.frames
@@ -91,8 +98,7 @@ impl Contracts {
         name: &str,
         terms: ContractSpec,
         place: Option<FramePlacement>,
-    ) -> Result<(), String> {
-        let text = |why: &dyn std::fmt::Display| why.to_string();
+    ) -> Result<(), Refusal> {
         let number = self.frames.tenants.next_number();
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
         self.check_new_tenant(&tenant, &terms)?;
@@ -102,41 +108,19 @@ impl Contracts {
             k: terms.frames.g,
             placement,
         };
-        machine::topology().check(first).map_err(|why| text(&why))?;
+        machine::topology().check(first)?;
         let pressure_bell = self.new_pressure_bell(number)?;
         let cleaning = self.disk.cleaning_rate(&terms);
-        self.frames
-            .admit(number, terms.frames, cleaning)
-            .map_err(|why| text(&why))?;
+        self.frames.admit(number, terms.frames, cleaning)?;
         let name = persisted_tenants::file_name(&tenant.resume_token);
-        let admitted = self
-            .disk
-            .usd
-            .admit(terms.disk.into())
-            .map_err(|why| text(&why))
-            .and_then(|client| {
-                let made = self
-                    .disk
-                    .swap
-                    .create(name, terms.swap, &tenant.record.encode());
-                made.map(|file| (client, file)).map_err(|why| {
-                    self.disk.usd.remove(client);
-                    text(&why)
-                })
-            });
-        let (client, file) = match admitted {
-            Ok(admitted) => admitted,
-            Err(why) => {
-                self.frames.on_tenant_gone(number);
-                return Err(why);
-            }
-        };
+        let admitted = self.open_disk(name, &tenant);
+        let (client, file) = admitted.inspect_err(|_| self.frames.on_tenant_gone(number))?;
         let pid = self
             .frames
             .connections()
             .get(token)
             .map(|c| c.peer.pid)
-            .ok_or("it has gone")?;
+            .ok_or(Refusal::Disconnected)?;
         tenant.client = Some(client);
         tenant.file = Some(file);
         tenant.frames = Some(TenantFrames {
@@ -152,28 +136,40 @@ impl Contracts {
         Ok(())
     }
 
+    /// Gives a new tenant disk time and a swap file.
+    fn open_disk(
+        &mut self,
+        name: FileName,
+        tenant: &Tenant,
+    ) -> Result<(ClientId, FileId), Refusal> {
+        let terms = tenant.record.terms;
+        let client = self.disk.usd.admit(terms.disk.into())?;
+        let record = tenant.record.encode();
+        match self.disk.swap.create(name, terms.swap, &record) {
+            Ok(file) => Ok((client, file)),
+            Err(why) => {
+                self.disk.usd.remove(client);
+                Err(why.into())
+            }
+        }
+    }
+
     /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
-    fn check_new_tenant(&self, tenant: &Tenant, terms: &ContractSpec) -> Result<(), String> {
+    fn check_new_tenant(&self, tenant: &Tenant, terms: &ContractSpec) -> Result<(), Refusal> {
         // Its previous cgroup is still being torn down; joining now would be undone.
         let leaves = |t: &Tenant| {
             let group = t.frames.as_ref().map(|frames| &frames.group);
             t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenant.record))
         };
         if self.frames.tenants.iter().any(|(_, tenant)| leaves(tenant)) {
-            return Err(
-                "the contract it had is still being given back: ask again in a moment".into(),
-            );
+            return Err(Refusal::StillLeaving);
         }
         // A tree of processes requests more on its own account.
         let least = MIN_PROGRAM_FRAMES;
         if terms.frames.g < least {
-            return Err(format!(
-                "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
-                FrameSpec {
-                    g: terms.frames.g,
-                    x: terms.frames.g
-                }
-            ));
+            let (g, x) = (terms.frames.g, terms.frames.g);
+            let asked = FrameSpec { g, x };
+            return Err(Refusal::TooFewFrames { asked, least });
         }
         Ok(())
     }
@@ -185,19 +181,23 @@ impl Contracts {
         resume_token: ResumeToken,
         name: &str,
         terms: ContractSpec,
-    ) -> Result<Tenant, String> {
-        let connection = self.frames.connections().get(token).ok_or("it has gone")?;
+    ) -> Result<Tenant, Refusal> {
+        let connection = self
+            .frames
+            .connections()
+            .get(token)
+            .ok_or(Refusal::Disconnected)?;
         let own = rustix::process::getuid().as_raw();
         let held = self
             .frames
             .tenants
             .contract_totals(connection.identity.uid, None);
         policy::check(&self.config.allow, own, &connection.identity, held, &terms)?;
-        terms.disk.check().map_err(|why| why.to_string())?;
+        terms.disk.check()?;
         let (pid, uid) = (connection.peer.pid, connection.identity.uid);
         // Guard against pid reuse: a peer that passed its socket on and exited must not be
         // mistaken for the process that now has its pid.
-        let start = connection.peer.start().ok_or("the process has ended")?;
+        let start = connection.peer.start().ok_or(Refusal::ProcessEnded)?;
         let excess = self.frames.tenants.over_fd_quota(uid);
         let limits = &mut self.frames.tenants.connections.user_limits;
         if let Some(why) = excess.or_else(|| limits.over_change_rate(uid)) {
@@ -213,7 +213,7 @@ impl Contracts {
             frames: None,
             file: None,
             client: None,
-            doorbell: Doorbell::new().map_err(|why| why.to_string())?,
+            doorbell: Doorbell::new()?,
             resident: 0,
             channels: BTreeMap::new(),
             next_channel: 0,
@@ -221,9 +221,8 @@ impl Contracts {
     }
 
     /// The bell that a new tenant rings at its limit of frames, polled.
-    fn new_pressure_bell(&self, number: TenantNumber) -> Result<OwnedFd, String> {
-        let pressure_bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|why| why.to_string())?;
+    fn new_pressure_bell(&self, number: TenantNumber) -> Result<OwnedFd, Refusal> {
+        let pressure_bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.frames.tenants.watch_pressure(&pressure_bell, number)?;
         Ok(pressure_bell)
     }
@@ -236,7 +235,7 @@ impl Contracts {
         match self.disk.swap.scrub(file) {
             Ok(Some(scrub)) => self.scrubber.scrub(number, scrub),
             Ok(None) => self.admit(number),
-            Err(why) => self.abandon(number, &why.to_string()),
+            Err(why) => self.abandon(number, &why.into()),
         }
     }
 
@@ -250,12 +249,10 @@ impl Contracts {
         {
             return;
         }
-        let result = scrubbed.result.map_err(|why| why.to_string());
-        let result = result.and_then(|()| {
-            self.disk
-                .swap
-                .complete_scrub(scrubbed.scrub)
-                .map_err(|why| why.to_string())
+        let completed = scrubbed.result.map_err(Refusal::from);
+        let result = completed.and_then(|()| {
+            let complete = self.disk.swap.complete_scrub(scrubbed.scrub);
+            Ok(complete?)
         });
         match result {
             Ok(()) => self.admit(number),
@@ -299,7 +296,7 @@ impl Contracts {
     }
 
     /// A new tenant cannot be admitted after all.
-    fn abandon(&mut self, number: TenantNumber, why: &str) {
+    fn abandon(&mut self, number: TenantNumber, why: &Refusal) {
         if let Some(token) = self.frames.tenants.get(number).and_then(|t| t.connection) {
             self.frames.connections().refuse(token, why);
             self.frames.tenants.connections.set_tenant(token, None);
@@ -317,7 +314,7 @@ impl Contracts {
             return self
                 .frames
                 .connections()
-                .refuse(token, "the ledger's descriptor did not come along");
+                .refuse(token, Refusal::NoDescriptor("the ledger's descriptor"));
         };
         let quota = match LimitControl::attach(fd) {
             Ok(quota) => quota,
@@ -337,7 +334,7 @@ impl Contracts {
                 return self
                     .frames
                     .connections()
-                    .refuse(token, "a ledger is shown once, after admission");
+                    .refuse(token, Refusal::LedgerTwice);
             }
         }
         self.frames
@@ -366,9 +363,8 @@ impl Contracts {
         name: &str,
         disk: DiskSpec,
         fd: Option<&OwnedFd>,
-    ) -> Result<(), String> {
-        let text = |why: &dyn std::fmt::Display| why.to_string();
-        let fd = fd.ok_or("the file's descriptor did not come along")?;
+    ) -> Result<(), Refusal> {
+        let fd = fd.ok_or(Refusal::NoDescriptor("the file's descriptor"))?;
         let frames = FrameSpec { g: 0, x: 0 };
         let terms = ContractSpec {
             frames,
@@ -377,10 +373,10 @@ impl Contracts {
         };
         let number = self.frames.tenants.next_number();
         // Not used to resume: file clients request anew after a restart.
-        let resume_token = ResumeToken::draw().map_err(|why| text(&why))?;
+        let resume_token = ResumeToken::draw()?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
-        let client = self.disk.usd.admit(disk.into()).map_err(|why| text(&why))?;
+        let client = self.disk.usd.admit(disk.into())?;
         let doorbell = tenant.share_doorbell()?;
         self.disk.usd.set_target(client, backing, doorbell);
         tenant.client = Some(client);

@@ -18,10 +18,10 @@
 use super::Contracts;
 use crate::frame_control::{PAGER_RESERVE, UNPAGED_ALLOWANCE};
 use crate::jobs::JobResult;
+use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
 use frames::LimitControl;
 use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
-use wired::Bytes;
 use wired::PAGE;
 
 impl Contracts {
@@ -35,7 +35,7 @@ impl Contracts {
             return self
                 .frames
                 .connections()
-                .refuse(token, "the contract is being given back, or not there yet");
+                .refuse(token, Refusal::CannotLeave);
         }
         // An exact count takes a thread, and a walk through the tenant's memory.
         if let Some(why) = self
@@ -141,10 +141,11 @@ impl Contracts {
         }
     }
 
-    fn refuse_leave(&self, number: TenantNumber, why: &str) {
-        self.frames
-            .tenants
-            .send(number, &DaemonEvent::LeaveRefused(cut(why, TEXT)));
+    fn refuse_leave(&self, number: TenantNumber, why: &Refusal) {
+        self.frames.tenants.send(
+            number,
+            &DaemonEvent::LeaveRefused(cut(&why.to_string(), TEXT)),
+        );
     }
 
     /// A tenant has left: its connection is as it was before the request.
@@ -229,20 +230,18 @@ impl Contracts {
 }
 
 /// Lowers the limit of a tenant that owns no frame to zero.
-fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), String> {
+fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), Refusal> {
     let Some(frames) = &mut tenant.frames else {
         return Ok(());
     };
     let owned = frames.quota.as_ref().map_or(0, LimitControl::committed);
     let most = u64::from(UNPAGED_ALLOWANCE) * PAGE as u64;
     if owned > 0 || resident > most {
-        return Err(format!(
-            "{} of frames are owned, and {} of memory are resident beside the pagers' own, of which {} may be: give \
-             back or unmap the rest, then leave",
-            Bytes(u64::from(owned) * PAGE as u64),
-            Bytes(resident),
-            Bytes(most)
-        ));
+        return Err(Refusal::FramesOwned {
+            owned: u64::from(owned) * PAGE as u64,
+            resident,
+            most,
+        });
     }
     if let Some(quota) = &mut frames.quota {
         let limit = quota.limit();
@@ -250,7 +249,7 @@ fn take_all(tenant: &mut Tenant, resident: u64) -> Result<(), String> {
             // The tenant took frames at this moment: its limit is restored.
             let taken = limit - quota.limit();
             quota.raise(taken);
-            return Err("frames are being used: end that, then leave".into());
+            return Err(Refusal::FramesInUse);
         }
     }
     Ok(())

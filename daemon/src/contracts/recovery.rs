@@ -8,6 +8,7 @@
 use super::Contracts;
 use crate::DaemonError;
 use crate::persisted_tenants::{self, TenantRecord};
+use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantFrames, TenantPhase};
 use disk::swapfs::{FileError, FileId, SwapFs};
 use frames::LimitControl;
@@ -70,7 +71,7 @@ impl Contracts {
         let number = record.number;
         let terms = record.terms;
         let (tenant, pid) = (format!("tenant {number} ({})", record.name), record.pid);
-        let fail = |why: String| DaemonError::Promised {
+        let fail = |why: Refusal| DaemonError::Promised {
             tenant: tenant.clone(),
             pid,
             terms: terms.to_string(),
@@ -82,12 +83,12 @@ impl Contracts {
         let cleaning = self.disk.cleaning_rate(&terms);
         self.frames
             .readmit(number, terms.frames, 0, cleaning)
-            .map_err(|why| fail(why.to_string()))?;
+            .map_err(|why| fail(why.into()))?;
         let client = self
             .disk
             .usd
             .admit(terms.disk.into())
-            .map_err(|why| fail(why.to_string()))?;
+            .map_err(|why| fail(why.into()))?;
         let group = self.groups.take_in(leader, record.start, number);
         let tenant = Tenant {
             record,
@@ -106,7 +107,7 @@ impl Contracts {
             }),
             file: Some(file),
             client: Some(client),
-            doorbell: Doorbell::new().map_err(|why| fail(why.to_string()))?,
+            doorbell: Doorbell::new().map_err(|why| fail(why.into()))?,
             resident: 0,
             channels: BTreeMap::new(),
             next_channel: 0,
@@ -143,10 +144,10 @@ impl Contracts {
             (tenant.resume_token == resume_token && waits).then_some(number)
         };
         let Some(number) = self.frames.tenants.iter().find_map(own) else {
-            return self.frames.connections().refuse(
-                token,
-                "no tenant with this resume_token is waited for: it came back too late, or was here already",
-            );
+            return self
+                .frames
+                .connections()
+                .refuse(token, Refusal::UnknownToken);
         };
         if let Err(why) = self.try_rejoin(token, number, message) {
             tracing::warn!("tenant {number} is not taken back: {why}");
@@ -161,18 +162,18 @@ impl Contracts {
         token: u64,
         number: TenantNumber,
         message: &Received,
-    ) -> Result<(), String> {
-        let lack = || "descriptors did not come along: raise `ulimit -n`".to_owned();
+    ) -> Result<(), Refusal> {
+        let lack = || Refusal::NoDescriptor("descriptors");
         let [doorbell, pressure_bell, ledger, ..] = &message.fds;
         let bell = |fd: &Option<OwnedFd>| {
             let fd = fd.as_ref().ok_or_else(lack)?;
-            Doorbell::attach(fd).map_err(|why| why.to_string())
+            Doorbell::attach(fd).map_err(Refusal::from)
         };
         let doorbell = bell(doorbell)?;
         // Polling any other kind of file would call into the program that serves it.
         let pressure_bell: OwnedFd = bell(pressure_bell)?.into();
         let quota = ledger.as_ref().map(LimitControl::attach).transpose();
-        let mut quota = quota.map_err(|why| why.to_string())?;
+        let mut quota = quota?;
         self.frames.tenants.watch_pressure(&pressure_bell, number)?;
         let tenant = self.frames.tenants.get(number).ok_or_else(lack)?;
         let terms = tenant.record.terms;
@@ -193,9 +194,7 @@ impl Contracts {
             quota.set_limit(n);
         }
         let cleaning = self.disk.cleaning_rate(&terms);
-        self.frames
-            .readmit(number, terms.frames, n, cleaning)
-            .map_err(|why| why.to_string())?;
+        self.frames.readmit(number, terms.frames, n, cleaning)?;
         self.frames
             .tenants
             .connections
@@ -243,11 +242,11 @@ impl Contracts {
 
     /// A contract that an earlier daemon had announced to lower is lowered after the notice, which
     /// begins anew: how much of it was left is not persisted.
-    fn announce_reduction(&mut self, number: TenantNumber) -> Result<(), String> {
+    fn announce_reduction(&mut self, number: TenantNumber) -> Result<(), Refusal> {
         let later = self.frames.tenants.get(number).and_then(|t| t.record.later);
         if let Some(later) = later {
             let lowered = self.frames.set_contract(number, later);
-            lowered.map_err(|why| why.to_string())?;
+            lowered?;
         }
         Ok(())
     }
@@ -265,7 +264,7 @@ impl Contracts {
             return self
                 .frames
                 .connections()
-                .refuse(token, "a channel's descriptors did not come along");
+                .refuse(token, Refusal::NoDescriptor("a channel's descriptors"));
         };
         let server = match ChannelServer::attach(memory, bell) {
             Ok(server) => server,

@@ -1,0 +1,252 @@
+//! Why the daemon refuses a request.
+//!
+//! A message says what was asked, what there is, and what to do.
+
+use disk::atropos::AdmissionError;
+use disk::swapfs::{FileError, ScrubError};
+use frames::LimitControlError;
+use frames::allocator::AllocatorError;
+use iochannel::ChannelError;
+use protocol::TenantNumber;
+use protocol::contract_spec::{DiskSpec, FrameSpec, SpecError};
+use rate::OverCommitted;
+use rustix::fs::{major, minor};
+use rustix::io::Errno;
+use wired::Bytes;
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// By the policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyRefusal),
+    /// By the frames allocator.
+    #[error(transparent)]
+    Frames(#[from] AllocatorError),
+    /// By the disk's scheduler.
+    #[error(transparent)]
+    Disk(#[from] AdmissionError),
+    /// By the swap filesystem.
+    #[error(transparent)]
+    Swap(#[from] FileError),
+    /// The swap file cannot be scrubbed.
+    #[error(transparent)]
+    Scrub(#[from] ScrubError),
+    /// By the table of reservations.
+    #[error(transparent)]
+    Reservation(#[from] OverCommitted),
+    /// A reservation that none can have.
+    #[error(transparent)]
+    InvalidReservation(#[from] rate::units::InvalidReservation),
+    /// Terms that no contract can have.
+    #[error(transparent)]
+    Terms(#[from] SpecError),
+    /// Not an IO channel's memory or bell.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// Not a ledger.
+    #[error(transparent)]
+    Ledger(#[from] LimitControlError),
+    /// By the kernel.
+    #[error(transparent)]
+    Kernel(#[from] Errno),
+    /// The connection has ended.
+    #[error("it has gone")]
+    Disconnected,
+    /// The process has ended.
+    #[error("the process has ended")]
+    ProcessEnded,
+    /// No contract yet.
+    #[error("ask for a contract first")]
+    NoContract,
+    /// One contract a connection.
+    #[error("this connection has a contract already")]
+    HasContract,
+    /// The token is another tenant's.
+    #[error("there is a contract by this resume token already")]
+    TokenInUse,
+    /// No tenant waits for this token.
+    #[error(
+        "no tenant with this resume token is waited for: it came back too late, or was here already"
+    )]
+    UnknownToken,
+    /// The last contract of the same processes is not released yet.
+    #[error("the contract it had is still being given back: ask again in a moment")]
+    StillLeaving,
+    /// Fewer frames than a program needs.
+    #[error(
+        "{asked} of guaranteed frames are fewer than the {least} frames one program needs: ask for more"
+    )]
+    TooFewFrames {
+        /// The guarantee asked for.
+        asked: FrameSpec,
+        /// Frames that a program needs.
+        least: u32,
+    },
+    /// No such tenant.
+    #[error("there is no tenant {0}")]
+    NoTenant(TenantNumber),
+    /// No such tenant that this user may change.
+    #[error("there is no tenant {0} that this user may change")]
+    NotYours(TenantNumber),
+    /// The tenant is not admitted yet, or is ending.
+    #[error("tenant {0} has not come in, or is ending: try again")]
+    NotAdmitted(TenantNumber),
+    /// The contract is for the disk alone.
+    #[error("it has no frames: its contract is for the disk alone")]
+    NoFrames,
+    /// More than the ledger has room for.
+    #[error(
+        "tenant {number} was started for {most} of frames at most, and cannot have {asked}: start it again with more"
+    )]
+    OverLedger {
+        /// The tenant.
+        number: TenantNumber,
+        /// The ledger's size.
+        most: FrameSpec,
+        /// The contract asked for.
+        asked: FrameSpec,
+    },
+    /// The contract has no disk.
+    #[error("it has no disk yet")]
+    NoDisk,
+    /// The contract has no disk, or is being released.
+    #[error("the contract has no disk yet, or is being given back")]
+    NoChannels,
+    /// The contract is being released, or not admitted.
+    #[error("the contract is being given back, or not there yet")]
+    CannotLeave,
+    /// Less disk time while frames are revoked by a deadline that it lets the tenant keep.
+    #[error(
+        "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it keep: ask again in a moment"
+    )]
+    Revoking {
+        /// The tenant.
+        number: TenantNumber,
+        /// Frames that it owes.
+        owed: u32,
+        /// Its share of the disk.
+        was: DiskSpec,
+    },
+    /// Frames are owned by a tenant that wants to leave.
+    #[error("{} of frames are owned, and {} of memory are resident beside the pagers' own, of which {} may be: give back or unmap the rest, then leave", Bytes(*owned), Bytes(*resident), Bytes(*most))]
+    FramesOwned {
+        /// Bytes of frames.
+        owned: u64,
+        /// Bytes resident.
+        resident: u64,
+        /// Bytes that may be resident.
+        most: u64,
+    },
+    /// Frames were taken by a tenant that wants to leave.
+    #[error("frames are being used: end that, then leave")]
+    FramesInUse,
+    /// A ledger that comes twice or early.
+    #[error("a ledger is shown once, after admission")]
+    LedgerTwice,
+    /// Descriptors that were lost on the way.
+    #[error("{0} did not come along: raise `ulimit -n`")]
+    NoDescriptor(&'static str),
+    /// A user's descriptors.
+    #[error(
+        "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and channels may take: end some first"
+    )]
+    FdQuota {
+        /// The user.
+        uid: u32,
+        /// Descriptors of the user's person.
+        taken: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// Connections without a contract.
+    #[error("{0} connections without a contract are open, and no more may be: try again")]
+    UnidentifiedQuota(usize),
+    /// A tenant's channels.
+    #[error("{0} channels are open: close some first")]
+    ChannelQuota(usize),
+    /// A user's queries.
+    #[error("user {uid} asks for more than {rate} lists a second: wait a little")]
+    QueryRate {
+        /// The user.
+        uid: u32,
+        /// Queries a second.
+        rate: f64,
+    },
+    /// A user's changes.
+    #[error("user {uid} asks for more than {rate} changes a second: wait a little")]
+    ChangeRate {
+        /// The user.
+        uid: u32,
+        /// Changes a second.
+        rate: f64,
+    },
+    /// One more bell cannot be polled.
+    #[error("one more tenant cannot be watched: {0}")]
+    NoWatch(Errno),
+    /// The trace shows all tenants.
+    #[error("the trace shows all tenants' disk use: reading it needs a rule with admin = true")]
+    NotAdmin,
+    /// The trace cannot be copied.
+    #[error("no memory for the trace: {0}")]
+    NoTrace(Errno),
+    /// A device, a pipe.
+    #[error("not a regular file: only regular files can be opened under a contract")]
+    NotRegular,
+    /// A file on another disk.
+    #[error("the file lies on device {}:{}, and the disk whose time is given out is {}:{}", major(*file), minor(*file), major(*disk), minor(*disk))]
+    OtherDevice {
+        /// The file's device.
+        file: u64,
+        /// The disk's.
+        disk: u64,
+    },
+    /// A file that cannot be read, or is appended to.
+    #[error("the file has to be open for reading, or for both, and not for appending")]
+    WrongMode,
+    /// A file system without direct I/O.
+    #[error("the file's file system has no direct I/O ({0})")]
+    NoDirectIo(Errno),
+}
+
+/// Why the policy refuses a contract.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyRefusal {
+    /// More frames or swap than a rule allows.
+    #[error(
+        "{asked} of {what} is asked for beside {held} of this user's contracts, and a user may have {most}"
+    )]
+    Memory {
+        /// Asked for.
+        asked: Bytes,
+        /// Frames or swap.
+        what: &'static str,
+        /// Of the user's contracts.
+        held: Bytes,
+        /// What the rule allows.
+        most: Bytes,
+    },
+    /// More disk time than a rule allows.
+    #[error(
+        "{asked:.1} % of the disk's time is asked for beside {held:.1} % of this user's contracts, and a user may have {most:.1} %"
+    )]
+    Disk {
+        /// Percent asked for.
+        asked: f64,
+        /// Percent of the user's contracts.
+        held: f64,
+        /// Percent that the rule allows.
+        most: f64,
+    },
+    /// No rule fits.
+    #[error(
+        "no rule of the system's configuration lets user {uid} (group {gid}) ask: its owner adds one, as in\n\
+         [[allow]]\nuid = {uid}\nframes = \"256M\""
+    )]
+    NoRule {
+        /// The user.
+        uid: u32,
+        /// The group.
+        gid: u32,
+    },
+}
