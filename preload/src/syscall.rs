@@ -5,8 +5,7 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
-use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap, pager_process};
-use host::seccomp::RING_OF_PAGER;
+use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -133,10 +132,6 @@ extern "C" fn route(
         libc::SYS_dup2 => fd_guard::dup2(fd, b as c_int),
         libc::SYS_recvmsg => fd_guard::raw_recvmsg(fd, b, c as c_int),
         libc::SYS_dup3 => fd_guard::dup3(fd, b as c_int, c as c_int),
-        libc::SYS_io_uring_setup if pager_process::is_pager() => {
-            // SAFETY: the pager's own call.
-            unsafe { syscall6(number, [a, b, 0, 0, 0, RING_OF_PAGER as usize]) }
-        }
         // SAFETY: the program asked for exactly this.
         _ => unsafe { syscall6(number, [a, b, c, d, e, f]) },
     };

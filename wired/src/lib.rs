@@ -39,6 +39,11 @@ pub const HUGE_RANGE: usize = 2 << 20;
 /// Pages in a [`HUGE_RANGE`].
 pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 
+/// What a pager gives as the sixth argument of io_uring_setup, which the kernel ignores: its rings
+/// reach the store and never the program's memory, so the filter for direct I/O lets them pass
+/// (`host::seccomp`). A program that does the same harms only itself.
+pub const RING_OF_PAGER: u64 = u64::from_le_bytes(*b"selfpage");
+
 /// Writes a word's own value back, which gives this process a private copy of the page. Atomic
 /// against other writes of the word.
 ///

@@ -19,7 +19,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 17] = [
+    let cases: [(&str, Case); 18] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
         ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits::limits),
@@ -46,6 +46,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         (
             "each_call_after_which_pages_are_held_is_noticed_and_no_other",
             direct_io::noticed,
+        ),
+        (
+            "the_rings_of_a_store_over_a_disk_are_no_direct_io",
+            direct_io::of_the_store,
         ),
         (
             "a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before",

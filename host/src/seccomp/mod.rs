@@ -99,7 +99,10 @@ const fn rows<const OWN: usize, const ALL: usize>(
         // Another process's descriptor.
         (libc::SYS_pidfd_getfd, When::Always),
         // Reads and writes that go on after the call.
-        (libc::SYS_io_uring_setup, When::IsNot(5, RING_OF_PAGER)),
+        (
+            libc::SYS_io_uring_setup,
+            When::IsNot(5, wired::RING_OF_PAGER),
+        ),
         (libc::SYS_io_setup, When::Always),
         // Another process's memory, while the caller's own is read.
         (libc::SYS_process_vm_writev, When::Always),
@@ -122,11 +125,6 @@ const fn rows<const OWN: usize, const ALL: usize>(
     }
     all
 }
-
-/// What a pager process gives as the sixth argument of io_uring_setup, which the kernel ignores: its
-/// rings reach the store and never the program's memory. A program that does the same harms only
-/// itself.
-pub const RING_OF_PAGER: u64 = call::TAG;
 
 /// linux/socket.h.
 pub(crate) const AF_XDP: u32 = 44;

@@ -9,16 +9,19 @@
 //! Before Linux 6.10 such a ring, and its submissions, must fit into a page each: up to 64
 //! operations. Where the kernel refuses, it allocates the ring.
 
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringEnterFlags, IoringFeatureFlags, IoringRegisterOp,
     IoringSetupFlags, io_uring_enter, io_uring_params, io_uring_ptr, io_uring_register,
-    io_uring_setup, io_uring_sqe,
+    io_uring_sqe,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, WiredMemory};
+
+/// The number of io_uring_setup.
+const SYS_IO_URING_SETUP: isize = 425;
 
 /// Bytes that the heads, tails and masks take at most, before the completions.
 const HEADER: usize = 512;
@@ -70,7 +73,7 @@ impl Ring {
         params.cq_off.user_addr = io_uring_ptr::new(rings.as_ptr().cast());
         params.sq_off.user_addr = io_uring_ptr::new(submissions.as_ptr().cast());
         // SAFETY: both mappings live as long as the ring, and have the size that the kernel uses.
-        let fd = unsafe { io_uring_setup(entries, &mut params)? };
+        let fd = unsafe { setup(entries, &mut params)? };
         let memory = RingMemory::Own { rings, submissions };
         Ok(Self { fd, params, memory }.with_identity())
     }
@@ -78,7 +81,7 @@ impl Ring {
     fn in_memory_of_kernel(entries: u32) -> Result<Self, Errno> {
         let mut params = io_uring_params::default();
         // SAFETY: no memory is passed.
-        let fd = unsafe { io_uring_setup(entries, &mut params)? };
+        let fd = unsafe { setup(entries, &mut params)? };
         if !params.features.contains(IoringFeatureFlags::SINGLE_MMAP) {
             return Err(Errno::NOSYS);
         }
@@ -201,6 +204,33 @@ impl Drop for RingMemory {
                 let _ = unsafe { munmap(at.cast(), *len) };
             }
         }
+    }
+}
+
+/// `io_uring_setup` with the argument that marks a pager's ring. By hand, since it has one argument
+/// more than the kernel reads.
+///
+/// # Safety
+/// Memory that the parameters name lives as long as the ring.
+unsafe fn setup(entries: u32, params: &mut io_uring_params) -> Result<OwnedFd, Errno> {
+    let result: isize;
+    // SAFETY: the kernel writes the parameters; the registers are those that it changes.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") SYS_IO_URING_SETUP => result,
+            in("rdi") u64::from(entries),
+            in("rsi") std::ptr::from_mut(params),
+            in("r9") wired::RING_OF_PAGER,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    match result {
+        // SAFETY: a descriptor that the kernel has just made.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(result as i32) }),
+        _ => Err(Errno::from_raw_os_error(-result as i32)),
     }
 }
 

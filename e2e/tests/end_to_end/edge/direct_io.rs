@@ -2,6 +2,8 @@
 
 use super::super::command::{contract, shell};
 use super::script;
+use e2e::contract::{Contract, MIB, Size, Under};
+use e2e::launch::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard};
 
@@ -51,6 +53,28 @@ pub fn noticed() -> Verdict {
     }
     check("others", false)?;
     calls.iter().try_for_each(|call| check(call, true))?;
+    sandbox.check_clean()
+}
+
+/// The rings by which a pager reaches its store are no direct I/O of the program's: a tree that
+/// pages to a disk evicts without the check.
+pub fn of_the_store() -> Verdict {
+    let sandbox = Sandbox::new("of_the_store")?;
+    if reads_in_place(&sandbox)? {
+        return skipped("a file system is mounted for which pages are checked always");
+    }
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = Contract::new(8 * MIB).over(0, 256 * MIB);
+    let outcome = hazard::launch(&sandbox, &program, Size::Quick)
+        .run(&Under::Contract(contract))?
+        .succeeded()?;
+    let stats = outcome.stats.as_ref();
+    let count = |counter| stats.map_or(Ok(0), |stats| number(stats, counter));
+    let reads = count("/counters/disk_reads")? + count("/counters/readahead_hits")?;
+    ensure(reads > 0, || "no page came from the disk".into())?;
+    ensure(!careful(stats)?, || {
+        "the pager's own rings were taken for direct I/O".into()
+    })?;
     sandbox.check_clean()
 }
 
