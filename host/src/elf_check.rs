@@ -19,11 +19,7 @@ const DEPTH: usize = 5;
 const LINE: usize = 256;
 
 /// The machine this is built for, as ELF numbers it, and by name.
-#[cfg(target_arch = "x86_64")]
 const MACHINE: (u16, &str) = (62, "x86-64");
-/// The machine this is built for, as ELF numbers it, and by name.
-#[cfg(target_arch = "aarch64")]
-const MACHINE: (u16, &str) = (183, "AArch64");
 
 /// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
 /// unpaged all the same.

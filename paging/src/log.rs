@@ -5,9 +5,7 @@
 use crate::counters::{Counter, Counters};
 use crate::fork_cell::ForkCell;
 use crate::pager::Hooks;
-
-/// Room for a line.
-const ROOM: usize = 512;
+use wired::LogLine;
 
 /// The reports of one pager.
 pub(crate) struct Log {
@@ -35,8 +33,7 @@ impl Log {
 
     /// Logs a message to the host.
     pub(crate) fn write(&self, text: std::fmt::Arguments<'_>) {
-        let mut line = LogLine::new();
-        let _ = std::fmt::Write::write_fmt(&mut line, format_args!("selfpage: {text}\n"));
+        let line = LogLine::new(format_args!("selfpage: {text}\n"));
         self.hooks.notice(line.as_str());
     }
 
@@ -49,40 +46,5 @@ impl Log {
         // SAFETY: the caller's promise.
         unsafe { self.counters.replace(counters) };
         counters.set(Counter::StretchBytes, bytes);
-    }
-}
-
-/// A line being written; what does not fit is left out.
-pub(crate) struct LogLine {
-    bytes: [u8; ROOM],
-    used: usize,
-}
-
-impl LogLine {
-    /// An empty line.
-    pub(crate) fn new() -> Self {
-        Self {
-            bytes: [0; ROOM],
-            used: 0,
-        }
-    }
-
-    /// What was written.
-    pub(crate) fn as_str(&self) -> &str {
-        // Cut at a character's boundary by `write_str`.
-        std::str::from_utf8(&self.bytes[..self.used]).unwrap_or("")
-    }
-}
-
-impl std::fmt::Write for LogLine {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = ROOM - self.used;
-        let mut cut = text.len().min(room);
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        self.bytes[self.used..self.used + cut].copy_from_slice(&text.as_bytes()[..cut]);
-        self.used += cut;
-        Ok(())
     }
 }

@@ -30,7 +30,6 @@ pub fn request() -> io::Result<OwnedFd> {
     let result: isize;
     // SAFETY: the call has no effect on this process but the descriptor that it may return. By
     // hand, since nothing here may set errno in a thread without one.
-    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -40,18 +39,6 @@ pub fn request() -> io::Result<OwnedFd> {
             in("rdx") tag,
             lateout("rcx") _,
             lateout("r11") _,
-            options(nostack),
-        );
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") fd as isize => result,
-            in("x1") command,
-            in("x2") tag,
             options(nostack),
         );
     }

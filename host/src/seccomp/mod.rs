@@ -33,17 +33,10 @@ const fn argument(n: u32) -> u32 {
     16 + 8 * n
 }
 
-#[cfg(target_arch = "x86_64")]
 const NATIVE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const NATIVE: u32 = 0xc000_00b7;
 
 /// The bit that sets the numbers of x32 apart, whose table has calls of its own beside.
-#[cfg(target_arch = "x86_64")]
 const OTHER_TABLE: u32 = 0x4000_0000;
-/// There is one table.
-#[cfg(target_arch = "aarch64")]
-const OTHER_TABLE: u32 = 0;
 
 const fn op(code: u16, k: u32, yes: u8, no: u8) -> libc::sock_filter {
     libc::sock_filter {
@@ -77,54 +70,37 @@ enum When {
 
 /// Calls after which the kernel may write into pages that it holds, without a trace that a
 /// pager could see. One row a number.
-#[cfg(target_arch = "x86_64")]
-const CALLS: [(libc::c_long, When); 14] = rows([(libc::SYS_open, When::Has(1, libc::O_DIRECT))]);
-/// As above; this table has no `open`.
-#[cfg(target_arch = "aarch64")]
-const CALLS: [(libc::c_long, When); 13] = rows([]);
-
-/// The rows of every machine, and its own.
-const fn rows<const OWN: usize, const ALL: usize>(
-    own: [(libc::c_long, When); OWN],
-) -> [(libc::c_long, When); ALL] {
-    let common = [
-        // Files.
-        (libc::SYS_openat, When::Has(2, libc::O_DIRECT)),
-        (libc::SYS_openat2, When::Always),
-        (libc::SYS_open_by_handle_at, When::Has(2, libc::O_DIRECT)),
-        (
-            libc::SYS_fcntl,
-            When::IsAndHas(1, libc::F_SETFL, 2, libc::O_DIRECT),
-        ),
-        // Another process's descriptor.
-        (libc::SYS_pidfd_getfd, When::Always),
-        // Reads and writes that go on after the call.
-        (
-            libc::SYS_io_uring_setup,
-            When::IsNot(5, wired::RING_OF_PAGER),
-        ),
-        (libc::SYS_io_setup, When::Always),
-        // Another process's memory, while the caller's own is read.
-        (libc::SYS_process_vm_writev, When::Always),
-        // Devices, and the kernel's ciphers.
-        (libc::SYS_ioctl, When::IsOneOf(1, &PINNING)),
-        (
-            libc::SYS_socket,
-            When::IsOneOf(0, &[libc::AF_ALG as u32, AF_XDP]),
-        ),
-        // File systems that read straight into memory.
-        (libc::SYS_mount, When::Always),
-        (libc::SYS_fsopen, When::Always),
-        (libc::SYS_setns, When::Always),
-    ];
-    let mut all = [common[0]; ALL];
-    let mut n = 0;
-    while n < ALL {
-        all[n] = if n < OWN { own[n] } else { common[n - OWN] };
-        n += 1;
-    }
-    all
-}
+const CALLS: [(libc::c_long, When); 14] = [
+    // Files.
+    (libc::SYS_open, When::Has(1, libc::O_DIRECT)),
+    (libc::SYS_openat, When::Has(2, libc::O_DIRECT)),
+    (libc::SYS_openat2, When::Always),
+    (libc::SYS_open_by_handle_at, When::Has(2, libc::O_DIRECT)),
+    (
+        libc::SYS_fcntl,
+        When::IsAndHas(1, libc::F_SETFL, 2, libc::O_DIRECT),
+    ),
+    // Another process's descriptor.
+    (libc::SYS_pidfd_getfd, When::Always),
+    // Reads and writes that go on after the call.
+    (
+        libc::SYS_io_uring_setup,
+        When::IsNot(5, wired::RING_OF_PAGER),
+    ),
+    (libc::SYS_io_setup, When::Always),
+    // Another process's memory, while the caller's own is read.
+    (libc::SYS_process_vm_writev, When::Always),
+    // Devices, and the kernel's ciphers.
+    (libc::SYS_ioctl, When::IsOneOf(1, &PINNING)),
+    (
+        libc::SYS_socket,
+        When::IsOneOf(0, &[libc::AF_ALG as u32, AF_XDP]),
+    ),
+    // File systems that read straight into memory.
+    (libc::SYS_mount, When::Always),
+    (libc::SYS_fsopen, When::Always),
+    (libc::SYS_setns, When::Always),
+];
 
 /// linux/socket.h.
 pub(crate) const AF_XDP: u32 = 44;

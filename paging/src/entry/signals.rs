@@ -78,7 +78,6 @@ const SET_BYTES: usize = 8;
 // C library's; others use unwind information, which gives the location of each register: DWARF
 // number, offset from the stack pointer. A return address is looked up by the byte before it,
 // hence the `nop`.
-#[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.selfpage_sigreturn, \"ax\", @progbits",
     ".globl selfpage_sigreturn",
@@ -119,7 +118,6 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-#[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn selfpage_sigreturn();
 }
@@ -132,7 +130,6 @@ fn kernel_action(
 ) -> i32 {
     let new = new.map(|a| {
         let mut action = *a;
-        #[cfg(target_arch = "x86_64")]
         if action.flags & RESTORER == 0 {
             action.flags |= RESTORER;
             action.restorer = selfpage_sigreturn as *const () as usize;
@@ -291,7 +288,7 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -135,24 +135,14 @@ fn resolve_in_domains(
     resolved.unwrap_or(Dispatch::NotOurs)
 }
 
-/// Whether the access that faulted was a write: bit 1 of the page-fault error code on
-/// x86-64. Elsewhere every access is taken for a write, which only costs the difference
-/// between a shared and a private page of zeros.
+/// Whether the access that faulted was a write: bit 1 of the page-fault error code.
 ///
 /// # Safety
 /// `context` is what the kernel passed to a signal handler.
 unsafe fn is_write(context: *mut libc::c_void) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let context: *const libc::ucontext_t = context.cast();
-        // SAFETY: the caller's promise.
-        unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = context;
-        true
-    }
+    let context: *const libc::ucontext_t = context.cast();
+    // SAFETY: the caller's promise.
+    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
 }
 
 /// A number that differs between threads: their stacks do.
@@ -167,15 +157,10 @@ pub(crate) fn thread_hint() -> usize {
 /// number share a limit.
 fn task_here() -> ThreadKey {
     let block: usize;
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: the first word of a thread control block is its own address.
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly, preserves_flags))
     };
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        block = rustix::thread::gettid().as_raw_nonzero().get() as usize;
-    }
     let mixed = (block as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ThreadKey::new((mixed >> 40) as u32)
 }

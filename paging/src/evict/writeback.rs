@@ -336,14 +336,11 @@ impl WritebackBatch {
 /// Prefetches a page into the cache while another is checked: 0.4 us instead of 0.57 for a
 /// page that has left the caches, if other processes use the memory, too.
 fn prefetch(page: usize) {
-    #[cfg(target_arch = "x86_64")]
     for line in (page..page + PAGE).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint, which touches nothing, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line as *const i8) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = page;
 }
 
 fn is_zero(page: &[u8; PAGE]) -> bool {
