@@ -49,7 +49,7 @@ pub enum DaemonError {
     Call {
         /// What it was for.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }

@@ -104,14 +104,14 @@ impl PeerIdentity {
 }
 
 impl Rule {
-    fn fits(&self, asker: &PeerIdentity) -> bool {
+    fn fits(&self, peer: &PeerIdentity) -> bool {
         let is = |asked: Option<u32>, there: u32| asked.is_none_or(|asked| asked == there);
         let runs = |path: &PathBuf| {
-            let executable = asker.executable;
+            let executable = peer.executable;
             executable.is_some() && FileNumber::of(path) == executable
         };
-        is(self.uid, asker.uid)
-            && is(self.gid, asker.gid)
+        is(self.uid, peer.uid)
+            && is(self.gid, peer.gid)
             && self.executable.as_ref().is_none_or(runs)
     }
 
@@ -162,36 +162,36 @@ impl Rule {
     }
 }
 
-/// The weight of `asker` in sharing out faults: that of the first rule that fits.
-pub fn fault_weight(rules: &[Rule], asker: &PeerIdentity) -> u32 {
-    let rule = rules.iter().find(|rule| rule.fits(asker));
+/// The weight of `peer` in sharing out faults: that of the first rule that fits.
+pub fn fault_weight(rules: &[Rule], peer: &PeerIdentity) -> u32 {
+    let rule = rules.iter().find(|rule| rule.fits(peer));
     rule.and_then(|rule| rule.fault_weight).unwrap_or(1)
 }
 
-/// Checks that `asker`, whose contracts have `held`, may have `terms` as well; if not, why.
+/// Checks that `peer`, whose contracts have `held`, may have `terms` as well; if not, why.
 pub fn check(
     rules: &[Rule],
     own: u32,
-    asker: &PeerIdentity,
+    peer: &PeerIdentity,
     held: ContractTotals,
     terms: &ContractSpec,
 ) -> Result<(), PolicyRefusal> {
-    if asker.uid == 0 || asker.uid == own {
+    if peer.uid == 0 || peer.uid == own {
         return Ok(());
     }
-    match rules.iter().find(|rule| rule.fits(asker)) {
+    match rules.iter().find(|rule| rule.fits(peer)) {
         Some(rule) => rule.refusal(held, terms).map_or(Ok(()), Err),
         None => Err(PolicyRefusal::NoRule {
-            uid: asker.uid,
-            gid: asker.gid,
+            uid: peer.uid,
+            gid: peer.gid,
         }),
     }
 }
 
-/// Returns true if `asker` may see and set contracts of others.
-pub fn is_admin(rules: &[Rule], own: u32, asker: &PeerIdentity) -> bool {
-    let rule = rules.iter().find(|rule| rule.fits(asker));
-    asker.uid == 0 || asker.uid == own || rule.is_some_and(|rule| rule.admin)
+/// Returns true if `peer` may see and set contracts of others.
+pub fn is_admin(rules: &[Rule], own: u32, peer: &PeerIdentity) -> bool {
+    let rule = rules.iter().find(|rule| rule.fits(peer));
+    peer.uid == 0 || peer.uid == own || rule.is_some_and(|rule| rule.admin)
 }
 
 #[cfg(test)]
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    fn asker(uid: u32) -> PeerIdentity {
+    fn peer(uid: u32) -> PeerIdentity {
         PeerIdentity {
             uid,
             gid: 7,
@@ -216,9 +216,9 @@ mod tests {
 
     #[test]
     fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
-        assert!(check(&[], 5, &asker(0), ContractTotals::default(), &terms()).is_ok());
-        assert!(check(&[], 5, &asker(5), ContractTotals::default(), &terms()).is_ok());
-        let why = check(&[], 5, &asker(6), ContractTotals::default(), &terms())
+        assert!(check(&[], 5, &peer(0), ContractTotals::default(), &terms()).is_ok());
+        assert!(check(&[], 5, &peer(5), ContractTotals::default(), &terms()).is_ok());
+        let why = check(&[], 5, &peer(6), ContractTotals::default(), &terms())
             .unwrap_err()
             .to_string();
         assert!(
@@ -233,7 +233,7 @@ mod tests {
             check(
                 &[by_group],
                 5,
-                &asker(6),
+                &peer(6),
                 ContractTotals::default(),
                 &terms()
             )
@@ -249,7 +249,7 @@ mod tests {
                 ..Rule::default()
             };
             change(&mut rule);
-            check(&[rule], 5, &asker(6), ContractTotals::default(), &terms())
+            check(&[rule], 5, &peer(6), ContractTotals::default(), &terms())
         };
         assert!(rule(&|r| r.frames = Some(Bytes(128 << 20))).is_ok());
         let why = rule(&|r| r.frames = Some(Bytes(127 << 20)))
@@ -287,9 +287,9 @@ mod tests {
         };
         let rules = [rule];
         let one = ContractTotals::default().with(&terms());
-        assert!(check(&rules, 5, &asker(6), one, &terms()).is_ok());
+        assert!(check(&rules, 5, &peer(6), one, &terms()).is_ok());
         let two = one.with(&terms());
-        let why = check(&rules, 5, &asker(6), two, &terms())
+        let why = check(&rules, 5, &peer(6), two, &terms())
             .unwrap_err()
             .to_string();
         assert!(
@@ -302,7 +302,7 @@ mod tests {
                 disk: Some(disk),
                 ..rules[0].clone()
             };
-            check(&[rule], 5, &asker(6), two, &terms())
+            check(&[rule], 5, &peer(6), two, &terms())
                 .unwrap_err()
                 .to_string()
         });
@@ -326,25 +326,22 @@ mod tests {
         };
         let fits = |path: &PathBuf| {
             let executable = FileNumber::of(path);
-            let asker = PeerIdentity {
+            let peer = PeerIdentity {
                 executable,
-                ..asker(6)
+                ..peer(6)
             };
-            rule.fits(&asker)
+            rule.fits(&peer)
         };
         assert!(fits(&allowed) && fits(&linked) && !fits(&copied));
         // Another file in its place, as a mount over it would be in another namespace.
-        let asker = PeerIdentity {
+        let peer = PeerIdentity {
             executable: FileNumber::of(&allowed),
-            ..asker(6)
+            ..peer(6)
         };
         std::fs::rename(&copied, &allowed).unwrap();
-        assert!(!rule.fits(&asker));
+        assert!(!rule.fits(&peer));
         std::fs::remove_file(&allowed).unwrap();
-        assert!(
-            !rule.fits(&asker) && !fits(&allowed),
-            "nothing is nothing's"
-        );
+        assert!(!rule.fits(&peer) && !fits(&allowed), "nothing is nothing's");
     }
 
     #[test]
@@ -360,7 +357,7 @@ mod tests {
             ..Rule::default()
         };
         let rules = [small.clone(), large.clone()];
-        assert!(check(&rules, 5, &asker(6), ContractTotals::default(), &terms()).is_err());
-        assert!(!is_admin(&rules, 5, &asker(6)) && is_admin(&[large, small], 5, &asker(6)));
+        assert!(check(&rules, 5, &peer(6), ContractTotals::default(), &terms()).is_err());
+        assert!(!is_admin(&rules, 5, &peer(6)) && is_admin(&[large, small], 5, &peer(6)));
     }
 }

@@ -1,12 +1,12 @@
-//! Wipes newcomers' swap files, without taking the disk from those who have contracts.
+//! Scrubs the swap files of new tenants, without taking the disk from those who have contracts.
 //!
 //! A swap file may hold another tenant's data, so it is overwritten before it is given out. That
 //! is disk time outside all contracts: it comes from what admission leaves over (see
 //! `disk.capacity` in the configuration).
 //!
-//! Rule: one thread wipes, a step of each file in turn. While others have the disk do
-//! transactions, all wiping together takes one part in twenty of the time, however many files
-//! wait for it and however slow the disk is. While the disk is otherwise idle, wiping takes all
+//! Rule: one thread scrubs, a step of each file in turn. While others have the disk do
+//! transactions, all scrubbing together takes one part in twenty of the time, however many files
+//! wait for it and however slow the disk is. While the disk is otherwise idle, scrubbing takes all
 //! of it.
 
 use crate::jobs::{JobResult, JobSender};
@@ -23,7 +23,7 @@ const PAUSES: u32 = 19;
 /// How often it is looked whether others still use the disk.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A wiped file, or why it is not.
+/// A scrubbed file, or why it is not.
 pub struct ScrubDone {
     /// The work, to be handed back to the filesystem.
     pub scrub: Scrub<Device>,
@@ -33,12 +33,12 @@ pub struct ScrubDone {
 
 type Job = (TenantNumber, Box<Scrub<Device>>);
 
-/// The thread that wipes. It ends when this is dropped, after the step in hand.
+/// The thread that scrubs. It ends when this is dropped, after the step in hand.
 pub struct Scrubber(Sender<Job>);
 
 impl Scrubber {
     /// A thread with nothing to do; `trace` shows whether others use the disk, and `notifier`
-    /// hears what was wiped.
+    /// receives each result.
     pub fn start(trace: Reader, notifier: JobSender) -> std::io::Result<Self> {
         let (sender, work) = channel();
         std::thread::Builder::new()

@@ -4,7 +4,7 @@ use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{self, Errno};
 use std::mem::MaybeUninit;
 
-/// What is heard.
+/// The signals that the daemon handles.
 const HEARD: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Signals that wait.

@@ -1,4 +1,4 @@
-//! What systemd gives and wants to hear: the socket it opened, and that we are ready.
+//! The socket that systemd passes, and the readiness that it awaits.
 //!
 //! Two small protocols over the environment (sd_listen_fds(3), sd_notify(3)); nothing of
 //! systemd is needed for either, and without it both do nothing.

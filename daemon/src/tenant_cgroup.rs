@@ -160,10 +160,10 @@ impl TenantCgroup {
         is_running(self.leader, self.start)
     }
 
-    /// Returns true if a newcomer is in it.
-    pub fn has(&self, newcomer: &TenantRecord) -> bool {
+    /// Returns true if a new tenant is in it.
+    pub fn has(&self, new: &TenantRecord) -> bool {
         let there = |pid| self.path.is_some() && self.processes().contains(&pid);
-        newcomer.process().is_some_and(there)
+        new.process().is_some_and(there)
     }
 
     /// The processes there are now.

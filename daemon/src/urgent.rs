@@ -5,9 +5,9 @@
 //! after each transaction moves a page in the time of twenty, and charges its clients for the
 //! wait. So the daemon's loop and the disk's thread have the most weight that an ordinary
 //! thread can have, and a short slice, which from Linux 6.12 on is what a thread that wakes
-//! goes by. They sleep most of the time, and what strangers can have them do is bounded.
+//! goes by. They sleep most of the time, and what peers without a contract can have them do is bounded.
 //!
-//! Rule: threads that wipe, kill and close are ordinary ones; a daemon without CAP_SYS_NICE
+//! Rule: threads that scrub, kill and close are ordinary ones; a daemon without CAP_SYS_NICE
 //! does without.
 
 /// Least slice that the kernel takes, in nanoseconds.

@@ -1,7 +1,7 @@
 //! Queries and administration without a contract: the contracts, what is free, and changes.
 
 use super::TenantError;
-use super::connection::{converse, hear, reach};
+use super::connection::{converse, reach, recv};
 use protocol::contract_spec::{DiskChange, FrameSpec};
 use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
 use std::path::Path;
@@ -46,6 +46,6 @@ fn ask_for_list(path: &Path, ask: &Request) -> Result<Vec<TenantInfo>, TenantErr
             DaemonEvent::End => return Ok(listed),
             _ => return Err(TenantError::OtherBuild),
         }
-        next = hear(&connection)?.0;
+        next = recv(&connection)?.0;
     }
 }

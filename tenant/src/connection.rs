@@ -9,8 +9,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to reply to a request for a contract: the swap file of a newcomer
-/// is wiped first.
+/// How long a daemon may take to reply to a request for a contract: the swap file of a new
+/// tenant is scrubbed first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Connects to the daemon at `path`.
@@ -41,7 +41,7 @@ pub(crate) fn converse(
     fds: &[BorrowedFd<'_>],
 ) -> Result<Reply, TenantError> {
     send(connection, ask, fds).map_err(TenantError::Silent)?;
-    hear(connection)
+    recv(connection)
 }
 
 /// How long a daemon that ends before it has answered may take to be started again.
@@ -80,7 +80,7 @@ pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantE
 }
 
 /// ReplySender for the next answer.
-pub(crate) fn hear(connection: &OwnedFd) -> Result<Reply, TenantError> {
+pub(crate) fn recv(connection: &OwnedFd) -> Result<Reply, TenantError> {
     wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
     let mut message =
         seqpacket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;

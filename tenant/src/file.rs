@@ -27,7 +27,7 @@ pub enum FileError {
     Io {
         /// What failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }

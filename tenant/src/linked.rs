@@ -61,7 +61,7 @@ const EAGER: Duration = Duration::from_millis(2);
 /// References to the line while no store has one: those of the tenant and its thread.
 const NO_STORE: usize = 2;
 
-/// What is heard of before frames are given back.
+/// The caller's part in a revocation.
 pub type OnRevocation = Box<dyn FnMut(Revocation) + Send>;
 
 /// Revocation policy; by default a tenant requests frames when its pager finds none, and
@@ -330,8 +330,8 @@ impl Thread {
             }
             SessionEvent::Revoke(revocation) => {
                 self.revocations.fetch_add(1, Ordering::Relaxed);
-                if let Some(hear) = &mut self.policy.on_revocation {
-                    hear(revocation);
+                if let Some(on_revocation) = &mut self.policy.on_revocation {
+                    on_revocation(revocation);
                 }
             }
             SessionEvent::LeaveRefused(why) => {

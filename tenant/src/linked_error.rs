@@ -22,7 +22,7 @@ pub enum LinkedError {
     Call {
         /// What it was for.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// What was made of the [`DomainResources`](crate::DomainResources) is still there.

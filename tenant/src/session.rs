@@ -141,7 +141,7 @@ impl Session {
         let connection = self.connection.as_ref().ok_or(gone)?;
         send(connection, request, fds).map_err(TenantError::Silent)?;
         loop {
-            match (connection::hear(connection)?.0, request) {
+            match (connection::recv(connection)?.0, request) {
                 (DaemonEvent::Faults(share), Request::Ledger) => {
                     self.early = Some(SessionEvent::Faults(share))
                 }
