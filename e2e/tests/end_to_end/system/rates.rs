@@ -38,7 +38,7 @@ const SLOW: f64 = 10.0;
 const FASTER: f64 = 2.0;
 
 fn settings(unit_ms: f64) -> Settings {
-    let faults = format!("[faults]\nperiod = \"{PERIOD_MS}ms\"\nunit = \"{unit_ms}ms\"\n");
+    let faults = format!("[faults]\nperiod = \"{PERIOD_MS}ms\"\ninitial_cost = \"{unit_ms}ms\"\n");
     Settings::new(64).rest(&faults)
 }
 
