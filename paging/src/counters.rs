@@ -1,4 +1,5 @@
-//! A domain's counters, in memory that outlives it.
+//! The words of a domain's counters, in memory that outlives it. `wired::Counter` has the list and
+//! the meanings.
 //!
 //! The words may lie in memory shared with a supervisor, so that the figures of a
 //! process that was killed are not lost.

@@ -7,8 +7,8 @@
 //! standby counts in n.
 //!
 //! Slots are used in the order they were staged; the oldest is written out and emptied first,
-//! piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy: that is the
-//! list's second chance, and the reason why plain first in, first out suffices as the order
+//! piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy (`page_in.rs`: `fill`,
+//! then `publish`; `unstage` here serves only where no frame is free): that is the list's second chance, and the reason why plain first in, first out suffices as the order
 //! among ranges.
 
 #[cfg(all(test, loom))]

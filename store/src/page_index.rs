@@ -265,7 +265,7 @@ impl PageIndex {
         }
     }
 
-    /// Makes `child` hold what `parent` holds.
+    /// Fork: takes a reference for `child` to each page that `parent` holds.
     pub fn adopt(&self, parent: HolderId, child: HolderId, note: &IntentGuard) {
         for (group, mask) in self.refs.each(parent) {
             note.set(Intent::Adopt(group as u32));

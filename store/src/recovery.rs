@@ -35,7 +35,7 @@ impl StoreInner {
         }
     }
 
-    /// Makes `child` hold what `parent` holds.
+    /// Fork: shares the parent's stored pages with the child, copy on write, by a reference to each.
     pub fn adopt_fork(&self, parent: HolderId, child: HolderId) {
         if self.page_index.refs.is_used(child) {
             self.retire(child);

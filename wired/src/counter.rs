@@ -1,4 +1,4 @@
-//! What is counted of paging: the one list that the pager, `--stats` and data are made from.
+//! Statistics of paging, each a counter: the one list that the pager, `--stats` and data are made from.
 //!
 //! Each counter is a word of memory that outlives the process that counts (`selfpage::Counters`
 //! over the board of `link`), so the figures of a process that was killed are not lost.

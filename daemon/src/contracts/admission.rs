@@ -52,7 +52,7 @@ impl Contracts {
             .find(|(_, t)| t.resume_token == resume_token);
         let joined = match known.map(|(number, _)| number) {
             Some(number) => self.join_again(token, number),
-            None => self.try_join(token, resume_token, name, terms, place),
+            None => self.admit(token, resume_token, name, terms, place),
         };
         if let Err(why) = joined {
             self.frames.connections().refuse(token, why);
@@ -91,7 +91,8 @@ impl Contracts {
         Ok(())
     }
 
-    fn try_join(
+    /// Admission control: every term of the contract is checked here.
+    fn admit(
         &mut self,
         token: u64,
         resume_token: ResumeToken,
@@ -234,7 +235,7 @@ impl Contracts {
         };
         match self.disk.swap.scrub(file) {
             Ok(Some(scrub)) => self.scrubber.scrub(number, scrub),
-            Ok(None) => self.admit(number),
+            Ok(None) => self.activate(number),
             Err(why) => self.abandon(number, &why.into()),
         }
     }
@@ -255,13 +256,13 @@ impl Contracts {
             Ok(complete?)
         });
         match result {
-            Ok(()) => self.admit(number),
+            Ok(()) => self.activate(number),
             Err(why) => self.abandon(number, &why),
         }
     }
 
-    /// The contract holds from now on.
-    fn admit(&mut self, number: TenantNumber) {
+    /// The contract, admitted before its swap file was scrubbed, holds from now on.
+    fn activate(&mut self, number: TenantNumber) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
         };
@@ -381,7 +382,7 @@ impl Contracts {
         self.disk.usd.set_target(client, backing, doorbell);
         tenant.client = Some(client);
         self.frames.tenants.insert(number, tenant);
-        self.admit(number);
+        self.activate(number);
         Ok(())
     }
 }

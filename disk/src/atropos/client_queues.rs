@@ -189,8 +189,9 @@ impl<T: Trace> ClientQueues<T> {
         }
     }
 
-    /// Charges the client that holds the disk, up to now or the end of its lax time.
-    pub(super) fn charge_hold(&mut self, now: Time) {
+    /// Charges laxity: the idle time for which the disk is held for a client, up to now or the end
+    /// of its laxity.
+    pub(super) fn charge_laxity(&mut self, now: Time) {
         let Some(hold) = &mut self.hold else {
             return;
         };

@@ -224,7 +224,7 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return Vec::new();
         };
-        self.queues.charge_hold(now);
+        self.queues.charge_laxity(now);
         self.queues.release_hold(at);
         self.queues.dequeue(at);
         self.queues.urgent.retain(|&other| other != at);
@@ -255,7 +255,7 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return false;
         };
-        self.queues.charge_hold(now);
+        self.queues.charge_laxity(now);
         let client = &self.queues.clients[at];
         // Work that arrives at the moment of a completion counts as no absence.
         if client.has_nothing_outstanding() && client.idle_since < now {
@@ -284,7 +284,7 @@ impl<T: Trace> Atropos<T> {
         let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
-        self.queues.charge_hold(now);
+        self.queues.charge_laxity(now);
         // A transaction as large as the bound had the disk to itself.
         let alone = flight.job.cost >= self.bound;
         match alone {

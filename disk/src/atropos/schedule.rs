@@ -15,7 +15,7 @@ const MAX_IN_FLIGHT_PER_QUEUED: usize = 2;
 impl<T: Trace> Atropos<T> {
     /// Decides what happens now. The caller repeats the call until it starts nothing.
     pub fn next(&mut self, now: Time) -> Decision {
-        self.queues.charge_hold(now);
+        self.queues.charge_laxity(now);
         if self.is_full() {
             self.queues.release_hold_except(None);
             return self.full(now);
