@@ -89,7 +89,7 @@ impl Connections {
             pending: false,
             not_before: Instant::now(),
             listener,
-            disarmed: true,
+            disarmed: false,
             by_token: BTreeMap::new(),
             next: 0,
             user_limits: UserLimits::new(),
@@ -98,10 +98,7 @@ impl Connections {
         new.arm_listener().map_err(call("poll"))?;
         new.watch(&new.unidentified, UNIDENTIFIED, epoll::EventFlags::IN)
             .map_err(call("poll"))?;
-        Ok(Self {
-            disarmed: false,
-            ..new
-        })
+        Ok(new)
     }
 
     /// Polls a descriptor with tenants' connections.
@@ -131,11 +128,8 @@ impl Connections {
         self.pending.then(left)
     }
 
-    /// The unidentified peers to be served now: none before it is time.
+    /// The unidentified peers that have something to be served.
     pub fn unidentified_events(&self) -> Vec<u64> {
-        if self.timeout() != Some(Duration::ZERO) {
-            return Vec::new();
-        }
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 16];
         match epoll::wait(&self.unidentified, &mut ready, Some(&Timespec::default())) {
             Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
@@ -143,11 +137,8 @@ impl Connections {
         }
     }
 
-    /// Unidentified peers were served since `begin`, if it was time: they wait now.
+    /// Unidentified peers were served since `begin`: they wait now.
     pub fn suspend_unidentified(&mut self, begin: Instant) {
-        if self.timeout() != Some(Duration::ZERO) {
-            return;
-        }
         self.pending = false;
         self.not_before = Instant::now() + begin.elapsed() * BACKOFF;
         let data = epoll::EventData::new_u64(UNIDENTIFIED);

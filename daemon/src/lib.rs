@@ -219,6 +219,9 @@ impl Daemon {
 
     /// Serves those without a contract, if it is time.
     fn serve_unidentified(&mut self) {
+        if self.connections().timeout() != Some(Duration::ZERO) {
+            return;
+        }
         let begin = Instant::now();
         for token in self.connections().unidentified_events() {
             // Those that are not served now are first the next time.

@@ -21,10 +21,7 @@ impl FrameControl {
             let Some(frames) = self.tenants.get(number).and_then(|t| t.frames.as_ref()) else {
                 continue;
             };
-            let owned = self
-                .allocator
-                .stats(TenantId(number))
-                .map_or(0, |view| view.n);
+            let owned = self.stats(number).map_or(0, |stats| stats.n);
             let resident = frames.group.resident(PAGER_RESERVE);
             let (group, since) = (frames.group.clone(), frames.measured_since);
             match since {
