@@ -6,7 +6,7 @@
 //! neither a name to connect to nor a descriptor in the program's table.
 
 use rustix::fd::{FromRawFd, OwnedFd};
-use rustix::io::{self, Errno};
+use rustix::io;
 
 /// `fcntl(-1, F_SETFL, TAG)`: an error of a bad descriptor where there is no filter, and a call
 /// that the filter stops, since the tag contains O_DIRECT.
@@ -27,24 +27,9 @@ pub fn is_request(data: &libc::seccomp_data) -> bool {
 /// constructor and in a fork's child.
 pub fn request() -> io::Result<OwnedFd> {
     let (number, [fd, command, tag]) = CALL;
-    let result: isize;
-    // SAFETY: the call has no effect on this process but the descriptor that it may return. By
-    // hand, since nothing here may set errno in a thread without one.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") fd,
-            in("rsi") command,
-            in("rdx") tag,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    match result {
-        // SAFETY: a descriptor that the supervisor has just put here, for this call.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(result as i32) }),
-        _ => Err(Errno::from_raw_os_error(-result as i32)),
-    }
+    // SAFETY: the call has no effect on this process but the descriptor that it may return. Raw,
+    // since nothing here may set errno in a thread without one.
+    let made = unsafe { wired::syscall6(number, [fd, command, tag, 0, 0, 0])? };
+    // SAFETY: a descriptor that the supervisor has just put here, for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }

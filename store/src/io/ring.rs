@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, WiredMemory};
 
 /// The number of io_uring_setup.
-const SYS_IO_URING_SETUP: isize = 425;
+const SYS_IO_URING_SETUP: i64 = 425;
 
 /// Bytes that the heads, tails and masks take at most, before the completions.
 const HEADER: usize = 512;
@@ -207,31 +207,17 @@ impl Drop for RingMemory {
     }
 }
 
-/// `io_uring_setup` with the argument that marks a pager's ring. By hand, since it has one argument
-/// more than the kernel reads.
+/// `io_uring_setup` with the argument that marks a pager's ring: one more than the kernel reads.
 ///
 /// # Safety
 /// Memory that the parameters name lives as long as the ring.
 unsafe fn setup(entries: u32, params: &mut io_uring_params) -> Result<OwnedFd, Errno> {
-    let result: isize;
-    // SAFETY: the kernel writes the parameters; the registers are those that it changes.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") SYS_IO_URING_SETUP => result,
-            in("rdi") u64::from(entries),
-            in("rsi") std::ptr::from_mut(params),
-            in("r9") wired::RING_OF_PAGER,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    match result {
-        // SAFETY: a descriptor that the kernel has just made.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(result as i32) }),
-        _ => Err(Errno::from_raw_os_error(-result as i32)),
-    }
+    let at = std::ptr::from_mut(params).expose_provenance() as u64;
+    let arguments = [entries.into(), at, 0, 0, 0, wired::RING_OF_PAGER];
+    // SAFETY: the kernel writes the parameters; for their memory the caller promises.
+    let made = unsafe { wired::syscall6(SYS_IO_URING_SETUP, arguments)? };
+    // SAFETY: a descriptor that the kernel has just made.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
 #[cfg(test)]
