@@ -225,7 +225,7 @@ impl Evictor {
     /// The target length of the standby list: what a sweep takes if frames are few, a
     /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
-        (self.frames.client().contract().x / 16).max(1)
+        (self.frames.client().resident_limit() / 16).max(1)
     }
 }
 

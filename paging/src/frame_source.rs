@@ -12,7 +12,7 @@ use frames::{DomainFrames, Frame};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use wired::futex;
+use wired::{HUGE_RANGE_PAGES, futex};
 
 /// The frames of a domain.
 pub(crate) struct FrameSource {
@@ -157,6 +157,11 @@ impl FrameSource {
         self.spare.min(spare_frames(self.client().resident_limit()))
     }
 
+    /// Pages that one sweep takes, of the frames that the domain can own for now.
+    pub(crate) fn sweep(&self) -> usize {
+        sweep_pages(self.client().resident_limit())
+    }
+
     /// Returns true if the background evictor should run.
     pub(crate) fn is_below_spare(&self) -> bool {
         self.room() < self.spare() / 2
@@ -192,5 +197,26 @@ fn spare_frames(frames: u32) -> u32 {
         0
     } else {
         (frames / 16).min(1024)
+    }
+}
+
+/// Pages that one sweep takes: all of a page table's where frames are many, an eighth of
+/// the frames where they are few, so that a sweep never takes most of what is resident.
+pub(crate) fn sweep_pages(frames: u32) -> usize {
+    let eighth = (frames as usize / 8).max(1);
+    let power = 1 << eighth.ilog2();
+    power.min(HUGE_RANGE_PAGES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_never_takes_more_than_an_eighth_of_the_frames() {
+        assert_eq!(sweep_pages(4), 1);
+        assert_eq!(sweep_pages(16), 2);
+        assert_eq!(sweep_pages(1000), 64);
+        assert_eq!(sweep_pages(16_384), 512);
     }
 }

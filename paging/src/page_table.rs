@@ -11,7 +11,7 @@
 use crate::page::{PageWord, RangeGate, State};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use wired::{PAGE, WiredMemory};
+use wired::{HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
 /// What a unit's bookkeeping costs, beside the page words.
 struct UnitMeta {
@@ -27,8 +27,11 @@ const TOUCHED: u32 = 1 << 31;
 const QUEUED: u32 = 1 << 30;
 /// Set once something else was mapped over a page of the unit.
 const FOREIGN: u32 = 1 << 29;
+/// Where in the unit the last eviction of a part of it ended: a page, in these bits.
+const HAND: u32 = (HUGE_RANGE_PAGES as u32 - 1) << HAND_SHIFT;
+const HAND_SHIFT: u32 = 16;
 /// The rest of the meta word: pages of the unit that are resident.
-const COUNT: u32 = FOREIGN - 1;
+const COUNT: u32 = (1 << HAND_SHIFT) - 1;
 
 /// Page words and unit gates of `pages` pages from `base` on.
 pub(crate) struct PageTable {
@@ -175,6 +178,26 @@ impl PageTable {
             seen.state() == State::Resident && seen.may_stage()
         };
         self.resident(unit) > 0 && self.unit_pages(unit).any(movable)
+    }
+
+    /// The part of the unit whose turn it is to be evicted: up to `most` pages that may be,
+    /// from where the last part ended. None if the unit has none.
+    pub(crate) fn next_part(&self, unit: usize, most: usize) -> Option<Range<usize>> {
+        let pages = self.unit_pages(unit);
+        let movable = |index: &usize| {
+            let seen = self.word(*index).load();
+            seen.state() == State::Resident && seen.may_stage()
+        };
+        let meta = &self.unit(unit).meta;
+        let hand = (meta.load(Ordering::Acquire) & HAND) >> HAND_SHIFT;
+        let hand = pages.end.min(pages.start + hand as usize);
+        let start = (hand..pages.end).chain(pages.start..hand).find(movable)?;
+        let last = (start..pages.end).filter(movable).take(most).last()?;
+        let end = (last + 1 - pages.start) as u32 % HUGE_RANGE_PAGES as u32;
+        let _ = meta.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+            Some(seen & !HAND | end << HAND_SHIFT)
+        });
+        Some(start..last + 1)
     }
 
     /// Returns true if a unit can be filled as a whole: none of its pages is resident, staged,

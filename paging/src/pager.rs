@@ -20,7 +20,7 @@ use crate::entry::idle::HandlerSet;
 use crate::evict::Evictor;
 use crate::fault_context::ContextPool;
 use crate::fault_outcome::FaultError;
-use crate::frame_source::FrameSource;
+use crate::frame_source::{FrameSource, sweep_pages};
 use crate::huge::HugeBuffers;
 use crate::log::Log;
 use crate::mm::Mm;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{HolderId, Store};
 use translation::{Capabilities, Userfault};
-use wired::{HUGE_RANGE_PAGES, PAGE, WiredMemory};
+use wired::{PAGE, WiredMemory};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
@@ -113,7 +113,7 @@ pub(crate) struct Pager {
 impl Pager {
     pub(crate) fn new(config: PagerConfig) -> Result<Self, crate::DomainError> {
         let contract = config.frames.contract();
-        let unit_pages = unit_pages(contract.x);
+        let unit_pages = sweep_pages(contract.x);
         let memory = crate::DomainError::Memory;
         let mm = Mm::new(
             config.capabilities,
@@ -249,25 +249,4 @@ impl FaultPath {
 /// The address of the page that holds `addr`.
 pub(crate) fn page_base(addr: usize) -> usize {
     addr & !(PAGE - 1)
-}
-
-/// Pages that one sweep takes: all of a page table's where frames are many, an eighth of
-/// the frames where they are few, so that a sweep never takes most of what is resident.
-fn unit_pages(frames: u32) -> usize {
-    let eighth = (frames as usize / 8).max(1);
-    let power = 1 << eighth.ilog2();
-    power.min(HUGE_RANGE_PAGES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sweep_never_takes_more_than_an_eighth_of_the_frames() {
-        assert_eq!(unit_pages(4), 1);
-        assert_eq!(unit_pages(16), 2);
-        assert_eq!(unit_pages(1000), 64);
-        assert_eq!(unit_pages(16_384), 512);
-    }
 }

@@ -41,7 +41,8 @@ impl PopulateTarget {
         locate: &dyn Fn() -> Option<&'p StretchState>,
     ) -> Result<(), PopulateError> {
         let hint = self.caller as usize;
-        let window = (pager.faults.streams.widest as usize).min(self.window) as u32;
+        let frames = pager.frames.client().resident_limit();
+        let window = pager.faults.streams.widest(frames).min(self.window as u32);
         let mut fault = PageFault {
             write: true,
             prediction: (window > 1).then_some(Prediction {

@@ -19,7 +19,7 @@ pub(crate) struct Streams {
     /// Empty if there is no store or no window.
     readers: Box<[Lock<Readahead>]>,
     /// Pages of the widest window; below 2 there are no windows.
-    pub(crate) widest: u32,
+    widest: u32,
 }
 
 impl Streams {
@@ -27,7 +27,7 @@ impl Streams {
     /// frames, so that the windows of several streams do not take each other's frames; the
     /// buffers are memory, too, so a lane's length is limited likewise.
     pub(crate) fn new(store: Option<&dyn Store>, frames: u32) -> Result<Self, crate::DomainError> {
-        let widest = (frames / 64).min(WIDEST);
+        let widest = widest_window(frames);
         let length = WINDOWS * widest as usize;
         let readers = match store.filter(|_| length > 1) {
             Some(store) => (0..READERS)
@@ -42,10 +42,15 @@ impl Streams {
         })
     }
 
+    /// Pages of the widest window while the domain can own so many frames.
+    pub(crate) fn widest(&self, frames: u32) -> u32 {
+        self.widest.min(widest_window(frames))
+    }
+
     /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
-    /// number.
-    pub(crate) fn predict(&self, thread: usize, page: usize) -> Option<Prediction> {
-        match self.widest {
+    /// number. `frames` is what the domain can own for now.
+    pub(crate) fn predict(&self, thread: usize, page: usize, frames: u32) -> Option<Prediction> {
+        match self.widest(frames) {
             0 | 1 => None,
             widest => self.detector.fault(thread, page, widest),
         }
@@ -78,4 +83,9 @@ impl Streams {
         let mut readers = self.readers.iter();
         readers.try_for_each(|reader| reader.lock().become_child(store))
     }
+}
+
+/// Pages of the widest window for a domain of so many frames.
+fn widest_window(frames: u32) -> u32 {
+    (frames / 64).min(WIDEST)
 }

@@ -181,10 +181,12 @@ impl HandlerThread {
         };
         let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
+        let frames = pager.frames.client().resident_limit();
+        let streams = &pager.faults.streams;
         let deferred = DeferredFault {
             addr: fault.addr,
             write: fault.write,
-            prediction: pager.faults.streams.predict(fault.thread as usize, page),
+            prediction: streams.predict(fault.thread as usize, page, frames),
             thread: fault.thread,
         };
         let ended = self.resolve(pager, deferred);

@@ -184,7 +184,8 @@ impl FaultAccess {
             self.admit(pager, stretch, task)?;
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
-                fault.prediction = streams.predict(hint, addr / PAGE);
+                let frames = pager.frames.client().resident_limit();
+                fault.prediction = streams.predict(hint, addr / PAGE, frames);
                 fault.in_order = streams.in_order(stretch, hint, addr);
             }
             Ok(stretch)

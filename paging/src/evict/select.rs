@@ -110,8 +110,9 @@ impl Stager {
                 continue;
             }
             stretch.table().dequeued(key.unit());
-            let staged = self.stage_unit(stretch, key.unit());
-            // Pages that a device holds came back; the unit is queued again.
+            let staged = self.stage_sweep(stretch, key.unit());
+            // Some pages were left, or came back since a device holds them: the unit is queued
+            // again.
             if stretch.table().any_movable(key.unit()) {
                 standby.queues.requeue(stretch, key.unit());
             }
@@ -144,7 +145,7 @@ impl Stager {
             };
             while unit < units {
                 unit += 1;
-                if table.any_movable(unit - 1) && self.stage_unit(stretch, unit - 1) > 0 {
+                if table.any_movable(unit - 1) && self.stage_sweep(stretch, unit - 1) > 0 {
                     self.hand = (n, unit);
                     return true;
                 }

@@ -38,6 +38,22 @@ impl Stager {
         self.stage_part(stretch, unit, stretch.table().unit_pages(unit))
     }
 
+    /// As [`Stager::stage_unit`], for at most as many pages as one sweep takes: a domain that
+    /// holds few frames of those its contract allows loses its pages by parts of a unit.
+    pub(super) fn stage_sweep(&self, stretch: &StretchState, unit: usize) -> u32 {
+        let sweep = self.standby.frames.sweep();
+        if sweep >= self.standby.mm.unit_pages {
+            return self.stage_unit(stretch, unit);
+        }
+        if !stretch.evictable() || !self.standby.mm.may_evict() {
+            return 0;
+        }
+        match stretch.table().next_part(unit, sweep) {
+            Some(pages) => self.stage_part(stretch, unit, pages),
+            None => 0,
+        }
+    }
+
     /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says.
     pub(super) fn stage_part(
         &self,
