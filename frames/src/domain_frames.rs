@@ -19,6 +19,7 @@ use crate::frame_set::FrameSet;
 use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
 use crate::ramtab::{Frame, FrameEntry, Owner, State};
+use crate::trim::Millis;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -203,6 +204,29 @@ impl<'a> DomainFrames<'a> {
         let given = self.release(k);
         lower_to_zero(&self.slot.demanded, given);
         self.slot.released.fetch_add(u64::from(given), Relaxed);
+        given
+    }
+
+    /// Records that a thread of the domain faults now. Returns the time: see
+    /// [`Ledger::trim_idle`].
+    pub fn note_use(&self) -> Millis {
+        let now = Millis::now();
+        // A store only when it changes: most faults come in the millisecond of another.
+        if self.slot.used_at.load(Relaxed) != now.0 {
+            self.slot.used_at.store(now.0, Relaxed);
+        }
+        now
+    }
+
+    /// Frames that [`Ledger::trim_idle`] asked the domain for: to evict, then to release.
+    pub fn trimmed(&self) -> u32 {
+        self.slot.trim.load(SeqCst)
+    }
+
+    /// Answers a trim of `k` frames: releases as many of them as are unused. Returns how many.
+    pub fn release_trimmed(&self, k: u32) -> u32 {
+        let given = self.release(k);
+        lower_to_zero(&self.slot.trim, k);
         given
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use wired::{PAGE, Plain, WiredMemory};
 
 /// "selfledg", and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg02");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg03");
 
 /// The words of the whole ledger.
 #[repr(C, align(128))]
@@ -71,6 +71,11 @@ pub(crate) struct DomainSlot {
     pub demanded: AtomicU32,
     /// Frames the domain waits for.
     pub wanted: AtomicU32,
+    /// Frames that the domain is to give up if it can: others of the tree are in use, these are
+    /// not. Not a revocation: nothing waits for it, and no deadline applies.
+    pub trim: AtomicU32,
+    /// When a thread of the domain last faulted, in milliseconds that wrap.
+    pub used_at: AtomicU32,
     /// Futex word that wakes the domain's pager.
     pub bell: AtomicU32,
     /// Changes of counts by this domain: begun (high half) and in progress (low half).

@@ -13,6 +13,7 @@ use crate::layout::{DomainSlot, Layout, LedgerMemory, MAGIC};
 use crate::pressure::PressureBell;
 use crate::ramtab::{Frame, Owner};
 use crate::stats::DomainStats;
+use crate::trim::Millis;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -144,6 +145,8 @@ impl Ledger {
         slot.x.store(x.min(self.total()), SeqCst);
         slot.demanded.store(0, SeqCst);
         slot.wanted.store(0, SeqCst);
+        slot.trim.store(0, SeqCst);
+        slot.used_at.store(Millis::now().0, SeqCst);
         for word in [
             &slot.activity,
             &slot.taken_over,

@@ -47,6 +47,7 @@ mod recount;
 mod retire;
 mod revocation;
 mod stats;
+mod trim;
 
 pub use contract::{AdmissionError, Contract, Process, fair_share, tree};
 pub use domain::{DomainId, DomainPhase};
@@ -55,3 +56,4 @@ pub use ledger::{Ledger, LedgerError};
 pub use limit_control::{LimitControl, LimitControlError};
 pub use ramtab::{Frame, State};
 pub use stats::DomainStats;
+pub use trim::Millis;

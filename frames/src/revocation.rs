@@ -101,7 +101,7 @@ impl Ledger {
     }
 
     /// Frames that can still be demanded from a domain.
-    fn spare(&self, owner: Owner) -> u32 {
+    pub(crate) fn spare(&self, owner: Owner) -> u32 {
         let demanded = self.memory.slot(owner).demanded.load(SeqCst);
         self.memory.surplus(owner).saturating_sub(demanded)
     }

@@ -146,6 +146,17 @@ impl Evictor {
             let given = u64::from(client.release_demanded(asked));
             self.standby.log.add(Counter::FramesReleased, given);
         }
+        let trimmed = client.trimmed();
+        if trimmed > 0 {
+            let unused = client.unused();
+            if unused < trimmed
+                && let Some(mut cleaner) = self.cleaners[0].try_lock()
+            {
+                self.reclaim(&mut cleaner, trimmed - unused);
+            }
+            let given = u64::from(client.release_trimmed(trimmed));
+            self.standby.log.add(Counter::FramesReleased, given);
+        }
         if let Some(want) = swapper_wants {
             self.reclaim_ahead(want);
         }
@@ -153,6 +164,7 @@ impl Evictor {
         if self.frames.is_below_spare()
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
+            self.frames.trim_idle();
             let want = self.frames.spare().saturating_sub(self.frames.room());
             helped = matches!(self.reclaim(&mut cleaner, want), ReclaimOutcome::Freed(_));
         }

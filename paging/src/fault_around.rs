@@ -135,7 +135,8 @@ impl Activation<'_> {
         prediction: &Prediction,
     ) -> StreamRead<'a> {
         let table = self.stretch.table();
-        let place = reader.place(prediction, self.stretch.id(), self.index);
+        let widest = self.pager.widest_window();
+        let place = reader.place(prediction, widest, self.stretch.id(), self.index);
         // A page that cannot be read ahead is read on demand.
         let _ = reader.read(place, prediction.window, table, Some(handle));
         let begin = clock::now();

@@ -8,7 +8,7 @@ use crate::fork_cell::ForkCell;
 use crate::log::Log;
 use crate::page::State;
 use crate::stretch::StretchState;
-use frames::{DomainFrames, Frame};
+use frames::{DomainFrames, Frame, Millis};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(crate) struct FrameSource {
     /// frames were released while any thread waited.
     starving: AtomicU32,
     returned: AtomicU32,
+    /// How old the pages are, for what others of the tree may be asked for.
+    age: PageAge,
     /// Not zero while the background evictor runs or has been rung for.
     evictor_up: AtomicU32,
 }
@@ -40,6 +42,7 @@ impl FrameSource {
             reserve: if most < 64 { 0 } else { 2 },
             starving: AtomicU32::new(0),
             returned: AtomicU32::new(0),
+            age: PageAge::default(),
             evictor_up: AtomicU32::new(0),
         }
     }
@@ -67,7 +70,17 @@ impl FrameSource {
                 return None;
             }
         }
-        client.take()
+        let frame = client.take()?;
+        self.age.note_taken(client);
+        Some(frame)
+    }
+
+    /// Asks for frames of domains of the tree whose pages are all older than this one's: see
+    /// [`frames::Ledger::trim_idle`].
+    pub(crate) fn trim_idle(&self) {
+        let client = self.client();
+        let oldest = self.age.oldest();
+        client.ledger().trim_idle(client.id(), TRIM_BATCH, oldest);
     }
 
     /// Waits up to `limit` for the next frames that are released. If it gets none, returns
@@ -187,6 +200,37 @@ impl FrameSource {
     /// not ring for it.
     pub(crate) fn set_evictor_up(&self, up: bool) {
         self.evictor_up.store(u32::from(up), Ordering::SeqCst);
+    }
+}
+
+/// Frames that domains of a tree are asked for at once: what a small program accesses in a slice
+/// of processor time.
+const TRIM_BATCH: u32 = 64;
+
+/// The age of a domain's oldest page, roughly: frames go round, so that it came in the lap before
+/// this one.
+#[derive(Default)]
+struct PageAge {
+    /// Frames taken in this lap, which ends when they are as many as the domain owns.
+    taken: AtomicU32,
+    /// When this lap began, and the one before: [`Millis`].
+    began: AtomicU32,
+    before: AtomicU32,
+}
+
+impl PageAge {
+    fn note_taken(&self, client: &DomainFrames<'_>) {
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        if taken >= client.n() {
+            self.taken.store(0, Ordering::Relaxed);
+            let began = self.began.swap(Millis::now().0, Ordering::Relaxed);
+            self.before.store(began, Ordering::Relaxed);
+        }
+    }
+
+    /// When the oldest page came.
+    fn oldest(&self) -> Millis {
+        Millis(self.before.load(Ordering::Relaxed))
     }
 }
 

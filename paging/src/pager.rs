@@ -203,6 +203,12 @@ impl Pager {
         ));
     }
 
+    /// Pages of the widest window, by the frames that the domain can own for now.
+    pub(crate) fn widest_window(&self) -> u32 {
+        let frames = self.frames.client().resident_limit();
+        self.faults.streams.widest(frames)
+    }
+
     /// The background evictor's work, once.
     pub(crate) fn maintain_watermark(&self) {
         if let Some(stager) = self.evictor.stager.try_lock() {

@@ -41,8 +41,7 @@ impl PopulateTarget {
         locate: &dyn Fn() -> Option<&'p StretchState>,
     ) -> Result<(), PopulateError> {
         let hint = self.caller as usize;
-        let frames = pager.frames.client().resident_limit();
-        let window = pager.faults.streams.widest(frames).min(self.window as u32);
+        let window = pager.widest_window().min(self.window as u32);
         let mut fault = PageFault {
             write: true,
             prediction: (window > 1).then_some(Prediction {

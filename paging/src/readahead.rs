@@ -48,7 +48,7 @@ pub(crate) struct Readahead {
     channel: Box<dyn Channel>,
     lanes: Box<[ReadaheadLane; LANES]>,
     memory: WiredMemory,
-    /// Pages in each lane: a power of two.
+    /// Pages in each lane, at most: a power of two.
     length: usize,
     clock: u32,
     batch: Vec<ReadPage>,
@@ -66,13 +66,14 @@ pub(crate) struct LaneCursor {
 }
 
 impl Readahead {
-    /// Lanes of up to `length` pages each. Memory is populated on first use.
-    pub(crate) fn new(store: &dyn Store, length: usize) -> Result<Self, crate::DomainError> {
-        let length = 1 << length.clamp(1, LONGEST).ilog2();
+    /// Lanes for windows of up to `widest` pages. Memory is populated on first use.
+    pub(crate) fn new(store: &dyn Store, widest: u32) -> Result<Self, crate::DomainError> {
+        let length = ring_length(widest as usize);
         Ok(Self {
             channel: store.channel(DEPTH)?,
             lanes: Box::new([ReadaheadLane::NONE; LANES]),
             memory: WiredMemory::private(LANES * length * PAGE)
+                .and_then(WiredMemory::wiped_in_children)
                 .map_err(crate::DomainError::Memory)?,
             length,
             clock: 0,
@@ -127,10 +128,11 @@ impl Readahead {
     }
 
     /// The lane of a stream that is now at page `index` of a stretch. Drops what the stream
-    /// has passed.
+    /// has passed. A new lane has room for windows of up to `widest` pages.
     pub(crate) fn place(
         &mut self,
         prediction: &Prediction,
+        widest: u32,
         stretch: u32,
         index: usize,
     ) -> LaneCursor {
@@ -161,6 +163,7 @@ impl Readahead {
             end: 0,
             slow: false,
             used: self.clock,
+            length: ring_length(widest as usize).min(self.length),
             buffers: self.lanes[lane].buffers,
         };
         LaneCursor { lane, position: 0 }
@@ -190,9 +193,10 @@ impl Readahead {
     }
 
     fn slot(&self, lane: usize, position: usize) -> usize {
-        let at = position % self.length;
+        let length = self.lanes[lane].length;
+        let at = position % length;
         match self.lanes[lane].stride < 0 {
-            true => self.length - 1 - at,
+            true => length - 1 - at,
             false => at,
         }
     }
@@ -212,8 +216,9 @@ impl Readahead {
         table: &PageTable,
         faulting: Option<PageHandle>,
     ) -> Result<(), StoreError> {
-        let near = place.position + (window as usize).min(self.length);
-        let far = place.position + (WINDOWS * window as usize).min(self.length);
+        let length = self.lanes[place.lane].length;
+        let near = place.position + (window as usize).min(length);
+        let far = place.position + (WINDOWS * window as usize).min(length);
         let later = self.extend(place, near, table, faulting)?;
         self.lanes[place.lane].slow |= later > 0;
         if self.lanes[place.lane].slow {
@@ -341,7 +346,7 @@ impl Readahead {
         let position = place.position + used;
         self.drop_until(place.lane, position);
         let place = LaneCursor { position, ..place };
-        let until = position + (WINDOWS * window as usize).min(self.length);
+        let until = position + (WINDOWS * window as usize).min(self.lanes[place.lane].length);
         self.extend(place, until, table, None).map(|_| ())
     }
 
@@ -349,4 +354,9 @@ impl Readahead {
     pub(crate) fn take_stats(&mut self) -> ReadaheadStats {
         std::mem::take(&mut self.stats)
     }
+}
+
+/// Buffers of a lane for windows of up to `widest` pages: a power of two.
+fn ring_length(widest: usize) -> usize {
+    1 << (WINDOWS * widest).clamp(1, LONGEST).ilog2()
 }

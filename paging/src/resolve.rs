@@ -80,6 +80,7 @@ impl PageFault {
         mut locate: impl FnMut(&mut Self) -> Result<&'p StretchState, E>,
     ) -> Result<Resolution, E> {
         let mut asked = false;
+        pager.frames.client().note_use();
         loop {
             let inside = waiter.enter(pager);
             let stretch = locate(self).inspect_err(|_| self.release_held(pager))?;

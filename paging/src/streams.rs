@@ -1,6 +1,6 @@
 //! The streams of a domain's threads: their prediction, and their readahead.
 
-use crate::readahead::{Readahead, WINDOWS};
+use crate::readahead::Readahead;
 use crate::stream_detector::{Prediction, StreamDetector, WIDEST};
 use crate::stretch::StretchState;
 use store::{Store, StoreError};
@@ -28,10 +28,9 @@ impl Streams {
     /// buffers are memory, too, so a lane's length is limited likewise.
     pub(crate) fn new(store: Option<&dyn Store>, frames: u32) -> Result<Self, crate::DomainError> {
         let widest = widest_window(frames);
-        let length = WINDOWS * widest as usize;
-        let readers = match store.filter(|_| length > 1) {
+        let readers = match store.filter(|_| widest > 1) {
             Some(store) => (0..READERS)
-                .map(|_| Readahead::new(store, length).map(Lock::new))
+                .map(|_| Readahead::new(store, widest).map(Lock::new))
                 .collect::<Result<_, _>>()?,
             None => Box::default(),
         };
@@ -48,9 +47,9 @@ impl Streams {
     }
 
     /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
-    /// number. `frames` is what the domain can own for now.
-    pub(crate) fn predict(&self, thread: usize, page: usize, frames: u32) -> Option<Prediction> {
-        match self.widest(frames) {
+    /// number. Windows have at most `widest` pages.
+    pub(crate) fn predict(&self, thread: usize, page: usize, widest: u32) -> Option<Prediction> {
+        match widest {
             0 | 1 => None,
             widest => self.detector.fault(thread, page, widest),
         }

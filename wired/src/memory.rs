@@ -79,6 +79,20 @@ impl WiredMemory {
         })
     }
 
+    /// This memory, of zeros in the child of a fork: for buffers that no process leaves to its
+    /// children. The fork copies no page table for it either.
+    pub fn wiped_in_children(self) -> io::Result<Self> {
+        // SAFETY: the mapping is this one's; its contents change in children alone.
+        unsafe {
+            madvise(
+                self.start.as_ptr().cast(),
+                self.len,
+                Advice::LinuxWipeOnFork,
+            )?
+        };
+        Ok(self)
+    }
+
     /// Memory shared with every process that holds the descriptor and across fork. It is not in
     /// core dumps, which would contain other processes' data and would allocate every page that
     /// is still untouched. `name` is what /proc shows. The size is sealed: no holder of the

@@ -181,12 +181,12 @@ impl HandlerThread {
         };
         let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
-        let frames = pager.frames.client().resident_limit();
+        let widest = pager.widest_window();
         let streams = &pager.faults.streams;
         let deferred = DeferredFault {
             addr: fault.addr,
             write: fault.write,
-            prediction: streams.predict(fault.thread as usize, page, frames),
+            prediction: streams.predict(fault.thread as usize, page, widest),
             thread: fault.thread,
         };
         let ended = self.resolve(pager, deferred);

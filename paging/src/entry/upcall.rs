@@ -184,8 +184,8 @@ impl FaultAccess {
             self.admit(pager, stretch, task)?;
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
-                let frames = pager.frames.client().resident_limit();
-                fault.prediction = streams.predict(hint, addr / PAGE, frames);
+                let widest = pager.widest_window();
+                fault.prediction = streams.predict(hint, addr / PAGE, widest);
                 fault.in_order = streams.in_order(stretch, hint, addr);
             }
             Ok(stretch)

@@ -112,6 +112,7 @@ impl Evictor {
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
     /// ones find frames.
     fn direct_reclaim(&self, busy: bool) -> ReclaimOutcome {
+        self.frames.trim_idle();
         let want = (self.frames.sweep() as u32 / 8).max(self.frames.reserve + 1);
         match self.free_cleaner() {
             Some(mut cleaner) => self.reclaim_by(&mut cleaner, want, busy),

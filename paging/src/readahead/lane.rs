@@ -35,6 +35,8 @@ pub(super) struct ReadaheadLane {
     /// farther than the window.
     pub(super) slow: bool,
     pub(super) used: u32,
+    /// Buffers of the ring in use: a power of two.
+    pub(super) length: usize,
     pub(super) buffers: [Buffer; LONGEST],
 }
 
@@ -48,6 +50,7 @@ impl ReadaheadLane {
         end: 0,
         slow: false,
         used: 0,
+        length: 1,
         buffers: [Buffer::Free; LONGEST],
     };
 

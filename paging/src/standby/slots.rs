@@ -18,7 +18,7 @@ impl PageLocations {
     /// For frames numbered below `frames`.
     pub(crate) fn new(frames: usize) -> rustix::io::Result<Self> {
         Ok(Self(
-            WiredMemory::private(frames * size_of::<PageLocation>())?,
+            WiredMemory::private(frames * size_of::<PageLocation>())?.wiped_in_children()?,
             frames,
         ))
     }
@@ -87,7 +87,8 @@ impl Slots {
             sieve: AtomicU64::new(0),
             unit_pages,
             slots,
-            frames: WiredMemory::private(slots * unit_pages * 4)?,
+            // Empty at a fork.
+            frames: WiredMemory::private(slots * unit_pages * 4)?.wiped_in_children()?,
             whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),
