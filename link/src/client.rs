@@ -46,7 +46,7 @@ pub const VARIABLES: [&str; 3] = [CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIAB
 /// Longest name of a listening socket, in bytes.
 const NAME: usize = 64;
 
-/// The way to the system domain. Plain data: keep a copy for the children of forks.
+/// The way to the supervisor. Plain data: keep a copy for the children of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupervisorPort {
     fd: RawFd,
@@ -61,7 +61,7 @@ pub struct SupervisorPort {
 pub struct Joined {
     /// The supervisor's reply.
     pub welcome: Welcome,
-    /// Its connection. Open for as long as the image lives: when the system domain sees
+    /// Its connection. Open for as long as the image lives: when the supervisor sees
     /// it end it reclaims everything. Keep it where the program cannot close it.
     pub connection: Connection,
     /// The ledger's memory.
@@ -83,12 +83,12 @@ impl Joined {
     }
 }
 
-/// A process's own connection to the system domain.
+/// A process's own connection to the supervisor.
 #[derive(Debug)]
 pub struct Connection(OwnedFd);
 
 impl Connection {
-    /// For polling: readable, or hung up, when the system domain has ended. It never
+    /// For polling: readable, or hung up, when the supervisor has ended. It never
     /// sends anything after the welcome.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -183,7 +183,7 @@ impl SupervisorPort {
         (self.fd >= 0).then_some(self.fd)
     }
 
-    /// Returns true if it leads to a system domain that still runs.
+    /// Returns true if it leads to a supervisor that still runs.
     pub fn is_open(&self) -> bool {
         self.port().is_some() || self.connect().is_ok()
     }

@@ -1,4 +1,4 @@
-//! The messages between a process and the system domain, as bytes.
+//! The messages between a process and the supervisor, as bytes.
 //!
 //! One datagram each over a SOCK_SEQPACKET socket: the version, the family of the message, and the
 //! message as postcard encodes it. Nothing is allocated. Both ends come from one build on one
@@ -153,7 +153,7 @@ impl Bytes {
     }
 }
 
-/// What travels between a process and the system domain.
+/// What travels between a process and the supervisor.
 pub trait Message<'a>: Serialize + Deserialize<'a> {
     /// Differs between the families, so that no message is taken for one of another.
     const FAMILY: u32;

@@ -1,6 +1,6 @@
 //! The board: figures and flags of every process of the tree, in shared memory.
 //!
-//! Each process counts in a block of its own. The memory is the system domain's too,
+//! Each process counts in a block of its own. The memory is the supervisor's too,
 //! so the counts of a process killed at any instruction are not lost, and reading them
 //! disturbs no process. The header carries what is for the whole tree: the flag *careful*, and
 //! the limits of its fault rate with the count that they hold against.
@@ -73,7 +73,7 @@ impl StatsPage {
     /// The block of one process.
     ///
     /// # Panics
-    /// For a slot the board does not have: slots come from the system domain.
+    /// For a slot the board does not have: slots come from the supervisor.
     pub fn block(&self, slot: SlotIndex) -> ProcessStats<'_> {
         assert!(
             slot < self.slots,

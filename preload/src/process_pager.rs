@@ -88,7 +88,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
     let slot = slot_of(welcome.domain);
     let fds: Vec<_> = joined.store.into_iter().flatten().collect();
     if fds.is_empty() {
-        return Err("the system domain has no store: give `selfpage run` one with --store".into());
+        return Err("the supervisor has no store: give `selfpage run` one with --store".into());
     }
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);

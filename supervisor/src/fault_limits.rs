@@ -6,7 +6,7 @@
 //! the reservations that are in force, for all threads of the tree together, and changes with
 //! them and with what faults are measured to cost; the roster is then the tree's own.
 //!
-//! Rule: the limits are written by the system domain alone; processes read them at each fault.
+//! Rule: the limits are written by the supervisor alone; processes read them at each fault.
 
 use link::stats_page::StatsPage;
 use protocol::FaultShare;

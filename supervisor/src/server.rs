@@ -1,4 +1,4 @@
-//! The system domain's side: admits processes, watches them, reclaims what they held.
+//! Admits the processes of a tree, watches them, reclaims what they held.
 //!
 //! One descriptor to poll ([`Supervisor::fd`]) and one call when it is readable
 //! ([`Supervisor::dispatch`]), so that it fits into any loop. A process is watched twice, by
@@ -64,7 +64,7 @@ struct UnidentifiedPeer {
     peer: Option<Peer>,
 }
 
-/// The system domain of one tree.
+/// The supervisor of one tree.
 pub struct Supervisor {
     settings: SupervisorConfig,
     epoll: OwnedFd,
@@ -158,7 +158,7 @@ impl Supervisor {
         Ok(it)
     }
 
-    /// Shows the ledger to the system domain. The last that can fail: from then on it takes a
+    /// Shows the ledger to the daemon. The last that can fail: from then on it takes a
     /// tenant that hangs up for one that has frames, and ends it.
     fn begin(&mut self, mut tenant: Session) -> Result<(), StartError> {
         let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);

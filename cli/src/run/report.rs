@@ -105,9 +105,9 @@ struct StorePeak {
 }
 
 impl StorePeak {
-    fn gather(system: &Supervisor, seen: Occupancy) -> Self {
-        let most = system.store_peak().max(seen);
-        let usage = system.store().map(Store::usage).unwrap_or_default();
+    fn gather(supervisor: &Supervisor, seen: Occupancy) -> Self {
+        let most = supervisor.store_peak().max(seen);
+        let usage = supervisor.store().map(Store::usage).unwrap_or_default();
         let packed = usage.to_ram_bytes as f64;
         Self {
             ram_bytes: most.ram,
@@ -148,7 +148,7 @@ impl Report {
     pub fn gather(
         FinishedRun {
             spec,
-            supervisor: system,
+            supervisor,
             sampler,
             time,
             status,
@@ -172,12 +172,12 @@ impl Report {
             seconds: time.as_secs_f64(),
             frames: spec.frames.into(),
             frames_bytes: u64::from(spec.frames) * PAGE as u64,
-            frames_peak_bytes: u64::from(system.ledger().peak_owned()) * PAGE as u64,
-            store: system
+            frames_peak_bytes: u64::from(supervisor.ledger().peak_owned()) * PAGE as u64,
+            store: supervisor
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
             nested,
-            processes: system.processes(),
+            processes: supervisor.processes(),
             memory: Memory {
                 peak_anonymous: peak.anonymous,
                 shared_at_peak: peak.shared,
@@ -190,12 +190,12 @@ impl Report {
             },
             counters: Counter::ALL
                 .iter()
-                .map(|counter| (counter.key(), system.counter(*counter)))
+                .map(|counter| (counter.key(), supervisor.counter(*counter)))
                 .collect(),
-            store_usage: system.store().map(usage).unwrap_or_default(),
-            store_peak: StorePeak::gather(system, samples.store),
-            fault_rate: FaultRate::gather(system.board().limits()),
-            direct_io: system
+            store_usage: supervisor.store().map(usage).unwrap_or_default(),
+            store_peak: StorePeak::gather(supervisor, samples.store),
+            fault_rate: FaultRate::gather(supervisor.board().limits()),
+            direct_io: supervisor
                 .board()
                 .careful()
                 .load(std::sync::atomic::Ordering::Relaxed)

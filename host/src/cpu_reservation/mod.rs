@@ -208,7 +208,7 @@ impl ReservationGuard {
             Mechanism::Realtime => "for all of its threads and processes, on each processor",
             Mechanism::Weight => {
                 "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, and \
-                 only a system domain (--system) keeps the sum of what is reserved so, so many busy programs, or others \
+                 only a daemon (--system) keeps the sum of what is reserved so, so many busy programs, or others \
                  with a weight, take from it"
             }
         };

@@ -214,7 +214,7 @@ impl MainLoop {
                 "[{}] has ended, {frames} frames come back",
                 pid.as_raw_nonzero()
             ),
-            TreeEvent::Back => tracing::warn!("the system domain is there again"),
+            TreeEvent::Back => tracing::warn!("the daemon is there again"),
         }
     }
 
