@@ -10,7 +10,7 @@ use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
 use link::stats_page::StatsPage;
-use selfpage::embedding::{Config, EntryThread, ForkGuard, ProcessPager};
+use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -30,7 +30,7 @@ pub struct AttachedPager {
     capabilities: Capabilities,
     contract: Contract,
     disk: StoreKind,
-    entries: [AtomicPtr<EntryThread>; pager_process::HANDLERS],
+    handlers: [AtomicPtr<HandlerThread>; pager_process::HANDLERS],
 }
 
 /// The disk behind a store's compressed RAM.
@@ -127,7 +127,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
         capabilities,
         contract,
         disk,
-        entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
+        handlers: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
     };
     let _ = PAGER.set(pager);
     Ok(joined.connection)
@@ -218,18 +218,18 @@ pub fn userfault() -> Option<BorrowedFd<'static>> {
     get().map(|pager| pager.process.userfault())
 }
 
-/// Returns true if [`prepare_entry`] must be called before the pager process gives up its rights:
-/// the entry threads need those to receive descriptors of IO channels.
-pub fn entries_need_rights() -> bool {
+/// Returns true if [`prepare_handler`] must be called before the pager process gives up its rights:
+/// the handler threads need those to receive descriptors of IO channels.
+pub fn handlers_need_rights() -> bool {
     get().is_some_and(|pager| pager.disk == StoreKind::System)
 }
 
-/// Creates the resources of the `n`th entry thread, before it runs.
-pub fn prepare_entry(n: usize, cpu: usize) -> Result<(), String> {
+/// Creates the resources of the `n`th handler thread, before it runs.
+pub fn prepare_handler(n: usize, cpu: usize) -> Result<(), String> {
     let Some(pager) = get() else { return Ok(()) };
-    let entry = Box::new(pager.process.entry(cpu).map_err(text)?);
+    let handler = Box::new(pager.process.new_handler(cpu).map_err(text)?);
     // A parent's is not dropped in its child: its descriptors are not in this table.
-    pager.entries[n].store(Box::into_raw(entry), Ordering::Release);
+    pager.handlers[n].store(Box::into_raw(handler), Ordering::Release);
     Ok(())
 }
 
@@ -240,13 +240,13 @@ pub fn threads_run() {
     }
 }
 
-/// The `n`th entry thread.
-pub fn entry_main(n: usize) -> ! {
+/// The `n`th handler thread.
+pub fn handler_main(n: usize) -> ! {
     let Some(pager) = get() else { sleep() };
     // SAFETY: made for this thread alone, and never freed.
-    let entry = unsafe { &mut *pager.entries[n].load(Ordering::Acquire) };
+    let handler = unsafe { &mut *pager.handlers[n].load(Ordering::Acquire) };
     loop {
-        pager.process.entry_main(entry, None, &mut || false);
+        pager.process.handler_main(handler, None, &mut || false);
     }
 }
 

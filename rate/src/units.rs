@@ -20,7 +20,7 @@ pub type Nanos = u64;
 /// a burst takes little of one frame.
 pub const DEFAULT_PERIOD: Duration = Duration::from_millis(10);
 
-/// The assumed cost of a fault before any was measured: the time of one entry thread for a
+/// The assumed cost of a fault before any was measured: the time of one handler thread for a
 /// fault and its part of an eviction, rounded up.
 pub const INITIAL_FAULT_UNIT: Nanos = 10_000;
 

@@ -48,7 +48,7 @@ const LIMITS_POLL: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_micros(200);
 
 /// The state of one handler thread.
-pub(crate) struct HandlerThread {
+pub struct HandlerThread {
     context: FaultContext,
     deferred: DeferredFaults,
     /// Faults of tasks past their limits.
