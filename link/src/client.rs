@@ -66,8 +66,8 @@ pub struct Joined {
     pub connection: Connection,
     /// The ledger's memory.
     pub ledger: OwnedFd,
-    /// The board's memory.
-    pub board: OwnedFd,
+    /// The stats page's memory.
+    pub stats_page: OwnedFd,
     /// The store's descriptors, in its own order.
     pub store: [Option<OwnedFd>; 12],
     /// /dev/userfaultfd, where `run` could open it.
@@ -77,9 +77,9 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Maps the board.
-    pub fn map_board(&self) -> io::Result<StatsPage> {
-        StatsPage::attach(&self.board, MAX_PROCESSES)
+    /// Maps the stats page.
+    pub fn map_stats_page(&self) -> io::Result<StatsPage> {
+        StatsPage::attach(&self.stats_page, MAX_PROCESSES)
     }
 }
 
@@ -316,14 +316,14 @@ fn sort<const N: usize>(
     connection: Connection,
     fds: [Option<OwnedFd>; N],
 ) -> Result<Joined, JoinError> {
-    let (mut ledger, mut board, mut userfaultfd, mut pressure_bell) = (None, None, None, None);
+    let (mut ledger, mut stats_page, mut userfaultfd, mut pressure_bell) = (None, None, None, None);
     let mut store = [const { None }; 12];
     let mut stored = 0;
     for (role, fd) in welcome.roles.iter().zip(fds) {
         match role {
             FdRole::Nothing => {}
             FdRole::Ledger => ledger = fd,
-            FdRole::StatsPage => board = fd,
+            FdRole::StatsPage => stats_page = fd,
             FdRole::Userfaultfd => userfaultfd = fd,
             FdRole::PressureBell => pressure_bell = fd,
             FdRole::Store => {
@@ -332,7 +332,7 @@ fn sort<const N: usize>(
             }
         }
     }
-    let (Some(ledger), Some(board)) = (ledger, board) else {
+    let (Some(ledger), Some(stats_page)) = (ledger, stats_page) else {
         return Err(JoinError::Refused(RefusalText::new(
             b"this process has no free descriptors left to receive the shared memory: raise `ulimit -n`",
         )));
@@ -341,7 +341,7 @@ fn sort<const N: usize>(
         welcome,
         connection,
         ledger,
-        board,
+        stats_page,
         store,
         userfaultfd,
         pressure_bell,

@@ -15,7 +15,7 @@ pub const VERSION: u32 = 0x5350_4704;
 pub const TEXT: usize = 400;
 
 /// The number of a process in the shared tables: a domain's slot in the ledger, a holder
-/// in the store, a block on the board. Never 0.
+/// in the store, a block on the stats page. Never 0.
 pub type SlotIndex = u16;
 
 /// A domain of the ledger as a number (`frames::DomainId::raw`): its slot and the
@@ -100,7 +100,7 @@ pub enum FdRole {
     Nothing,
     /// The ledger's memory.
     Ledger,
-    /// The board's memory.
+    /// The stats page's memory.
     StatsPage,
     /// One of the store's, in the order the store gave them.
     Store,

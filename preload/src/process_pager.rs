@@ -26,7 +26,7 @@ pub struct AttachedPager {
     pub process: &'static ProcessPager,
     ledger: &'static Ledger,
     store: &'static SharedStore,
-    board: &'static StatsPage,
+    stats_page: &'static StatsPage,
     capabilities: Capabilities,
     contract: Contract,
     disk: StoreKind,
@@ -84,7 +84,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
     let userfault = open_userfault(&joined, &capabilities)?;
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
-    let board: &'static StatsPage = leak(joined.map_board().map_err(text)?);
+    let stats_page: &'static StatsPage = leak(joined.map_stats_page().map_err(text)?);
     let slot = slot_of(welcome.domain);
     let fds: Vec<_> = joined.store.into_iter().flatten().collect();
     if fds.is_empty() {
@@ -112,10 +112,10 @@ fn start(joined: Joined) -> Result<Connection, String> {
         frames: adopt(ledger, welcome.domain)?,
         store,
         holder: slot,
-        counters: board.block(slot).counters(),
-        careful: board.careful(),
-        careful_seen: board.block(slot).careful_seen(),
-        limits: board.limits(),
+        counters: stats_page.block(slot).counters(),
+        careful: stats_page.careful(),
+        careful_seen: stats_page.block(slot).careful_seen(),
+        limits: stats_page.limits(),
         hooks: &Hooks,
     })
     .map_err(text)?;
@@ -123,7 +123,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
         process,
         ledger,
         store,
-        board,
+        stats_page,
         capabilities,
         contract,
         disk,
@@ -158,7 +158,7 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
         }
     }
     let frames = adopt(pager.ledger, domain)?;
-    let block = pager.board.block(slot);
+    let block = pager.stats_page.block(slot);
     let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
     unsafe {
@@ -207,7 +207,10 @@ pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, Stri
 /// Signals that the child of a fork has what it inherits.
 pub fn signal_inherited() {
     if let Some(pager) = get() {
-        let inherited = pager.board.block(slot_of(supervisor::domain())).inherited();
+        let inherited = pager
+            .stats_page
+            .block(slot_of(supervisor::domain()))
+            .inherited();
         inherited.store(1, Ordering::Release);
         futex::wake_all(inherited);
     }

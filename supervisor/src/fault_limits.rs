@@ -1,5 +1,5 @@
 //! The rate of a tree's faults: the requested rate, and the limits that result from it, on the
-//! tree's board.
+//! tree's stats page.
 //!
 //! RAPHA (Ko and Yoo), section 4. `200/10ms` is task.fault_limit and task.fault_period of each
 //! thread, `200/10ms,tree=1000` of all together, too. `auto` is what equation (4) leaves beside
@@ -137,7 +137,7 @@ impl fmt::Display for FaultRate {
     }
 }
 
-/// The limits of a tree, kept on its board.
+/// The limits of a tree, kept on its stats page.
 pub struct TreeFaultLimits {
     rate: Option<FaultRate>,
     roster: ReservationTable,
@@ -207,8 +207,8 @@ impl TreeFaultLimits {
     }
 
     /// What faults of the tree cost now, and what that makes of the limits.
-    fn setting(&mut self, board: &StatsPage) -> FaultLimits {
-        let units = board.limits().units();
+    fn setting(&mut self, stats_page: &StatsPage) -> FaultLimits {
+        let units = stats_page.limits().units();
         let given = self.given.map(|share| match self.rate {
             Some(FaultRate::Given { period, .. }) => period,
             _ => share.period,
@@ -253,8 +253,8 @@ impl TreeFaultLimits {
     }
 
     /// Puts the limits in force that are right by now. Whether they are others.
-    pub fn apply(&mut self, board: &StatsPage) -> bool {
-        let setting = self.setting(board);
+    pub fn apply(&mut self, stats_page: &StatsPage) -> bool {
+        let setting = self.setting(stats_page);
         let no_news = setting.fault_period == self.last.fault_period
             && setting.task_limit == self.last.task_limit
             && is_near(setting.tree_limit, self.last.tree_limit)
@@ -263,7 +263,7 @@ impl TreeFaultLimits {
             return false;
         }
         self.last = setting;
-        put(board, setting)
+        put(stats_page, setting)
     }
 
     /// The requested rate.
@@ -272,9 +272,9 @@ impl TreeFaultLimits {
     }
 }
 
-/// Puts limits in force on a board, and wakes the threads throttled by others.
-pub fn put(board: &StatsPage, setting: FaultLimits) -> bool {
-    let limits = board.limits();
+/// Puts limits in force on a stats page, and wakes the threads throttled by others.
+pub fn put(stats_page: &StatsPage, setting: FaultLimits) -> bool {
+    let limits = stats_page.limits();
     let changed = limits.set(setting, wired::clock::now());
     if changed {
         wired::futex::wake_all(limits.generation());
@@ -314,31 +314,31 @@ mod tests {
 
     #[test]
     fn limits_follow_what_faults_cost() {
-        let (board, _fd) = StatsPage::create(2).unwrap();
+        let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let mut pace = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
-        assert!(pace.apply(&board));
-        let units = board.limits().units();
-        let first = board.limits().snapshot().limits;
+        assert!(pace.apply(&stats_page));
+        let units = stats_page.limits().units();
+        let first = stats_page.limits().snapshot().limits;
         // 1.9 processors at 10 us a fault.
         assert_eq!(first.tree_limit, 1900);
-        assert!(!pace.apply(&board));
+        assert!(!pace.apply(&stats_page));
         for _ in 0..2000 {
             units.sample(rate::FaultClass::Compressed, 5_000);
         }
-        assert!(pace.apply(&board));
-        let now = board.limits().snapshot().limits;
+        assert!(pace.apply(&stats_page));
+        let now = stats_page.limits().snapshot().limits;
         assert!((3700..=3800).contains(&now.tree_limit), "{now:?}");
         assert_eq!(now.system_limit, now.tree_limit);
     }
 
     #[test]
     fn a_reservation_of_the_tree_keeps_it_from_being_limited_by_the_others() {
-        let (board, _fd) = StatsPage::create(2).unwrap();
+        let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let ms = Duration::from_millis;
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();
         let mut pace = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
-        pace.apply(&board);
-        let setting = board.limits().snapshot().limits;
+        pace.apply(&stats_page);
+        let setting = stats_page.limits().snapshot().limits;
         assert_eq!((setting.tree_limit, setting.system_limit), (0, 450));
         let refused = TreeFaultLimits::admit(None, reserve(10, 10), 1)
             .err()

@@ -107,7 +107,7 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             [(member.welcome.slot(), getpid())]
         );
         member
-            .map_board()
+            .map_stats_page()
             .unwrap()
             .block(member.welcome.slot())
             .add(Counter::Faults, 3);
@@ -359,7 +359,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
     while !happened.iter().any(said) {
         assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
         if is_readable(notifier.fd()) {
-            notifier.receive(supervisor.board()).unwrap();
+            notifier.receive(supervisor.stats_page()).unwrap();
         }
         let requests = notifier.take_requests();
         requests.into_iter().for_each(|id| supervisor.connect(id));

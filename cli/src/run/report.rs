@@ -194,9 +194,9 @@ impl Report {
                 .collect(),
             store_usage: supervisor.store().map(usage).unwrap_or_default(),
             store_peak: StorePeak::gather(supervisor, samples.store),
-            fault_rate: FaultRate::gather(supervisor.board().limits()),
+            fault_rate: FaultRate::gather(supervisor.stats_page().limits()),
             direct_io: supervisor
-                .board()
+                .stats_page()
                 .careful()
                 .load(std::sync::atomic::Ordering::Relaxed)
                 != 0,
