@@ -4,7 +4,8 @@
 //! RAPHA (Ko and Yoo), section 4. `200/10ms` is task.fault_limit and task.fault_period of each
 //! thread, `200/10ms,tree=1000` of all together, too. `auto` is what equation (4) leaves beside
 //! the reservations that are in force, for all threads of the tree together, and changes with
-//! them and with what faults are measured to cost; the roster is then the tree's own.
+//! them and with what faults are measured to cost. Those are the tree's own here; a tree under a
+//! daemon is subject to the daemon's.
 //!
 //! Rule: the limits are written by the supervisor alone; processes read them at each fault.
 
@@ -140,11 +141,12 @@ impl fmt::Display for FaultRate {
 /// The limits of a tree, kept on its stats page.
 pub struct TreeFaultLimits {
     rate: Option<FaultRate>,
-    roster: ReservationTable,
+    /// The tree's own reservation alone, as `me`; not used where `given` is there.
+    reservations: ReservationTable,
     me: TaskId,
     reservation: Option<Reservation>,
-    /// What the daemon allows, where the tree has a contract with one: the roster is the
-    /// daemon's then.
+    /// What the daemon allows, where the tree has a contract with one: the daemon keeps the
+    /// reservations then.
     given: Option<FaultShare>,
     /// What is in force.
     last: FaultLimits,
@@ -166,13 +168,13 @@ impl TreeFaultLimits {
             None => DEFAULT_PERIOD,
         };
         let whole = Utilization::default().of_processors(processors);
-        let mut roster =
+        let mut reservations =
             ReservationTable::new(whole, period.as_nanos() as Nanos, INITIAL_FAULT_UNIT);
         let pc = reservation.map_or(Capacity::ZERO, |reservation| reservation.pc());
-        let me = roster.admit(Task { pc, weight: 1 })?;
+        let me = reservations.admit(Task { pc, weight: 1 })?;
         Ok(Self {
             rate,
-            roster,
+            reservations,
             me,
             reservation,
             given: None,
@@ -239,13 +241,13 @@ impl TreeFaultLimits {
             },
             Some(FaultRate::Auto { period }) => {
                 units.set_initial(INITIAL_FAULT_UNIT);
-                self.roster.set_fault_unit(units.fault_unit());
-                let system = u32::try_from(self.roster.fault_limit()).unwrap_or(u32::MAX);
+                self.reservations.set_fault_unit(units.fault_unit());
+                let system = u32::try_from(self.reservations.fault_limit()).unwrap_or(u32::MAX);
                 FaultLimits {
                     fault_period: period.as_nanos() as Nanos,
                     task_limit: 0,
                     // None where the faults are within the tree's own reservation.
-                    tree_limit: self.roster.limit_of(self.me).unwrap_or(0),
+                    tree_limit: self.reservations.limit_of(self.me).unwrap_or(0),
                     system_limit: system,
                 }
             }
@@ -315,17 +317,17 @@ mod tests {
     #[test]
     fn limits_follow_what_faults_cost() {
         let (stats_page, _fd) = StatsPage::create(2).unwrap();
-        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
-        assert!(pace.apply(&stats_page));
+        let mut limits = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
+        assert!(limits.apply(&stats_page));
         let units = stats_page.limits().units();
         let first = stats_page.limits().snapshot().limits;
         // 1.9 processors at 10 us a fault.
         assert_eq!(first.tree_limit, 1900);
-        assert!(!pace.apply(&stats_page));
+        assert!(!limits.apply(&stats_page));
         for _ in 0..2000 {
             units.sample(rate::FaultClass::Compressed, 5_000);
         }
-        assert!(pace.apply(&stats_page));
+        assert!(limits.apply(&stats_page));
         let now = stats_page.limits().snapshot().limits;
         assert!((3700..=3800).contains(&now.tree_limit), "{now:?}");
         assert_eq!(now.system_limit, now.tree_limit);
@@ -336,8 +338,8 @@ mod tests {
         let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let ms = Duration::from_millis;
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();
-        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
-        pace.apply(&stats_page);
+        let mut limits = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
+        limits.apply(&stats_page);
         let setting = stats_page.limits().snapshot().limits;
         assert_eq!((setting.tree_limit, setting.system_limit), (0, 450));
         let refused = TreeFaultLimits::admit(None, reserve(10, 10), 1)

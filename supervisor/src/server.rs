@@ -89,7 +89,7 @@ pub struct Supervisor {
     store_seen: Instant,
     swept: Instant,
     upstream: Option<DaemonLink>,
-    pace: Option<TreeFaultLimits>,
+    fault_limits: Option<TreeFaultLimits>,
 }
 
 impl Supervisor {
@@ -148,7 +148,7 @@ impl Supervisor {
             store_seen: Instant::now(),
             swept: Instant::now(),
             upstream: None,
-            pace: None,
+            fault_limits: None,
         };
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
@@ -194,17 +194,17 @@ impl Supervisor {
     }
 
     /// Limits the rate of the tree's faults from now on.
-    pub fn set_fault_limits(&mut self, mut pace: TreeFaultLimits) {
-        pace.apply(&self.stats_page);
-        self.pace = Some(pace);
+    pub fn set_fault_limits(&mut self, mut limits: TreeFaultLimits) {
+        limits.apply(&self.stats_page);
+        self.fault_limits = Some(limits);
     }
 
     /// Puts a share of the faults in force that the daemon has sent.
     fn follow_upstream(&mut self) {
         let share = self.upstream.as_mut().and_then(DaemonLink::new_share);
-        if let (Some(pace), Some(share)) = (&mut self.pace, share) {
-            pace.give(share);
-            pace.apply(&self.stats_page);
+        if let (Some(limits), Some(share)) = (&mut self.fault_limits, share) {
+            limits.give(share);
+            limits.apply(&self.stats_page);
         }
     }
 

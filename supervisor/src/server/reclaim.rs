@@ -90,8 +90,8 @@ impl Supervisor {
     /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
-        if let Some(pace) = &mut self.pace {
-            pace.apply(&self.stats_page);
+        if let Some(limits) = &mut self.fault_limits {
+            limits.apply(&self.stats_page);
         }
         let units = self.stats_page.limits().units();
         if let Some(upstream) = &self.upstream
