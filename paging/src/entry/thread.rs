@@ -149,7 +149,7 @@ impl HandlerThread {
         pager.log.add(Counter::Faults, 1);
         match fault.write_protected {
             true => wait_for_eviction(pager, fault.addr),
-            false => self.admit(
+            false => self.throttle_or_resolve(
                 pager,
                 ThrottledFault {
                     addr: fault.addr,
@@ -162,8 +162,8 @@ impl HandlerThread {
         true
     }
 
-    /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
-    fn admit(&mut self, pager: &Pager, mut fault: ThrottledFault) {
+    /// Resolves a fault, or throttles it where its task, its tree or the system is past its limit.
+    fn throttle_or_resolve(&mut self, pager: &Pager, mut fault: ThrottledFault) {
         let task = ThreadKey::new(fault.thread);
         let throttle = &pager.faults.throttle;
         let decision = throttle.check(task, &mut fault.state);
@@ -221,7 +221,7 @@ impl HandlerThread {
             if inside.is_none() {
                 *inside = Some(pager.mm.gate.enter(self.cpu));
             }
-            self.admit(pager, fault);
+            self.throttle_or_resolve(pager, fault);
         }
     }
 

@@ -181,7 +181,7 @@ impl FaultAccess {
         let mut predicted = false;
         let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
             let stretch = pager.mm.index.find(addr).ok_or(Dispatch::NotOurs)?;
-            self.admit(pager, stretch, task)?;
+            self.count_and_throttle(pager, stretch, task)?;
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
                 fault.prediction = streams.predict(hint, addr / PAGE);
@@ -209,7 +209,7 @@ impl FaultAccess {
     }
 
     /// Passes the access, once, to the counters, the program's own handler and the limits.
-    fn admit(
+    fn count_and_throttle(
         &mut self,
         pager: &Pager,
         stretch: &StretchState,
