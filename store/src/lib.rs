@@ -25,6 +25,7 @@ mod disk_backing;
 mod disk_io;
 mod disk_transport;
 mod error;
+mod fork;
 mod growth;
 mod handle;
 mod inner;
