@@ -147,7 +147,7 @@ pub struct Usage {
     pub pages_disk: u64,
     /// Compressed bytes of the pages in RAM.
     pub ram_compressed: u64,
-    /// Bytes of the arena in use, holes included.
+    /// Bytes of the arena in use, dead space included.
     pub ram_used: u64,
     /// Bytes of the arena; 0 without one.
     pub ram_limit: u64,
@@ -167,7 +167,7 @@ pub struct Usage {
     pub read_disk: u64,
     /// Pages moved from RAM to disk.
     pub demoted: u64,
-    /// Pages moved within RAM to close holes.
+    /// Pages moved within RAM by compaction.
     pub compacted: u64,
     /// Checksum mismatches.
     pub mismatches: u64,
@@ -184,7 +184,7 @@ pub struct Usage {
 /// Bytes in each tier at one moment: cheaper than [`Usage`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Occupancy {
-    /// Bytes of the arena, holes included.
+    /// Bytes of the arena, dead space included.
     pub ram: u64,
     /// Bytes of the swap file.
     pub disk: u64,
