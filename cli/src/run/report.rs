@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Duration;
-use store::{Occupancy, Store};
+use store::{Occupancy, Store, Usage};
 use supervisor::Supervisor;
 use supervisor::run::FinishedRun;
 use wired::Counter;
@@ -36,6 +36,7 @@ pub struct Report {
     memory: Memory,
     /// The counters of the tree's domains, each added up as its `aggregation` says.
     counters: BTreeMap<&'static str, u64>,
+    /// The store's figures at the end, by the keys of [`Usage::FIGURES`].
     store_usage: BTreeMap<&'static str, u64>,
     store_peak: StorePeak,
     /// The limits of the fault rate, where there were any.
@@ -232,25 +233,9 @@ impl Report {
 }
 
 fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
-    let u = store.usage();
-    BTreeMap::from([
-        ("pages_ram", u.pages_ram),
-        ("pages_filled", u.pages_filled),
-        ("pages_disk", u.pages_disk),
-        ("ram_compressed", u.ram_compressed),
-        ("ram_used", u.ram_used),
-        ("ram_limit", u.ram_limit),
-        ("disk_used", u.disk_used),
-        ("disk_limit", u.disk_limit),
-        ("tables", u.tables),
-        ("holds", u.holds),
-        ("written", u.written),
-        ("read", u.read),
-        ("read_disk", u.read_disk),
-        ("demoted", u.demoted),
-        ("compacted", u.compacted),
-        ("mismatches", u.mismatches),
-        ("io_errors", u.io_errors),
-        ("ios", u.ios),
-    ])
+    let usage = store.usage();
+    let figures = Usage::FIGURES.iter();
+    figures
+        .map(|figure| (figure.key, (figure.value)(&usage)))
+        .collect()
 }
