@@ -14,7 +14,7 @@ use protocol::FaultShare;
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
 use rate::{
-    Capacity, DEFAULT_PERIOD, FaultLimits, INITIAL_FAULT_UNIT, Nanos, OverCommitted, Reservation,
+    Capacity, DEFAULT_PERIOD, FaultLimits, INITIAL_FAULT_UNIT, OverCommitted, Reservation, TimeNs,
     Utilization,
 };
 use std::fmt;
@@ -169,7 +169,7 @@ impl TreeFaultLimits {
         };
         let whole = Utilization::default().of_processors(processors);
         let mut reservations =
-            ReservationTable::new(whole, period.as_nanos() as Nanos, INITIAL_FAULT_UNIT);
+            ReservationTable::new(whole, period.as_nanos() as TimeNs, INITIAL_FAULT_UNIT);
         let pc = reservation.map_or(Capacity::ZERO, |reservation| reservation.pc());
         let me = reservations.admit(Task { pc, weight: 1 })?;
         Ok(Self {
@@ -201,7 +201,7 @@ impl TreeFaultLimits {
             limit => ((f64::from(limit) * part) as u32).max(1),
         };
         Some(FaultLimits {
-            fault_period: period.as_nanos() as Nanos,
+            fault_period: period.as_nanos() as TimeNs,
             task_limit: 0,
             tree_limit: in_period(share.limit),
             system_limit: in_period(share.system),
@@ -233,7 +233,7 @@ impl TreeFaultLimits {
         match self.rate {
             None => FaultLimits::default(),
             Some(FaultRate::Given { task, tree, period }) => FaultLimits {
-                fault_period: period.as_nanos() as Nanos,
+                fault_period: period.as_nanos() as TimeNs,
                 task_limit: task,
                 tree_limit: tree.unwrap_or(0),
                 // The sum of the tasks' limits is no number before the tasks are known.
@@ -244,7 +244,7 @@ impl TreeFaultLimits {
                 self.reservations.set_fault_unit(units.fault_unit());
                 let system = u32::try_from(self.reservations.fault_limit()).unwrap_or(u32::MAX);
                 FaultLimits {
-                    fault_period: period.as_nanos() as Nanos,
+                    fault_period: period.as_nanos() as TimeNs,
                     task_limit: 0,
                     // None where the faults are within the tree's own reservation.
                     tree_limit: self.reservations.limit_of(self.me).unwrap_or(0),

@@ -27,7 +27,7 @@ use crate::pager::{Pager, page_base};
 use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stretch::{Fault, FaultKind, Handled, StretchState};
 use crate::throttle::{self, ThrottleDecision, ThrottleState};
-use rate::Nanos;
+use rate::TimeNs;
 use rate::thread_counters::ThreadKey;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -363,7 +363,7 @@ enum FaultOutcome {
 }
 
 /// The time from now until `due`.
-fn left(due: Nanos) -> Duration {
+fn left(due: TimeNs) -> Duration {
     Duration::from_nanos(due.saturating_sub(throttle::now()))
 }
 

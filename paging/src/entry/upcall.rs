@@ -15,7 +15,7 @@ use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stretch::{Fault, FaultKind, Handled, Handler, StretchState};
 use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
-use rate::{Nanos, SharedLimits};
+use rate::{SharedLimits, TimeNs};
 use wired::PAGE;
 
 /// Result of dispatching a signal.
@@ -45,7 +45,7 @@ struct FaultAccess {
     passed: bool,
     state: ThrottleState,
     /// The thread's time at its start, if that is measured.
-    sample: Option<Nanos>,
+    sample: Option<TimeNs>,
 }
 
 impl FaultAccess {
