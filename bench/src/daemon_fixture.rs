@@ -105,7 +105,7 @@ struct SavedCalibration {
     figures: Calibration,
 }
 
-/// A running system domain; ended when dropped.
+/// A running daemon; ended when dropped.
 pub struct DaemonFixture {
     process: Child,
     socket: PathBuf,

@@ -22,7 +22,7 @@ pub enum MemoryKind {
     FileRandom(PathBuf),
     /// A stretch of the worker's own domain over a store, by upcalls.
     Upcall(String),
-    /// The same by entry threads.
+    /// The same by handler threads.
     Thread(String),
     /// The same by upcalls and frames of 2 MiB.
     Huge(String),

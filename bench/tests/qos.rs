@@ -1,4 +1,4 @@
-//! `selfpage bench qos` in a few seconds: that every process comes up under a system domain of
+//! `selfpage bench qos` in a few seconds: that every process comes up under a daemon of
 //! its own, ends well, and leaves nothing behind. What the figures say is not asked here.
 
 use std::path::Path;

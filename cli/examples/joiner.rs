@@ -32,28 +32,28 @@ extern "C" fn come_in() {
 
 fn stay(joined: Joined) {
     let slot = joined.welcome.slot();
-    let Ok(board) = joined.map_board() else {
+    let Ok(stats_page) = joined.map_stats_page() else {
         return;
     };
-    board.block(slot).add(Counter::Faults, 1);
+    stats_page.block(slot).add(Counter::Faults, 1);
     if std::env::var_os("JOINER_REPORT").is_some() {
         let text = format!(
             "slot {slot}, {} frames, careful {}",
             joined.welcome.frames,
-            board.careful().load(Ordering::SeqCst)
+            stats_page.careful().load(Ordering::SeqCst)
         );
         let _ = joined.connection.say(ChildMessage::Notice(text.as_bytes()));
     }
     if std::env::var_os("JOINER_ACK").is_some() {
         std::thread::spawn(move || {
             loop {
-                let careful = board.careful().load(Ordering::SeqCst);
-                board
+                let careful = stats_page.careful().load(Ordering::SeqCst);
+                stats_page
                     .block(slot)
                     .careful_seen()
                     .store(careful, Ordering::SeqCst);
                 wired::futex::wait(
-                    board.careful(),
+                    stats_page.careful(),
                     careful,
                     Some(std::time::Duration::from_millis(50)),
                 );

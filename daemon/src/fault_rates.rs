@@ -15,12 +15,12 @@ use crate::tenants::Tenants;
 use protocol::{DaemonEvent, FaultGrant, FaultShare, TenantNumber};
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
-use rate::{Capacity, Nanos, Reservation, Utilization};
+use rate::{Capacity, Reservation, TimeNs, Utilization};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How many times the configured unit, or its fraction, a report may be.
-const MAX_DEVIATION: Nanos = 8;
+const MAX_DEVIATION: TimeNs = 8;
 
 /// A tenant with a share.
 struct TenantRate {
@@ -28,7 +28,7 @@ struct TenantRate {
     /// As reported: runtime and period.
     reservation: Option<(Duration, Duration)>,
     /// The cost of its faults, as reported; the configured unit until then.
-    unit: Nanos,
+    unit: TimeNs,
     /// The share last sent to it.
     sent: Option<FaultShare>,
 }
@@ -40,8 +40,8 @@ pub(super) struct FaultRates {
     entries: BTreeMap<TenantNumber, TenantRate>,
 }
 
-fn nanos(time: Duration) -> Nanos {
-    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+fn nanos(time: Duration) -> TimeNs {
+    TimeNs::try_from(time.as_nanos()).unwrap_or(TimeNs::MAX)
 }
 
 impl FaultRates {
@@ -112,7 +112,7 @@ impl FaultRates {
     }
 
     /// A tenant reports the cost of its faults.
-    pub(crate) fn report(&mut self, number: TenantNumber, unit: Nanos) {
+    pub(crate) fn report(&mut self, number: TenantNumber, unit: TimeNs) {
         let configured = nanos(self.config.initial_cost.0);
         if let Some(entry) = self.entries.get_mut(&number) {
             let least = (configured / MAX_DEVIATION).max(1);

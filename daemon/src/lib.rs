@@ -1,4 +1,4 @@
-//! The system domain of a machine: contracts across programs.
+//! Divides a machine among programs by contracts: the system domain of the paper.
 //!
 //! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: one trusted domain
 //! owns the frames allocator, the swap filesystem and the user-safe disk. Programs ask it for

@@ -217,10 +217,10 @@ impl TenantCgroup {
         (sum(&spaces.distinct) + sum(&spaces.unknown) / 2).saturating_sub(own)
     }
 
-    /// Kills all of it and waits, at most `limit`, until nothing anonymous of it is resident.
+    /// Kills all of it and waits, at most `limit`, until its anonymous memory is free.
     /// The last process may end some time later, which a caller that needs only the memory
     /// does not wait for.
-    pub fn empty(&self, limit: Duration) {
+    pub fn kill_and_await_memory(&self, limit: Duration) {
         self.kill_until(limit, |pid| {
             procfs::anonymous(pid).is_none_or(|bytes| bytes <= BEHIND)
         });
@@ -228,7 +228,7 @@ impl TenantCgroup {
 
     /// Kills all of it and waits, at most `limit`, until it has ended. Returns how many
     /// processes there were.
-    pub fn kill(&self, limit: Duration) -> usize {
+    pub fn kill_and_await_exit(&self, limit: Duration) -> usize {
         self.kill_until(limit, |_| false)
     }
 
@@ -347,7 +347,7 @@ mod tests {
         assert!(group.is_alive() && group.resident(0) > 0 && group.resident_exactly(0) > 0);
         std::thread::scope(|scope| {
             scope.spawn(|| child.wait());
-            assert!(group.kill(Duration::from_secs(5)) >= 4);
+            assert!(group.kill_and_await_exit(Duration::from_secs(5)) >= 4);
         });
         assert!(!group.is_alive());
         let alive =
@@ -379,7 +379,7 @@ mod tests {
         child.wait().unwrap();
         assert!(!group.is_alive());
         assert_eq!(group.processes().len(), 2);
-        group.kill(Duration::from_secs(20));
+        group.kill_and_await_exit(Duration::from_secs(20));
         let alive =
             |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
         assert_eq!(there.iter().filter(alive).count(), 0);

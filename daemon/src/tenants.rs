@@ -161,7 +161,7 @@ impl Tenants {
             return self.jobs.done(JobResult::Killed(number));
         };
         self.jobs.start(move || {
-            group.empty(KILL_TIMEOUT);
+            group.kill_and_await_memory(KILL_TIMEOUT);
             JobResult::MemoryFreed(number)
         });
     }
@@ -173,7 +173,7 @@ impl Tenants {
             return self.jobs.done(JobResult::Killed(number));
         };
         self.jobs.start(move || {
-            group.kill(KILL_TIMEOUT);
+            group.kill_and_await_exit(KILL_TIMEOUT);
             JobResult::Killed(number)
         });
     }

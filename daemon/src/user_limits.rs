@@ -134,8 +134,8 @@ impl TokenBuckets {
     fn take(&mut self, person: u32) -> bool {
         let (now, rate) = (Instant::now(), self.rate);
         let most = rate * BURST;
-        let earned = |pace: &TokenBucket| pace.left + rate * (now - pace.at).as_secs_f64();
-        self.left.retain(|_, pace| earned(pace) < most);
+        let earned = |bucket: &TokenBucket| bucket.left + rate * (now - bucket.at).as_secs_f64();
+        self.left.retain(|_, bucket| earned(bucket) < most);
         let left = self.left.get(&person).map_or(most, earned);
         if left < 1.0 {
             return false;

@@ -196,7 +196,7 @@ impl Allocator {
     ) -> Result<(), AllocatorError> {
         self.check_contract(tenant, contract)?;
         let found = self.tenants.get(&tenant);
-        if found.is_some_and(|tenant| tenant.condemned.is_none()) {
+        if found.is_some_and(|tenant| tenant.killed_at.is_none()) {
             Ok(())
         } else {
             Err(AllocatorError::Unknown(tenant))
@@ -331,14 +331,14 @@ impl Allocator {
                 self.requests.fit(*id, tenant.n, contract, now);
             }
         }
-        self.condemn_overdue(now);
+        self.kill_overdue(now);
         self.run(now)
     }
 
     /// When [`Allocator::tick`] is due, without other events until then.
     pub fn next_timeout(&self) -> Option<Duration> {
         let later = self.tenants.values().filter_map(|t| t.later.map(|l| l.1));
-        let live = self.tenants.values().filter(|t| t.condemned.is_none());
+        let live = self.tenants.values().filter(|t| t.killed_at.is_none());
         // A tenant is late the moment after its deadline.
         let late = live
             .filter_map(|t| t.revocations.front())
@@ -381,7 +381,7 @@ impl Allocator {
     /// A tenant that is not being killed.
     fn live_tenant(&mut self, tenant: TenantId) -> Result<&mut Tenant, AllocatorError> {
         let live = self.tenants.get_mut(&tenant);
-        live.filter(|tenant| tenant.condemned.is_none())
+        live.filter(|tenant| tenant.killed_at.is_none())
             .ok_or(AllocatorError::Unknown(tenant))
     }
 }

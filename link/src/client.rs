@@ -46,7 +46,7 @@ pub const VARIABLES: [&str; 3] = [CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIAB
 /// Longest name of a listening socket, in bytes.
 const NAME: usize = 64;
 
-/// The way to the system domain. Plain data: keep a copy for the children of forks.
+/// The way to the supervisor. Plain data: keep a copy for the children of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupervisorPort {
     fd: RawFd,
@@ -61,13 +61,13 @@ pub struct SupervisorPort {
 pub struct Joined {
     /// The supervisor's reply.
     pub welcome: Welcome,
-    /// Its connection. Open for as long as the image lives: when the system domain sees
+    /// Its connection. Open for as long as the image lives: when the supervisor sees
     /// it end it reclaims everything. Keep it where the program cannot close it.
     pub connection: Connection,
     /// The ledger's memory.
     pub ledger: OwnedFd,
-    /// The board's memory.
-    pub board: OwnedFd,
+    /// The stats page's memory.
+    pub stats_page: OwnedFd,
     /// The store's descriptors, in its own order.
     pub store: [Option<OwnedFd>; 12],
     /// /dev/userfaultfd, where `run` could open it.
@@ -77,18 +77,18 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Maps the board.
-    pub fn map_board(&self) -> io::Result<StatsPage> {
-        StatsPage::attach(&self.board, MAX_PROCESSES)
+    /// Maps the stats page.
+    pub fn map_stats_page(&self) -> io::Result<StatsPage> {
+        StatsPage::attach(&self.stats_page, MAX_PROCESSES)
     }
 }
 
-/// A process's own connection to the system domain.
+/// A process's own connection to the supervisor.
 #[derive(Debug)]
 pub struct Connection(OwnedFd);
 
 impl Connection {
-    /// For polling: readable, or hung up, when the system domain has ended. It never
+    /// For polling: readable, or hung up, when the supervisor has ended. It never
     /// sends anything after the welcome.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -183,7 +183,7 @@ impl SupervisorPort {
         (self.fd >= 0).then_some(self.fd)
     }
 
-    /// Returns true if it leads to a system domain that still runs.
+    /// Returns true if it leads to a supervisor that still runs.
     pub fn is_open(&self) -> bool {
         self.port().is_some() || self.connect().is_ok()
     }
@@ -316,14 +316,14 @@ fn sort<const N: usize>(
     connection: Connection,
     fds: [Option<OwnedFd>; N],
 ) -> Result<Joined, JoinError> {
-    let (mut ledger, mut board, mut userfaultfd, mut pressure_bell) = (None, None, None, None);
+    let (mut ledger, mut stats_page, mut userfaultfd, mut pressure_bell) = (None, None, None, None);
     let mut store = [const { None }; 12];
     let mut stored = 0;
     for (role, fd) in welcome.roles.iter().zip(fds) {
         match role {
             FdRole::Nothing => {}
             FdRole::Ledger => ledger = fd,
-            FdRole::StatsPage => board = fd,
+            FdRole::StatsPage => stats_page = fd,
             FdRole::Userfaultfd => userfaultfd = fd,
             FdRole::PressureBell => pressure_bell = fd,
             FdRole::Store => {
@@ -332,7 +332,7 @@ fn sort<const N: usize>(
             }
         }
     }
-    let (Some(ledger), Some(board)) = (ledger, board) else {
+    let (Some(ledger), Some(stats_page)) = (ledger, stats_page) else {
         return Err(JoinError::Refused(RefusalText::new(
             b"this process has no free descriptors left to receive the shared memory: raise `ulimit -n`",
         )));
@@ -341,7 +341,7 @@ fn sort<const N: usize>(
         welcome,
         connection,
         ledger,
-        board,
+        stats_page,
         store,
         userfaultfd,
         pressure_bell,

@@ -1,4 +1,4 @@
-//! The messages between a process and the system domain, as bytes.
+//! The messages between a process and the supervisor, as bytes.
 //!
 //! One datagram each over a SOCK_SEQPACKET socket: the version, the family of the message, and the
 //! message as postcard encodes it. Nothing is allocated. Both ends come from one build on one
@@ -15,7 +15,7 @@ pub const VERSION: u32 = 0x5350_4704;
 pub const TEXT: usize = 400;
 
 /// The number of a process in the shared tables: a domain's slot in the ledger, a holder
-/// in the store, a block on the board. Never 0.
+/// in the store, a block on the stats page. Never 0.
 pub type SlotIndex = u16;
 
 /// A domain of the ledger as a number (`frames::DomainId::raw`): its slot and the
@@ -100,7 +100,7 @@ pub enum FdRole {
     Nothing,
     /// The ledger's memory.
     Ledger,
-    /// The board's memory.
+    /// The stats page's memory.
     StatsPage,
     /// One of the store's, in the order the store gave them.
     Store,
@@ -153,7 +153,7 @@ impl Bytes {
     }
 }
 
-/// What travels between a process and the system domain.
+/// What travels between a process and the supervisor.
 pub trait Message<'a>: Serialize + Deserialize<'a> {
     /// Differs between the families, so that no message is taken for one of another.
     const FAMILY: u32;

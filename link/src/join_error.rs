@@ -9,9 +9,9 @@ use rustix::io::Errno;
 /// Why a process did not join.
 #[derive(Clone, Copy, Debug)]
 pub enum JoinError {
-    /// The environment names no system domain: this process is not of a tree.
+    /// The environment names no supervisor: this process is not of a tree.
     Nowhere,
-    /// The system domain has ended, or neither of its sockets can be reached.
+    /// The supervisor has ended, or neither of its sockets can be reached.
     Unreachable(Errno),
     /// It refused; the text has the reason.
     Refused(RefusalText),

@@ -1,6 +1,6 @@
-//! The board: figures and flags of every process of the tree, in shared memory.
+//! The stats page: figures and flags of every process of the tree, in shared memory.
 //!
-//! Each process counts in a block of its own. The memory is the system domain's too,
+//! Each process counts in a block of its own. The memory is the supervisor's too,
 //! so the counts of a process killed at any instruction are not lost, and reading them
 //! disturbs no process. The header carries what is for the whole tree: the flag *careful*, and
 //! the limits of its fault rate with the count that they hold against.
@@ -33,20 +33,20 @@ const ROOM: usize = (BLOCK - STATE * 8) / 8;
 const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
 const _: () = assert!(Counter::WORDS <= ROOM);
 
-/// The board, mapped.
+/// The stats page, mapped.
 pub struct StatsPage {
     region: WiredMemory,
     slots: SlotIndex,
 }
 
 impl StatsPage {
-    /// A board of `slots` blocks, and the descriptor others map it by.
+    /// A stats page of `slots` blocks, and the descriptor others map it by.
     pub fn create(slots: SlotIndex) -> io::Result<(Self, OwnedFd)> {
-        let (region, fd) = WiredMemory::shared(bytes(slots), "selfpage-board")?;
+        let (region, fd) = WiredMemory::shared(bytes(slots), "selfpage-stats")?;
         Ok((Self { region, slots }, fd))
     }
 
-    /// The board behind a descriptor.
+    /// The stats page behind a descriptor.
     pub fn attach(fd: impl AsFd, slots: SlotIndex) -> io::Result<Self> {
         Ok(Self {
             region: WiredMemory::attach(fd, bytes(slots))?,
@@ -73,11 +73,11 @@ impl StatsPage {
     /// The block of one process.
     ///
     /// # Panics
-    /// For a slot the board does not have: slots come from the system domain.
+    /// For a slot the stats page does not have: slots come from the supervisor.
     pub fn block(&self, slot: SlotIndex) -> ProcessStats<'_> {
         assert!(
             slot < self.slots,
-            "slot {slot} of a board of {}",
+            "slot {slot} of a stats page of {}",
             self.slots
         );
         let start = HEADER + usize::from(slot) * BLOCK;
@@ -92,7 +92,7 @@ fn bytes(slots: SlotIndex) -> usize {
     HEADER + usize::from(slots) * BLOCK
 }
 
-/// One process's words on the board. It holds no state of its own: make it when needed.
+/// One process's words on the stats page. It holds no state of its own: make it when needed.
 #[derive(Clone, Copy)]
 pub struct ProcessStats<'a> {
     words: &'a [AtomicU64],

@@ -16,7 +16,7 @@ use mailbox::{Change, IDLE, Mailbox, PagerCommand};
 
 use crate::DomainError;
 use crate::counters::Counters;
-use crate::entry::thread::HandlerThread;
+pub use crate::entry::thread::HandlerThread;
 use crate::entry::upcall::thread_hint;
 use crate::evict::ReclaimOutcome;
 use crate::pager::{Hooks, Pager, PagerConfig};
@@ -70,7 +70,7 @@ pub struct ProcessPager {
 unsafe impl Sync for ProcessPager {}
 
 impl ProcessPager {
-    /// A pager without threads and stretches yet; the caller runs [`ProcessPager::entry_main`] and
+    /// A pager without threads and stretches yet; the caller runs [`ProcessPager::handler_main`] and
     /// [`ProcessPager::evictor_main`] on threads of its own.
     pub fn start(config: Config) -> Result<&'static Self, DomainError> {
         let total = config.frames.ledger().total();
@@ -281,19 +281,19 @@ impl ProcessPager {
     }
 
     /// Makes a handler thread's state before it runs (this allocates).
-    pub fn entry(&self, cpu: usize) -> Result<EntryThread, DomainError> {
-        Ok(EntryThread(HandlerThread::new(self.pager, cpu)?))
+    pub fn new_handler(&self, cpu: usize) -> Result<HandlerThread, DomainError> {
+        HandlerThread::new(self.pager, cpu)
     }
 
     /// A handler thread's work. Returns when `ended` returns true; called whenever `watch` is
     /// readable.
-    pub fn entry_main(
+    pub fn handler_main(
         &self,
-        entry: &mut EntryThread,
+        handler: &mut HandlerThread,
         watch: Option<BorrowedFd<'_>>,
         ended: &mut dyn FnMut() -> bool,
     ) {
-        entry.0.serve(self.pager, watch, ended);
+        handler.serve(self.pager, watch, ended);
     }
 
     /// The evictor thread's work: keeps a few frames unused, serves revocations and the
@@ -340,9 +340,6 @@ fn fault_in(page: usize) -> bool {
         // SAFETY: changes no contents.
         .any(|advice| unsafe { rustix::mm::madvise(at, PAGE, advice) }.is_ok())
 }
-
-/// A handler thread's buffers.
-pub struct EntryThread(HandlerThread);
 
 /// Restricts what a page of a stretch may be used for.
 ///

@@ -7,7 +7,7 @@ use store::StoreError;
 pub enum FillOutcome {
     /// The page is mapped; the access can be repeated.
     Success,
-    /// Not possible now; a worker may retry with resources that an activation lacks.
+    /// Not possible now; a retry has the frame that the activation lacks.
     Retry,
     /// A read is under way; the fault is resolved when it completes.
     Pending,
@@ -62,12 +62,12 @@ impl std::fmt::Display for FaultError {
 /// The context in which a driver runs, which decides what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillPhase {
-    /// The notification handler: must not wait, may use an unused frame.
+    /// The first attempt: must not wait, may use an unused frame.
     Activation,
-    /// A worker, or the faulting thread itself after its activation. It has a frame in hand
-    /// that an activation could not have had, because getting it took waiting, eviction, or a
-    /// request to the allocator.
-    Worker,
+    /// A later attempt, by a handler thread or by the faulting thread itself. It has a frame in
+    /// hand that an activation could not have had, because getting it took waiting, eviction, or
+    /// a request to the allocator.
+    Retry,
     /// The stretch is being bound, or pages are populated before any access.
     Bind,
 }

@@ -52,8 +52,8 @@ impl Activation<'_> {
         self.word().load()
     }
 
-    /// The frame that a worker brought, or an unused one. If there is none, the driver returns
-    /// `Retry`; a worker that has a frame calls it again, unless no frame can be found.
+    /// The frame that a retry has in hand, or an unused one. If there is none, the driver returns
+    /// `Retry`, and is called again with a frame, unless no frame can be found.
     pub fn frame(&mut self) -> Option<Frame> {
         if let Some(frame) = self.fault.held.take() {
             return Some(frame);

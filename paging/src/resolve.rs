@@ -1,8 +1,9 @@
 //! Resolving a fault: attempts, and what is waited for between them.
 //!
 //! Nemesis, section 6.5: a notification handler makes a first attempt where waiting is not
-//! possible; what it cannot do, a worker does, with a frame in hand. Both are attempts at one
-//! [`PageFault`]; its [`Waiter`] decides what is waited for, and where.
+//! possible; what it cannot do, a worker thread does. Here one thread makes all attempts: a
+//! handler thread, or the faulting thread. A retry has a frame in hand that a wait brought. All
+//! are attempts at one [`PageFault`]; its [`Waiter`] decides what is waited for, and where.
 
 use crate::evict::NoFrame;
 use crate::fault_context::FaultContext;
@@ -130,8 +131,8 @@ impl PageFault {
         }
     }
 
-    /// One attempt: the notification handler's with no frame in hand, a worker's with one, or
-    /// that of a binding. A frame that was not used is released.
+    /// One attempt: the first with no frame in hand, a retry with one, or that of a binding. A
+    /// frame that was not used is released.
     pub(crate) fn attempt(
         &mut self,
         pager: &Pager,
@@ -146,7 +147,7 @@ impl PageFault {
             write: self.write,
             phase: match self.held {
                 _ if self.at_bind => FillPhase::Bind,
-                Some(_) => FillPhase::Worker,
+                Some(_) => FillPhase::Retry,
                 None => FillPhase::Activation,
             },
             fault: self,

@@ -21,7 +21,7 @@
 use crate::counters::Counter;
 use crate::log::Log;
 use rate::thread_counters::{ThreadCounters, ThreadKey};
-use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, Nanos, SharedLimits};
+use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, SharedLimits, TimeNs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) use wired::clock::now;
 const TASKS: usize = 4096;
 
 /// One fault in so many has its cost measured: reading a thread's time is a system call.
-const SAMPLED: Nanos = 32;
+const SAMPLED: TimeNs = 32;
 
 /// Bits of the clock below those that choose: clocks may step by some tens of nanoseconds.
 const COARSE: u32 = 6;
@@ -54,13 +54,13 @@ pub(crate) struct FaultThrottle {
 pub(crate) struct ThrottleState {
     token: ChargeToken,
     /// When it was first suspended; zero if it never was.
-    since: Nanos,
+    since: TimeNs,
 }
 
 /// Throttle decision.
 pub(crate) enum ThrottleDecision {
     /// Proceed. The time, if anything is limited.
-    Proceed(Option<Nanos>),
+    Proceed(Option<TimeNs>),
     /// Retry at that time.
     RetryAt(Delay),
 }
@@ -69,13 +69,13 @@ pub(crate) enum ThrottleDecision {
 #[derive(Clone, Copy)]
 pub(crate) struct Delay {
     /// When to retry.
-    pub(crate) until: Nanos,
+    pub(crate) until: TimeNs,
     generation: u32,
 }
 
 #[cfg(test)]
 impl Delay {
-    pub(crate) fn until(until: Nanos) -> Self {
+    pub(crate) fn until(until: TimeNs) -> Self {
         Self {
             until,
             generation: 0,
@@ -188,7 +188,7 @@ impl FaultThrottle {
 
     /// How many of `want` further pages may come with a task's fault, and the time of the
     /// decision.
-    pub(crate) fn grant(&self, task: Option<ThreadKey>, want: u32) -> (u32, Nanos) {
+    pub(crate) fn grant(&self, task: Option<ThreadKey>, want: u32) -> (u32, TimeNs) {
         let Some(task) = task.filter(|_| self.limits.is_limited()) else {
             return (want, 0);
         };
@@ -201,7 +201,7 @@ impl FaultThrottle {
     }
 
     /// Returns pages granted by [`FaultThrottle::grant`] that were not brought in.
-    pub(crate) fn refund(&self, task: Option<ThreadKey>, when: Nanos, count: u32) {
+    pub(crate) fn refund(&self, task: Option<ThreadKey>, when: TimeNs, count: u32) {
         if let Some(task) = task.filter(|_| when != 0 && count != 0) {
             self.limiter().refund(task, when, count);
         }
@@ -209,20 +209,20 @@ impl FaultThrottle {
 
     /// The thread's time so far, if the fault that begins is one whose cost is measured.
     /// `came` is the time in [`ThrottleDecision::Proceed`].
-    pub(crate) fn begin_sample(&self, came: Option<Nanos>) -> Option<Nanos> {
-        let chosen = |came: Nanos| (came >> COARSE).is_multiple_of(SAMPLED);
+    pub(crate) fn begin_sample(&self, came: Option<TimeNs>) -> Option<TimeNs> {
+        let chosen = |came: TimeNs| (came >> COARSE).is_multiple_of(SAMPLED);
         came.filter(|came| chosen(*came))
             .and_then(|_| thread_time())
     }
 
     /// The time that the thread has used since [`FaultThrottle::begin_sample`].
-    pub(crate) fn used_since(&self, begin: Nanos) -> Nanos {
+    pub(crate) fn used_since(&self, begin: TimeNs) -> TimeNs {
         thread_time().map_or(0, |now| now.saturating_sub(begin))
     }
 
     /// Records the processor time of a fault.
-    pub(crate) fn sample(&self, handled: FaultSample, used: Nanos) {
-        let pages = Nanos::from(handled.pages.max(1));
+    pub(crate) fn sample(&self, handled: FaultSample, used: TimeNs) {
+        let pages = TimeNs::from(handled.pages.max(1));
         self.units().sample(handled.class, used / pages);
     }
 
@@ -242,7 +242,7 @@ impl FaultThrottle {
 
 impl ThrottleState {
     /// Microseconds since it was delay.
-    fn slept_us(&self, now: Nanos) -> u64 {
+    fn slept_us(&self, now: TimeNs) -> u64 {
         now.saturating_sub(self.since) / 1000
     }
 

@@ -75,7 +75,7 @@ fn four_frames_are_enough() {
 }
 
 #[test]
-fn entry_threads_serve_what_upcalls_serve() {
+fn handler_threads_serve_what_upcalls_serve() {
     written_and_read_back(
         1024,
         8192,

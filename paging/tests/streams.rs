@@ -102,7 +102,7 @@ fn so_it_is_from_disk() {
 }
 
 #[test]
-fn so_it_is_by_entry_threads() {
+fn so_it_is_by_handler_threads() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let store = format!("ram:8M+{}", disk(&folder));
     goes_through_in_windows(&store, EntryKind::Thread);
@@ -300,7 +300,7 @@ fn a_stretch_pages_by_huge_frames() {
 }
 
 #[test]
-fn huge_frames_page_from_disk_by_entry_threads() {
+fn huge_frames_page_from_disk_by_handler_threads() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let store = format!("disk:{},size=256M", folder.path().join("swap").display());
     pages_by_huge_frames(&store, EntryKind::Thread, DirectIo::PinnedOnly);

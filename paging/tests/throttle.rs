@@ -105,13 +105,13 @@ fn no_period_has_more_faults_than_the_limit_and_every_page_comes() {
 #[test]
 fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
     for kind in KINDS {
-        let (Some(paced), Some(free)) = (
+        let (Some(throttled), Some(free)) = (
             domain(kind, 128, STANDSTILL),
             domain(kind, 128, FaultLimits::default()),
         ) else {
             continue;
         };
-        let (ours, others) = (stretch(&paced, 64), stretch(&free, 512));
+        let (ours, others) = (stretch(&throttled, 64), stretch(&free, 512));
         let written = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -121,7 +121,7 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
                     written.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            while counter(&paced, Counter::ThrottledFaults) == 0 {
+            while counter(&throttled, Counter::ThrottledFaults) == 0 {
                 std::thread::yield_now();
             }
             // Another thread of the same domain has a limit of its own.
@@ -129,20 +129,20 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
             // Another domain has none.
             (0..512).for_each(|page| write(&others, page, 1));
             // Closing the domain's gate does not wait for threads that sleep.
-            drop(paced.allocate(PAGE).unwrap());
+            drop(throttled.allocate(PAGE).unwrap());
             drop(free);
             assert_eq!(written.load(Ordering::SeqCst), 1, "it sleeps still");
             // SharedLimits that are lifted wake the threads that sleep by them.
-            paced.set_fault_rate(FaultLimits::default());
+            throttled.set_fault_rate(FaultLimits::default());
         });
         assert_eq!(written.load(Ordering::SeqCst), 2);
         assert_eq!((read(&ours, 32), read(&ours, 48)), (7, 9));
         assert_eq!(
-            counter(&paced, Counter::ThrottledFaults),
+            counter(&throttled, Counter::ThrottledFaults),
             1,
             "once, however often it was judged"
         );
-        assert_eq!(counter(&paced, Counter::PeakTaskFaults), 1);
+        assert_eq!(counter(&throttled, Counter::PeakTaskFaults), 1);
     }
 }
 

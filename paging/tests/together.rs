@@ -140,7 +140,7 @@ fn nothing_is_lost_over_a_larger_contract() {
 }
 
 #[test]
-fn nothing_is_lost_with_entry_threads() {
+fn nothing_is_lost_with_handler_threads() {
     stress(
         256,
         4096,

@@ -154,7 +154,7 @@ impl AddressSpace {
     }
 
     /// Makes free or given-up addresses of arenas mapped with access `prot`.
-    pub fn open(&mut self, span: &AddrRange, prot: c_int) {
+    pub fn map_in_arena(&mut self, span: &AddrRange, prot: c_int) {
         mapped_bitmap::mark(span, true);
         mapped_bitmap::reopen(span);
         if paged_memory::is_plain() {
@@ -222,7 +222,7 @@ impl AddressSpace {
         let span = &piece.span;
         match piece.state {
             Lookup::Outside => return 0,
-            Lookup::Free => self.open(span, prot),
+            Lookup::Free => self.map_in_arena(span, prot),
             Lookup::Used(attrs, _) => {
                 match attrs.kind {
                     MappingKind::Paged => {
@@ -233,7 +233,7 @@ impl AddressSpace {
                     MappingKind::Foreign if !reclaim(span) => return error(libc::ENOMEM),
                     MappingKind::Foreign => {}
                 }
-                self.open(span, prot);
+                self.map_in_arena(span, prot);
             }
         }
         0

@@ -51,7 +51,7 @@ pub fn brk(to: usize) -> SyscallResult {
     let up = |addr: usize| addr.next_multiple_of(PAGE).max(space.brk.room.start);
     let (old, new) = (up(space.brk.now), up(to));
     if new > old {
-        space.open(&(old..new), RW);
+        space.map_in_arena(&(old..new), RW);
     } else if new < old {
         let gone = new..old;
         mapped_bitmap::mark(&gone, false);

@@ -163,7 +163,7 @@ fn first_arena() -> Option<std::ops::Range<usize>> {
                     .iter()
                     .all(|p| p.state == Lookup::Free)
             );
-            space.open(&heap, address_space::RW);
+            space.map_in_arena(&heap, address_space::RW);
             return Some(heap);
         }
         size /= 2;

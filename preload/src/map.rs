@@ -69,7 +69,7 @@ pub fn mmap(
     }
     match space.find_free(len) {
         Some(start) => {
-            space.open(&(start..start + len), prot & ACCESS);
+            space.map_in_arena(&(start..start + len), prot & ACCESS);
             lock_if_requested(space, start as SyscallResult, len, flags)
         }
         None => {
@@ -145,7 +145,7 @@ fn map_at_hint(
         return Some(answer);
     }
     space.map.is_free(&wanted).then(|| {
-        space.open(&wanted, prot & ACCESS);
+        space.map_in_arena(&wanted, prot & ACCESS);
         addr as SyscallResult
     })
 }

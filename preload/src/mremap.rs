@@ -155,7 +155,7 @@ fn resize(
     }
     let more = from.end..end;
     if space.map.is_free(&more) {
-        space.open(&more, attrs.prot);
+        space.map_in_arena(&more, attrs.prot);
         apply_attrs(space, &more, attrs);
         return from.start as SyscallResult;
     }
@@ -205,7 +205,7 @@ fn move_mapping(
     keep: bool,
 ) -> SyscallResult {
     if space.map.lookup(to).iter().any(|p| p.state == Lookup::Free) {
-        space.open(to, RW);
+        space.map_in_arena(to, RW);
     }
     let moved = from.len().min(to.len());
     let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);

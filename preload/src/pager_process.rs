@@ -207,7 +207,7 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
     };
     // Steps that need rights come before these are dropped.
     let realtime = threads::set_rt_priority(program.pid());
-    let prepared = realtime || process_pager::entries_need_rights();
+    let prepared = realtime || process_pager::handlers_need_rights();
     if prepared {
         threads::prepare_handlers()?;
     }

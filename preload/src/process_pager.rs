@@ -10,7 +10,7 @@ use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
 use link::stats_page::StatsPage;
-use selfpage::embedding::{Config, EntryThread, ForkGuard, ProcessPager};
+use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -26,11 +26,11 @@ pub struct AttachedPager {
     pub process: &'static ProcessPager,
     ledger: &'static Ledger,
     store: &'static SharedStore,
-    board: &'static StatsPage,
+    stats_page: &'static StatsPage,
     capabilities: Capabilities,
     contract: Contract,
     disk: StoreKind,
-    entries: [AtomicPtr<EntryThread>; pager_process::HANDLERS],
+    handlers: [AtomicPtr<HandlerThread>; pager_process::HANDLERS],
 }
 
 /// The disk behind a store's compressed RAM.
@@ -84,11 +84,11 @@ fn start(joined: Joined) -> Result<Connection, String> {
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
     let userfault = open_userfault(&joined, &capabilities)?;
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
-    let board: &'static StatsPage = leak(joined.map_board().map_err(text)?);
+    let stats_page: &'static StatsPage = leak(joined.map_stats_page().map_err(text)?);
     let slot = slot_of(welcome.domain);
     let fds: Vec<_> = joined.store.into_iter().flatten().collect();
     if fds.is_empty() {
-        return Err("the system domain has no store: give `selfpage run` one with --store".into());
+        return Err("the supervisor has no store: give `selfpage run` one with --store".into());
     }
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
@@ -112,10 +112,10 @@ fn start(joined: Joined) -> Result<Connection, String> {
         frames: adopt(ledger, welcome.domain)?,
         store,
         holder: slot,
-        counters: board.block(slot).counters(),
-        careful: board.careful(),
-        careful_seen: board.block(slot).careful_seen(),
-        limits: board.limits(),
+        counters: stats_page.block(slot).counters(),
+        careful: stats_page.careful(),
+        careful_seen: stats_page.block(slot).careful_seen(),
+        limits: stats_page.limits(),
         hooks: &Hooks,
     })
     .map_err(text)?;
@@ -123,11 +123,11 @@ fn start(joined: Joined) -> Result<Connection, String> {
         process,
         ledger,
         store,
-        board,
+        stats_page,
         capabilities,
         contract,
         disk,
-        entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
+        handlers: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
     };
     let _ = PAGER.set(pager);
     Ok(joined.connection)
@@ -158,7 +158,7 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
         }
     }
     let frames = adopt(pager.ledger, domain)?;
-    let block = pager.board.block(slot);
+    let block = pager.stats_page.block(slot);
     let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
     unsafe {
@@ -207,7 +207,10 @@ pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, Stri
 /// Signals that the child of a fork has what it inherits.
 pub fn signal_inherited() {
     if let Some(pager) = get() {
-        let inherited = pager.board.block(slot_of(supervisor::domain())).inherited();
+        let inherited = pager
+            .stats_page
+            .block(slot_of(supervisor::domain()))
+            .inherited();
         inherited.store(1, Ordering::Release);
         futex::wake_all(inherited);
     }
@@ -218,18 +221,18 @@ pub fn userfault() -> Option<BorrowedFd<'static>> {
     get().map(|pager| pager.process.userfault())
 }
 
-/// Returns true if [`prepare_entry`] must be called before the pager process gives up its rights:
-/// the entry threads need those to receive descriptors of IO channels.
-pub fn entries_need_rights() -> bool {
+/// Returns true if [`prepare_handler`] must be called before the pager process gives up its rights:
+/// the handler threads need those to receive descriptors of IO channels.
+pub fn handlers_need_rights() -> bool {
     get().is_some_and(|pager| pager.disk == StoreKind::System)
 }
 
-/// Creates the resources of the `n`th entry thread, before it runs.
-pub fn prepare_entry(n: usize, cpu: usize) -> Result<(), String> {
+/// Creates the resources of the `n`th handler thread, before it runs.
+pub fn prepare_handler(n: usize, cpu: usize) -> Result<(), String> {
     let Some(pager) = get() else { return Ok(()) };
-    let entry = Box::new(pager.process.entry(cpu).map_err(text)?);
+    let handler = Box::new(pager.process.new_handler(cpu).map_err(text)?);
     // A parent's is not dropped in its child: its descriptors are not in this table.
-    pager.entries[n].store(Box::into_raw(entry), Ordering::Release);
+    pager.handlers[n].store(Box::into_raw(handler), Ordering::Release);
     Ok(())
 }
 
@@ -240,13 +243,13 @@ pub fn threads_run() {
     }
 }
 
-/// The `n`th entry thread.
-pub fn entry_main(n: usize) -> ! {
+/// The `n`th handler thread.
+pub fn handler_main(n: usize) -> ! {
     let Some(pager) = get() else { sleep() };
     // SAFETY: made for this thread alone, and never freed.
-    let entry = unsafe { &mut *pager.entries[n].load(Ordering::Acquire) };
+    let handler = unsafe { &mut *pager.handlers[n].load(Ordering::Acquire) };
     loop {
-        pager.process.entry_main(entry, None, &mut || false);
+        pager.process.handler_main(handler, None, &mut || false);
     }
 }
 

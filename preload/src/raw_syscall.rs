@@ -1,42 +1,12 @@
-//! System calls by number, without the C library in between.
+//! What interposed functions make their calls with: raw system calls, and `errno`.
 //!
 //! An interposed function must give exactly what the kernel gives, for any argument,
 //! also for those no typed wrapper lets through. So those calls are made here, and
 //! `errno` is set as the C library would.
 
-use std::arch::asm;
 use std::ffi::{c_int, c_long};
 
-/// What the kernel returns: a value, or minus an error number.
-pub type SyscallResult = isize;
-
-/// The largest error number the kernel returns.
-const MAX_ERRNO: isize = 4095;
-
-/// Makes system call `number`.
-///
-/// # Safety
-/// As the call itself.
-pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
-    let answer: isize;
-    // SAFETY: the caller's; the kernel clobbers only rcx and r11.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => answer,
-            in("rdi") args[0],
-            in("rsi") args[1],
-            in("rdx") args[2],
-            in("r10") args[3],
-            in("r8") args[4],
-            in("r9") args[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack)
-        );
-    }
-    answer
-}
+pub use wired::syscall::{SyscallResult, is_error, syscall6};
 
 /// [`syscall6`] with three arguments.
 ///
@@ -45,11 +15,6 @@ pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
 pub unsafe fn syscall3(number: c_long, a: usize, b: usize, c: usize) -> SyscallResult {
     // SAFETY: the caller's.
     unsafe { syscall6(number, [a, b, c, 0, 0, 0]) }
-}
-
-/// Returns true if a result is an error.
-pub fn is_error(answer: SyscallResult) -> bool {
-    (-MAX_ERRNO..0).contains(&answer)
 }
 
 /// The result for `errno`.

@@ -1,4 +1,4 @@
-//! What a contract with the system domain says, and how people write it.
+//! What a contract with the daemon says, and how people write it.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: frames {g, x},
 //! and the disk's (p, s, x, l). `512M+128M` is 512 MiB guaranteed and 128 MiB more while

@@ -6,10 +6,10 @@
 //! Rounding is to the safe side: the cost of a limit is rounded up, and a limit down, so that (2)
 //! holds for every limit that (4) gives.
 
-use crate::units::{Capacity, Nanos};
+use crate::units::{Capacity, TimeNs};
 
 /// (1): system.fault_pc, the capacity that `fault_limit` faults in each period use.
-pub fn fault_pc(fault_limit: u64, fault_period: Nanos, fault_unit: Nanos) -> Capacity {
+pub fn fault_pc(fault_limit: u64, fault_period: TimeNs, fault_unit: TimeNs) -> Capacity {
     let time = u128::from(fault_limit) * u128::from(fault_unit);
     let parts = (time * 1_000_000_000).div_ceil(u128::from(fault_period.max(1)));
     Capacity(u64::try_from(parts).unwrap_or(u64::MAX))
@@ -29,8 +29,8 @@ pub fn max_fault_pc(tasks_pc: Capacity, total: Capacity) -> Capacity {
 pub fn fault_limit(
     tasks_pc: Capacity,
     total: Capacity,
-    fault_period: Nanos,
-    fault_unit: Nanos,
+    fault_period: TimeNs,
+    fault_unit: TimeNs,
 ) -> u64 {
     let room = u128::from(max_fault_pc(tasks_pc, total).0) * u128::from(fault_period);
     let limit = room / (u128::from(fault_unit.max(1)) * 1_000_000_000);

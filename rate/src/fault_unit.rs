@@ -11,7 +11,7 @@
 //! outlier moves a mean by at most half of it, and a real change of the cost is followed within
 //! some tens of samples.
 
-use crate::units::Nanos;
+use crate::units::TimeNs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How a fault gets its page.
@@ -82,13 +82,13 @@ impl<'a> FaultUnits<'a> {
     }
 
     /// Sets the mean of all until the first sample; an existing mean stays.
-    pub fn set_initial(&self, unit: Nanos) {
+    pub fn set_initial(&self, unit: TimeNs) {
         let fine = unit.saturating_mul(FRACTION);
         let _ = self.0[ALL].compare_exchange(0, fine, Relaxed, Relaxed);
     }
 
     /// Adds the processor time of one fault. Two concurrent samples may count as one.
-    pub fn sample(&self, class: FaultClass, time: Nanos) {
+    pub fn sample(&self, class: FaultClass, time: TimeNs) {
         let of_class = &self.0[class as usize];
         let mean = of_class.load(Relaxed);
         // The first sample of a class is bounded by the mean of all, if that is known.
@@ -122,12 +122,12 @@ impl<'a> FaultUnits<'a> {
 
     /// fault_unit: the mean of all faults. Zero before the first sample where no initial value
     /// was set.
-    pub fn fault_unit(&self) -> Nanos {
+    pub fn fault_unit(&self) -> TimeNs {
         self.0[ALL].load(Relaxed).div_ceil(FRACTION)
     }
 
     /// The mean of a class; zero without samples of it.
-    pub fn of(&self, class: FaultClass) -> Nanos {
+    pub fn of(&self, class: FaultClass) -> TimeNs {
         self.0[class as usize].load(Relaxed).div_ceil(FRACTION)
     }
 

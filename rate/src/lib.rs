@@ -24,4 +24,4 @@ pub use fault_unit::{FaultClass, FaultUnits};
 pub use limiter::{ChargeToken, Decision, Limiter};
 pub use reservations::{OverCommitted, ReservationTable, TaskId};
 pub use shared_limits::{FaultLimits, SharedLimits};
-pub use units::{Capacity, DEFAULT_PERIOD, INITIAL_FAULT_UNIT, Nanos, Reservation, Utilization};
+pub use units::{Capacity, DEFAULT_PERIOD, INITIAL_FAULT_UNIT, Reservation, TimeNs, Utilization};

@@ -11,7 +11,7 @@
 
 use crate::shared_limits::{SharedLimits, Snapshot};
 use crate::thread_counters::{ThreadCounters, ThreadKey};
-use crate::units::Nanos;
+use crate::units::TimeNs;
 use crate::window_counter::{MAX_BOOKED_AHEAD, WindowCounter};
 
 /// Most attempts while limits change meanwhile.
@@ -53,7 +53,7 @@ impl ChargeToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// When the fault has to retry; none where it is handled now.
-    pub until: Option<Nanos>,
+    pub until: Option<TimeNs>,
     /// The token to retry with.
     pub token: ChargeToken,
     /// True if the swapper is to be called: this fault is the first past the system's limit.
@@ -80,7 +80,7 @@ enum TreeCharge {
     /// Handle it now.
     Handle,
     /// Retry then.
-    Wait(Nanos),
+    Wait(TimeNs),
     /// The limits changed meanwhile: check again.
     LimitsChanged,
 }
@@ -104,7 +104,7 @@ impl<'a> Limiter<'a> {
     }
 
     /// Checks and counts a fault of a thread, new or with the token that it was suspended with.
-    pub fn page_fault(&self, task: ThreadKey, now: Nanos, token: ChargeToken) -> Decision {
+    pub fn page_fault(&self, task: ThreadKey, now: TimeNs, token: ChargeToken) -> Decision {
         let mut decision = Decision {
             until: None,
             token,
@@ -153,7 +153,7 @@ impl<'a> Limiter<'a> {
     }
 
     /// Counts a fault with those of the tree, unless its token shows that it is counted.
-    fn charge_tree(&self, snapshot: &Snapshot, now: Nanos, decision: &mut Decision) -> TreeCharge {
+    fn charge_tree(&self, snapshot: &Snapshot, now: TimeNs, decision: &mut Decision) -> TreeCharge {
         let periods = snapshot.periods();
         let period = periods.of(now);
         let token = decision.token;
@@ -191,7 +191,7 @@ impl<'a> Limiter<'a> {
 
     /// Counts up to `want` more pages that come with a thread's fault at `now`. Each counts as a
     /// fault of its own, and none is waited for.
-    pub fn charge_extra(&self, task: ThreadKey, now: Nanos, want: u32) -> ExtraPages {
+    pub fn charge_extra(&self, task: ThreadKey, now: TimeNs, want: u32) -> ExtraPages {
         let snapshot = self.limits.snapshot();
         let length = snapshot.limits.fault_period;
         let mut more = ExtraPages {
@@ -226,7 +226,7 @@ impl<'a> Limiter<'a> {
     }
 
     /// Takes back pages of [`Limiter::charge_extra`], counted at `now`, that did not come.
-    pub fn refund(&self, task: ThreadKey, now: Nanos, count: u32) {
+    pub fn refund(&self, task: ThreadKey, now: TimeNs, count: u32) {
         let snapshot = self.limits.snapshot();
         if !snapshot.limits.is_limited() || count == 0 {
             return;
@@ -239,7 +239,7 @@ impl<'a> Limiter<'a> {
         }
     }
 
-    fn refund_thread(&self, snapshot: &Snapshot, task: ThreadKey, now: Nanos, count: u32) {
+    fn refund_thread(&self, snapshot: &Snapshot, task: ThreadKey, now: TimeNs, count: u32) {
         if snapshot.limits.task_limit != 0 && count != 0 {
             let period = snapshot.periods().apart(task.number()).of(now);
             let back = |counter: WindowCounter| (counter.refund(period, count), ());

@@ -14,7 +14,7 @@
 //! [`ReservationTable::is_overcommitted`] reports it.
 
 use crate::equations::{fault_limit, fault_pc, fits};
-use crate::units::{Capacity, Nanos};
+use crate::units::{Capacity, TimeNs};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -60,9 +60,9 @@ pub enum OverCommitted {
         /// Tasks with that promise.
         tasks: u32,
         /// fault_unit as measured.
-        fault_unit: Nanos,
+        fault_unit: TimeNs,
         /// system.fault_period.
-        fault_period: Nanos,
+        fault_period: TimeNs,
     },
     /// The floors of one more task would not fit.
     #[error(
@@ -82,9 +82,9 @@ pub enum OverCommitted {
         /// Tasks with that promise so far.
         tasks: u32,
         /// fault_unit as measured.
-        fault_unit: Nanos,
+        fault_unit: TimeNs,
         /// system.fault_period.
-        fault_period: Nanos,
+        fault_period: TimeNs,
     },
 }
 
@@ -92,8 +92,8 @@ pub enum OverCommitted {
 #[derive(Clone, Debug)]
 pub struct ReservationTable {
     total: Capacity,
-    fault_period: Nanos,
-    fault_unit: Nanos,
+    fault_period: TimeNs,
+    fault_unit: TimeNs,
     tasks: BTreeMap<TaskId, Task>,
     next: u64,
 }
@@ -101,7 +101,7 @@ pub struct ReservationTable {
 impl ReservationTable {
     /// An empty table. `total` is the capacity for reservations and faults, the 1 of the
     /// equations; `fault_unit` is the assumed cost of a fault until one is measured.
-    pub fn new(total: Capacity, fault_period: Nanos, fault_unit: Nanos) -> Self {
+    pub fn new(total: Capacity, fault_period: TimeNs, fault_unit: TimeNs) -> Self {
         Self {
             total,
             fault_period: fault_period.max(1),
@@ -123,17 +123,17 @@ impl ReservationTable {
     }
 
     /// system.fault_period.
-    pub fn fault_period(&self) -> Nanos {
+    pub fn fault_period(&self) -> TimeNs {
         self.fault_period
     }
 
     /// The cost of a fault.
-    pub fn fault_unit(&self) -> Nanos {
+    pub fn fault_unit(&self) -> TimeNs {
         self.fault_unit
     }
 
     /// Sets the cost of a fault as measured since.
-    pub fn set_fault_unit(&mut self, fault_unit: Nanos) {
+    pub fn set_fault_unit(&mut self, fault_unit: TimeNs) {
         self.fault_unit = fault_unit.max(1);
     }
 

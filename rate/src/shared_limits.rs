@@ -6,7 +6,7 @@
 //! count by them, and one that sleeps by them is woken and checked again.
 
 use crate::fault_unit::{self, FaultUnits};
-use crate::units::Nanos;
+use crate::units::TimeNs;
 use crate::window_counter::{PeriodClock, WindowCounter, reciprocal};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -25,7 +25,7 @@ pub fn is_near(now: u32, was: u32) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultLimits {
     /// task.fault_period and system.fault_period; zero where nothing is limited.
-    pub fault_period: Nanos,
+    pub fault_period: TimeNs,
     /// task.fault_limit of each thread.
     pub task_limit: u32,
     /// fault_limit of all threads together: further faults are suspended.
@@ -120,7 +120,7 @@ impl<'a> SharedLimits<'a> {
     /// Puts limits in force from the tree's next period on; the rest of the current period
     /// handles nothing more that the tree's counter bounds. One caller at a time, which then wakes
     /// all sleepers on the generation. Returns true if the limits changed.
-    pub fn set(&self, limits: FaultLimits, now: Nanos) -> bool {
+    pub fn set(&self, limits: FaultLimits, now: TimeNs) -> bool {
         let limits = FaultLimits {
             task_limit: limits.task_limit.min(crate::thread_counters::MAX_COUNT),
             tree_limit: limits.tree_limit.min((1 << COUNT_BITS) - 1),

@@ -2,9 +2,9 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | fault_unit | [`Nanos`] of processor time, measured: [`crate::fault_unit::FaultUnits`] |
+//! | fault_unit | [`TimeNs`] of processor time, measured: [`crate::fault_unit::FaultUnits`] |
 //! | task.pc | [`Capacity`] of a [`Reservation`] |
-//! | task.fault_period, system.fault_period | [`Nanos`]; one for all: [`crate::shared_limits::FaultLimits`] |
+//! | task.fault_period, system.fault_period | [`TimeNs`]; one for all: [`crate::shared_limits::FaultLimits`] |
 //! | task.fault_count, system.fault_count | [`crate::window_counter::WindowCounter`] |
 //! | task.fault_limit, system.fault_limit | faults in a period: [`crate::reservations::ReservationTable`] |
 //! | system.pc | [`crate::reservations::ReservationTable::pc`] |
@@ -13,16 +13,17 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] names which).
-pub type Nanos = u64;
+/// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] names which). A plain
+/// number, since it goes into atomic words; a length of the disk's time is a type of its own.
+pub type TimeNs = u64;
 
 /// The default period: a third of a frame's time at 30 frames a second, so that
 /// a burst takes little of one frame.
 pub const DEFAULT_PERIOD: Duration = Duration::from_millis(10);
 
-/// The assumed cost of a fault before any was measured: the time of one entry thread for a
+/// The assumed cost of a fault before any was measured: the time of one handler thread for a
 /// fault and its part of an eviction, rounded up.
-pub const INITIAL_FAULT_UNIT: Nanos = 10_000;
+pub const INITIAL_FAULT_UNIT: TimeNs = 10_000;
 
 const WHOLE: u64 = 1_000_000_000;
 
@@ -38,13 +39,13 @@ impl Capacity {
     ///
     /// # Panics
     /// For a period of zero, which no [`Reservation`] has.
-    pub fn of(runtime: Nanos, period: Nanos) -> Self {
+    pub fn of(runtime: TimeNs, period: TimeNs) -> Self {
         let parts = (u128::from(runtime) * u128::from(WHOLE)).div_ceil(u128::from(period));
         Self(u64::try_from(parts).unwrap_or(u64::MAX))
     }
 
     /// Processor time in a length of time, rounded down.
-    pub fn within(self, time: Nanos) -> Nanos {
+    pub fn within(self, time: TimeNs) -> TimeNs {
         let time = u128::from(self.0) * u128::from(time) / u128::from(WHOLE);
         u64::try_from(time).unwrap_or(u64::MAX)
     }
@@ -185,8 +186,8 @@ impl Reservation {
     /// task.pc.
     pub fn pc(&self) -> Capacity {
         Capacity::of(
-            self.runtime.as_nanos() as Nanos,
-            self.period.as_nanos() as Nanos,
+            self.runtime.as_nanos() as TimeNs,
+            self.period.as_nanos() as TimeNs,
         )
     }
 }

@@ -9,31 +9,31 @@
 //! finds its period full can be *booked* into the first with room: then waiting faults are
 //! handled first come, first served, each within a bounded time.
 
-use crate::units::Nanos;
+use crate::units::TimeNs;
 
 /// Divides time into periods of `length`, the first beginning up to a length before time 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeriodClock {
-    length: Nanos,
+    length: TimeNs,
     reciprocal: u64,
-    phase: Nanos,
+    phase: TimeNs,
 }
 
 /// 2^64 over the length, rounded down: times are multiplied by it, since a division by the
 /// length would take 7 ns of every fault's check.
-pub fn reciprocal(length: Nanos) -> u64 {
+pub fn reciprocal(length: TimeNs) -> u64 {
     u64::MAX / length.max(1)
 }
 
 impl PeriodClock {
     /// Periods that begin at multiples of their length.
-    pub fn new(length: Nanos) -> Self {
+    pub fn new(length: TimeNs) -> Self {
         Self::known(length, reciprocal(length))
     }
 
     /// The same, with the length's [`reciprocal`] given. A wrong reciprocal gives wrong periods,
     /// but never fails.
-    pub fn known(length: Nanos, reciprocal: u64) -> Self {
+    pub fn known(length: TimeNs, reciprocal: u64) -> Self {
         Self {
             length: length.max(1),
             reciprocal,
@@ -46,13 +46,13 @@ impl PeriodClock {
     pub fn apart(self, number: u32) -> Self {
         let part = u64::from(number.wrapping_mul(0x9E37_79B1));
         Self {
-            phase: ((u128::from(part) * u128::from(self.length)) >> 32) as Nanos,
+            phase: ((u128::from(part) * u128::from(self.length)) >> 32) as TimeNs,
             ..self
         }
     }
 
     /// The period that contains a time.
-    pub fn of(&self, now: Nanos) -> u64 {
+    pub fn of(&self, now: TimeNs) -> u64 {
         let time = now + self.phase;
         // At most one too low: the reciprocal is low by less than 2 in 2^64, and a time is less
         // than 2^63.
@@ -61,7 +61,7 @@ impl PeriodClock {
     }
 
     /// The time at which a period begins.
-    pub fn start(&self, period: u64) -> Nanos {
+    pub fn start(&self, period: u64) -> TimeNs {
         period
             .saturating_mul(self.length)
             .saturating_sub(self.phase)

@@ -1,8 +1,8 @@
 //! A channel's compressed RAM: appends pages to its open segment and makes room when it is full.
 //!
-//! A segment is opened while free ones are left and few bytes are holes; one stays in reserve, as
-//! the destination of the first compaction. Compaction empties the segment with the fewest live
-//! bytes, which then is the next reserve.
+//! A segment is opened while free ones are left and few bytes of the others are dead; one stays in
+//! reserve, as the destination of the first compaction. Compaction empties the segment with the
+//! fewest live bytes, which then is the next reserve.
 
 use crate::Checksum;
 use crate::codec::Codec;
@@ -119,7 +119,7 @@ impl CompressedRam {
     /// Opens a segment with room: a free one, a sealed one with room at its end, or one that is
     /// compacted. Returns false if there is none.
     pub fn open_segment(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
-        (stats.is_sparse() && self.close_holes(stats, policy.need))
+        (stats.is_sparse() && self.compact_several(stats, policy.need))
             || (stats.free > RESERVE && self.open_free(stats))
             || self.reopen_roomy(stats, policy.need)
             || self.compact(stats, policy)
@@ -181,9 +181,9 @@ impl CompressedRam {
         true
     }
 
-    /// Compacts the emptiest segment, and more of them while they fit in the same one. Returns true
-    /// if it compacted any.
-    fn close_holes(&mut self, stats: &SegmentStats, need: u32) -> bool {
+    /// Compacts the emptiest segment, and more of them while they fit in the same one and the store
+    /// is sparse. Returns true if it compacted any.
+    fn compact_several(&mut self, stats: &SegmentStats, need: u32) -> bool {
         let policy = CompactionPolicy {
             need,
             part: SPARSE_THRESHOLD,

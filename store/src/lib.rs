@@ -25,6 +25,7 @@ mod disk_backing;
 mod disk_io;
 mod disk_transport;
 mod error;
+mod fork;
 mod growth;
 mod handle;
 mod inner;
@@ -43,6 +44,7 @@ mod segment_stats;
 mod shared;
 mod swap_file;
 mod traits;
+mod usage;
 
 pub use checksum::Checksum;
 pub use config::{ConfigError, DiskConfig, DiskLocation, StoreConfig};
@@ -51,6 +53,5 @@ pub use error::{DiskOp, PageLocation, SetupError, StoreError};
 pub use handle::{HolderId, PageHandle};
 pub use io::fault_injection::{FaultPlan, InjectedFault};
 pub use shared::SharedStore;
-pub use traits::{
-    Channel, Completion, MAX_PENDING, Occupancy, ReadPage, Store, Submitted, Usage, Wait, WritePage,
-};
+pub use traits::{Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Wait, WritePage};
+pub use usage::{Occupancy, Usage, UsageFigure};

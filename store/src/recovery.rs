@@ -35,15 +35,6 @@ impl StoreInner {
         }
     }
 
-    /// Fork: shares the parent's stored pages with the child, copy on write, by a reference to each.
-    pub fn adopt_fork(&self, parent: HolderId, child: HolderId) {
-        if self.page_index.refs.is_used(child) {
-            self.retire(child);
-        }
-        let note = self.page_index.intents.begin(child, 0);
-        self.page_index.adopt(parent, child, &note);
-    }
-
     /// Releases everything of `dead`; returns false if another process has an entry locked.
     pub fn retire(&self, dead: HolderId) -> bool {
         let in_flight = InFlight {

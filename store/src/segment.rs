@@ -16,7 +16,7 @@
 //! page's location word never returns to a former value. The number of dead bytes is a hint that a
 //! walk corrects.
 //!
-//! Space in holes is bounded where segments are opened: see
+//! Dead space is bounded where segments are opened: see
 //! [`SegmentStats::is_sparse`](crate::segment_stats::SegmentStats::is_sparse).
 
 use crate::HolderId;

@@ -6,7 +6,7 @@
 use crate::segment::{SegmentState, SegmentTable};
 
 /// Live part of the sealed segments, in 32nds, below which one is compacted rather than another
-/// opened. A quarter of holes: moving a page costs about as much as filling memory that was never
+/// opened. A quarter may be dead: moving a page costs about as much as filling memory that was never
 /// used, and with pages dying at random this moves about one and a quarter for each that is
 /// written.
 pub(crate) const SPARSE_THRESHOLD: u32 = 24;
@@ -67,7 +67,7 @@ impl SegmentStats {
         stats
     }
 
-    /// Returns true if too much of the sealed segments is holes: then some are closed before more
+    /// Returns true if too much of the sealed segments is dead: then some are compacted before more
     /// memory is taken, so that at most a third more is in use than is alive, beside each channel's
     /// open segment and one.
     pub fn is_sparse(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The store's interface for the pager: pages are submitted and return by completion.
 
+use crate::usage::Usage;
 use crate::{Checksum, HolderId, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use wired::PAGE;
@@ -134,70 +135,6 @@ pub struct Completion {
     pub token: u64,
     /// For a write, the handle; for a read, `None`; or the error.
     pub result: Result<Option<PageHandle>, StoreError>,
-}
-
-/// Contents and totals of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Usage {
-    /// Pages in compressed RAM.
-    pub pages_ram: u64,
-    /// Pages of one repeated value, which take no space.
-    pub pages_filled: u64,
-    /// Pages on disk.
-    pub pages_disk: u64,
-    /// Compressed bytes of the pages in RAM.
-    pub ram_compressed: u64,
-    /// Bytes of the arena in use, holes included.
-    pub ram_used: u64,
-    /// Bytes of the arena; 0 without one.
-    pub ram_limit: u64,
-    /// Bytes of bloks in use.
-    pub disk_used: u64,
-    /// Bytes of the swap file; 0 without one.
-    pub disk_limit: u64,
-    /// Bytes of the tables in use, as far as the page index grew.
-    pub tables: u64,
-    /// Holds, over all holders: pages times the processes that hold them.
-    pub holds: u64,
-    /// Pages written so far.
-    pub written: u64,
-    /// Pages read so far, including read-ahead.
-    pub read: u64,
-    /// Pages among those read from disk.
-    pub read_disk: u64,
-    /// Pages moved from RAM to disk.
-    pub demoted: u64,
-    /// Pages moved within RAM to close holes.
-    pub compacted: u64,
-    /// Checksum mismatches.
-    pub mismatches: u64,
-    /// Failed reads and writes of the disk.
-    pub io_errors: u64,
-    /// Reads and writes of the disk.
-    pub ios: u64,
-    /// Pages put into compressed RAM so far, including whole pages moved back from a full disk.
-    pub to_ram: u64,
-    /// Bytes that these pages took there.
-    pub to_ram_bytes: u64,
-}
-
-/// Bytes in each tier at one moment: cheaper than [`Usage`].
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Occupancy {
-    /// Bytes of the arena, holes included.
-    pub ram: u64,
-    /// Bytes of the swap file.
-    pub disk: u64,
-}
-
-impl Occupancy {
-    /// The larger of each.
-    pub fn max(self, other: Self) -> Self {
-        Self {
-            ram: self.ram.max(other.ram),
-            disk: self.disk.max(other.disk),
-        }
-    }
 }
 
 /// Page memory as an array.

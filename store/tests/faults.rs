@@ -62,7 +62,7 @@ fn a_full_ram_store_returns_an_error_and_keeps_its_pages() {
 }
 
 #[test]
-fn holes_in_ram_are_closed() {
+fn sparse_segments_in_ram_are_compacted() {
     let store = make("ram:512K", 1);
     let mut channel = store.channel(1).unwrap();
     let contents = halves(120);

@@ -140,12 +140,13 @@ impl DaemonLink {
                 SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
                 SessionEvent::Disconnected => say(
                     happened,
-                    "the system domain has ended: what needs its disk waits until it is started again".into(),
+                    "the daemon has ended: what needs its disk waits until it is started again"
+                        .into(),
                 ),
                 SessionEvent::Resumed => happened.push(TreeEvent::Back),
                 SessionEvent::Refused(why) => say(
                     happened,
-                    format!("the system domain does not take this contract back: {why}"),
+                    format!("the daemon does not take this contract back: {why}"),
                 ),
                 // A tree has its contract until it ends.
                 SessionEvent::Revoke(_) | SessionEvent::Left | SessionEvent::LeaveRefused(_) => {}

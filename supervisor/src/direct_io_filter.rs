@@ -69,7 +69,7 @@ impl Notifier {
 
     /// Takes up one call that has stopped: from now on the tree is careful, if the call can
     /// make the kernel hold pages. `Err` when no process is left under the filter.
-    pub fn receive(&mut self, board: &StatsPage) -> io::Result<()> {
+    pub fn receive(&mut self, stats_page: &StatsPage) -> io::Result<()> {
         let Some(stopped) = self.listener.receive()? else {
             return Ok(());
         };
@@ -81,7 +81,7 @@ impl Notifier {
             self.listener.resume(stopped.id);
             return Ok(());
         }
-        be_careful(board);
+        be_careful(stats_page);
         self.waiting.push(PendingNotification {
             id: stopped.id,
             number: stopped.data.nr,
@@ -99,16 +99,16 @@ impl Notifier {
     /// that have waited too long. Returns how many were refused. Checks new mounts, too.
     pub fn settle(
         &mut self,
-        board: &StatsPage,
+        stats_page: &StatsPage,
         members: impl Iterator<Item = (SlotIndex, Pid)>,
     ) -> usize {
         if self.mounts.changed() && mounted_in_place().is_some() {
-            be_careful(board);
+            be_careful(stats_page);
         }
         if self.waiting.is_empty() {
             return 0;
         }
-        let ready = all_careful(board, members);
+        let ready = all_careful(stats_page, members);
         let mut refused = 0;
         let listener = &self.listener;
         self.waiting.retain(|call| {
@@ -172,15 +172,18 @@ fn text_of(thread: u32, at: u64) -> Option<Vec<u8>> {
 const LONGEST_KIND: usize = 64;
 
 /// Makes every pager of the tree check for pinned pages, for good.
-pub fn be_careful(board: &StatsPage) {
-    board.careful().store(CAREFUL, Ordering::SeqCst);
-    wired::futex::wake_all(board.careful());
+pub fn be_careful(stats_page: &StatsPage) {
+    stats_page.careful().store(CAREFUL, Ordering::SeqCst);
+    wired::futex::wake_all(stats_page.careful());
 }
 
 /// Returns true if no pager evicts without the check. A stopped or dead pager evicts nothing.
-fn all_careful(board: &StatsPage, mut members: impl Iterator<Item = (SlotIndex, Pid)>) -> bool {
+fn all_careful(
+    stats_page: &StatsPage,
+    mut members: impl Iterator<Item = (SlotIndex, Pid)>,
+) -> bool {
     members.all(|(slot, pid)| {
-        board.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
+        stats_page.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
             || ProcStat::of(pid).is_none_or(|stat| stat.is_still())
     })
 }

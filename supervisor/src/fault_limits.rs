@@ -1,19 +1,20 @@
 //! The rate of a tree's faults: the requested rate, and the limits that result from it, on the
-//! tree's board.
+//! tree's stats page.
 //!
 //! RAPHA (Ko and Yoo), section 4. `200/10ms` is task.fault_limit and task.fault_period of each
 //! thread, `200/10ms,tree=1000` of all together, too. `auto` is what equation (4) leaves beside
 //! the reservations that are in force, for all threads of the tree together, and changes with
-//! them and with what faults are measured to cost; the roster is then the tree's own.
+//! them and with what faults are measured to cost. Those are the tree's own here; a tree under a
+//! daemon is subject to the daemon's.
 //!
-//! Rule: the limits are written by the system domain alone; processes read them at each fault.
+//! Rule: the limits are written by the supervisor alone; processes read them at each fault.
 
 use link::stats_page::StatsPage;
 use protocol::FaultShare;
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
 use rate::{
-    Capacity, DEFAULT_PERIOD, FaultLimits, INITIAL_FAULT_UNIT, Nanos, OverCommitted, Reservation,
+    Capacity, DEFAULT_PERIOD, FaultLimits, INITIAL_FAULT_UNIT, OverCommitted, Reservation, TimeNs,
     Utilization,
 };
 use std::fmt;
@@ -137,14 +138,15 @@ impl fmt::Display for FaultRate {
     }
 }
 
-/// The limits of a tree, kept on its board.
+/// The limits of a tree, kept on its stats page.
 pub struct TreeFaultLimits {
     rate: Option<FaultRate>,
-    roster: ReservationTable,
+    /// The tree's own reservation alone, as `me`; not used where `given` is there.
+    reservations: ReservationTable,
     me: TaskId,
     reservation: Option<Reservation>,
-    /// What the daemon allows, where the tree has a contract with one: the roster is the
-    /// daemon's then.
+    /// What the daemon allows, where the tree has a contract with one: the daemon keeps the
+    /// reservations then.
     given: Option<FaultShare>,
     /// What is in force.
     last: FaultLimits,
@@ -166,13 +168,13 @@ impl TreeFaultLimits {
             None => DEFAULT_PERIOD,
         };
         let whole = Utilization::default().of_processors(processors);
-        let mut roster =
-            ReservationTable::new(whole, period.as_nanos() as Nanos, INITIAL_FAULT_UNIT);
+        let mut reservations =
+            ReservationTable::new(whole, period.as_nanos() as TimeNs, INITIAL_FAULT_UNIT);
         let pc = reservation.map_or(Capacity::ZERO, |reservation| reservation.pc());
-        let me = roster.admit(Task { pc, weight: 1 })?;
+        let me = reservations.admit(Task { pc, weight: 1 })?;
         Ok(Self {
             rate,
-            roster,
+            reservations,
             me,
             reservation,
             given: None,
@@ -199,7 +201,7 @@ impl TreeFaultLimits {
             limit => ((f64::from(limit) * part) as u32).max(1),
         };
         Some(FaultLimits {
-            fault_period: period.as_nanos() as Nanos,
+            fault_period: period.as_nanos() as TimeNs,
             task_limit: 0,
             tree_limit: in_period(share.limit),
             system_limit: in_period(share.system),
@@ -207,8 +209,8 @@ impl TreeFaultLimits {
     }
 
     /// What faults of the tree cost now, and what that makes of the limits.
-    fn setting(&mut self, board: &StatsPage) -> FaultLimits {
-        let units = board.limits().units();
+    fn setting(&mut self, stats_page: &StatsPage) -> FaultLimits {
+        let units = stats_page.limits().units();
         let given = self.given.map(|share| match self.rate {
             Some(FaultRate::Given { period, .. }) => period,
             _ => share.period,
@@ -231,7 +233,7 @@ impl TreeFaultLimits {
         match self.rate {
             None => FaultLimits::default(),
             Some(FaultRate::Given { task, tree, period }) => FaultLimits {
-                fault_period: period.as_nanos() as Nanos,
+                fault_period: period.as_nanos() as TimeNs,
                 task_limit: task,
                 tree_limit: tree.unwrap_or(0),
                 // The sum of the tasks' limits is no number before the tasks are known.
@@ -239,13 +241,13 @@ impl TreeFaultLimits {
             },
             Some(FaultRate::Auto { period }) => {
                 units.set_initial(INITIAL_FAULT_UNIT);
-                self.roster.set_fault_unit(units.fault_unit());
-                let system = u32::try_from(self.roster.fault_limit()).unwrap_or(u32::MAX);
+                self.reservations.set_fault_unit(units.fault_unit());
+                let system = u32::try_from(self.reservations.fault_limit()).unwrap_or(u32::MAX);
                 FaultLimits {
-                    fault_period: period.as_nanos() as Nanos,
+                    fault_period: period.as_nanos() as TimeNs,
                     task_limit: 0,
                     // None where the faults are within the tree's own reservation.
-                    tree_limit: self.roster.limit_of(self.me).unwrap_or(0),
+                    tree_limit: self.reservations.limit_of(self.me).unwrap_or(0),
                     system_limit: system,
                 }
             }
@@ -253,8 +255,8 @@ impl TreeFaultLimits {
     }
 
     /// Puts the limits in force that are right by now. Whether they are others.
-    pub fn apply(&mut self, board: &StatsPage) -> bool {
-        let setting = self.setting(board);
+    pub fn apply(&mut self, stats_page: &StatsPage) -> bool {
+        let setting = self.setting(stats_page);
         let no_news = setting.fault_period == self.last.fault_period
             && setting.task_limit == self.last.task_limit
             && is_near(setting.tree_limit, self.last.tree_limit)
@@ -263,7 +265,7 @@ impl TreeFaultLimits {
             return false;
         }
         self.last = setting;
-        put(board, setting)
+        put(stats_page, setting)
     }
 
     /// The requested rate.
@@ -272,9 +274,9 @@ impl TreeFaultLimits {
     }
 }
 
-/// Puts limits in force on a board, and wakes the threads throttled by others.
-pub fn put(board: &StatsPage, setting: FaultLimits) -> bool {
-    let limits = board.limits();
+/// Puts limits in force on a stats page, and wakes the threads throttled by others.
+pub fn put(stats_page: &StatsPage, setting: FaultLimits) -> bool {
+    let limits = stats_page.limits();
     let changed = limits.set(setting, wired::clock::now());
     if changed {
         wired::futex::wake_all(limits.generation());
@@ -314,31 +316,31 @@ mod tests {
 
     #[test]
     fn limits_follow_what_faults_cost() {
-        let (board, _fd) = StatsPage::create(2).unwrap();
-        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
-        assert!(pace.apply(&board));
-        let units = board.limits().units();
-        let first = board.limits().snapshot().limits;
+        let (stats_page, _fd) = StatsPage::create(2).unwrap();
+        let mut limits = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
+        assert!(limits.apply(&stats_page));
+        let units = stats_page.limits().units();
+        let first = stats_page.limits().snapshot().limits;
         // 1.9 processors at 10 us a fault.
         assert_eq!(first.tree_limit, 1900);
-        assert!(!pace.apply(&board));
+        assert!(!limits.apply(&stats_page));
         for _ in 0..2000 {
             units.sample(rate::FaultClass::Compressed, 5_000);
         }
-        assert!(pace.apply(&board));
-        let now = board.limits().snapshot().limits;
+        assert!(limits.apply(&stats_page));
+        let now = stats_page.limits().snapshot().limits;
         assert!((3700..=3800).contains(&now.tree_limit), "{now:?}");
         assert_eq!(now.system_limit, now.tree_limit);
     }
 
     #[test]
     fn a_reservation_of_the_tree_keeps_it_from_being_limited_by_the_others() {
-        let (board, _fd) = StatsPage::create(2).unwrap();
+        let (stats_page, _fd) = StatsPage::create(2).unwrap();
         let ms = Duration::from_millis;
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();
-        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
-        pace.apply(&board);
-        let setting = board.limits().snapshot().limits;
+        let mut limits = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
+        limits.apply(&stats_page);
+        let setting = stats_page.limits().snapshot().limits;
         assert_eq!((setting.tree_limit, setting.system_limit), (0, 450));
         let refused = TreeFaultLimits::admit(None, reserve(10, 10), 1)
             .err()

@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 /// Past any swap file there can be.
 const BYTES: i64 = 1 << 60;
 
-/// The swap file, as the system domain has it.
+/// The swap file, as the supervisor has it.
 pub(crate) struct Fence {
     swap: OwnedFd,
 }

@@ -1,5 +1,5 @@
 //! The supervisor of one process tree: the paper's system domain (*Self-Paging in the Nemesis
-//! Operating Supervisor*, section 6) at the size of a tree, in the process that started it.
+//! Operating System*, section 6) at the size of a tree, in the process that started it.
 //!
 //! It owns the [`frames::Ledger`] and the shared store of the tree, admits every process as
 //! a domain, and takes back what a dead one held. Where the tree has a contract with the

@@ -97,13 +97,13 @@ impl Default for Samples {
 
 /// What a sample reads of a tree beside /proc.
 pub struct Observed {
-    board: StatsPage,
+    stats_page: StatsPage,
     store: Option<SharedStore>,
 }
 
 impl Observed {
-    pub(crate) fn new(board: StatsPage, store: Option<SharedStore>) -> Self {
-        Self { board, store }
+    pub(crate) fn new(stats_page: StatsPage, store: Option<SharedStore>) -> Self {
+        Self { stats_page, store }
     }
 }
 
@@ -238,7 +238,7 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
             all.unpaged += memory.anonymous.min(memory.private);
             continue;
         };
-        let block = observed.board.block(slot);
+        let block = observed.stats_page.block(slot);
         let resident = block
             .get(Counter::ResidentPages)
             .saturating_mul(wired::PAGE as u64);

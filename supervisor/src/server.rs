@@ -1,4 +1,4 @@
-//! The system domain's side: admits processes, watches them, reclaims what they held.
+//! Admits the processes of a tree, watches them, reclaims what they held.
 //!
 //! One descriptor to poll ([`Supervisor::fd`]) and one call when it is readable
 //! ([`Supervisor::dispatch`]), so that it fits into any loop. A process is watched twice, by
@@ -64,7 +64,7 @@ struct UnidentifiedPeer {
     peer: Option<Peer>,
 }
 
-/// The system domain of one tree.
+/// The supervisor of one tree.
 pub struct Supervisor {
     settings: SupervisorConfig,
     epoll: OwnedFd,
@@ -73,8 +73,8 @@ pub struct Supervisor {
     ledger: Ledger,
     ledger_fd: OwnedFd,
     store: Option<(SharedStore, Vec<OwnedFd>)>,
-    board: StatsPage,
-    board_fd: OwnedFd,
+    stats_page: StatsPage,
+    stats_fd: OwnedFd,
     members: ProcessTable,
     fence: Option<Fence>,
     /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
@@ -89,7 +89,7 @@ pub struct Supervisor {
     store_seen: Instant,
     swept: Instant,
     upstream: Option<DaemonLink>,
-    pace: Option<TreeFaultLimits>,
+    fault_limits: Option<TreeFaultLimits>,
 }
 
 impl Supervisor {
@@ -119,8 +119,8 @@ impl Supervisor {
             .and_then(|(_, fds)| fds.last())
             .filter(|_| has_disk);
         let fence = swap.and_then(|swap| Fence::around(swap).ok());
-        let (board, board_fd) = StatsPage::create(MAX_PROCESSES)
-            .map_err(StartError::call("make the board's memory"))?;
+        let (stats_page, stats_fd) = StatsPage::create(MAX_PROCESSES)
+            .map_err(StartError::call("make the stats page's memory"))?;
         let doors =
             Listeners::open().map_err(StartError::call("open the sockets processes come in by"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -134,8 +134,8 @@ impl Supervisor {
             ledger,
             ledger_fd,
             store,
-            board,
-            board_fd,
+            stats_page,
+            stats_fd,
             members: ProcessTable::default(),
             fence,
             unfinished: Vec::new(),
@@ -148,7 +148,7 @@ impl Supervisor {
             store_seen: Instant::now(),
             swept: Instant::now(),
             upstream: None,
-            pace: None,
+            fault_limits: None,
         };
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
@@ -158,7 +158,7 @@ impl Supervisor {
         Ok(it)
     }
 
-    /// Shows the ledger to the system domain. The last that can fail: from then on it takes a
+    /// Shows the ledger to the daemon. The last that can fail: from then on it takes a
     /// tenant that hangs up for one that has frames, and ends it.
     fn begin(&mut self, mut tenant: Session) -> Result<(), StartError> {
         let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
@@ -194,17 +194,17 @@ impl Supervisor {
     }
 
     /// Limits the rate of the tree's faults from now on.
-    pub fn set_fault_limits(&mut self, mut pace: TreeFaultLimits) {
-        pace.apply(&self.board);
-        self.pace = Some(pace);
+    pub fn set_fault_limits(&mut self, mut limits: TreeFaultLimits) {
+        limits.apply(&self.stats_page);
+        self.fault_limits = Some(limits);
     }
 
     /// Puts a share of the faults in force that the daemon has sent.
     fn follow_upstream(&mut self) {
         let share = self.upstream.as_mut().and_then(DaemonLink::new_share);
-        if let (Some(pace), Some(share)) = (&mut self.pace, share) {
-            pace.give(share);
-            pace.apply(&self.board);
+        if let (Some(limits), Some(share)) = (&mut self.fault_limits, share) {
+            limits.give(share);
+            limits.apply(&self.stats_page);
         }
     }
 
@@ -216,9 +216,9 @@ impl Supervisor {
         }
     }
 
-    /// The tree's board.
-    pub fn board(&self) -> &StatsPage {
-        &self.board
+    /// The tree's stats page.
+    pub fn stats_page(&self) -> &StatsPage {
+        &self.stats_page
     }
 
     /// The tree's ledger.
@@ -238,8 +238,8 @@ impl Supervisor {
 
     /// What a sampler reads.
     pub fn observed(&self) -> io::Result<Observed> {
-        let board = StatsPage::attach(&self.board_fd, MAX_PROCESSES)?;
-        Ok(Observed::new(board, self.store().cloned()))
+        let stats_page = StatsPage::attach(&self.stats_fd, MAX_PROCESSES)?;
+        Ok(Observed::new(stats_page, self.store().cloned()))
     }
 
     /// What the tree was promised.
@@ -323,7 +323,7 @@ impl Supervisor {
         let now = self
             .members
             .iter()
-            .map(|member| self.board.block(member.slot()).get(counter));
+            .map(|member| self.stats_page.block(member.slot()).get(counter));
         self.past.with(counter, now)
     }
 

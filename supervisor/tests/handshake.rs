@@ -28,15 +28,15 @@ fn settings(frames: u32) -> SupervisorConfig {
 
 /// With both sockets that processes come in by where there is no filter.
 fn start(frames: u32) -> Supervisor {
-    let mut system = Supervisor::start(settings(frames)).unwrap();
-    system.listen().unwrap();
-    system
+    let mut supervisor = Supervisor::start(settings(frames)).unwrap();
+    supervisor.listen().unwrap();
+    supervisor
 }
 
 /// Both doors, or only the listening one.
-fn port(system: &Supervisor, both: bool) -> SupervisorPort {
-    let number = system.door().as_raw_fd();
-    let environment = system.environment(number).unwrap();
+fn port(supervisor: &Supervisor, both: bool) -> SupervisorPort {
+    let number = supervisor.door().as_raw_fd();
+    let environment = supervisor.environment(number).unwrap();
     let value = |i: usize| environment[i].1.as_encoded_bytes();
     SupervisorPort::parse(both.then(|| value(0)), Some(value(1))).unwrap()
 }
@@ -66,7 +66,10 @@ fn end(child: Pid) {
 }
 
 /// Dispatches until `done` is satisfied by what happened so far.
-fn until(system: &mut Supervisor, mut done: impl FnMut(&[TreeEvent]) -> bool) -> Vec<TreeEvent> {
+fn until(
+    supervisor: &mut Supervisor,
+    mut done: impl FnMut(&[TreeEvent]) -> bool,
+) -> Vec<TreeEvent> {
     let (mut happened, begin) = (Vec::new(), Instant::now());
     while !done(&happened) {
         assert!(
@@ -74,7 +77,7 @@ fn until(system: &mut Supervisor, mut done: impl FnMut(&[TreeEvent]) -> bool) ->
             "only {happened:?}"
         );
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            system.fd(),
+            supervisor.fd(),
             rustix::event::PollFlags::IN,
         )];
         let limit = rustix::event::Timespec {
@@ -82,7 +85,7 @@ fn until(system: &mut Supervisor, mut done: impl FnMut(&[TreeEvent]) -> bool) ->
             tv_nsec: 10_000_000,
         };
         rustix::event::poll(&mut fds, Some(&limit)).unwrap();
-        happened.extend(system.dispatch());
+        happened.extend(supervisor.dispatch());
     }
     happened
 }
@@ -94,17 +97,17 @@ fn joined(event: &TreeEvent) -> bool {
 #[test]
 fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
     for both in [true, false] {
-        let mut system = start(1024);
-        let thread = join(port(&system, both), Hello::Exec { above: 0 });
-        until(&mut system, |h| h.iter().any(joined));
+        let mut supervisor = start(1024);
+        let thread = join(port(&supervisor, both), Hello::Exec { above: 0 });
+        until(&mut supervisor, |h| h.iter().any(joined));
         let member = thread.join().unwrap().unwrap();
         assert_eq!(member.welcome.frames, 1024);
         assert_eq!(
-            system.members().collect::<Vec<_>>(),
+            supervisor.members().collect::<Vec<_>>(),
             [(member.welcome.slot(), getpid())]
         );
         member
-            .map_board()
+            .map_stats_page()
             .unwrap()
             .block(member.welcome.slot())
             .add(Counter::Faults, 3);
@@ -113,16 +116,16 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             .say(ChildMessage::Notice(b"hello"))
             .unwrap();
         drop(member);
-        let happened = until(&mut system, |h| {
+        let happened = until(&mut supervisor, |h| {
             h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
         });
         assert!(happened.contains(&TreeEvent::Notice {
             pid: getpid(),
             text: "hello".into()
         }));
-        assert_eq!(system.members().count(), 0);
+        assert_eq!(supervisor.members().count(), 0);
         assert_eq!(
-            system.counter(Counter::Faults),
+            supervisor.counter(Counter::Faults),
             3,
             "figures survive their process"
         );
@@ -131,13 +134,13 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
 
 #[test]
 fn a_second_image_of_one_process_takes_the_place_of_the_first() {
-    let mut system = start(1024);
-    let port = port(&system, true);
+    let mut supervisor = start(1024);
+    let port = port(&supervisor, true);
     let first = join(port, Hello::Exec { above: 0 });
-    until(&mut system, |h| h.iter().any(joined));
+    until(&mut supervisor, |h| h.iter().any(joined));
     let first = first.join().unwrap().unwrap();
     let second = join(port, Hello::Exec { above: 0 });
-    let happened = until(&mut system, |h| h.iter().any(joined));
+    let happened = until(&mut supervisor, |h| h.iter().any(joined));
     assert!(matches!(happened[0], TreeEvent::Left { .. }));
     second.join().unwrap().unwrap();
     drop(first);
@@ -145,14 +148,14 @@ fn a_second_image_of_one_process_takes_the_place_of_the_first() {
 
 #[test]
 fn a_forks_child_takes_the_slot_its_parent_reserved() {
-    let mut system = start(1024);
-    let port = port(&system, true);
+    let mut supervisor = start(1024);
+    let port = port(&supervisor, true);
     let parent = join(port, Hello::Exec { above: 0 });
-    until(&mut system, |h| h.iter().any(joined));
+    until(&mut supervisor, |h| h.iter().any(joined));
     let parent = parent.join().unwrap().unwrap();
     let slot = parent.welcome.domain;
     let asked = std::thread::spawn(move || port.reserve_child(slot));
-    until(&mut system, |_| asked.is_finished());
+    until(&mut supervisor, |_| asked.is_finished());
     let child = asked.join().unwrap().unwrap();
     let member = join(
         port,
@@ -162,7 +165,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
             above: 0,
         },
     );
-    until(&mut system, |h| h.iter().any(joined));
+    until(&mut supervisor, |h| h.iter().any(joined));
     assert_eq!(member.join().unwrap().unwrap().welcome.domain, child);
     let again = join(
         port,
@@ -172,7 +175,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
             above: 0,
         },
     );
-    until(&mut system, |_| again.is_finished());
+    until(&mut supervisor, |_| again.is_finished());
     assert!(
         matches!(again.join().unwrap(), Err(JoinError::Refused(_))),
         "a reservation serves once"
@@ -181,20 +184,20 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
 
 #[test]
 fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
-    let mut system = start(link::MIN_FRAMES);
-    let port = port(&system, true);
+    let mut supervisor = start(link::MIN_FRAMES);
+    let port = port(&supervisor, true);
     let only = join(port, Hello::Exec { above: 0 });
-    until(&mut system, |h| h.iter().any(joined));
+    until(&mut supervisor, |h| h.iter().any(joined));
     let only = only.join().unwrap().unwrap();
     let slot = only.welcome.domain;
     let asked = std::thread::spawn(move || port.reserve_child(slot));
-    until(&mut system, |_| asked.is_finished());
+    until(&mut supervisor, |_| asked.is_finished());
     let Err(JoinError::Refused(text)) = asked.join().unwrap() else {
         panic!("there is no room")
     };
     assert!(text.as_str().contains("--frames"), "{}", text.as_str());
     let asked = std::thread::spawn(move || port.reserve_child(slot ^ 1));
-    until(&mut system, |_| asked.is_finished());
+    until(&mut supervisor, |_| asked.is_finished());
     assert!(
         matches!(asked.join().unwrap(), Err(JoinError::Refused(_))),
         "not in another's name"
@@ -203,37 +206,37 @@ fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figure
 
 #[test]
 fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
-    let mut system = start(1024);
+    let mut supervisor = start(1024);
     let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);
     // The child's first message, as the kernel would deliver it for the child.
     let (ours, theirs) = host::seqpacket::pair().unwrap();
-    system.admit_for_test(theirs, pid);
-    until(&mut system, |_| true);
-    assert_eq!(system.members().count(), 1);
+    supervisor.admit_for_test(theirs, pid);
+    until(&mut supervisor, |_| true);
+    assert_eq!(supervisor.members().count(), 1);
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    until(&mut system, |h| {
+    until(&mut supervisor, |h| {
         h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
     });
-    assert_eq!(system.members().count(), 0);
+    assert_eq!(supervisor.members().count(), 0);
     drop(ours);
 }
 
 #[test]
 fn a_stranger_from_outside_the_tree_is_not_let_in() {
-    // The test process is the ancestor of all it starts, so play the stranger from a
-    // system domain in a child: its parent connects.
+    // The test process is the ancestor of all it starts, so a child plays the
+    // supervisor, and its parent the stranger that connects.
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut system = start(1024);
+        let mut supervisor = start(1024);
         send(
             &theirs,
-            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
         );
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(20) {
-            system.dispatch();
+            supervisor.dispatch();
             std::thread::sleep(Duration::from_millis(1));
         }
     });
@@ -263,13 +266,13 @@ fn connections_by_name_take_a_bounded_part_of_a_turn() {
     const MANY: usize = 200;
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut system = start(1024);
+        let mut supervisor = start(1024);
         send(
             &theirs,
-            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
         );
         receive(&theirs);
-        system.dispatch();
+        supervisor.dispatch();
         send(&theirs, b"one turn");
         receive(&theirs);
     });
@@ -315,7 +318,7 @@ fn without_the_filter_a_request_for_a_connection_is_an_error() {
 
 #[test]
 fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
-    let mut system = Supervisor::start(settings(1024)).unwrap();
+    let mut supervisor = Supervisor::start(settings(1024)).unwrap();
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let process = child(|| {
         let listener = host::seccomp::install();
@@ -346,7 +349,9 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         let why = std::io::Error::from_raw_os_error(errno);
         return println!("SKIPPED: no filter can be installed here: {why}");
     };
-    system.serve_filter(listener.try_clone().unwrap()).unwrap();
+    supervisor
+        .serve_filter(listener.try_clone().unwrap())
+        .unwrap();
     let mut notifier = supervisor::direct_io_filter::Notifier::new(listener);
     let (mut happened, begin) = (Vec::new(), Instant::now());
     let said =
@@ -354,11 +359,11 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
     while !happened.iter().any(said) {
         assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
         if is_readable(notifier.fd()) {
-            notifier.receive(system.board()).unwrap();
+            notifier.receive(supervisor.stats_page()).unwrap();
         }
         let requests = notifier.take_requests();
-        requests.into_iter().for_each(|id| system.connect(id));
-        happened.extend(system.dispatch());
+        requests.into_iter().for_each(|id| supervisor.connect(id));
+        happened.extend(supervisor.dispatch());
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(happened[0], TreeEvent::Joined { pid, .. } if pid == process));

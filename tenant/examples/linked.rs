@@ -1,4 +1,4 @@
-//! A linked program under a contract with the system domain.
+//! A linked program under a contract with the daemon.
 //!
 //! `cargo run --release -p system --example linked -- SOCKET` joins the daemon that listens
 //! there, fills four times its frames with data, reads it back, gives the contract back and

@@ -62,7 +62,7 @@ pub struct ContractRequest {
 pub enum TenantError {
     /// No daemon listens.
     #[error(
-        "no system domain listens at {}: {why}; start one (selfpage system --config FILE), or name its socket",
+        "no daemon listens at {}: {why}; start one (selfpage system --config FILE), or name its socket",
         path.display()
     )]
     Nobody {
@@ -72,17 +72,17 @@ pub enum TenantError {
         why: Errno,
     },
     /// The daemon refused.
-    #[error("the system domain refuses: {0}")]
+    #[error("the daemon refuses: {0}")]
     Refused(String),
     /// The daemon's message is not of this build's protocol.
-    #[error("the system domain at the socket is of another version: install both from one build")]
+    #[error("the daemon at the socket is of another version: install both from one build")]
     OtherBuild,
     /// The daemon disconnected, or does not reply.
-    #[error("the system domain stopped answering: {0}")]
+    #[error("the daemon stopped answering: {0}")]
     Silent(Errno),
     /// The daemon ended before its reply, and the next admits another contract.
     #[error(
-        "the system domain was started again while it was asked for {asked}, and now gives {given}: ask again"
+        "the daemon was started again while it was asked for {asked}, and now gives {given}: ask again"
     )]
     Changed {
         /// What the first gave.

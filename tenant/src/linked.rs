@@ -1,4 +1,4 @@
-//! A linked program's contract with the system domain.
+//! A linked program's contract with the daemon.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7. What the supervisor of
 //! a process tree does for `selfpage run --system` a thread does here, inside the program: it
@@ -34,7 +34,7 @@
 //!
 //! Rules: the thread touches no stretch. Opening a channel blocks, which happens when the
 //! domain is made and not in a fault. The contract ends when it was left, or with the process:
-//! the system domain kills a tenant that disconnects without leaving, whatever it is doing.
+//! the daemon kills a tenant that disconnects without leaving, whatever it is doing.
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
 use super::{ContractRequest, LinkedError, Revocation, Session, SessionDriver, SessionEvent};

@@ -1,6 +1,9 @@
-//! The client side of one contract: its messages, and resuming after a restart of the daemon.
+//! The client side of one contract: its messages. [`resume`] has what follows a restart of the
+//! daemon.
 
-use super::connection::{self, RETURN, converse, reach, reach_next, send};
+mod resume;
+
+use super::connection::{self, RETURN, reach, send};
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
@@ -115,21 +118,6 @@ impl Session {
         }
     }
 
-    /// The daemon ended before it said that the ledger is known. To the next it is a tenant's
-    /// that comes back, with the bells that the ledger was made with.
-    fn start_with_next(&mut self) -> Result<(), TenantError> {
-        self.connection = None;
-        let begun = Instant::now();
-        while begun.elapsed() < RETURN {
-            match self.resume() {
-                Ok(true) => return Ok(()),
-                Ok(false) => std::thread::sleep(RECONNECT_PAUSE),
-                Err(why) => return Err(TenantError::Refused(why)),
-            }
-        }
-        Err(TenantError::Silent(Errno::PIPE))
-    }
-
     /// Sends a request before the contract has begun, and waits for the answer. Other events until
     /// then, a changed share of the faults, are kept.
     fn request(
@@ -152,27 +140,6 @@ impl Session {
                 (event, _) => return Ok(event),
             }
         }
-    }
-
-    /// The daemon ended before the contract has begun, and nothing came of what it gave: the
-    /// next is asked for the same contract.
-    fn join_again(&mut self) -> Result<(), TenantError> {
-        let next = reach_next(&self.path, Instant::now())?;
-        let (connection, (say, fds)) = connection::ask(&self.path, next, &self.join)?;
-        let DaemonEvent::Admitted { tenant, terms, .. } = say else {
-            return Err(TenantError::OtherBuild);
-        };
-        if terms != self.terms {
-            return Err(TenantError::Changed {
-                asked: self.terms.to_string(),
-                given: terms.to_string(),
-            });
-        }
-        let [doorbell, pressure_bell, _] =
-            fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
-        (self.doorbell, self.pressure_bell) = (doorbell?, pressure_bell?);
-        (self.connection, self.number) = (Some(connection), tenant);
-        Ok(())
     }
 
     /// Asks for a share of the faults beside a reservation of processor time, and waits for
@@ -375,47 +342,6 @@ impl Session {
     fn drop_channel(&mut self, channel: ChannelNumber) {
         self.channels.remove(&channel);
         self.closing.retain(|closing| *closing != channel);
-    }
-
-    /// Connects to a daemon and presents the resume token. Returns false while there is none.
-    fn resume(&mut self) -> Result<bool, String> {
-        let Ok(connection) = seqpacket::connect(&self.path) else {
-            return Ok(false);
-        };
-        let channels = self.channels.len() as u32;
-        let rejoin = Request::Rejoin {
-            resume_token: self.resume_token,
-            channels,
-        };
-        // The bells are the first daemon's, which every process of the tree has: this one is
-        // given them.
-        let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
-        fds.extend(self.ledger.iter().map(AsFd::as_fd));
-        match converse(&connection, &rejoin, &fds) {
-            Ok((DaemonEvent::Admitted { terms, .. }, _)) => self.terms = terms,
-            Err(TenantError::Refused(why)) => return Err(why),
-            _ => return Ok(false),
-        }
-        for (number, held) in &self.channels {
-            let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
-            if send(&connection, &Request::Channel(*number), &fds).is_err() {
-                return Ok(false);
-            }
-        }
-        self.connection = Some(connection);
-        if let Some(reservation) = self.faults {
-            self.send(&faults(reservation, true));
-        }
-        for channel in self.closing.clone() {
-            self.send(&Request::Close(channel));
-        }
-        for (cookie, depth) in self.opening.clone() {
-            self.send(&Request::Open { depth, cookie });
-        }
-        if self.leaving {
-            self.send(&Request::Leave);
-        }
-        Ok(true)
     }
 
     /// Sends a request. One that a daemon which has just ended does not receive is sent to its

@@ -20,7 +20,7 @@
 //! ([`Capabilities::may_evict`]).
 //!
 //! Rule: after construction nothing here allocates, locks, or uses thread-local storage. Operations
-//! are system calls and nothing else, so that they may run in a signal handler and in an entry
+//! are system calls and nothing else, so that they may run in a signal handler and in a handler
 //! thread that is a raw clone. [`probe`] is set-up code and the exception.
 //!
 //! On `unsafe`: an operation whose effect the kernel confines to missing pages of registered memory

@@ -75,20 +75,41 @@ impl Setting {
 
     /// Stages the area and separates it; returns the pages that refused.
     fn separate(&self) -> Vec<usize> {
-        let mut refused = Vec::new();
-        // SAFETY: all three are the test's.
-        unsafe {
-            stage(self.area.at(0), PAGES * PAGE, self.slot.at(0)).unwrap();
-            let count = separate_pinned(
-                &self.userfault,
-                self.slot.at(0),
-                self.second.at(0),
-                PAGES * PAGE,
-                |p| refused.push(p),
-            );
-            assert_eq!(count, Ok(refused.len()));
+        // SAFETY: both are the test's.
+        unsafe { stage(self.area.at(0), PAGES * PAGE, self.slot.at(0)) }.unwrap();
+        self.separate_staged(PAGES)
+    }
+
+    /// Separates the first pages of the slot; returns those that refused.
+    fn separate_staged(&self, pages: usize) -> Vec<usize> {
+        let (mut refused, len) = (Vec::new(), pages * PAGE);
+        let (slot, second) = (self.slot.at(0), self.second.at(0));
+        // SAFETY: both are the test's.
+        let count =
+            unsafe { separate_pinned(&self.userfault, slot, second, len, |p| refused.push(p)) };
+        assert_eq!(count, Ok(refused.len()));
+        refused
+    }
+
+    /// Separates the area, and what refused again, until no page is pinned any more or a second
+    /// has passed; returns the pages that refused last.
+    fn separate_when_unpinned(&self) -> Vec<usize> {
+        let mut refused = self.separate();
+        for _ in 0..100 {
+            if refused.is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            refused = self.separate_staged(PAGES);
         }
         refused
+    }
+
+    /// Returns a page that refused from the slot to its own place in the area.
+    fn put_back(&self, page: usize) {
+        let (slot, area) = (self.slot.at(page), self.area.at(page));
+        // SAFETY: the page's own place, missing.
+        unsafe { restore_pinned(slot, area, &self.userfault, false) }.unwrap();
     }
 }
 
@@ -124,29 +145,14 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
         (7, 70, 0)
     );
 
-    for page in [6, 7] {
-        // SAFETY: the page's own place, missing.
-        unsafe { restore_pinned(set.slot.at(page), set.area.at(page), &set.userfault, false) }
-            .unwrap();
-    }
+    [6, 7].into_iter().for_each(|page| set.put_back(page));
     assert_eq!((load(set.area.at(6)), load(set.area.at(7))), (7, 70));
     assert!(!kernel_reads(set.area.at(5)) && !kernel_reads(set.area.at(8)));
     // The slot is still mapped, and empty.
     assert_eq!((load(set.slot.at(6)), load(set.slot.at(7))), (0, 0));
 
     // The program reads what the device writes now.
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&[0xDD; 2 * PAGE]).unwrap();
-    let read = opcode::ReadFixed::new(
-        types::Fd(file.as_raw_fd()),
-        set.area.at(6) as *mut u8,
-        2 * PAGE as u32,
-        0,
-    );
-    // SAFETY: the registered buffer.
-    unsafe { ring.submission().push(&read.build()) }.unwrap();
-    ring.submit_and_wait(1).unwrap();
-    assert_eq!(ring.completion().next().unwrap().result(), 2 * PAGE as i32);
+    read_into_buffer(&mut ring, set.area.at(6), &[0xDD; 2 * PAGE]);
     assert_eq!(
         (load(set.area.at(6)), load(set.area.at(7) + PAGE - 1)),
         (0xDD, 0xDD)
@@ -157,30 +163,23 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
     // SAFETY: checked above.
     unsafe { discard(set.second.at(0), PAGES * PAGE) }.unwrap();
     // The ring releases its buffers a little later.
-    let mut refused = set.separate();
-    for _ in 0..100 {
-        if refused.is_empty() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        // SAFETY: the test's areas.
-        unsafe {
-            refused.clear();
-            separate_pinned(
-                &set.userfault,
-                set.slot.at(0),
-                set.second.at(0),
-                PAGES * PAGE,
-                |p| refused.push(p),
-            )
-            .unwrap();
-        }
-    }
-    assert_eq!(refused, []);
+    assert_eq!(set.separate_when_unpinned(), []);
     assert_eq!(
         (load(set.second.at(6)), load(set.second.at(7))),
         (0xDD, 0xDD)
     );
+}
+
+/// Has a device write `contents` to the first registered buffer, which is at `to`.
+fn read_into_buffer(ring: &mut IoUring, to: usize, contents: &[u8]) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(contents).unwrap();
+    let (fd, len) = (types::Fd(file.as_raw_fd()), contents.len() as u32);
+    let read = opcode::ReadFixed::new(fd, to as *mut u8, len, 0);
+    // SAFETY: the registered buffer.
+    unsafe { ring.submission().push(&read.build()) }.unwrap();
+    ring.submit_and_wait(1).unwrap();
+    assert_eq!(ring.completion().next().unwrap().result(), len as i32);
 }
 
 #[test]
@@ -291,36 +290,14 @@ fn a_page_shared_with_a_child_refuses_until_it_is_written_again() {
     );
     // A store in the slot gives the process its own copy of the page, which then moves.
     store(set.slot.at(0), 10);
-    let mut refused = Vec::new();
-    // SAFETY: the test's areas.
-    unsafe {
-        separate_pinned(
-            &set.userfault,
-            set.slot.at(0),
-            set.second.at(0),
-            PAGE,
-            |p| refused.push(p),
-        )
-        .unwrap();
-    }
-    assert_eq!(refused, []);
+    assert_eq!(set.separate_staged(1), []);
     assert_eq!(load(set.second.at(0)), 10);
 }
 
 #[test]
 fn a_read_by_direct_io_in_flight_is_never_lost() {
-    use std::os::unix::fs::OpenOptionsExt;
     let Some(set) = Setting::new() else { return };
-    let directory = std::env::var_os("CARGO_TARGET_TMPDIR")
-        .unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
-    let mut file = tempfile::NamedTempFile::new_in(directory).unwrap();
-    file.write_all(&[0xEE; PAGES * PAGE]).unwrap();
-    file.as_file().sync_all().unwrap();
-    let direct = match std::fs::File::options()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(file.path())
-    {
+    let direct = match direct_file(&[0xEE; PAGES * PAGE]) {
         Ok(direct) => direct,
         Err(refused) => return skipped(&format!("O_DIRECT: {refused}")),
     };
@@ -342,18 +319,7 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
         ring.submit().unwrap();
         let refused = set.separate();
         pinned += refused.len();
-        for page in &refused {
-            // SAFETY: the page's own place, missing.
-            unsafe {
-                restore_pinned(
-                    set.slot.at(*page),
-                    set.area.at(*page),
-                    &set.userfault,
-                    false,
-                )
-            }
-            .unwrap();
-        }
+        refused.iter().for_each(|page| set.put_back(*page));
         // The other pages were complete, or the read no longer uses them.
         for page in (0..PAGES).filter(|p| !refused.contains(p)) {
             set.userfault
@@ -384,6 +350,20 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
         }
     }
     eprintln!("met {pinned} pinned pages");
+}
+
+/// A file of these contents without a name, opened for direct I/O where its file system can.
+fn direct_file(contents: &[u8]) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let directory = std::env::var_os("CARGO_TARGET_TMPDIR")
+        .unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let mut file = tempfile::NamedTempFile::new_in(directory).unwrap();
+    file.write_all(contents).unwrap();
+    file.as_file().sync_all().unwrap();
+    std::fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(file.path())
 }
 
 #[test]

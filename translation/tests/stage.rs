@@ -299,7 +299,7 @@ fn no_store_is_lost_when_ranges_are_staged_under_upcalls() {
 }
 
 #[test]
-fn no_store_is_lost_when_ranges_are_staged_under_entry_threads() {
+fn no_store_is_lost_when_ranges_are_staged_under_handler_threads() {
     no_store_is_lost(EntryKind::Thread, UnmapMethod::Stage);
 }
 
@@ -309,6 +309,6 @@ fn no_store_is_lost_when_ranges_are_copied_out_under_upcalls() {
 }
 
 #[test]
-fn no_store_is_lost_when_ranges_are_copied_out_under_entry_threads() {
+fn no_store_is_lost_when_ranges_are_copied_out_under_handler_threads() {
     no_store_is_lost(EntryKind::Thread, UnmapMethod::ProtectAndCopy);
 }

@@ -1,7 +1,7 @@
 //! Statistics of paging, each a counter: the one list that the pager, `--stats` and data are made from.
 //!
 //! Each counter is a word of memory that outlives the process that counts (`selfpage::Counters`
-//! over the board of `link`), so the figures of a process that was killed are not lost.
+//! over the stats page of `link`), so the figures of a process that was killed are not lost.
 //!
 //! Units: a key ends with `_us` (microseconds), `_bytes` or `_pages` if the figure is one of these;
 //! any other figure counts events. The words keep their order for as long as one build runs: the

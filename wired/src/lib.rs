@@ -20,6 +20,7 @@ pub mod lock;
 pub mod log_line;
 pub mod memory;
 pub mod pi;
+pub mod syscall;
 pub mod units;
 
 pub use adaptive_poll::AdaptivePoll;
@@ -45,35 +46,6 @@ pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 /// reach the store and never the program's memory, so the filter for direct I/O lets them pass
 /// (`host::seccomp`). A program that does the same harms only itself.
 pub const RING_OF_PAGER: u64 = u64::from_le_bytes(*b"selfpage");
-
-/// A system call, raw: it sets no `errno`, which is thread-local.
-///
-/// # Safety
-/// The kernel's requirements for the call.
-pub unsafe fn syscall6(number: i64, arguments: [u64; 6]) -> Result<u64, rustix::io::Errno> {
-    let [a, b, c, d, e, f] = arguments;
-    let result: i64;
-    // SAFETY: the caller's promise; the registers are those that the kernel changes.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    match result {
-        -4095..0 => Err(rustix::io::Errno::from_raw_os_error(-result as i32)),
-        _ => Ok(result as u64),
-    }
-}
 
 /// Writes a word's own value back, which gives this process a private copy of the page. Atomic
 /// against other writes of the word.

@@ -31,7 +31,7 @@ pub enum Arm {
     Stock,
     /// Kernel swap on a file, the neighbour in a cgroup of its contract's size.
     Swap,
-    /// Both under contracts of one system domain; no rate is limited and no processor
+    /// Both under contracts of one daemon; no rate is limited and no processor
     /// reserved.
     Ours,
     /// As ours, and the neighbour's fault rate is limited, the player's processor reserved.

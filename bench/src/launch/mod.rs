@@ -57,7 +57,7 @@ use video_clip::{PER_SECOND, VideoClip};
 /// The part of the clip after which the neighbour is launched.
 const AFTER: f64 = 1.0 / 8.0;
 
-/// MiB beyond the contracts: the reserve of the system domain, and its grants to requests.
+/// MiB beyond the contracts: the reserve of the daemon, and its grants to requests.
 const MARGIN: u64 = 64;
 
 /// Measures and prints.

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// most, and what a garbage collector has not yet given back is in it.
 pub const ROOM: u64 = 6;
 
-/// A contract with the system domain.
+/// A contract with the daemon.
 struct RunContract<'a> {
     frames: u64,
     disk: &'a str,

@@ -16,11 +16,11 @@ pub enum Arm {
     LinkedBoth,
     /// linked program, upcalls, compressed RAM, frames of 2 MiB
     LinkedHuge,
-    /// linked program, entry threads, compressed RAM
+    /// linked program, handler threads, compressed RAM
     ThreadRam,
-    /// linked program, entry threads, disk
+    /// linked program, handler threads, disk
     ThreadDisk,
-    /// linked program, entry threads, compressed RAM for half of the data, disk for the rest
+    /// linked program, handler threads, compressed RAM for half of the data, disk for the rest
     ThreadBoth,
     /// unmodified program under `selfpage run`, compressed RAM
     RunRam,

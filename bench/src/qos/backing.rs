@@ -1,5 +1,4 @@
-//! Where a linked worker's pages go: a store of its own, or a contract with the system
-//! domain.
+//! Where a linked worker's pages go: a store of its own, or a contract with the daemon.
 
 use crate::ExperimentError;
 use crate::error::failed;

@@ -1,8 +1,8 @@
 //! `selfpage bench qos`: programs under contracts beside each other.
 //!
 //! Nemesis's claim is that a program which pages hard disturbs itself alone. Its figures 7,
-//! 8 and 9 (section 7.2, 7.3) are made again here with real processes under the system
-//! domain, and judged by figures: shares of charged time, bytes, the scheduler's rules. Then
+//! 8 and 9 (section 7.2, 7.3) are made again here with real processes under the
+//! daemon, and judged by figures: shares of charged time, bytes, the scheduler's rules. Then
 //! what the paper does not have: a device promised whole, Linux's own answers to the same
 //! neighbour, revocation ten thousand times, and what the daemon costs.
 
@@ -103,7 +103,7 @@ pub enum Experiment {
     Neighbour,
     /// Revocations from holders of every kind.
     Revocation,
-    /// What the system domain costs.
+    /// What the daemon costs.
     Overhead,
 }
 

@@ -1,4 +1,4 @@
-//! What the system domain costs: a page read through it beside one from a store of the
+//! What the daemon costs: a page read through it beside one from a store of the
 //! program's own, the processor time it burns for that, and its scheduler by itself.
 
 use super::backing::Backing;
@@ -46,7 +46,7 @@ const POLLS: [(Option<Duration>, &str, f64); 3] = [
 /// All of it.
 pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     let mut rows = reads(env, options)
-        .unwrap_or_else(|failure| vec![Row::lacking("a read through the system domain", failure)]);
+        .unwrap_or_else(|failure| vec![Row::lacking("a read through the daemon", failure)]);
     rows.push(idle(env, options).unwrap_or_else(|failure| Row::lacking("idle contracts", failure)));
     rows.extend(scheduler(options));
     rows
@@ -54,7 +54,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
 
 fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
     let mut rows = POLLS.map(|(_, how, most)| {
-        let what = format!("a random read through the system domain, {how}");
+        let what = format!("a random read through the daemon, {how}");
         Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
     });
     for repeat in 0..options.repeats {
@@ -62,7 +62,7 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentErr
         let own = own(env, options)?;
         for (row, (spin, ..)) in rows.iter_mut().zip(POLLS) {
             let (each, burned) = through(env, options, spin)?;
-            let burned = [("processor us of the system domain's", burned)];
+            let burned = [("processor us of the daemon", burned)];
             row.samples.push(Sample::new(each, own).notes(burned));
         }
     }
@@ -84,7 +84,7 @@ fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64, ExperimentError> {
     Ok(1e6 / done.rate())
 }
 
-/// Microseconds of a read through the system domain, and processor time of its own for it.
+/// Microseconds of a read through the daemon, and processor time of its own for it.
 fn through(
     env: &TestEnv<'_>,
     options: &Options,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Duration;
-use store::{Occupancy, Store};
+use store::{Occupancy, Store, Usage};
 use supervisor::Supervisor;
 use supervisor::run::FinishedRun;
 use wired::Counter;
@@ -36,6 +36,7 @@ pub struct Report {
     memory: Memory,
     /// The counters of the tree's domains, each added up as its `aggregation` says.
     counters: BTreeMap<&'static str, u64>,
+    /// The store's figures at the end, by the keys of [`Usage::FIGURES`].
     store_usage: BTreeMap<&'static str, u64>,
     store_peak: StorePeak,
     /// The limits of the fault rate, where there were any.
@@ -105,9 +106,9 @@ struct StorePeak {
 }
 
 impl StorePeak {
-    fn gather(system: &Supervisor, seen: Occupancy) -> Self {
-        let most = system.store_peak().max(seen);
-        let usage = system.store().map(Store::usage).unwrap_or_default();
+    fn gather(supervisor: &Supervisor, seen: Occupancy) -> Self {
+        let most = supervisor.store_peak().max(seen);
+        let usage = supervisor.store().map(Store::usage).unwrap_or_default();
         let packed = usage.to_ram_bytes as f64;
         Self {
             ram_bytes: most.ram,
@@ -148,7 +149,7 @@ impl Report {
     pub fn gather(
         FinishedRun {
             spec,
-            supervisor: system,
+            supervisor,
             sampler,
             time,
             status,
@@ -172,12 +173,12 @@ impl Report {
             seconds: time.as_secs_f64(),
             frames: spec.frames.into(),
             frames_bytes: u64::from(spec.frames) * PAGE as u64,
-            frames_peak_bytes: u64::from(system.ledger().peak_owned()) * PAGE as u64,
-            store: system
+            frames_peak_bytes: u64::from(supervisor.ledger().peak_owned()) * PAGE as u64,
+            store: supervisor
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
             nested,
-            processes: system.processes(),
+            processes: supervisor.processes(),
             memory: Memory {
                 peak_anonymous: peak.anonymous,
                 shared_at_peak: peak.shared,
@@ -190,13 +191,13 @@ impl Report {
             },
             counters: Counter::ALL
                 .iter()
-                .map(|counter| (counter.key(), system.counter(*counter)))
+                .map(|counter| (counter.key(), supervisor.counter(*counter)))
                 .collect(),
-            store_usage: system.store().map(usage).unwrap_or_default(),
-            store_peak: StorePeak::gather(system, samples.store),
-            fault_rate: FaultRate::gather(system.board().limits()),
-            direct_io: system
-                .board()
+            store_usage: supervisor.store().map(usage).unwrap_or_default(),
+            store_peak: StorePeak::gather(supervisor, samples.store),
+            fault_rate: FaultRate::gather(supervisor.stats_page().limits()),
+            direct_io: supervisor
+                .stats_page()
                 .careful()
                 .load(std::sync::atomic::Ordering::Relaxed)
                 != 0,
@@ -232,25 +233,9 @@ impl Report {
 }
 
 fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
-    let u = store.usage();
-    BTreeMap::from([
-        ("pages_ram", u.pages_ram),
-        ("pages_filled", u.pages_filled),
-        ("pages_disk", u.pages_disk),
-        ("ram_compressed", u.ram_compressed),
-        ("ram_used", u.ram_used),
-        ("ram_limit", u.ram_limit),
-        ("disk_used", u.disk_used),
-        ("disk_limit", u.disk_limit),
-        ("tables", u.tables),
-        ("holds", u.holds),
-        ("written", u.written),
-        ("read", u.read),
-        ("read_disk", u.read_disk),
-        ("demoted", u.demoted),
-        ("compacted", u.compacted),
-        ("mismatches", u.mismatches),
-        ("io_errors", u.io_errors),
-        ("ios", u.ios),
-    ])
+    let usage = store.usage();
+    let figures = Usage::FIGURES.iter();
+    figures
+        .map(|figure| (figure.key, (figure.value)(&usage)))
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! Attacks of hostile clients, each in a process of its own.
 
-use crate::machine::count;
+use crate::role::count;
 use host::seqpacket;
 use iochannel::{ChannelClient, IoVec};
 use protocol::contract_spec::FrameSpec;

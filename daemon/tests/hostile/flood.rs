@@ -1,7 +1,7 @@
 //! Strangers that keep the daemon busy, beside tenants that frames are asked back from.
 
 use crate::attacks::{Rng, ask, connect, hear, try_connect};
-use crate::machine::count;
+use crate::role::count;
 use frames::{Contract, Ledger, Process};
 use protocol::{DaemonEvent, Request, ResumeToken};
 use rustix::fd::{AsFd, OwnedFd};

@@ -5,7 +5,8 @@
 //! round after round; how it interleaves is the machine's.
 
 use crate::attacks::Rng;
-use crate::machine::{Machine, Role};
+use crate::machine::Machine;
+use crate::role::Role;
 use host::seqpacket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

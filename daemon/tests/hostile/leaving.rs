@@ -1,7 +1,7 @@
 //! Tenants that give their contracts back: honest linked programs, and one that lies.
 
 use crate::attacks::{ask, connect, hear};
-use crate::machine::count;
+use crate::role::count;
 use frames::{Contract, Ledger, Process};
 use protocol::{DaemonEvent, Request, ResumeToken};
 use rustix::fd::{AsFd, OwnedFd};

@@ -1,115 +1,16 @@
-//! The daemon, the honest client, and what the others do.
+//! A daemon with a disk of its own, and the processes that play roles beside it.
 
-use crate::{attacks, flood, fuzz, leaving};
-use daemon::Daemon;
+use crate::honest::Honest;
+use crate::role::{Role, process};
 use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tenant::file::ReservedFile;
-use tracing::level_filters::LevelFilter;
 
-/// What a process of the test binary does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Role {
-    Daemon,
-    Fuzz,
-    Scribble,
-    Crowd,
-    Deaf,
-    Linger,
-    Whole,
-    Leaver,
-    Linked,
-    Interrupted,
-    Flood,
-    Answers,
-    Needs,
-    Storm,
-    Pages,
-    Plain,
-    Supervisor,
-}
-
-const ROLES: [Role; 17] = [
-    Role::Daemon,
-    Role::Fuzz,
-    Role::Scribble,
-    Role::Crowd,
-    Role::Deaf,
-    Role::Linger,
-    Role::Whole,
-    Role::Leaver,
-    Role::Linked,
-    Role::Interrupted,
-    Role::Flood,
-    Role::Answers,
-    Role::Needs,
-    Role::Storm,
-    Role::Pages,
-    Role::Plain,
-    Role::Supervisor,
-];
-
-const ROLE: &str = "SELFPAGE_TEST_ROLE";
-const FOLDER: &str = "SELFPAGE_TEST_FOLDER";
-const SEED: &str = "SELFPAGE_TEST_SEED";
 /// A user without rights.
 const NOBODY: u32 = 65_534;
-const PAGE: usize = 4096;
-const PAGES: u64 = 1024;
-
-impl Role {
-    pub fn of_this_process() -> Option<Self> {
-        let name = std::env::var(ROLE).ok()?;
-        ROLES.into_iter().find(|role| format!("{role:?}") == name)
-    }
-}
-
-/// Plays a role, and writes what came of it as a number.
-pub fn play(role: Role) {
-    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let seed = std::env::var(SEED).unwrap().parse().unwrap();
-    let socket = folder.join("s");
-    match role {
-        Role::Daemon => {
-            logging::init("selfpage system: ", LevelFilter::INFO).unwrap();
-            let mut daemon = Daemon::start(&folder.join("config.toml")).unwrap();
-            daemon.run().unwrap();
-        }
-        Role::Fuzz => attacks::fuzz(&socket, seed),
-        Role::Scribble => attacks::scribble(&socket, seed),
-        Role::Crowd => attacks::crowd(&socket),
-        Role::Deaf => attacks::deaf(&socket),
-        Role::Linger => attacks::linger(&socket),
-        Role::Whole => attacks::whole(&socket),
-        Role::Leaver => leaving::hostile(&socket),
-        Role::Linked => leaving::linked(&socket),
-        Role::Interrupted => leaving::interrupted(&socket, &folder.join("go")),
-        Role::Flood => flood::flood(&socket, &folder.join("go")),
-        Role::Answers => flood::answers(&socket, &folder.join("go")),
-        Role::Needs => flood::needs(&socket),
-        Role::Storm => flood::storm(&socket, seed),
-        Role::Pages => fuzz::pages(&socket, &folder),
-        Role::Plain => fuzz::plain(&folder),
-        Role::Supervisor => fuzz::supervisor(&folder, seed),
-    }
-}
-
-/// Tells the test how far this process is, before it may be killed.
-pub fn count(n: u64) {
-    let mut out = File::options()
-        .append(true)
-        .open(PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("counts"))
-        .unwrap();
-    out.write_all(&n.to_le_bytes()).unwrap();
-}
 
 /// A daemon with a disk.
 pub struct Machine {
@@ -348,22 +249,9 @@ impl Machine {
         self.counts()
     }
 
-    /// Begins to read a file under a contract, and to check what comes.
+    /// Starts a client that reads a file under a contract and checks what comes.
     pub fn honest(&self) -> Honest {
-        let path = self.folder.path().join("file");
-        let file = File::create_new(&path).unwrap();
-        for page in 0..PAGES {
-            file.write_all_at(&page_of(page), page * PAGE as u64)
-                .unwrap();
-        }
-        file.sync_all().unwrap();
-        let file = File::open(&path).unwrap();
-        let disk = "50ms/250ms,extra".parse().unwrap();
-        let mut reserved = ReservedFile::open(&self.socket(), "honest", &file, disk, 4, 1).unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        let thread = std::thread::spawn(move || read(&mut reserved, &ends));
-        Honest { over, thread }
+        Honest::start(&self.folder.path().join("file"), &self.socket())
     }
 }
 
@@ -381,53 +269,4 @@ fn daemon(folder: &Path) -> Child {
         .open(folder.join("log"));
     let mut command = process(folder, Role::Daemon, 0);
     command.stderr(log.unwrap()).spawn().unwrap()
-}
-
-fn process(folder: &Path, role: Role, seed: u64) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "a_process_with_a_role_plays_it", "--nocapture"])
-        .env(ROLE, format!("{role:?}"))
-        .env(FOLDER, folder)
-        .env(SEED, seed.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    command
-}
-
-fn page_of(number: u64) -> Vec<u8> {
-    number.to_le_bytes().repeat(PAGE / 8)
-}
-
-/// An honest client at work.
-pub struct Honest {
-    over: Arc<AtomicBool>,
-    thread: JoinHandle<(u64, Duration)>,
-}
-
-impl Honest {
-    /// How many pages it read, all of them right, and the longest time between two.
-    pub fn ends(self) -> (u64, Duration) {
-        self.over.store(true, Relaxed);
-        self.thread.join().unwrap()
-    }
-}
-
-fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
-    let depth = file.depth();
-    let mut asked: Vec<u64> = (0..depth as u64).collect();
-    (0..depth).for_each(|slot| file.read(slot, slot as u64 * PAGE as u64));
-    let (mut reads, mut last, mut longest) = (0, Instant::now(), Duration::ZERO);
-    while let Some(done) = file.wait() {
-        let done = done.unwrap();
-        let slot = done.slot;
-        assert_eq!(done.data, page_of(asked[slot]), "page {}", asked[slot]);
-        longest = longest.max(last.elapsed());
-        (reads, last) = (reads + 1, Instant::now());
-        if !over.load(Relaxed) {
-            asked[slot] = (asked[slot] + depth as u64) % PAGES;
-            file.read(slot, asked[slot] * PAGE as u64);
-        }
-    }
-    (reads, longest)
 }

@@ -7,10 +7,13 @@
 mod attacks;
 mod flood;
 mod fuzz;
+mod honest;
 mod leaving;
 mod machine;
+mod role;
 
-use machine::{Machine, Role};
+use machine::Machine;
+use role::Role;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ use std::time::Duration;
 #[test]
 fn a_process_with_a_role_plays_it() {
     if let Some(role) = Role::of_this_process() {
-        machine::play(role);
+        role::play(role);
     }
 }
 

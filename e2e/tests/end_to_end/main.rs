@@ -5,9 +5,9 @@
 mod command;
 mod edge;
 mod kill;
-mod pace;
 mod player;
 mod system;
+mod throttle;
 
 use e2e::contract::{Size, bare_only};
 use e2e::verdict::Halt;
@@ -44,7 +44,7 @@ fn main() {
         trials.extend(command::trials(size));
         trials.extend(edge::trials(size));
         trials.extend(kill::trials(size));
-        trials.extend(pace::trials(size));
+        trials.extend(throttle::trials(size));
         trials.extend(player::trials(size));
         trials.extend(system::trials(size));
     }

@@ -43,7 +43,7 @@ impl Allocator {
             self.requests.add_pending(victim, guaranteed, now);
             if take.claimed && k < said {
                 let (answered, found) = (said, k);
-                self.condemn(victim, Violation::FalseAnswer { answered, found }, now);
+                self.kill(victim, Violation::FalseAnswer { answered, found }, now);
             }
         }
         self.verify_claim(victim);
@@ -67,7 +67,7 @@ impl Allocator {
         match own.over_by {
             Some(by) if now > by.end(stall) => {
                 let resident = frames;
-                self.condemn(tenant, Violation::Over { resident, n }, now);
+                self.kill(tenant, Violation::Over { resident, n }, now);
             }
             None if own.over >= MAX_OVERRUNS => {
                 let needed = own.cleaning.time_for(own.owed().saturating_add(frames - n));
@@ -96,8 +96,8 @@ impl Allocator {
     }
 
     /// At a deadline, orders frames that are unused to be taken as if the tenant had answered,
-    /// once: its answer may be on the way. The next time condemns the tenant.
-    pub(super) fn condemn_overdue(&mut self, now: Duration) {
+    /// once: its answer may be on the way. The next time the tenant is killed.
+    pub(super) fn kill_overdue(&mut self, now: Duration) {
         let stall = self.stall;
         let is_over = |revocation: &PendingRevocation| revocation.deadline.end(stall) < now;
         let mut late = Vec::new();
@@ -127,13 +127,13 @@ impl Allocator {
             }
         }
         for (victim, violation) in late {
-            self.condemn(victim, violation, now);
+            self.kill(victim, violation, now);
         }
     }
 
-    fn condemn(&mut self, victim: TenantId, violation: Violation, now: Duration) {
+    fn kill(&mut self, victim: TenantId, violation: Violation, now: Duration) {
         if let Ok(tenant) = self.live_tenant(victim) {
-            tenant.condemned = Some(now);
+            tenant.killed_at = Some(now);
             tenant.revocations.clear();
             (tenant.claimed, tenant.taking) = (0, None);
             self.requests.remove(victim);

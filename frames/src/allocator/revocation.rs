@@ -186,12 +186,12 @@ impl Allocator {
     /// Frames to come, in order of time: all of a tenant that is being killed, and those demanded
     /// from others. Frames beyond the managed ones come to no tenant.
     fn supply(&self) -> Vec<Supply> {
-        let condemned = |t: &Tenant| {
+        let killed = |t: &Tenant| {
             let k = t.managed();
-            t.condemned.map(|by| Supply { k, by })
+            t.killed_at.map(|by| Supply { k, by })
         };
         let tenants = || self.tenants.values();
-        let mut supply: Vec<_> = tenants().filter_map(condemned).collect();
+        let mut supply: Vec<_> = tenants().filter_map(killed).collect();
         supply.extend(tenants().flat_map(|tenant| {
             let mut beyond = tenant.beyond;
             tenant.revocations.iter().map(move |revocation| {

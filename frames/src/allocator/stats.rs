@@ -28,7 +28,7 @@ pub struct TenantStats {
     /// Optimistic frames it requested and has not got.
     pub wished: u32,
     /// True if it is being killed.
-    pub condemned: bool,
+    pub killed: bool,
 }
 
 impl TenantStats {
@@ -43,7 +43,7 @@ impl TenantStats {
             owed: tenant.owed(),
             waiting: requests.pending_of(id),
             wished: requests.optimistic_of(id),
-            condemned: tenant.condemned.is_some(),
+            killed: tenant.killed_at.is_some(),
         }
     }
 }

@@ -59,8 +59,8 @@ pub(crate) struct Tenant {
     /// Consecutive reports of too many resident frames; when that must have ended.
     pub over: u32,
     pub over_by: Option<Deadline>,
-    /// When it was condemned.
-    pub condemned: Option<Duration>,
+    /// When the daemon was ordered to kill it.
+    pub killed_at: Option<Duration>,
 }
 
 /// Frames demanded by a deadline.
@@ -105,7 +105,7 @@ impl Tenant {
             busy: None,
             over: 0,
             over_by: None,
-            condemned: None,
+            killed_at: None,
         }
     }
 
@@ -117,7 +117,7 @@ impl Tenant {
     /// Frames above its guarantee that are not demanded yet.
     pub(crate) fn surplus(&self) -> u32 {
         let kept = self.contract.g.saturating_add(self.owed());
-        match self.condemned {
+        match self.killed_at {
             None => self.n.saturating_sub(kept),
             Some(_) => 0,
         }
@@ -130,7 +130,7 @@ impl Tenant {
 
     /// Frames beyond the managed memory that are not demanded yet.
     pub(crate) fn undemanded_beyond(&self) -> u32 {
-        match self.condemned {
+        match self.killed_at {
             None => self.beyond.saturating_sub(self.owed()),
             Some(_) => 0,
         }
@@ -140,7 +140,7 @@ impl Tenant {
     pub(crate) fn excess(&self) -> u32 {
         let kept = self.contract.x.min(self.managed());
         let kept = kept.saturating_add(self.owed());
-        match self.condemned {
+        match self.killed_at {
             None => self.n.saturating_sub(kept),
             Some(_) => 0,
         }

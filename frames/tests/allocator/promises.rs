@@ -158,7 +158,7 @@ proptest! {
         for view in machine.allocator.all_stats() {
             let character = machine.holders[&view.tenant].character;
             prop_assert!(view.n >= view.contract.g && view.n <= view.contract.x, "{view:?}");
-            let settled = view.owed == 0 && view.beyond == 0 && !view.condemned;
+            let settled = view.owed == 0 && view.beyond == 0 && !view.killed;
             prop_assert!(settled, "{character:?} {view:?}");
         }
         let everyone: Vec<_> = machine.holders.keys().copied().collect();

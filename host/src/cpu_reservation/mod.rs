@@ -10,11 +10,11 @@
 //! The first that can be had is taken, or the one that is asked for. A quota alone would be a
 //! ceiling and no reservation, so it is there only beside a weight.
 //!
-//! Handler threads: entry threads are pinned, so they cannot be SCHED_DEADLINE. Those of
+//! Handler threads are pinned, so they cannot be SCHED_DEADLINE. Those of
 //! a program that is are SCHED_FIFO at the lowest priority (`preload`), which is above all
 //! ordinary work and below every reservation: there is at most one fault of each thread at a
-//! time, so their time is bounded by the program's own. Real-time and weighted trees' entries
-//! are in the program's group and of its class, and so within its reservation.
+//! time, so their time is bounded by the program's own. The handler threads of real-time and
+//! weighted trees are in the program's group and of its class, and so within its reservation.
 //!
 //! Rule: what is made here is undone when the tree ends, by whichever of `run`'s processes is
 //! left; the next run undoes what none of them could.
@@ -208,7 +208,7 @@ impl ReservationGuard {
             Mechanism::Realtime => "for all of its threads and processes, on each processor",
             Mechanism::Weight => {
                 "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, and \
-                 only a system domain (--system) keeps the sum of what is reserved so, so many busy programs, or others \
+                 only a daemon (--system) keeps the sum of what is reserved so, so many busy programs, or others \
                  with a weight, take from it"
             }
         };

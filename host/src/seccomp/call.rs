@@ -7,6 +7,7 @@
 
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io;
+use wired::syscall::{checked, syscall6};
 
 /// `fcntl(-1, F_SETFL, TAG)`: an error of a bad descriptor where there is no filter, and a call
 /// that the filter stops, since the tag contains O_DIRECT.
@@ -29,7 +30,13 @@ pub fn request() -> io::Result<OwnedFd> {
     let (number, [fd, command, tag]) = CALL;
     // SAFETY: the call has no effect on this process but the descriptor that it may return. Raw,
     // since nothing here may set errno in a thread without one.
-    let made = unsafe { wired::syscall6(number, [fd, command, tag, 0, 0, 0])? };
+    let made = unsafe {
+        syscall6(
+            number,
+            [fd, command, tag, 0, 0, 0].map(|word| word as usize),
+        )
+    };
+    let made = checked(made)?;
     // SAFETY: a descriptor that the supervisor has just put here, for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }

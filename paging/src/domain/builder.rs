@@ -87,7 +87,7 @@ impl Builder {
     }
 
     /// A ledger shared with a supervisor, which may change the domain's limit: for a program
-    /// that has its contract from the system domain. A ledger of its own by default.
+    /// that has its contract from the daemon. A ledger of its own by default.
     pub fn ledger(mut self, ledger: Ledger) -> Self {
         self.ledger = Some(ledger);
         self

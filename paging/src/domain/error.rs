@@ -48,7 +48,7 @@ pub enum DomainError {
     #[error("no channel to the store: {0}")]
     Channel(#[from] StoreError),
     /// Signal handlers or threads could not be started.
-    #[error("the entry could not be started: {0}")]
+    #[error("the upcall or the handler threads could not be started: {0}")]
     Entry(#[from] std::io::Error),
     /// Too many domains.
     #[error(

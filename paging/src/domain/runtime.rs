@@ -152,7 +152,7 @@ impl Runtime {
         Ok(&self.prefetch)
     }
 
-    /// Starts the entry and evictor threads.
+    /// Starts the handler threads and the evictor's.
     pub(super) fn start(&mut self, entry: EntryKind) -> Result<(), DomainError> {
         // SAFETY: the threads are joined, and the handlers detached, before the pager goes.
         let pager = unsafe { self.pager.get() };
@@ -168,11 +168,11 @@ impl Runtime {
             };
         }
         for cpu in allowed_cpus() {
-            let mut entry = HandlerThread::new(pager, cpu)?;
+            let mut handler = HandlerThread::new(pager, cpu)?;
             let stop = self.stop.clone();
-            self.threads.push(spawn("selfpage-entry", move || {
+            self.threads.push(spawn("selfpage-handle", move || {
                 pin_to(cpu);
-                entry.serve(pager, Some(stop.event.as_fd()), &mut || {
+                handler.serve(pager, Some(stop.event.as_fd()), &mut || {
                     stop.flag.load(Ordering::Acquire)
                 });
             })?);

@@ -1,8 +1,8 @@
 //! The physical stretch driver: demand zero, no backing store.
 //!
-//! In the activation it takes an unused frame and returns `Retry` if there is none; in a
-//! worker it may evict other pages or call the frames allocator, and if that yields no frame
-//! the fault has failed.
+//! In the activation it takes an unused frame and returns `Retry` if there is none. Before the
+//! retry the thread evicts other pages or calls the frames allocator, and if that yields no
+//! frame the fault has failed.
 
 use super::StretchDriver;
 use crate::fault_outcome::FillOutcome;

@@ -2,7 +2,8 @@
 //!
 //! Nemesis, section 6.5: the kernel's part of a fault ends with its dispatch; the domain
 //! does the rest. A *notification handler* makes a first attempt where waiting is not
-//! possible; what it cannot do, a worker does, and only the faulting thread waits.
+//! possible; what it cannot do, a worker thread does, and only the faulting thread waits. Here
+//! the thread of the first attempt makes the later ones too (`resolve.rs`).
 //!
 //! Two kinds, for two kinds of program:
 //! - [`upcall`]: the fault is a signal to the faulting thread itself (4.6 us with a page

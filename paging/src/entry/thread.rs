@@ -27,7 +27,7 @@ use crate::pager::{Pager, page_base};
 use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stretch::{Fault, FaultKind, Handled, StretchState};
 use crate::throttle::{self, ThrottleDecision, ThrottleState};
-use rate::Nanos;
+use rate::TimeNs;
 use rate::thread_counters::ThreadKey;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ const LIMITS_POLL: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_micros(200);
 
 /// The state of one handler thread.
-pub(crate) struct HandlerThread {
+pub struct HandlerThread {
     context: FaultContext,
     deferred: DeferredFaults,
     /// Faults of tasks past their limits.
@@ -149,7 +149,7 @@ impl HandlerThread {
         pager.log.add(Counter::Faults, 1);
         match fault.write_protected {
             true => wait_for_eviction(pager, fault.addr),
-            false => self.admit(
+            false => self.throttle_or_resolve(
                 pager,
                 ThrottledFault {
                     addr: fault.addr,
@@ -162,8 +162,8 @@ impl HandlerThread {
         true
     }
 
-    /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
-    fn admit(&mut self, pager: &Pager, mut fault: ThrottledFault) {
+    /// Resolves a fault, or throttles it where its task, its tree or the system is past its limit.
+    fn throttle_or_resolve(&mut self, pager: &Pager, mut fault: ThrottledFault) {
         let task = ThreadKey::new(fault.thread);
         let throttle = &pager.faults.throttle;
         let decision = throttle.check(task, &mut fault.state);
@@ -223,7 +223,7 @@ impl HandlerThread {
             if inside.is_none() {
                 *inside = Some(pager.mm.gate.enter(self.cpu));
             }
-            self.admit(pager, fault);
+            self.throttle_or_resolve(pager, fault);
         }
     }
 
@@ -365,7 +365,7 @@ enum FaultOutcome {
 }
 
 /// The time from now until `due`.
-fn left(due: Nanos) -> Duration {
+fn left(due: TimeNs) -> Duration {
     Duration::from_nanos(due.saturating_sub(throttle::now()))
 }
 

@@ -10,7 +10,7 @@
 //! end of a stretch and the end of the handler do not wait for it.
 
 use crate::throttle::{Delay, ThrottleState};
-use rate::Nanos;
+use rate::TimeNs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wired::{PAGE, WiredMemory};
 
@@ -34,7 +34,7 @@ pub(crate) struct ThrottledQueue {
     words: WiredMemory,
     count: usize,
     /// When the first is due.
-    first: Nanos,
+    first: TimeNs,
 }
 
 impl ThrottledQueue {
@@ -42,7 +42,7 @@ impl ThrottledQueue {
         Ok(Self {
             words: WiredMemory::private(MOST * WORDS * size_of::<AtomicU64>())?,
             count: 0,
-            first: Nanos::MAX,
+            first: TimeNs::MAX,
         })
     }
 
@@ -56,7 +56,7 @@ impl ThrottledQueue {
     }
 
     /// When the first is due; None if none sleeps.
-    pub(crate) fn first_due(&self) -> Option<Nanos> {
+    pub(crate) fn first_due(&self) -> Option<TimeNs> {
         (self.count > 0).then_some(self.first)
     }
 
@@ -97,7 +97,7 @@ impl ThrottledQueue {
     }
 
     /// Takes a fault that is due; all are due if `all`, because the limits have changed.
-    pub(crate) fn take_due(&mut self, now: Nanos, all: bool) -> Option<ThrottledFault> {
+    pub(crate) fn take_due(&mut self, now: TimeNs, all: bool) -> Option<ThrottledFault> {
         if self.count == 0 || !(all || self.first <= now) {
             return None;
         }
@@ -113,7 +113,7 @@ impl ThrottledQueue {
             to.store(from.load(Relaxed), Relaxed);
         }
         if self.count == 0 {
-            self.first = Nanos::MAX;
+            self.first = TimeNs::MAX;
         }
         Some(taken)
     }

@@ -15,7 +15,7 @@ use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stretch::{Fault, FaultKind, Handled, Handler, StretchState};
 use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
-use rate::{Nanos, SharedLimits};
+use rate::{SharedLimits, TimeNs};
 use wired::PAGE;
 
 /// Result of dispatching a signal.
@@ -45,7 +45,7 @@ struct FaultAccess {
     passed: bool,
     state: ThrottleState,
     /// The thread's time at its start, if that is measured.
-    sample: Option<Nanos>,
+    sample: Option<TimeNs>,
 }
 
 impl FaultAccess {
@@ -181,7 +181,7 @@ impl FaultAccess {
         let mut predicted = false;
         let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
             let stretch = pager.mm.index.find(addr).ok_or(Dispatch::NotOurs)?;
-            self.admit(pager, stretch, task)?;
+            self.count_and_throttle(pager, stretch, task)?;
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
                 let widest = pager.widest_window();
@@ -210,7 +210,7 @@ impl FaultAccess {
     }
 
     /// Passes the access, once, to the counters, the program's own handler and the limits.
-    fn admit(
+    fn count_and_throttle(
         &mut self,
         pager: &Pager,
         stretch: &StretchState,

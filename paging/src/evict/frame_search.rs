@@ -19,17 +19,17 @@ const REFUSED: Duration = Duration::from_millis(200);
 /// How long a fault searches for a frame before it fails.
 const STARVED: Duration = Duration::from_secs(20);
 
-/// Why a worker got no frame.
+/// Why a fault got no frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoFrame {
-    /// The worker must not wait, and would have to.
+    /// The handler thread must not wait, and would have to.
     Busy,
     /// No frame can be found.
     Never(FaultError),
 }
 
 impl Evictor {
-    /// A frame for a worker, which may wait. `busy` is true if the caller has reads under way,
+    /// A frame for a fault's retry, which may wait. `busy` is true if the caller has reads under way,
     /// so that it must not wait for other evicting threads.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
         let mut demanded = false;

@@ -100,7 +100,7 @@ fn handlers() -> usize {
 /// Creates the resources of the threads that read faults.
 pub fn prepare_handlers() -> Result<(), String> {
     for (n, processor) in PROCESSORS[..handlers()].iter().enumerate() {
-        process_pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
+        process_pager::prepare_handler(n, processor.load(Ordering::Acquire) as usize)?;
     }
     Ok(())
 }
@@ -264,14 +264,14 @@ extern "C" fn run(role: usize) -> ! {
         name(c"selfpage-evict");
         process_pager::evictor_main()
     }
-    name(c"selfpage-entry");
+    name(c"selfpage-handle");
     let n = role - ThreadRole::Handler as usize;
     let cpu = PROCESSORS[n].load(Ordering::Acquire) as usize;
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     // A processor taken away since: unpinned is slower, not wrong.
     let _ = rustix::thread::sched_setaffinity(None, &set);
-    process_pager::entry_main(n)
+    process_pager::handler_main(n)
 }
 
 /// Names the calling thread.

@@ -26,7 +26,7 @@ impl ForkGate {
         let fork = pager.process.close_for_fork(pager.contract)?;
         let child = slot_of(ProcessPager::child_of(&fork).raw());
         pager.store.adopt_fork(pager.store.holder(), child);
-        let inherited = pager.board.block(child).inherited();
+        let inherited = pager.stats_page.block(child).inherited();
         inherited.store(0, Ordering::Release);
         Ok(Self(Some(fork)))
     }
@@ -54,7 +54,7 @@ impl ForkGate {
         let child = ProcessPager::child_of(&fork);
         pager.process.open_after_fork(fork);
         if born {
-            let inherited = pager.board.block(slot_of(domain)).inherited();
+            let inherited = pager.stats_page.block(slot_of(domain)).inherited();
             let since = Instant::now();
             while inherited.load(Ordering::Acquire) == 0
                 && since.elapsed() < CHILD_TIMEOUT

@@ -18,6 +18,7 @@ use rustix::io_uring::{
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use wired::syscall::{checked, syscall6};
 use wired::{PAGE, WiredMemory};
 
 /// The number of io_uring_setup.
@@ -212,10 +213,10 @@ impl Drop for RingMemory {
 /// # Safety
 /// Memory that the parameters name lives as long as the ring.
 unsafe fn setup(entries: u32, params: &mut io_uring_params) -> Result<OwnedFd, Errno> {
-    let at = std::ptr::from_mut(params).expose_provenance() as u64;
-    let arguments = [entries.into(), at, 0, 0, 0, wired::RING_OF_PAGER];
+    let at = std::ptr::from_mut(params).expose_provenance();
+    let arguments = [entries as usize, at, 0, 0, 0, wired::RING_OF_PAGER as usize];
     // SAFETY: the kernel writes the parameters; for their memory the caller promises.
-    let made = unsafe { wired::syscall6(SYS_IO_URING_SETUP, arguments)? };
+    let made = checked(unsafe { syscall6(SYS_IO_URING_SETUP, arguments) })?;
     // SAFETY: a descriptor that the kernel has just made.
     Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }

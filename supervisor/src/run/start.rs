@@ -39,8 +39,8 @@ pub(super) enum RunError {
     Grow(SetupError),
     #[error("cannot let processes come in: {0}")]
     Listen(std::io::Error),
-    #[error("cannot map the board again: {0}")]
-    Board(Errno),
+    #[error("cannot map the stats page again: {0}")]
+    StatsPage(Errno),
 }
 
 impl RunError {
@@ -143,7 +143,7 @@ fn attach(
             None
         }
     };
-    let observed = supervisor.observed().map_err(RunError::Board)?;
+    let observed = supervisor.observed().map_err(RunError::StatsPage)?;
     Ok((notifier, Sampler::start(observed)))
 }
 
@@ -214,6 +214,6 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
 }
 
 fn enable_pin_check(supervisor: &Supervisor, why: &str) {
-    direct_io_filter::be_careful(supervisor.board());
+    direct_io_filter::be_careful(supervisor.stats_page());
     tracing::info!("{why}: every page is checked before it is evicted");
 }

@@ -214,7 +214,7 @@ impl MainLoop {
                 "[{}] has ended, {frames} frames come back",
                 pid.as_raw_nonzero()
             ),
-            TreeEvent::Back => tracing::warn!("the system domain is there again"),
+            TreeEvent::Back => tracing::warn!("the daemon is there again"),
         }
     }
 
@@ -239,12 +239,15 @@ impl MainLoop {
                 flags.contains(PollFlags::HUP),
             )
         };
-        let gone = readable && notifier.receive(self.tree.supervisor.board()).is_err();
+        let gone = readable && notifier.receive(self.tree.supervisor.stats_page()).is_err();
         notifier
             .take_requests()
             .into_iter()
             .for_each(|id| self.tree.supervisor.connect(id));
-        let refused = notifier.settle(self.tree.supervisor.board(), self.tree.supervisor.members());
+        let refused = notifier.settle(
+            self.tree.supervisor.stats_page(),
+            self.tree.supervisor.members(),
+        );
         if gone || (over && !readable) {
             self.tree.notifier = None;
         }

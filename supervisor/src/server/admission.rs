@@ -68,7 +68,7 @@ impl Supervisor {
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
-                self.board
+                self.stats_page
                     .block(slot)
                     .add(Counter::Forks, u64::from(forked));
                 happened.push(TreeEvent::Joined { slot, pid: program });
@@ -206,11 +206,11 @@ impl Supervisor {
         let slot = member.slot();
         self.watch(&member.connection, CONNECTION | u64::from(slot))?;
         self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
-        let block = self.board.block(slot);
+        let block = self.stats_page.block(slot);
         block.clear();
         self.members.insert(member);
         // A process that starts careful has nothing to acknowledge.
-        let careful = self.board.careful().load(Ordering::SeqCst);
+        let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);
         self.welcome(connection, domain);
         self.past.processes += 1;
@@ -220,7 +220,7 @@ impl Supervisor {
     fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
         let mut fds = vec![
             (FdRole::Ledger, self.ledger_fd.as_fd()),
-            (FdRole::StatsPage, self.board_fd.as_fd()),
+            (FdRole::StatsPage, self.stats_fd.as_fd()),
         ];
         fds.extend(
             self.settings

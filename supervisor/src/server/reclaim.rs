@@ -27,7 +27,7 @@ impl Supervisor {
         };
         let _ = epoll::delete(&self.epoll, &member.connection);
         let _ = epoll::delete(&self.epoll, &member.pidfd);
-        self.past.keep(self.board.block(slot));
+        self.past.keep(self.stats_page.block(slot));
         self.note_store();
         let process = self.ledger.stats(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
@@ -57,7 +57,7 @@ impl Supervisor {
     /// frames.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
         let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
-        self.board.block(slot_of(domain.raw())).clear();
+        self.stats_page.block(slot_of(domain.raw())).clear();
         if !self.try_take_back(domain, false) {
             self.unfinished.push((domain, Instant::now()));
         }
@@ -90,10 +90,10 @@ impl Supervisor {
     /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
-        if let Some(pace) = &mut self.pace {
-            pace.apply(&self.board);
+        if let Some(limits) = &mut self.fault_limits {
+            limits.apply(&self.stats_page);
         }
-        let units = self.board.limits().units();
+        let units = self.stats_page.limits().units();
         if let Some(upstream) = &self.upstream
             && units.samples() > 0
         {

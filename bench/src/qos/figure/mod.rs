@@ -298,7 +298,7 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
             all.iter()
                 .find(|tenant| tenant.name == name)
                 .cloned()
-                .ok_or_else(|| failed(format_args!("the system domain has no tenant {name:?}")))
+                .ok_or_else(|| failed(format_args!("the daemon has no tenant {name:?}")))
         };
         let (before, after) = (of(&before)?, of(&after)?);
         let client = Client::of(&name, participant.contract(), after.client, &events);

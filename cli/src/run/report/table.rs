@@ -2,6 +2,7 @@
 
 use super::Report;
 use std::fmt::Write as _;
+use store::Usage;
 use wired::Counter;
 use wired::units::size;
 
@@ -106,8 +107,11 @@ impl Report {
             );
         }
         table.row("  at the end", String::new(), "");
-        for (name, value) in &self.store_usage {
-            table.row(&format!("  {name}"), value.to_string(), "");
+        for figure in Usage::FIGURES {
+            if let Some(value) = self.store_usage.get(figure.key) {
+                let name = format!("  {}", figure.key);
+                table.row(&name, value.to_string(), figure.description);
+            }
         }
     }
 }

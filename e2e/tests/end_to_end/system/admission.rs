@@ -134,6 +134,6 @@ fn no_daemon(disks: &Arc<Disks>, _: Size) -> Verdict {
     refused(
         &sandbox,
         daemon.terms(8, 16),
-        &["no system domain listens", "selfpage system"],
+        &["no daemon listens", "selfpage system"],
     )
 }

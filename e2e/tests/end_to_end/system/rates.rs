@@ -2,7 +2,7 @@
 //! missing from the others' shares, and comes back to them; and the shares outlive the daemon.
 
 use super::{Case, for_ever, wait_until};
-use crate::pace::figure;
+use crate::throttle::figure;
 use e2e::contract::{Size, Under};
 use e2e::daemon::Settings;
 use e2e::launch::Running;
@@ -226,14 +226,14 @@ fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
         ensure(said == expected, || {
             format!("it printed {said:?}, without the pager {expected:?}")
         })?;
-        let (most, paced) = (
+        let (most, throttled) = (
             figure(&outcome, "/counters/peak_tree_faults")?,
             figure(&outcome, "/counters/throttled_faults")?,
         );
         ensure((1..=all).contains(&most), || {
             format!("{most} faults in a period, of {all} of all")
         })?;
-        ensure(paced > 0, || "no fault was throttled".into())?;
+        ensure(throttled > 0, || "no fault was throttled".into())?;
     }
     daemon.has_everything_back()
 }

@@ -1,4 +1,4 @@
-//! Holes in compressed RAM.
+//! Compaction: dead space in compressed RAM is bounded.
 
 mod common;
 
@@ -11,7 +11,7 @@ const SEGMENT: u64 = 64 << 10;
 /// A store of 64 segments.
 const CONFIG: &str = "ram:4M";
 
-/// The bound of the module documentation: a quarter of holes in the sealed segments, the end of
+/// The bound of the module documentation: a quarter of the sealed segments dead, the end of
 /// each that the last page did not fit into, and the open and reserve segments.
 fn bound(alive: u64, channels: u64) -> u64 {
     alive * 4 / 3 + (channels + 2) * SEGMENT
@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn holes_stay_few_while_pages_come_and_go(
+    fn dead_space_is_bounded_while_pages_come_and_go(
         rng in any::<u64>(),
         alive in 100u64..1000,
         channels in 1usize..4,
@@ -58,7 +58,7 @@ proptest! {
             add(&mut *channels[turn % turns], &mut held, &mut seed, 24);
             drop_some(&store, &mut held, &mut rng, 24);
             let usage = store.usage();
-            // Later writes close the holes of the last drops.
+            // Later writes compact what the last drops left sparse.
             let alive = usage.ram_compressed + 24 * 4104;
             prop_assert!(
                 usage.ram_used <= bound(alive, turns as u64),
@@ -107,7 +107,7 @@ fn incompressible_pages_go_to_the_disk_if_there_is_one() {
     let mut rng = Rng::with_seed(9);
     let mut noise = Page([0; PAGE]);
     noise.0.fill_with(|| rng.u8(..));
-    for (config, in_ram) in [("ram:1M+disk:holes-swap,size=1M", 0), ("ram:1M", 1)] {
+    for (config, in_ram) in [("ram:1M+disk:compaction-swap,size=1M", 0), ("ram:1M", 1)] {
         let store = make(config, 1);
         let mut channel = store.channel(1).unwrap();
         let handle = write_one(&mut *channel, &noise).unwrap();

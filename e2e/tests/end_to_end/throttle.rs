@@ -14,32 +14,32 @@ use std::time::Duration;
 pub fn trials(size: Size) -> Vec<Trial> {
     vec![
         trial(
-            "pace",
+            "throttle",
             "threads_past_their_limits_are_slowed_and_right",
-            move || paced(size, "eight_threads_write_and_check", (50, 200)),
+            move || throttled(size, "eight_threads_write_and_check", (50, 200)),
         ),
         trial(
-            "pace",
+            "throttle",
             "forks_do_not_wait_for_a_throttled_thread",
-            move || paced(size, "fork_where_both_sides_write", (300, 600)),
+            move || throttled(size, "fork_where_both_sides_write", (300, 600)),
         ),
         trial(
-            "pace",
+            "throttle",
             "a_limit_by_what_faults_cost_is_measured",
             move || automatic(size),
         ),
         trial(
-            "pace",
+            "throttle",
             "killed_while_asleep_in_a_fault_nothing_is_left",
             killed,
         ),
         trial(
-            "pace",
+            "throttle",
             "a_rate_or_reservation_that_cannot_be_is_refused",
             refused,
         ),
         trial(
-            "pace",
+            "throttle",
             "reserved_processor_time_is_had_or_refused",
             reserved,
         ),
@@ -55,8 +55,8 @@ pub(crate) fn figure(outcome: &Outcome, name: &str) -> Verdict<u64> {
 }
 
 /// A hazard checks itself; under limits its output is the same, and the counts are within.
-fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
-    let sandbox = Sandbox::new("paced")?;
+fn throttled(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
+    let sandbox = Sandbox::new("throttled")?;
     let program = hazard::build(&sandbox, name, &[])?;
     let launch = hazard::launch(&sandbox, &program, size);
     let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
@@ -76,8 +76,8 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     ensure((1..=tree).contains(&most_tree), || {
         format!("{most_tree} faults in a period, of at most {tree}")
     })?;
-    let paced = figure(&outcome, "/counters/throttled_faults")?;
-    ensure(paced > 0, || "no fault was throttled".into())?;
+    let throttled = figure(&outcome, "/counters/throttled_faults")?;
+    ensure(throttled > 0, || "no fault was throttled".into())?;
     ensure(outcome.stderr.contains("s of them throttled"), || {
         format!(
             "the line does not have the throttled time: {}",

@@ -1,0 +1,68 @@
+//! The honest client: it reads a file under a contract, and must notice nothing of the others.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tenant::file::ReservedFile;
+
+const PAGE: usize = 4096;
+/// Pages of the file.
+const PAGES: u64 = 1024;
+
+/// An honest client at work.
+pub struct Honest {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Duration)>,
+}
+
+impl Honest {
+    /// Begins to read a new file at `path`, and to check what comes.
+    pub fn start(path: &Path, socket: &Path) -> Self {
+        let file = File::create_new(path).unwrap();
+        for page in 0..PAGES {
+            file.write_all_at(&page_of(page), page * PAGE as u64)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let file = File::open(path).unwrap();
+        let disk = "50ms/250ms,extra".parse().unwrap();
+        let mut reserved = ReservedFile::open(socket, "honest", &file, disk, 4, 1).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::spawn(move || read(&mut reserved, &ends));
+        Self { over, thread }
+    }
+
+    /// How many pages it read, all of them right, and the longest time between two.
+    pub fn ends(self) -> (u64, Duration) {
+        self.over.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
+    let depth = file.depth();
+    let mut asked: Vec<u64> = (0..depth as u64).collect();
+    (0..depth).for_each(|slot| file.read(slot, slot as u64 * PAGE as u64));
+    let (mut reads, mut last, mut longest) = (0, Instant::now(), Duration::ZERO);
+    while let Some(done) = file.wait() {
+        let done = done.unwrap();
+        let slot = done.slot;
+        assert_eq!(done.data, page_of(asked[slot]), "page {}", asked[slot]);
+        longest = longest.max(last.elapsed());
+        (reads, last) = (reads + 1, Instant::now());
+        if !over.load(Relaxed) {
+            asked[slot] = (asked[slot] + depth as u64) % PAGES;
+            file.read(slot, asked[slot] * PAGE as u64);
+        }
+    }
+    (reads, longest)
+}
+
+fn page_of(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(PAGE / 8)
+}
