@@ -207,15 +207,12 @@ impl<'a> DomainFrames<'a> {
         given
     }
 
-    /// Records that a thread of the domain faults now. Returns the time: see
-    /// [`Ledger::trim_idle`].
-    pub fn note_use(&self) -> Millis {
-        let now = Millis::now();
+    /// Records that a thread of the domain faults now: see [`Ledger::trim_idle`].
+    pub fn note_use(&self, now: Millis) {
         // A store only when it changes: most faults come in the millisecond of another.
         if self.slot.used_at.load(Relaxed) != now.0 {
             self.slot.used_at.store(now.0, Relaxed);
         }
-        now
     }
 
     /// Frames that [`Ledger::trim_idle`] asked the domain for: to evict, then to release.

@@ -270,6 +270,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn parts_of_a_unit_take_its_movable_pages_in_turn() {
+        const UNIT: usize = 64;
+        // The first unit of the table is cut off at its start.
+        let table = PageTable::new(10 * PAGE, 300, UNIT).unwrap();
+        for unit in 0..table.unit_count() {
+            let pages = table.unit_pages(unit);
+            let there: Vec<usize> = pages.step_by(3).collect();
+            assert_eq!(table.next_part(unit, 5), None);
+            for index in &there {
+                let word = table.word(*index);
+                assert!(word.begin_fill(word.load()));
+                word.finish_fill(1);
+            }
+            let mut taken = Vec::new();
+            while taken.len() < 2 * there.len() {
+                let part = table.next_part(unit, 5).unwrap();
+                let of: Vec<usize> = part.clone().filter(|i| there.contains(i)).collect();
+                assert!((1..=5).contains(&of.len()), "{part:?}");
+                taken.extend(of);
+            }
+            let rounds: Vec<usize> = there.iter().cycle().take(taken.len()).copied().collect();
+            assert_eq!(taken, rounds, "unit {unit}");
+        }
+    }
+
+    #[test]
     fn what_was_surrendered_is_in_no_run_of_the_stretchs_own() {
         const UNIT: usize = 64;
         let table = PageTable::new(3 * PAGE, 300, UNIT).unwrap();

@@ -81,7 +81,7 @@ impl PageFault {
         mut locate: impl FnMut(&mut Self) -> Result<&'p StretchState, E>,
     ) -> Result<Resolution, E> {
         let mut asked = false;
-        pager.frames.client().note_use();
+        pager.frames.client().note_use(frames::Millis::now());
         loop {
             let inside = waiter.enter(pager);
             let stretch = locate(self).inspect_err(|_| self.release_held(pager))?;

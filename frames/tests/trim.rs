@@ -1,0 +1,72 @@
+//! Which domains are asked for frames when others of their tree need them.
+
+mod common;
+
+use common::{admit, audit, take};
+use frames::{DomainFrames, Ledger, Millis};
+
+/// A time at which a wrapping count has just begun again.
+const NOW: u32 = 5;
+
+/// A time so many milliseconds before [`NOW`].
+fn ago(millis: u32) -> Millis {
+    Millis(NOW.wrapping_sub(millis))
+}
+
+/// Domains with `n` frames each above a guarantee of 10, last used so many milliseconds ago.
+fn domains<'a>(ledger: &'a Ledger, n: u32, idle: &[u32]) -> Vec<DomainFrames<'a>> {
+    let domain = |idle: &u32| {
+        let domain = admit(ledger, 10, 1000);
+        assert_eq!(take(&domain, 10 + n).len() as u32, 10 + n);
+        domain.note_use(ago(*idle));
+        domain
+    };
+    idle.iter().map(domain).collect()
+}
+
+fn trims(domains: &[DomainFrames<'_>]) -> Vec<u32> {
+    domains.iter().map(DomainFrames::trimmed).collect()
+}
+
+#[test]
+fn the_longest_idle_are_asked_first_and_keep_their_guarantee() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 50, 200, 100]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 30, ago(10)), 30);
+    assert_eq!(trims(&all), [0, 0, 20, 10]);
+    audit(&ledger);
+}
+
+#[test]
+fn a_domain_used_since_the_oldest_page_came_is_not_asked() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 50, 200]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 100, ago(50)), 20);
+    assert_eq!(trims(&all), [0, 0, 20]);
+    // The one that asks is never asked, however idle it is.
+    assert_eq!(ledger.trim_idle(all[2].id(), 100, ago(0)), 20);
+    assert_eq!(trims(&all), [0, 20, 20]);
+}
+
+#[test]
+fn a_trim_that_is_not_answered_counts_and_one_that_is_does_not() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 50]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 0);
+    // An answer ends it, whether the frames could be had or not.
+    assert_eq!(all[1].release_trimmed(15), 0);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
+    let victim = &all[1];
+    victim.stack(|frame, _| _ = victim.put(frame));
+    assert_eq!(victim.release_trimmed(15), 15);
+    assert_eq!(victim.n(), 15);
+    audit(&ledger);
+}
+
+#[test]
+fn nothing_is_asked_of_domains_at_their_guarantee() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 0, &[0, 50, 60]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 64, ago(0)), 0);
+}
