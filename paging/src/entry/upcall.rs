@@ -239,6 +239,7 @@ impl FaultAccess {
             }
         }
         self.passed = true;
+        pager.faults.prompt.note(task, 0);
         Ok(())
     }
 
