@@ -1,8 +1,8 @@
 //! A memory cgroup of either version, for the alternatives' share of memory.
 
-use crate::ExperimentError;
 use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::while_doing;
+use crate::error::{WhileDoing, unavailable};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 
 /// Where this machine keeps a controller.
@@ -16,24 +16,22 @@ pub enum Hierarchy {
 
 impl Hierarchy {
     /// The one with the memory controller.
-    pub fn find() -> Result<Self, ExperimentError> {
+    pub fn find() -> Result<Self> {
         Self::of("memory", "memory")
     }
 
     /// The one with the controller for disks.
-    pub fn of_disks() -> Result<Self, ExperimentError> {
+    pub fn of_disks() -> Result<Self> {
         Self::of("blkio", "io")
     }
 
     /// The one with the controller that version 1 calls `one` and version 2 `two`.
-    fn of(one: &str, two: &str) -> Result<Self, ExperimentError> {
+    fn of(one: &str, two: &str) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         Self::among(&mounts, [one, two], |root| {
             std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
         })
-        .ok_or_else(|| {
-            ExperimentError::Unavailable(format!("there is no {one} cgroup controller here"))
-        })
+        .ok_or_else(|| unavailable(format!("there is no {one} cgroup controller here")))
     }
 
     fn among(
@@ -76,7 +74,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// A fresh one at the root of the hierarchy: under our own it would share our limits,
     /// and version 2 allows no processes beside it.
-    pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self, ExperimentError> {
+    pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self> {
         let hierarchy = Hierarchy::find()?;
         let (root, file) = match &hierarchy {
             Hierarchy::One(root) => (root, "memory.limit_in_bytes"),
@@ -84,18 +82,16 @@ impl Cgroup {
         };
         let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
         let guard = cleanup.register(UndoAction::Cgroup(path.clone()))?;
-        std::fs::create_dir(&path).map_err(while_doing(format!(
+        std::fs::create_dir(&path).doing(format_args!(
             "make the cgroup {} (root can)",
             path.display()
-        )))?;
+        ))?;
         if let Hierarchy::Two(root) = &hierarchy {
             // Fails where it is on already, or shows in the next line where it cannot be.
             let _ = std::fs::write(root.join("cgroup.subtree_control"), "+memory");
         }
-        std::fs::write(path.join(file), limit.to_string()).map_err(while_doing(format!(
-            "limit {} to {limit} bytes",
-            path.display()
-        )))?;
+        std::fs::write(path.join(file), limit.to_string())
+            .doing(format_args!("limit {} to {limit} bytes", path.display()))?;
         Ok(Self {
             path,
             _guard: guard,
@@ -109,10 +105,9 @@ impl Cgroup {
 
     /// Puts a process in. What it has had so far stays charged to where it was: only its
     /// work counts.
-    pub fn add(&self, pid: u32) -> Result<(), ExperimentError> {
-        std::fs::write(self.path.join("cgroup.procs"), pid.to_string()).map_err(while_doing(
-            format!("put a process in {}", self.path.display()),
-        ))
+    pub fn add(&self, pid: u32) -> Result<()> {
+        std::fs::write(self.path.join("cgroup.procs"), pid.to_string())
+            .at("put a process in", &self.path)
     }
 }
 

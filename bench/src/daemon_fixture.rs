@@ -1,12 +1,12 @@
 //! The daemon as a process of the benchmark's: its configuration, its start, its
 //! end. It dies with the benchmark, and its files are removed by the cleanup process.
 
-use crate::ExperimentError;
 use crate::cleanup::UndoGuard;
 use crate::env::TestEnv;
-use crate::error::{failed, while_doing};
+use crate::error::WhileDoing;
 use crate::machine::read;
 use crate::process::ends_with_us;
+use anyhow::{Error, Result, anyhow, bail};
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
@@ -78,7 +78,7 @@ pub struct DaemonDisk {
 
 impl DaemonDisk {
     /// With so many MiB of swap.
-    pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
+    pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self> {
         let (swap, swap_guard) = env.file("system")?;
         let (calibration, calibration_guard) = env.file("calibration")?;
         Ok(Self {
@@ -90,10 +90,9 @@ impl DaemonDisk {
     }
 
     /// What was measured of it, once a daemon has started.
-    pub fn model(&self) -> Result<CostModel, ExperimentError> {
-        let text = std::fs::read_to_string(&self.calibration)
-            .map_err(while_doing(format!("read {}", self.calibration.display())))?;
-        let wrong = |why: toml::de::Error| ExperimentError::Worker(why.to_string());
+    pub fn model(&self) -> Result<CostModel> {
+        let text = std::fs::read_to_string(&self.calibration).at("read", &self.calibration)?;
+        let wrong = |why: toml::de::Error| anyhow!("{}", why.to_string());
         let kept: SavedCalibration = toml::from_str(&text).map_err(wrong)?;
         Ok(kept.figures.model)
     }
@@ -115,17 +114,16 @@ pub struct DaemonFixture {
 
 impl DaemonFixture {
     /// Starts one, and waits until it listens.
-    pub fn start(env: &TestEnv<'_>, settings: DaemonConfig) -> Result<Self, ExperimentError> {
+    pub fn start(env: &TestEnv<'_>, settings: DaemonConfig) -> Result<Self> {
         let disk = env
             .disk
             .as_ref()
-            .ok_or_else(|| failed("there is no disk for a daemon"))?;
+            .ok_or_else(|| anyhow!("there is no disk for a daemon"))?;
         let (config, config_guard) = env.file("toml")?;
         let (socket, socket_guard) = env.file("sock")?;
         let (log, log_guard) = env.file("log")?;
-        let said = File::create(&log).map_err(while_doing(format!("make {}", log.display())))?;
-        std::fs::write(&config, settings.text(&socket, disk))
-            .map_err(while_doing(format!("write {}", config.display())))?;
+        let said = File::create(&log).at("make", &log)?;
+        std::fs::write(&config, settings.text(&socket, disk)).at("write", &config)?;
         let mut command = Command::new(env.selfpage()?);
         command.arg("system").arg("--config").arg(&config);
         command
@@ -133,9 +131,7 @@ impl DaemonFixture {
             .stdout(Stdio::null())
             .stderr(said);
         ends_with_us(&mut command);
-        let process = command
-            .spawn()
-            .map_err(while_doing("start selfpage system"))?;
+        let process = command.spawn().doing("start selfpage system")?;
         let mut system = Self {
             process,
             socket,
@@ -146,21 +142,15 @@ impl DaemonFixture {
         Ok(system)
     }
 
-    fn wait_for_socket(&mut self) -> Result<(), ExperimentError> {
+    fn wait_for_socket(&mut self) -> Result<()> {
         let began = Instant::now();
         while !self.socket.exists() {
-            let ended = self
-                .process
-                .try_wait()
-                .map_err(while_doing("wait for selfpage system"))?;
+            let ended = self.process.try_wait().doing("wait for selfpage system")?;
             if let Some(status) = ended {
-                return Err(failed(format_args!(
-                    "selfpage system: {status}: {}",
-                    self.last_words()
-                )));
+                bail!("selfpage system: {status}: {}", self.last_words());
             }
             if began.elapsed() > START_TIMEOUT {
-                return Err(failed("selfpage system does not listen"));
+                bail!("selfpage system does not listen");
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -176,11 +166,11 @@ impl DaemonFixture {
     }
 
     /// A failure together with the last lines of its log, which may explain it.
-    pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
-        failed(format_args!(
-            "{failure}; the log of selfpage system: {}",
+    pub fn explain(&self, failure: Error) -> Error {
+        anyhow!(
+            "{failure:#}; the log of selfpage system: {}",
             self.last_words()
-        ))
+        )
     }
 
     /// Where it listens.
@@ -189,14 +179,14 @@ impl DaemonFixture {
     }
 
     /// The contracts it keeps.
-    pub fn tenants(&self) -> Result<Vec<TenantInfo>, ExperimentError> {
-        list(&self.socket).map_err(failed)
+    pub fn tenants(&self) -> Result<Vec<TenantInfo>> {
+        Ok(list(&self.socket)?)
     }
 
     /// A way to its scheduler's trace, from now on.
-    pub fn tracer(&self) -> Result<Tracer, ExperimentError> {
-        let mut tracer = Tracer::open(&self.socket, 0).map_err(failed)?;
-        tracer.read().map_err(failed)?;
+    pub fn tracer(&self) -> Result<Tracer> {
+        let mut tracer = Tracer::open(&self.socket, 0)?;
+        tracer.read()?;
         Ok(tracer)
     }
 

@@ -1,12 +1,13 @@
 //! What every experiment shares: the command under test, a folder on the disk under test, and
 //! the cleanup process, which undoes changes.
 
+use crate::SelfExe;
 use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
 use crate::daemon_fixture::DaemonDisk;
-use crate::error::while_doing;
+use crate::error::{WhileDoing, unavailable};
 use crate::page_pattern::PAGE;
 use crate::process::within;
-use crate::{ExperimentError, SelfExe};
+use anyhow::Result;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,15 +48,13 @@ pub struct TestEnv<'a> {
 impl<'a> TestEnv<'a> {
     /// As the options name it. The folder's path is its true one: what works in another folder
     /// names files by it, too.
-    pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self, ExperimentError> {
+    pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self> {
         let folder = &options.folder;
         Ok(Self {
             exe,
             cleanup: CleanupProcess::start(exe)?,
             selfpage: find_selfpage(options.selfpage.as_deref()),
-            folder: folder
-                .canonicalize()
-                .map_err(while_doing(format!("find {}", folder.display())))?,
+            folder: folder.canonicalize().at("find", &folder)?,
             disk: None,
             allocator: None,
             limit: Duration::MAX,
@@ -63,21 +62,14 @@ impl<'a> TestEnv<'a> {
     }
 
     /// The `selfpage` command.
-    pub fn selfpage(&self) -> Result<&Path, ExperimentError> {
+    pub fn selfpage(&self) -> Result<&Path> {
         self.selfpage.as_deref().ok_or_else(|| {
-            ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            )
+            unavailable("there is no `selfpage` command here: name it with --selfpage or SELFPAGE")
         })
     }
 
     /// `selfpage run` with bytes of frames and a store, in front of a program.
-    pub fn paged(
-        &self,
-        frames: u64,
-        store: &str,
-        program: &Command,
-    ) -> Result<Command, ExperimentError> {
+    pub fn paged(&self, frames: u64, store: &str, program: &Command) -> Result<Command> {
         let mut command = Command::new(self.selfpage()?);
         let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
         command.args(["run", "--frames", &frames, "--store", store, "--"]);
@@ -85,12 +77,11 @@ impl<'a> TestEnv<'a> {
     }
 
     /// A program without us, with the same allocator.
-    pub fn alone(&self, mut program: Command) -> Result<Command, ExperimentError> {
+    pub fn alone(&self, mut program: Command) -> Result<Command> {
         let Some(allocator) = &self.allocator else {
-            return Err(ExperimentError::Unavailable(
+            return Err(unavailable(
                 "the allocator that `selfpage run` brings is not here to run beside it: \
-                 apt-get install libmimalloc2.0, or name one with --allocator"
-                    .into(),
+                 apt-get install libmimalloc2.0, or name one with --allocator",
             ));
         };
         program.env("LD_PRELOAD", allocator);
@@ -98,7 +89,7 @@ impl<'a> TestEnv<'a> {
     }
 
     /// A file of the benchmark's; the name is free again when the guard is dropped.
-    pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard), ExperimentError> {
+    pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard)> {
         let path = self
             .folder
             .join(format!("selfpage-bench-{}.{name}", std::process::id()));
@@ -133,14 +124,14 @@ pub fn find_allocator(named: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The path of a program, or what to install.
-pub fn find_program(program: &str, package: &str) -> Result<PathBuf, ExperimentError> {
+pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths("/usr/bin")
         .chain(std::env::split_paths(&path))
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
         .ok_or_else(|| {
-            ExperimentError::Unavailable(format!(
+            unavailable(format!(
                 "there is no {program} here: apt-get install {package}"
             ))
         })

@@ -37,9 +37,9 @@ mod table;
 mod worker;
 mod zipf;
 
-use error::ExperimentError;
-
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use error::WhileDoing;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -83,10 +83,10 @@ pub struct SelfExe {
 
 impl SelfExe {
     /// The running program.
-    fn new() -> Result<Self, ExperimentError> {
+    fn new() -> Result<Self> {
         let program = std::env::current_exe();
         Ok(Self {
-            program: program.map_err(error::while_doing("find the own program"))?,
+            program: program.doing("find the own program")?,
         })
     }
 
@@ -98,9 +98,9 @@ impl SelfExe {
     }
 
     /// A worker; what follows `--` is for it to start.
-    pub fn worker(&self, plan: &WorkerPlan) -> Result<Command, ExperimentError> {
+    pub fn worker(&self, plan: &WorkerPlan) -> Result<Command> {
         let mut command = Command::new(&self.program);
-        let plan = serde_json::to_string(plan).map_err(error::failed)?;
+        let plan = serde_json::to_string(plan)?;
         command.args(["worker", &plan]);
         Ok(command)
     }
@@ -132,13 +132,13 @@ fn main() -> ExitCode {
     });
     let outcome = SelfExe::new().and_then(|exe| run(&arguments.bench, &exe));
     outcome.unwrap_or_else(|failure| {
-        let _ = writeln!(std::io::stderr(), "selfpage bench: {failure}");
+        let _ = writeln!(std::io::stderr(), "selfpage bench: {failure:#}");
         OWN_FAILURE.into()
     })
 }
 
 /// Runs a benchmark, or the part of one this process was started for.
-fn run(bench: &Bench, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+fn run(bench: &Bench, exe: &SelfExe) -> Result<ExitCode> {
     match bench {
         Bench::Paging(options) => paging::run(options, exe),
         Bench::Micro(options) => micro::run(options),
@@ -147,7 +147,7 @@ fn run(bench: &Bench, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
         Bench::Qos(options) => qos::run(options, exe),
         Bench::Launch(options) => launch::run(options, exe),
         Bench::Worker { plan, program } => {
-            let plan = serde_json::from_str(plan).map_err(error::failed)?;
+            let plan = serde_json::from_str(plan)?;
             worker::serve(&plan, program).map(|()| ExitCode::SUCCESS)
         }
         Bench::Cleanup => {

@@ -1,7 +1,8 @@
 //! The memory a worker works on, by kind.
 
-use crate::error::{failed, while_doing};
-use crate::{ExperimentError, page_pattern::PAGE};
+use crate::error::WhileDoing;
+use crate::page_pattern::PAGE;
+use anyhow::{Result, anyhow, bail};
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
@@ -41,7 +42,7 @@ pub enum WorkerMemory {
 impl WorkerMemory {
     /// Memory of a kind that has any, without huge pages but in the kind of that name: the arms work on 4 KiB. A domain
     /// gets `frames` bytes of frames.
-    pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self, ExperimentError> {
+    pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self> {
         let bytes = pages as usize * PAGE;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
@@ -56,7 +57,7 @@ impl WorkerMemory {
                     .read(true)
                     .write(true)
                     .open(path)
-                    .map_err(while_doing(format!("open {}", path.display())))?;
+                    .at("open", &path)?;
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
@@ -64,10 +65,10 @@ impl WorkerMemory {
             MemoryKind::Thread(store) => return linked(EntryKind::Thread, store, false),
             MemoryKind::Huge(store) => return linked(EntryKind::Upcall, store, true),
             MemoryKind::Device(_) => {
-                return Err(ExperimentError::Options("a device is not mapped".into()));
+                bail!("a device is not mapped");
             }
         }
-        .map_err(while_doing(format!("map {bytes} bytes")))?;
+        .doing(format_args!("map {bytes} bytes"))?;
         let mapping = Mapping { start, bytes };
         let advice = match kind {
             MemoryKind::FileRandom(_) => Advice::Random,
@@ -119,22 +120,20 @@ pub fn paged(
     bytes: usize,
     frames: u64,
     huge: bool,
-) -> Result<(Stretch, Domain), ExperimentError> {
+) -> Result<(Stretch, Domain)> {
     let count = u32::try_from(frames / PAGE as u64)
-        .map_err(|_| ExperimentError::Options(format!("{frames} bytes are too many frames")))?;
+        .map_err(|_| anyhow!("{frames} bytes are too many frames"))?;
     let domain = Domain::builder()
         .frames(Contract { g: count, x: count })
-        .store(store.parse::<StoreConfig>().map_err(failed)?)
+        .store(store.parse::<StoreConfig>()?)
         .entry(entry)
         .direct_io(DirectIo::PinnedOnly)
-        .build()
-        .map_err(failed)?;
+        .build()?;
     let stretch = match huge {
         true => domain.allocate_huge(bytes),
         false => domain.allocate(bytes),
-    }
-    .map_err(failed)?;
-    stretch.bind(Paged).map_err(failed)?;
+    }?;
+    stretch.bind(Paged)?;
     Ok((stretch, domain))
 }
 

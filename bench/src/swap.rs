@@ -1,9 +1,9 @@
 //! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
 
-use crate::ExperimentError;
 use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::while_doing;
+use crate::error::{WhileDoing, checked, unavailable};
 use crate::page_pattern::PAGE;
+use anyhow::{Result, anyhow};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -19,11 +19,7 @@ pub struct Swap {
 
 impl Swap {
     /// On a file without holes in `folder`.
-    pub fn on_file(
-        cleanup: &CleanupProcess,
-        folder: &Path,
-        bytes: u64,
-    ) -> Result<Self, ExperimentError> {
+    pub fn on_file(cleanup: &CleanupProcess, folder: &Path, bytes: u64) -> Result<Self> {
         refuse_others()?;
         let path = folder.join(format!("selfpage-bench-{}.swap", std::process::id()));
         let under = cleanup.register(UndoAction::File(path.clone()))?;
@@ -36,20 +32,21 @@ impl Swap {
     }
 
     /// On a new zram device with lz4.
-    pub fn on_zram(cleanup: &CleanupProcess, bytes: u64) -> Result<Self, ExperimentError> {
+    pub fn on_zram(cleanup: &CleanupProcess, bytes: u64) -> Result<Self> {
         refuse_others()?;
         let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| {
-            ExperimentError::Unavailable(format!(
+            unavailable(format!(
                 "no zram device can be made here (needs CONFIG_ZRAM and root): {e}"
             ))
         })?;
-        let number: u32 = number.trim().parse().map_err(|_| {
-            ExperimentError::Unavailable(format!("zram-control returned {number:?}"))
-        })?;
+        let number: u32 = number
+            .trim()
+            .parse()
+            .map_err(|_| unavailable(format!("zram-control returned {number:?}")))?;
         let under = cleanup.register(UndoAction::Zram(number))?;
         let set = |name: &str, value: String| {
             std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)
-                .map_err(while_doing(format!("set zram{number}'s {name} to {value}")))
+                .doing(format_args!("set zram{number}'s {name} to {value}"))
         };
         set("comp_algorithm", "lz4".into())?;
         set("disksize", bytes.to_string())?;
@@ -57,7 +54,7 @@ impl Swap {
         let device = OpenOptions::new()
             .write(true)
             .open(&path)
-            .map_err(while_doing(format!("open {}", path.display())))?;
+            .at("open", &path)?;
         sign(&device, bytes)?;
         drop(device);
         Ok(Self {
@@ -75,21 +72,21 @@ pub struct PageCluster {
 
 impl PageCluster {
     /// Sets it.
-    pub fn set(cleanup: &CleanupProcess, cluster: u32) -> Result<Self, ExperimentError> {
+    pub fn set(cleanup: &CleanupProcess, cluster: u32) -> Result<Self> {
         let path = PathBuf::from("/proc/sys/vm/page-cluster");
-        let doing = || while_doing(format!("set {} to {cluster} (root can)", path.display()));
-        let value = std::fs::read_to_string(&path).map_err(doing())?;
+        let doing = format!("set {} to {cluster} (root can)", path.display());
+        let value = std::fs::read_to_string(&path).doing(&doing)?;
         let guard = cleanup.register(UndoAction::Setting {
             path: path.clone(),
             value,
         })?;
-        std::fs::write(&path, cluster.to_string()).map_err(doing())?;
+        std::fs::write(&path, cluster.to_string()).doing(&doing)?;
         Ok(Self { _guard: guard })
     }
 }
 
 /// Other swap areas would take part in the measurement, and a defect here could damage them.
-fn refuse_others() -> Result<(), ExperimentError> {
+fn refuse_others() -> Result<()> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     match swaps
         .lines()
@@ -97,73 +94,67 @@ fn refuse_others() -> Result<(), ExperimentError> {
         .and_then(|line| line.split_whitespace().next())
     {
         None => Ok(()),
-        Some(other) => Err(ExperimentError::Unavailable(format!(
+        Some(other) => Err(unavailable(format!(
             "swap is on at {other} and would take part: switch it off (swapoff {other}) to measure kernel swap"
         ))),
     }
 }
 
 /// A file of our own whose blocks are all there.
-pub fn preallocated(path: &Path, bytes: u64) -> Result<File, ExperimentError> {
+pub fn preallocated(path: &Path, bytes: u64) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(while_doing(format!("make {}", path.display())))?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(
-        while_doing(format!("allocate {bytes} bytes for {}", path.display())),
+        .at("make", &path)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).doing(
+        format_args!("allocate {bytes} bytes for {}", path.display()),
     )?;
     Ok(file)
 }
 
 /// Opens a file past the page cache.
-pub fn open_direct(path: &Path) -> Result<File, ExperimentError> {
+pub fn open_direct(path: &Path) -> Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_DIRECT)
         .open(path)
-        .map_err(while_doing(format!(
-            "open {} for direct I/O",
-            path.display()
-        )))
+        .doing(format_args!("open {} for direct I/O", path.display()))
 }
 
 /// Has what was written to a file on the disk, and none of it in the page cache.
-pub fn write_out(file: &File, path: &Path) -> Result<(), ExperimentError> {
+pub fn write_out(file: &File, path: &Path) -> Result<()> {
     let dropped = || rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
     file.sync_all()
         .and_then(|()| Ok(dropped()?))
-        .map_err(while_doing(format!("write out {}", path.display())))
+        .at("write out", &path)
 }
 
 /// Writes the swap header that mkswap(8) writes: version 1, the last page, the magic at the
 /// end of the first page (include/linux/swap.h).
-fn sign(area: &File, bytes: u64) -> Result<(), ExperimentError> {
+fn sign(area: &File, bytes: u64) -> Result<()> {
     let mut header = vec![0u8; PAGE];
-    let last_page = u32::try_from(bytes / PAGE as u64 - 1).map_err(|_| {
-        ExperimentError::Options(format!("{bytes} bytes are too many for one swap area"))
-    })?;
+    let last_page = u32::try_from(bytes / PAGE as u64 - 1)
+        .map_err(|_| anyhow!("{bytes} bytes are too many for one swap area"))?;
     header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     header[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
     header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
     area.write_all_at(&header, 0)
         .and_then(|()| area.sync_all())
-        .map_err(while_doing("write the swap header"))
+        .doing("write the swap header")
 }
 
-fn on(cleanup: &CleanupProcess, path: &Path) -> Result<UndoGuard, ExperimentError> {
+fn on(cleanup: &CleanupProcess, path: &Path) -> Result<UndoGuard> {
     let guard = cleanup.register(UndoAction::Swap(path.into()))?;
-    let name = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
+    let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a terminated string.
-    if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
-        return Ok(guard);
-    }
-    Err(while_doing(format!(
+    let status = unsafe { libc::swapon(name.as_ptr(), 0) };
+    checked(status).doing(format_args!(
         "switch on swap on {} (root can)",
         path.display()
-    ))(std::io::Error::last_os_error()))
+    ))?;
+    Ok(guard)
 }

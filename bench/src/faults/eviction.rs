@@ -3,9 +3,10 @@
 //! the program interrupts a second processor.
 
 use super::{FaultPlan, figure, first_touch, paged, percentile};
-use crate::ExperimentError;
+use crate::error::ExperimentError;
 use crate::page_pattern::{PAGE, PageAt, WORDS};
 use crate::report::Sample;
+use anyhow::{Result, bail};
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -30,7 +31,7 @@ pub enum Pages {
 }
 
 /// Time to evict a page: the median of pieces.
-pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample> {
     let present = RANGES * PRESENT;
     let data = (present * PAGE) as u64;
     // More frames than are used: nothing is evicted before that is requested.
@@ -53,7 +54,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
                 Pages::Clean => page_at(&stretch, *page).probe(1),
             })?;
             each_ns.extend(evict_all(&domain));
-            Ok::<(), ExperimentError>(())
+            anyhow::Ok(())
         });
         running.store(false, Ordering::Relaxed);
         worked
@@ -86,7 +87,7 @@ fn page_at(stretch: &Stretch, page: usize) -> PageAt {
     unsafe { PageAt::new(stretch.as_ptr(), page as u64) }
 }
 
-fn zero(stretch: &Stretch, page: usize) -> Result<(), ExperimentError> {
+fn zero(stretch: &Stretch, page: usize) -> Result<()> {
     // SAFETY: the first word of a page of the stretch, which only this thread uses.
     let found = unsafe {
         stretch
@@ -97,11 +98,11 @@ fn zero(stretch: &Stretch, page: usize) -> Result<(), ExperimentError> {
     };
     match found {
         0 => Ok(()),
-        found => Err(ExperimentError::WrongData {
+        found => bail!(ExperimentError::WrongData {
             page: page as u64,
             word: 0,
             found,
-            expected: 0,
+            expected: 0
         }),
     }
 }

@@ -1,10 +1,10 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
 use super::{FaultPlan, figure, paged, percentile};
-use crate::ExperimentError;
 use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::{PAGE, mix};
 use crate::report::Sample;
+use anyhow::Result;
 use selfpage::Counter;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ const AT_RANDOM: usize = 8_192;
 const TURN: usize = 256;
 
 /// One fault a page, in no order, so that no stream can be seen in it.
-pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn at_random(plan: &FaultPlan) -> Result<Sample> {
     let (domain, stretch) = paged(AT_RANDOM * 2, 0, AT_RANDOM)?;
     let native = WorkerMemory::new(&MemoryKind::Anonymous, AT_RANDOM as u64, 0)?;
     let order = shuffled(AT_RANDOM, plan.seed);
@@ -43,7 +43,7 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
 
 /// Pages in order, the whole stretch within frames: the median of pieces, so that what else
 /// the machine does shows in few of them.
-pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn in_order(_: &FaultPlan) -> Result<Sample> {
     let (domain, stretch) = paged(IN_ORDER * 5 / 4, 0, IN_ORDER)?;
     let native = WorkerMemory::new(&MemoryKind::Anonymous, IN_ORDER as u64, 0)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());

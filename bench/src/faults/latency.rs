@@ -2,10 +2,9 @@
 //! eight times as many as there are frames.
 
 use super::{FaultPlan, figure, paged, percentile};
-use crate::ExperimentError;
-use crate::error::failed;
 use crate::page_pattern::{PAGE, PageAt, mix};
 use crate::report::Sample;
+use anyhow::{Result, anyhow};
 use selfpage::{Counter, Stretch};
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ const THREADS: u64 = 2;
 const FOUND_NS: u64 = 1_000;
 
 /// p99 over p50 of the accesses that faulted, by both threads.
-pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     let (domain, stretch) = paged(plan.frames as usize / PAGE, plan.data, pages as usize)?;
     for page in 0..pages {
@@ -35,7 +34,7 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
             .map(|thread| {
                 thread
                     .join()
-                    .unwrap_or_else(|_| Err(failed("a thread panicked")))
+                    .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
             })
             .collect::<Result<Vec<_>, _>>()
     })?
@@ -73,13 +72,7 @@ fn preemptions() -> u64 {
 
 /// One thread's accesses: the pages whose number leaves its own remainder. Times of the
 /// second half, when the first has brought about the steady state.
-fn read(
-    stretch: &Stretch,
-    pages: u64,
-    accesses: u64,
-    seed: u64,
-    id: u64,
-) -> Result<Vec<u64>, ExperimentError> {
+fn read(stretch: &Stretch, pages: u64, accesses: u64, seed: u64, id: u64) -> Result<Vec<u64>> {
     let mut each_ns = Vec::with_capacity(accesses as usize);
     for i in 0..accesses {
         let page = mix(seed ^ i ^ id << 48) % (pages / THREADS) * THREADS + id;

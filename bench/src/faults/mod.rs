@@ -11,15 +11,15 @@ mod latency;
 mod scan;
 mod tables;
 
+use crate::SelfExe;
 use crate::env::progress;
-use crate::error::{failed, refuse};
 use crate::machine::Machine;
 use crate::memory;
 use crate::page_pattern::PAGE;
 use crate::process::output;
 use crate::report::{Bound, Report, Row, Sample};
 use crate::worker::{WorkerPlan, reply};
-use crate::{ExperimentError, SelfExe};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use selfpage::{Counter, Domain, EntryKind, Stretch};
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ impl Measure {
         }
     }
 
-    fn take(self, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+    fn take(self, plan: &FaultPlan) -> Result<Sample> {
         match self {
             Self::ZeroFill => first_touch::at_random(plan),
             Self::FirstTouch => first_touch::in_order(plan),
@@ -133,11 +133,9 @@ impl Measure {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     if options.frames < 8 || options.data < 2 * options.frames || options.accesses < 1000 {
-        return refuse(
-            "at least 8 MiB of --frames, twice as much --data and 1000 --accesses are needed",
-        );
+        bail!("at least 8 MiB of --frames, twice as much --data and 1000 --accesses are needed");
     }
     let measures = match options.only.as_slice() {
         [] => Measure::value_variants(),
@@ -172,12 +170,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.publish(options.json.as_deref())
 }
 
-fn in_a_process(
-    measure: Measure,
-    options: &Options,
-    seed: u64,
-    exe: &SelfExe,
-) -> Result<Sample, ExperimentError> {
+fn in_a_process(measure: Measure, options: &Options, seed: u64, exe: &SelfExe) -> Result<Sample> {
     let command = exe.worker(&WorkerPlan::Fault(FaultPlan {
         measure,
         data: options.data << 20,
@@ -185,17 +178,17 @@ fn in_a_process(
         accesses: options.accesses,
         seed,
     }))?;
-    serde_json::from_slice(&output(command, Stdio::null())?).map_err(failed)
+    Ok(serde_json::from_slice(&output(command, Stdio::null())?)?)
 }
 
 /// The main function of a process that measures.
-pub fn serve(plan: &FaultPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &FaultPlan) -> Result<()> {
     reply(&plan.measure.take(plan)?)
 }
 
 /// A domain with so many frames over compressed RAM that holds `data` bytes at 2:1 with
 /// room to spare, and a paged stretch of `pages`.
-fn paged(frames: usize, data: u64, pages: usize) -> Result<(Domain, Stretch), ExperimentError> {
+fn paged(frames: usize, data: u64, pages: usize) -> Result<(Domain, Stretch)> {
     let store = format!("ram:{}K", ((data * 3 / 4) >> 10).max(1 << 10));
     let frames = (frames * PAGE) as u64;
     let (stretch, domain) = memory::paged(EntryKind::Upcall, &store, pages * PAGE, frames, false)?;

@@ -3,16 +3,15 @@
 //! needs no read from the store: its page was there, or on the standby list.
 
 use super::{FaultPlan, figure, paged};
-use crate::ExperimentError;
-use crate::error::failed;
 use crate::page_pattern::{PAGE, PageAt, mix};
 use crate::report::Sample;
 use crate::zipf::{EXPONENT, Zipf};
+use anyhow::{Result, anyhow};
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Hit rate with a scan, beside that without.
-pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     let frames = plan.frames as usize / PAGE;
     // The scan reads as much again.
@@ -39,8 +38,8 @@ pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         ended.store(true, Ordering::Relaxed);
         let scanned = scan
             .join()
-            .unwrap_or_else(|_| Err(failed("the scan panicked")));
-        Ok::<_, ExperimentError>((rate?, scanned?))
+            .unwrap_or_else(|_| Err(anyhow!("the scan panicked")));
+        anyhow::Ok((rate?, scanned?))
     })?;
     Ok(Sample::new(beside, alone).notes([(
         "pages scanned an access",
@@ -61,7 +60,7 @@ struct HotSet<'a> {
 
 impl HotSet<'_> {
     /// Over as many accesses as are wanted, after as many more to come to the steady state.
-    fn hit_rate(&self) -> Result<f64, ExperimentError> {
+    fn hit_rate(&self) -> Result<f64> {
         let mut hits = 0;
         for i in 0..2 * self.accesses {
             let hit = self.access(self.page(i))?;
@@ -76,7 +75,7 @@ impl HotSet<'_> {
         mix(self.law.rank(mix(self.seed << 32 ^ i))) % self.pages
     }
 
-    fn access(&self, page: u64) -> Result<bool, ExperimentError> {
+    fn access(&self, page: u64) -> Result<bool> {
         let there = self
             .stretch
             .trans(page as usize)
@@ -90,12 +89,7 @@ impl HotSet<'_> {
 
 /// Reads the second half of the stretch in order, a page for each access of the other
 /// thread at most. How many it were.
-fn scan(
-    stretch: &Stretch,
-    pages: u64,
-    pace: &AtomicU64,
-    ended: &AtomicBool,
-) -> Result<u64, ExperimentError> {
+fn scan(stretch: &Stretch, pages: u64, pace: &AtomicU64, ended: &AtomicBool) -> Result<u64> {
     let mut scanned = 0;
     while !ended.load(Ordering::Relaxed) {
         if scanned >= pace.load(Ordering::Relaxed) {

@@ -7,10 +7,10 @@
 //! with the store's pages, and is noted, as the kernel's page tables are.
 
 use super::{FaultPlan, paged};
-use crate::ExperimentError;
-use crate::error::{failed, while_doing};
+use crate::error::WhileDoing;
 use crate::page_pattern::{PAGE, PageAt, mix};
 use crate::report::Sample;
+use anyhow::{Result, bail};
 use host::procfs::field;
 use selfpage::Domain;
 
@@ -19,23 +19,19 @@ const MIB: f64 = 1024.0 * 1024.0;
 const SPARSE: u64 = 16 << 30;
 
 /// After every page was written once.
-pub fn of_a_filled_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_a_filled_stretch(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     measure(plan, plan.data, 0..pages)
 }
 
 /// After as many pages as there are in twice the frames were written, anywhere.
-pub fn of_a_sparse_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_a_sparse_stretch(plan: &FaultPlan) -> Result<Sample> {
     let touched = 2 * plan.frames / PAGE as u64;
     let page = |i| mix(plan.seed ^ i << 8) % (SPARSE / PAGE as u64);
     measure(plan, SPARSE, (0..touched).map(page))
 }
 
-fn measure(
-    plan: &FaultPlan,
-    bytes: u64,
-    pages: impl Iterator<Item = u64>,
-) -> Result<Sample, ExperimentError> {
+fn measure(plan: &FaultPlan, bytes: u64, pages: impl Iterator<Item = u64>) -> Result<Sample> {
     let before = ProcessMemory::now()?;
     let frames = plan.frames as usize / PAGE;
     let (domain, stretch) = paged(frames, plan.data, bytes as usize / PAGE)?;
@@ -45,10 +41,10 @@ fn measure(
     }
     domain.relinquish(domain.n());
     if domain.in_use() > 0 {
-        return Err(failed(format_args!(
+        bail!(
             "{} frames stayed in use when all were to be given up",
             domain.in_use()
-        )));
+        );
     }
     let after = ProcessMemory::now()?;
     let tables = after.private.saturating_sub(before.private) + after.ledger;
@@ -80,9 +76,8 @@ struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    fn now() -> Result<Self, ExperimentError> {
-        let read =
-            |path: &str| std::fs::read_to_string(path).map_err(while_doing(format!("read {path}")));
+    fn now() -> Result<Self> {
+        let read = |path: &str| std::fs::read_to_string(path).doing(format_args!("read {path}"));
         Ok(Self::of(
             &read("/proc/self/smaps")?,
             &read("/proc/self/status")?,

@@ -5,11 +5,12 @@ use super::deadline_misses::Quality;
 use super::program::Neighbour;
 use super::run::RunResult;
 use super::sampler::UsageSample;
-use crate::ExperimentError;
 use crate::cli_parse::name;
+use crate::error::{in_words, unavailable};
 use crate::report::{Bound, Row, Sample};
 use crate::statistics::median;
 use crate::table::Table;
+use anyhow::Error;
 use serde_json::{Value, json};
 
 /// Percent of deadlines that stock Linux misses where ours is judged.
@@ -31,7 +32,7 @@ pub struct Series {
     /// Its rounds.
     pub rounds: Vec<RunResult>,
     /// The failure that ended the rounds.
-    pub failure: Option<ExperimentError>,
+    pub failure: Option<Error>,
 }
 
 impl Series {
@@ -167,7 +168,7 @@ impl Comparison {
         let arms = self.series.iter().map(|series| {
             json!({
                 "arm": series.arm.name(),
-                "failure": series.failure.as_ref().map(ToString::to_string),
+                "failure": series.failure.as_ref().map(in_words),
                 "rounds": series.rounds,
             })
         });
@@ -182,10 +183,10 @@ impl Comparison {
 }
 
 /// A failure in an arm of the kernel is no failure of the benchmark.
-fn lacking(arm: Arm, why: ExperimentError) -> ExperimentError {
+fn lacking(arm: Arm, why: Error) -> Error {
     match arm.ours() {
         true => why,
-        false => ExperimentError::Unavailable(why.to_string()),
+        false => unavailable(in_words(&why)),
     }
 }
 
@@ -291,7 +292,8 @@ fn faults(seen: &[UsageSample]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::failed;
+    use crate::error::is_unavailable;
+    use anyhow::anyhow;
 
     fn round(lateness_us: &[i64], launch: Option<f64>) -> RunResult {
         RunResult {
@@ -366,12 +368,12 @@ mod tests {
     #[test]
     fn a_failure_of_the_kernels_arm_is_not_the_benchmarks() {
         let mut scene = scene(&[1], &[1]);
-        scene.series[0].failure = Some(failed("killed"));
-        scene.series[2].failure = Some(failed("killed"));
+        scene.series[0].failure = Some(anyhow!("killed"));
+        scene.series[2].failure = Some(anyhow!("killed"));
         let rows = scene.rows();
-        let of = |n: usize| rows[n].failure.as_ref();
-        assert!(matches!(of(0), Some(ExperimentError::Unavailable(_))));
-        assert!(matches!(of(2), Some(ExperimentError::Worker(_))));
+        let of = |n: usize| rows[n].failure.as_ref().map(is_unavailable);
+        assert_eq!(of(0), Some(true));
+        assert_eq!(of(2), Some(false));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! its programs. They are the loadable segments of the ELF file that are executable, that
 //! may be written as far as they are in the file, and beyond that.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
+use crate::error::{WhileDoing, unavailable};
+use anyhow::Result;
 use serde::Serialize;
 use std::path::Path;
 
@@ -25,12 +25,11 @@ const MAY_WRITE: u64 = 2;
 
 impl Image {
     /// Of a file.
-    pub fn of(path: &Path) -> Result<Self, ExperimentError> {
+    pub fn of(path: &Path) -> Result<Self> {
         let doing = || format!("read {}", path.display());
-        let bytes = std::fs::read(path).map_err(while_doing(doing()))?;
-        Self::parse(&bytes).ok_or_else(|| {
-            ExperimentError::Unavailable(format!("{} is no 64-bit ELF program", path.display()))
-        })
+        let bytes = std::fs::read(path).doing(doing())?;
+        Self::parse(&bytes)
+            .ok_or_else(|| unavailable(format!("{} is no 64-bit ELF program", path.display())))
     }
 
     fn parse(file: &[u8]) -> Option<Self> {

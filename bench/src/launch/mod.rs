@@ -33,16 +33,16 @@ mod sampler;
 mod tree;
 mod video_clip;
 
+use anyhow::{Result, anyhow, bail};
 pub use display::DisplayPlan;
 pub use load::LoadPlan;
 pub use options::Options;
 
 use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
 use crate::env::{TestEnv, progress};
-use crate::error::failed;
 use crate::machine::{Machine, read};
 use crate::report::{Report, Row};
-use crate::{ExperimentError, SelfExe, cli_parse};
+use crate::{SelfExe, cli_parse};
 use analysis::Comparison;
 use arm::{Arm, Terms};
 use calibrate::Search;
@@ -61,7 +61,7 @@ const AFTER: f64 = 1.0 / 8.0;
 const MARGIN: u64 = 64;
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     let plan = LaunchPlan::of(options);
     plan.check(options)?;
     let machine = Machine::now(&options.env.folder);
@@ -115,11 +115,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.publish(options.env.json.as_deref())
 }
 
-fn set_up<'a>(
-    options: &Options,
-    plan: &LaunchPlan,
-    exe: &'a SelfExe,
-) -> Result<LaunchSetup<'a>, ExperimentError> {
+fn set_up<'a>(options: &Options, plan: &LaunchPlan, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
     let mut env = TestEnv::new(exe, &options.env)?;
     env.limit = Duration::from_secs(options.limit);
     progress("the clip");
@@ -145,10 +141,7 @@ fn set_up<'a>(
 }
 
 /// With memory and swap for the player and any one of the neighbours.
-fn start_daemon(
-    env: &mut TestEnv<'_>,
-    plan: &LaunchPlan,
-) -> Result<DaemonFixture, ExperimentError> {
+fn start_daemon(env: &mut TestEnv<'_>, plan: &LaunchPlan) -> Result<DaemonFixture> {
     let frames = plan.names.iter().map(|kind| kind.frames(plan.mib) >> 20);
     let most = frames.max().unwrap_or(0) + 1;
     let swap = most * run::ROOM + arm::PLAYER_FRAMES + MARGIN;
@@ -192,7 +185,7 @@ fn calibrated(
     neighbour: &Neighbour,
     ahead: u64,
     settings: &mut Vec<String>,
-) -> Result<f64, ExperimentError> {
+) -> Result<f64> {
     let shown = cli_parse::name(&neighbour.name);
     let mut search = Search::up_to(load::processors() as f64 * calibrate::MAX_LOAD);
     while let Some(load) = search.next() {
@@ -206,7 +199,7 @@ fn calibrated(
         search.record(load, round.quality.missed_percent());
     }
     let Some(best) = search.best() else {
-        return Err(failed("no load was tried"));
+        bail!("no load was tried");
     };
     let outside = match calibrate::WANTED.contains(&best.missed()) {
         true => "",
@@ -263,16 +256,16 @@ fn measured(
 }
 
 /// A neighbour whose memory was not kept has no figure.
-fn same(round: RunResult, expected: &mut Option<String>) -> Result<RunResult, ExperimentError> {
+fn same(round: RunResult, expected: &mut Option<String>) -> Result<RunResult> {
     if round.launch.is_none() {
         return Ok(round);
     }
     let wanted = expected.get_or_insert_with(|| round.result.clone());
     match round.result == *wanted {
         true => Ok(round),
-        false => Err(failed(format_args!(
+        false => Err(anyhow!(
             "the neighbour came to {:?}, and to {wanted:?} before",
             round.result
-        ))),
+        )),
     }
 }

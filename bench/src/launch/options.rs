@@ -3,9 +3,8 @@
 use super::arm::Arm;
 use super::load;
 use super::program::NeighbourKind;
-use crate::ExperimentError;
 use crate::env::EnvOptions;
-use crate::error::refuse;
+use anyhow::{Result, anyhow, bail};
 use std::path::PathBuf;
 
 /// What to measure.
@@ -102,22 +101,22 @@ impl LaunchPlan {
     }
 
     /// Refuses what makes no experiment.
-    pub fn check(&self, options: &Options) -> Result<(), ExperimentError> {
+    pub fn check(&self, options: &Options) -> Result<()> {
         if self.repeats == 0 || self.limit_is_short(options) {
-            return refuse("--repeats must be at least 1, --limit longer than --seconds");
+            bail!("--repeats must be at least 1, --limit longer than --seconds");
         }
         if !(self.seconds >= 1.0 && self.seconds <= 3600.0) {
-            return refuse("--seconds must be between 1 and 3600");
+            bail!("--seconds must be between 1 and 3600");
         }
         if !(16..=4096).contains(&self.mib) {
-            return refuse("--mib must be between 16 and 4096");
+            bail!("--mib must be between 16 and 4096");
         }
         if self.aheads.iter().any(|ahead| !(1..=64).contains(ahead)) || self.aheads.is_empty() {
-            return refuse("--read-ahead must be between 1 and 64 frames");
+            bail!("--read-ahead must be between 1 and 64 frames");
         }
         let max = load::max_load();
         match options.load {
-            Some(wanted) if !(0.0..=max).contains(&wanted) => refuse(format!(
+            Some(wanted) if !(0.0..=max).contains(&wanted) => Err(anyhow!(
                 "--load must be between 0 and {max}: {} threads want one processor each at most",
                 load::threads()
             )),

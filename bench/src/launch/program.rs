@@ -12,12 +12,12 @@
 //! for a while comes from the disk.
 
 use super::image::Image;
-use crate::ExperimentError;
 use crate::cleanup::UndoGuard;
 use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
+use crate::error::{WhileDoing, unavailable};
 use crate::page_pattern::{PAGE, mix};
 use crate::process::output;
+use anyhow::Result;
 use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Write;
@@ -92,12 +92,10 @@ pub struct Neighbour {
 
 impl Neighbour {
     /// One that fills so many MiB, about.
-    pub fn new(name: NeighbourKind, env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
+    pub fn new(name: NeighbourKind, env: &TestEnv<'_>, mib: u64) -> Result<Self> {
         let (executable, package) = name.executable();
         let program = find_program(executable, package)?;
-        let program = program
-            .canonicalize()
-            .map_err(while_doing(format!("find {}", program.display())))?;
+        let program = program.canonicalize().at("find", &program)?;
         let mut neighbour = Self {
             name,
             frames: name.frames(mib),
@@ -130,7 +128,7 @@ impl Neighbour {
         }
     }
 
-    fn python(&mut self, mib: u64) -> Result<(), ExperimentError> {
+    fn python(&mut self, mib: u64) -> Result<()> {
         let script = include_str!("heap.py");
         self.set_arguments(&["-I", "-c", script, &mib.to_string()]);
         let mut query = Command::new(&self.program);
@@ -143,7 +141,7 @@ impl Neighbour {
         self.set_arguments(&["-e", include_str!("heap.js"), &mib.to_string()]);
     }
 
-    fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
+    fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
         let (path, guard) = env.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
         self._guard.push(guard);
@@ -158,7 +156,7 @@ impl Neighbour {
     }
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
-    fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
+    fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
         let [(source, a), (object, b)] = [env.file("large.c")?, env.file("large.o")?];
         self._guard.extend([a, b]);
         write(&source, &c_source(mib))?;
@@ -166,8 +164,8 @@ impl Neighbour {
         query.arg("-print-prog-name=cc1");
         let compiler = answer(query)?;
         if !compiler.is_absolute() {
-            return Err(ExperimentError::Unavailable(
-                "gcc has no compiler for C here: apt-get install gcc".into(),
+            return Err(unavailable(
+                "gcc has no compiler for C here: apt-get install gcc",
             ));
         }
         self.image = Image::of(&compiler)?;
@@ -185,13 +183,13 @@ impl Neighbour {
     }
 }
 
-fn answer(command: Command) -> Result<PathBuf, ExperimentError> {
+fn answer(command: Command) -> Result<PathBuf> {
     let said = output(command, Stdio::null())?;
     Ok(String::from_utf8_lossy(&said).trim().into())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), ExperimentError> {
-    std::fs::write(path, text).map_err(while_doing(format!("write {}", path.display())))
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).at("write", &path)
 }
 
 /// A file, or all below a folder. What cannot be read is not there to be left.

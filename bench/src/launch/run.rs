@@ -8,15 +8,15 @@ use super::load::LoadPlan;
 use super::program::Neighbour;
 use super::sampler::{Sampler, UsageSample};
 use super::video_clip::{PER_SECOND, VideoClip};
-use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::DaemonFixture;
 use crate::env::TestEnv;
-use crate::error::failed;
+use crate::error::unavailable;
 use crate::process::{Watchdog, Worker, gated, output, within};
 use crate::swap::Swap;
 use crate::worker::{READY, WorkerPlan};
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ struct StatsFile {
 }
 
 impl StatsFile {
-    fn new(env: &TestEnv<'_>, name: &str) -> Result<Self, ExperimentError> {
+    fn new(env: &TestEnv<'_>, name: &str) -> Result<Self> {
         let (path, guard) = env.file(name)?;
         Ok(Self {
             path,
@@ -122,7 +122,7 @@ impl StatsFile {
 
 impl LaunchSetup<'_> {
     /// Runs an arm once.
-    pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult, ExperimentError> {
+    pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult> {
         let figures = [
             StatsFile::new(&self.env, "neighbour.json")?,
             StatsFile::new(&self.env, "player.json")?,
@@ -164,7 +164,7 @@ impl LaunchSetup<'_> {
         &self,
         player: &mut Worker,
         neighbour: Option<&mut Worker>,
-    ) -> Result<(PlaybackResult, Option<Launched>, Vec<UsageSample>), ExperimentError> {
+    ) -> Result<(PlaybackResult, Option<Launched>, Vec<UsageSample>)> {
         let over = AtomicBool::new(false);
         let root = neighbour.as_ref().map_or(0, |neighbour| neighbour.id());
         let watchdog = Watchdog::start(self.env.limit, &[player.id(), root]);
@@ -186,16 +186,16 @@ impl LaunchSetup<'_> {
                 })
             });
             let played = player.recv::<PlaybackResult>();
-            let crashed = |_| Err(failed("a thread of the benchmark ended"));
+            let crashed = |_| Err(anyhow!("a thread of the benchmark ended"));
             let launch = launch.map(|thread| thread.join().unwrap_or_else(crashed));
-            Ok::<_, ExperimentError>((played, launch.transpose(), sampler.stop()))
+            anyhow::Ok((played, launch.transpose(), sampler.stop()))
         });
         watchdog.stop()?;
         let (played, launch, seen) = outcome?;
         Ok((played?, launch?, seen))
     }
 
-    fn player(&self, setting: RunSettings<'_>, figures: &Path) -> Result<Command, ExperimentError> {
+    fn player(&self, setting: RunSettings<'_>, figures: &Path) -> Result<Command> {
         let mut decoder = self.clip.decoder();
         if setting.arm.ours() {
             let contract = RunContract {
@@ -217,11 +217,7 @@ impl LaunchSetup<'_> {
         Ok(within(display, &decoder))
     }
 
-    fn place(
-        &self,
-        setting: RunSettings<'_>,
-        figures: &Path,
-    ) -> Result<NeighbourFixture, ExperimentError> {
+    fn place(&self, setting: RunSettings<'_>, figures: &Path) -> Result<NeighbourFixture> {
         let neighbour = setting.neighbour;
         let mut place = NeighbourFixture {
             command: neighbour.command(),
@@ -253,7 +249,7 @@ impl LaunchSetup<'_> {
         terms: &[String],
         figures: &Path,
         program: &Command,
-    ) -> Result<Command, ExperimentError> {
+    ) -> Result<Command> {
         let mut command = Command::new(self.env.selfpage()?);
         let socket = self
             .system
@@ -273,7 +269,7 @@ impl LaunchSetup<'_> {
 
     /// Checks that `selfpage run` supports and grants the options of an arm, with a program
     /// that does nothing.
-    pub fn grants(&self, arm: Arm) -> Result<(), ExperimentError> {
+    pub fn grants(&self, arm: Arm) -> Result<()> {
         let options = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
         for terms in options.iter().filter(|terms| !terms.is_empty()) {
             let figures = StatsFile::new(&self.env, "probe.json")?;
@@ -286,7 +282,7 @@ impl LaunchSetup<'_> {
             let command = self.paged(contract, terms, &figures.path, &nothing)?;
             output(command, Stdio::null()).map_err(|why| {
                 let terms = terms.join(" ");
-                ExperimentError::Unavailable(format!("the arm lacks `run {terms}`: {why}"))
+                unavailable(format!("the arm lacks `run {terms}`: {why:#}"))
             })?;
         }
         Ok(())
@@ -297,10 +293,10 @@ impl LaunchSetup<'_> {
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// The result of a neighbour that is ready.
-fn result(said: &str) -> Result<String, ExperimentError> {
+fn result(said: &str) -> Result<String> {
     match said.strip_prefix(READY).map(str::trim) {
         Some(result) if !result.is_empty() => Ok(result.to_owned()),
-        _ => Err(failed(format_args!("the neighbour answered {said:?}"))),
+        _ => Err(anyhow!("the neighbour answered {said:?}")),
     }
 }
 

@@ -6,12 +6,12 @@
 //! cache: its disk is not what is measured.
 
 use super::deadline_misses::due;
-use crate::ExperimentError;
 use crate::cleanup::UndoGuard;
 use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
+use crate::error::WhileDoing;
 use crate::process::output;
 use crate::programs::child::processor_time;
+use anyhow::Result;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct VideoClip {
 
 impl VideoClip {
     /// Makes it.
-    pub fn new(env: &TestEnv<'_>) -> Result<Self, ExperimentError> {
+    pub fn new(env: &TestEnv<'_>) -> Result<Self> {
         let ffmpeg = find_program("ffmpeg", "ffmpeg")?;
         let (path, guard) = env.file("clip.mkv")?;
         let (width, height) = SIZE;
@@ -55,7 +55,7 @@ impl VideoClip {
         command.arg(&path);
         output(command, Stdio::null())?;
         let about = std::fs::metadata(&path);
-        let about = about.map_err(while_doing(format!("find {}", path.display())))?;
+        let about = about.at("find", &path)?;
         let mut clip = Self {
             ffmpeg,
             size: about.len(),
@@ -92,7 +92,7 @@ impl VideoClip {
     }
 
     /// Of a frame, decoded to nowhere.
-    fn measured(&self) -> Result<Duration, ExperimentError> {
+    fn measured(&self) -> Result<Duration> {
         let mut command = self.opened(&[]);
         command.args(["-f", "rawvideo", "-pix_fmt", "yuv420p", "-y", "/dev/null"]);
         let before = processor_time();

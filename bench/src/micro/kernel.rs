@@ -1,9 +1,9 @@
 //! Table 1 over the kernel's own primitives: `mprotect` and a SIGSEGV handler.
 
 use super::{BATCH, MANY, RANGE, shuffled, timed, touch};
-use crate::ExperimentError;
 use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
+use anyhow::Result;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// While it lives, SIGSEGV goes straight to the kernel arm's handler, not through a
@@ -75,7 +75,7 @@ extern "C" fn on_segv(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
 }
 
 impl KernelArm {
-    pub fn new() -> Result<Self, ExperimentError> {
+    pub fn new() -> Result<Self> {
         let memory = WorkerMemory::new(&MemoryKind::Anonymous, (MANY + RANGE) as u64, 0)?;
         let base = memory.start().expose_provenance();
         KERNEL_BASE.store(base, Ordering::Relaxed);

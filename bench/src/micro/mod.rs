@@ -21,10 +21,11 @@
 mod kernel;
 mod ours;
 
-use crate::ExperimentError;
+use crate::error::unavailable;
 use crate::report::write_json;
 use crate::statistics::median;
 use crate::table::Table;
+use anyhow::Result;
 use kernel::KernelArm;
 use ours::OursArm;
 use serde_json::json;
@@ -103,8 +104,8 @@ const TESTS: [Test; 7] = [
 ];
 
 /// Measures and prints table 1.
-pub fn run(options: &Options) -> Result<ExitCode, ExperimentError> {
-    let lacking = |why| ExperimentError::Unavailable(format!("table 1: {why}"));
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let lacking = |why| unavailable(format!("table 1: {why}"));
     let ours = OursArm::new().map_err(|why| lacking(why.to_string()))?;
     let kernel = KernelArm::new()?;
     let mut rng = fastrand::Rng::with_seed(0x9e37_79b9);

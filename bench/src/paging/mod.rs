@@ -26,12 +26,12 @@ mod trial;
 mod work;
 pub mod worker;
 
+use crate::SelfExe;
 use crate::env::{EnvOptions, TestEnv, progress};
-use crate::error::refuse;
 use crate::machine::{self, Machine};
 use crate::memory::MemoryKind;
 use crate::report::Report;
-use crate::{ExperimentError, SelfExe};
+use anyhow::{Result, bail};
 use arm::Arm;
 use pass::Pass;
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ const ENOUGH: u64 = 5;
 
 /// Measures and prints. The status is a failure only where an arm of ours gave wrong data
 /// or none though it could have: a target that is not met is a figure.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     check(options)?;
     let trials = Trials {
         env: TestEnv::new(exe, &options.env)?,
@@ -240,12 +240,12 @@ fn with_fill(wanted: impl Fn(&Pass) -> bool) -> Vec<Pass> {
     Pass::ALL.into_iter().filter(needed).collect()
 }
 
-fn check(options: &Options) -> Result<(), ExperimentError> {
+fn check(options: &Options) -> Result<()> {
     if options.frames == 0 || options.data < options.frames {
-        return refuse("there must be more data than memory: --data and --frames are in MiB");
+        bail!("there must be more data than memory: --data and --frames are in MiB");
     }
     if options.data > 1 << 20 {
-        return refuse("more than 1 TiB of data is not measured here");
+        bail!("more than 1 TiB of data is not measured here");
     }
     let most = options.threads.iter().copied().max().unwrap_or(1);
     if options.threads.contains(&0)
@@ -253,13 +253,11 @@ fn check(options: &Options) -> Result<(), ExperimentError> {
         || options.repeats == 0
         || options.accesses < most.max(16)
     {
-        return refuse(
-            "there must be 1 to 256 threads, a repeat, and 16 accesses or one for each thread",
-        );
+        bail!("there must be 1 to 256 threads, a repeat, and 16 accesses or one for each thread");
     }
     let folder = &options.env.folder;
     if !folder.is_dir() {
-        return refuse(format!("{} is not a folder", folder.display()));
+        bail!("{} is not a folder", folder.display());
     }
     Ok(())
 }

@@ -5,8 +5,9 @@
 use super::arm::Arm;
 use super::pass::Pass;
 use super::series::{AllSeries, Series, threads_in_words};
-use crate::plot::{self, Area, PlotError};
+use crate::plot::{self, Area};
 use crate::statistics::Estimate;
+use anyhow::Result;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -46,7 +47,7 @@ struct Panel {
 }
 
 /// The picture, as the text of an SVG file, with a title of two lines.
-pub fn drawn(all: &AllSeries, title: [&str; 2]) -> Result<String, PlotError> {
+pub fn drawn(all: &AllSeries, title: [&str; 2]) -> Result<String> {
     let names = names(all);
     let panels = panels(all, &names);
     let rows = (panels.len() as u32).div_ceil(COLUMNS).max(1);
@@ -94,7 +95,7 @@ fn panels(all: &AllSeries, names: &[String]) -> Vec<Panel> {
     every.filter(|panel| !panel.points.is_empty()).collect()
 }
 
-fn entitle(area: &Area<'_>, all: &AllSeries, [what, how]: [&str; 2]) -> Result<(), PlotError> {
+fn entitle(area: &Area<'_>, all: &AllSeries, [what, how]: [&str; 2]) -> Result<()> {
     plot::write(area, what, (20, 8), 20)?;
     plot::write(area, how, (20, 36), 13)?;
     for ((threads, colour), x) in all.threads().iter().zip(COLOURS).zip((620..).step_by(95)) {
@@ -104,7 +105,7 @@ fn entitle(area: &Area<'_>, all: &AllSeries, [what, how]: [&str; 2]) -> Result<(
     Ok(())
 }
 
-fn draw(cell: &Area, panel: &Panel, names: &[String]) -> Result<(), PlotError> {
+fn draw(cell: &Area, panel: &Panel, names: &[String]) -> Result<()> {
     let rows = names.len() as f64;
     let mut chart = ChartBuilder::on(cell)
         .caption(panel.pass.name(), ("sans-serif", 16))
@@ -142,7 +143,7 @@ fn mark(
     area: &DrawingArea<SVGBackend, Cartesian2d<LogCoord<f64>, RangedCoordf64>>,
     point: &Point,
     colours: usize,
-) -> Result<(), PlotError> {
+) -> Result<()> {
     let colour = COLOURS[point.colour % COLOURS.len()];
     let place = (point.colour as f64 + 1.0) / (colours as f64 + 1.0);
     let y = point.row as f64 + place;

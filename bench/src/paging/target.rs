@@ -186,7 +186,7 @@ impl Target {
 mod tests {
     use super::super::series::made_up::series;
     use super::*;
-    use crate::ExperimentError;
+    use crate::error::unavailable;
 
     #[test]
     fn a_target_is_ours_against_one_of_the_alternatives() {
@@ -211,7 +211,7 @@ mod tests {
         };
         let verdicts: Vec<_> = rows(&all).iter().map(Row::verdict).collect();
         assert_eq!(verdicts, ["met, in doubt", "met"]);
-        all.0[1].failure = Some(ExperimentError::Unavailable("no zram".into()));
+        all.0[1].failure = Some(unavailable("no zram"));
         let why = rows(&all)[0].failure.as_ref().map(ToString::to_string);
         assert_eq!(why.as_deref(), Some("swap-zram: no zram"));
     }

@@ -4,16 +4,16 @@ use super::PagingPlan;
 use super::arm::{Arm, BackendNeeds, Medium, SwapMedium};
 use super::pass::Pass;
 use super::worker::Figures;
-use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::cleanup::UndoGuard;
 use crate::env::TestEnv;
-use crate::error::{failed, while_doing};
+use crate::error::WhileDoing;
 use crate::memory::MemoryKind;
 use crate::page_pattern::PAGE;
 use crate::process::Worker;
 use crate::swap::{PageCluster, Swap, preallocated, write_out};
 use crate::worker::WorkerPlan;
+use anyhow::{Result, bail};
 use selfpage::EntryKind;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ struct ArmFixture {
 
 impl Trials<'_> {
     /// Runs an arm once.
-    pub fn run(&self, trial: Trial<'_>) -> Result<Figures, ExperimentError> {
+    pub fn run(&self, trial: Trial<'_>) -> Result<Figures> {
         let mut fixture = ArmFixture::default();
         let needs = trial.arm.needs();
         let memory = self.set_up(needs, trial.arm, &mut fixture)?;
@@ -92,11 +92,11 @@ impl Trials<'_> {
         // A figure of memory that was not limited at all would be the best of them.
         let most = self.frames + self.frames / 4 + SLACK;
         if trial.arm != Arm::Resident && figures.resident > most {
-            return Err(failed(format_args!(
+            bail!(
                 "it had {} MiB in memory at its end: it was not kept to {} MiB",
                 figures.resident >> 20,
                 self.frames >> 20
-            )));
+            );
         }
         Ok(figures)
     }
@@ -107,7 +107,7 @@ impl Trials<'_> {
         needs: BackendNeeds,
         arm: Arm,
         fixture: &mut ArmFixture,
-    ) -> Result<MemoryKind, ExperimentError> {
+    ) -> Result<MemoryKind> {
         let env = &self.env;
         Ok(match needs {
             BackendNeeds::Linked(EntryKind::Thread, medium) => {
@@ -143,7 +143,7 @@ impl Trials<'_> {
     }
 
     /// A store in which no room is ever short: half as much again as the data at 2:1.
-    fn store(&self, medium: Medium, fixture: &mut ArmFixture) -> Result<String, ExperimentError> {
+    fn store(&self, medium: Medium, fixture: &mut ArmFixture) -> Result<String> {
         let all = format!("ram:{}K", (self.bytes * 3 / 4) >> 10);
         let half = format!("ram:{}K", (self.bytes / 4) >> 10);
         if medium == Medium::Ram {
@@ -161,7 +161,7 @@ impl Trials<'_> {
 
     /// A file of the data's size whose blocks have been written: the first write to a
     /// block that was only promised costs the file system more than the device.
-    fn data(&self, fixture: &mut ArmFixture) -> Result<PathBuf, ExperimentError> {
+    fn data(&self, fixture: &mut ArmFixture) -> Result<PathBuf> {
         let (path, guard) = self.env.file("data")?;
         fixture._file = Some(guard);
         let file = preallocated(&path, self.bytes)?;
@@ -170,7 +170,7 @@ impl Trials<'_> {
         while at < self.bytes {
             let length = (self.bytes - at).min(zeros.len() as u64);
             file.write_all_at(&zeros[..length as usize], at)
-                .map_err(while_doing(format!("write {}", path.display())))?;
+                .at("write", &path)?;
             at += length;
         }
         // In the page cache it would be memory beyond the limit.
@@ -178,7 +178,7 @@ impl Trials<'_> {
         Ok(path)
     }
 
-    fn limited(&self, arm: Arm) -> Result<Cgroup, ExperimentError> {
+    fn limited(&self, arm: Arm) -> Result<Cgroup> {
         Cgroup::new(&self.env.cleanup, &arm.name(), self.frames)
     }
 }

@@ -5,11 +5,11 @@ use super::device::Device;
 use super::figure::{CountedPages, Figure};
 use super::schedule::Amount;
 use super::work::{Resident, Workload};
-use crate::error::failed;
+use crate::machine;
 use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use crate::worker::{ready, reply};
-use crate::{ExperimentError, machine};
+use anyhow::{Result, bail};
 use host::procfs::field;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub struct Figures {
 }
 
 /// The main function of a worker.
-pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &PagingPlan) -> Result<()> {
     let amount = Amount {
         pages: plan.bytes / PAGE as u64,
         frames: plan.frames / PAGE as u64,
@@ -53,7 +53,7 @@ pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
         (MemoryKind::Device(path), _) => work.run(|| Device::open(path))?,
         // SAFETY: the mapping has that many pages, is the work's alone, and outlives it.
         (_, Some(memory)) => work.run(|| Ok(unsafe { Resident::new(memory.start()) }))?,
-        (_, None) => return Err(failed("has no memory")),
+        (_, None) => bail!("has no memory"),
     };
     let (major_faults, minor_faults) = faults();
     reply(&Figures {

@@ -1,10 +1,10 @@
 //! Running a program once: started, put in its cgroup before it has any memory, its output
 //! read as it comes, its time taken, and killed where it takes too long or we end first.
 
-use crate::ExperimentError;
 use crate::cgroup::Cgroup;
-use crate::error::while_doing;
+use crate::error::{ExperimentError, WhileDoing};
 use crate::process::{Watchdog, Worker};
+use anyhow::{Result, bail};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -39,7 +39,7 @@ pub fn run(
     start: Start<'_>,
     limit: Duration,
     sink: &mut dyn FnMut(&[u8]),
-) -> Result<Done, ExperimentError> {
+) -> Result<Done> {
     let before = processor_time();
     let mut child = Child::start(command, start, limit)?;
     let mut digest = Digest::default();
@@ -63,10 +63,9 @@ pub fn run(
 
 /// Makes this process the parent of what its children leave behind. `selfpage run` ends a
 /// moment before the process that waited for the program, which knows its processor time.
-pub fn adopt() -> Result<(), ExperimentError> {
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(while_doing(
-        "become the parent of what programs leave behind",
-    ))
+pub fn adopt() -> Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing("become the parent of what programs leave behind")
 }
 
 /// This process's children. None where the kernel does not say (CONFIG_PROC_CHILDREN).
@@ -97,11 +96,7 @@ pub struct Child {
 
 impl Child {
     /// Starts it.
-    pub fn start(
-        command: Command,
-        start: Start<'_>,
-        limit: Duration,
-    ) -> Result<Self, ExperimentError> {
+    pub fn start(command: Command, start: Start<'_>, limit: Duration) -> Result<Self> {
         let others = children();
         let mut begin = Instant::now();
         let worker = match start {
@@ -130,7 +125,7 @@ impl Child {
     }
 
     /// Waits for its end, once its output has ended. The time since its work began.
-    pub fn finish(mut self) -> Result<Duration, ExperimentError> {
+    pub fn finish(mut self) -> Result<Duration> {
         let status = self.worker.wait()?;
         let elapsed = self.begin.elapsed();
         let before = |child: &i32| self.others.contains(child);
@@ -141,7 +136,7 @@ impl Child {
         self.watchdog.stop()?;
         match status.success() {
             true => Ok(elapsed),
-            false if status.signal() == Some(libc::SIGKILL) => Err(ExperimentError::Killed),
+            false if status.signal() == Some(libc::SIGKILL) => bail!(ExperimentError::Killed),
             false => Err(self.worker.failure()),
         }
     }
@@ -207,7 +202,8 @@ mod tests {
     #[test]
     fn a_killed_program_is_distinct_from_one_that_fails() {
         let killed = run(shell("kill -9 $$"), Start::Now, LONG, &mut |_| ());
-        assert!(matches!(killed, Err(ExperimentError::Killed)));
+        let why = killed.unwrap_err();
+        assert!(matches!(why.downcast_ref(), Some(ExperimentError::Killed)));
     }
 
     #[test]

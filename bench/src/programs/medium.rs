@@ -2,11 +2,12 @@
 //! a cgroup.
 
 use super::child::{self, Done, Start};
-use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::cleanup::UndoGuard;
 use crate::env::TestEnv;
+use crate::error::{ExperimentError, unavailable};
 use crate::swap::Swap;
+use anyhow::Result;
 use std::process::Command;
 
 /// Where pages go.
@@ -29,11 +30,7 @@ impl Medium {
 
     /// A store that holds `bytes`, incompressible even, as `selfpage run --store` takes it, and
     /// the file under it.
-    pub fn store(
-        self,
-        env: &TestEnv<'_>,
-        bytes: u64,
-    ) -> Result<(String, Option<UndoGuard>), ExperimentError> {
+    pub fn store(self, env: &TestEnv<'_>, bytes: u64) -> Result<(String, Option<UndoGuard>)> {
         let size = (bytes * 3 / 2) >> 10;
         Ok(match self {
             Self::Ram => (format!("ram:{size}K"), None),
@@ -53,9 +50,9 @@ impl Medium {
         env: &TestEnv<'_>,
         bytes: u64,
         memory: u64,
-        program: impl Fn() -> Result<Command, ExperimentError>,
+        program: impl Fn() -> Result<Command>,
         sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<Done, ExperimentError> {
+    ) -> Result<Done> {
         for killed in 0..TRIES {
             // Dropped after the cgroup: its processes are ended first.
             let _swap = match self {
@@ -66,11 +63,11 @@ impl Medium {
             let start = Start::WhenReady(Some(&cgroup));
             match child::run(program()?, start, env.limit, sink) {
                 Ok(done) => return Ok(Done { killed, ..done }),
-                Err(ExperimentError::Killed) => {}
+                Err(why) if matches!(why.downcast_ref(), Some(ExperimentError::Killed)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(ExperimentError::Unavailable(format!(
+        Err(unavailable(format!(
             "the kernel killed it, though swap was free, each of {TRIES} times: more memory may do"
         )))
     }

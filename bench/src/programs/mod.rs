@@ -18,13 +18,13 @@ mod python;
 mod redis;
 mod sort;
 
+use anyhow::{Result, anyhow, bail};
 pub use pagerank::PagerankPlan;
 
+use crate::SelfExe;
 use crate::env::{EnvOptions, TestEnv, find_allocator, progress};
-use crate::error::{failed, refuse};
 use crate::machine::Machine;
 use crate::report::{Bound, Report, Row, Sample};
-use crate::{ExperimentError, SelfExe};
 use child::Done;
 use clap::ValueEnum;
 use medium::Medium;
@@ -101,14 +101,14 @@ pub trait Benchmark {
     fn about(&self) -> (String, &'static str, Bound);
 
     /// Runs it once.
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError>;
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done>;
 }
 
 /// Most that a program may take of its own time within its frames.
 const FITS: Bound = Bound::AtMost(1.02);
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     check(options)?;
     let mut env = TestEnv::new(exe, &options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
@@ -127,17 +127,15 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.publish(options.env.json.as_deref())
 }
 
-fn check(options: &Options) -> Result<(), ExperimentError> {
+fn check(options: &Options) -> Result<()> {
     if options.repeats == 0 || options.seconds == 0 {
-        return refuse("--repeats and --seconds must be at least 1");
+        bail!("--repeats and --seconds must be at least 1");
     }
     if options.sort_frames < 4 || options.sort < options.sort_frames {
-        return refuse("--sort must be more than --sort-frames, and that 4 MiB at least");
+        bail!("--sort must be more than --sort-frames, and that 4 MiB at least");
     }
     if options.edges < 100_000 || options.edges_frames < 24 {
-        return refuse(
-            "--edges must be at least 100000 and --edges-frames 24: the shares are kept",
-        );
+        bail!("--edges must be at least 100000 and --edges-frames 24: the shares are kept");
     }
     Ok(())
 }
@@ -173,11 +171,7 @@ fn pagerank_frames(options: &Options) -> u64 {
     (options.edges_frames << 20) * options.edges / 10_000_000
 }
 
-fn case(
-    name: Pair,
-    options: &Options,
-    env: &TestEnv<'_>,
-) -> Result<Box<dyn Benchmark>, ExperimentError> {
+fn case(name: Pair, options: &Options, env: &TestEnv<'_>) -> Result<Box<dyn Benchmark>> {
     let sort =
         |medium| sort::Sort::larger(env, options.sort << 20, options.sort_frames << 20, medium);
     let rank = |medium| pagerank::Pagerank {
@@ -235,15 +229,15 @@ fn pair(
     env: &TestEnv<'_>,
     repeat: u64,
     expected: &mut Option<u64>,
-) -> Result<Sample, ExperimentError> {
+) -> Result<Sample> {
     let mut run = |side| {
         let done = case.run(env, side)?;
         let wanted = *expected.get_or_insert(done.digest);
         match done.digest == wanted {
             true => Ok(done),
-            false => Err(failed(format_args!(
+            false => Err(anyhow!(
                 "its output differs from the first run's ({side:?})"
-            ))),
+            )),
         }
     };
     let (ours, beside) = if repeat.is_multiple_of(2) {

@@ -10,13 +10,12 @@ use super::child::{self, Done, Start};
 use super::graph::{self, Graph};
 use super::medium::Medium;
 use super::{Benchmark, System};
-use crate::ExperimentError;
 use crate::env::TestEnv;
-use crate::error::failed;
 use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use crate::report::Bound;
 use crate::worker::{WorkerPlan, ready, reply};
+use anyhow::{Result, anyhow};
 use selfpage::{Stretch, StretchError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -51,7 +50,7 @@ pub fn bytes(edges: u64) -> u64 {
 }
 
 /// The main function of a process that ranks.
-pub fn serve(plan: &PagerankPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &PagerankPlan) -> Result<()> {
     let layout = graph::layout(plan.edges);
     let memory = WorkerMemory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
     ready()?;
@@ -62,8 +61,7 @@ pub fn serve(plan: &PagerankPlan) -> Result<(), ExperimentError> {
         WorkerMemory::Mapping(_) => None,
     });
     let begin = Instant::now();
-    rank(&mut graph, &layout, &hints)
-        .map_err(|why| failed(format_args!("a hint was refused: {why}")))?;
+    rank(&mut graph, &layout, &hints).map_err(|why| anyhow!("a hint was refused: {why}"))?;
     reply(&Ranked {
         seconds: begin.elapsed().as_secs_f64(),
         checksum: graph.checksum(),
@@ -117,7 +115,7 @@ impl Benchmark for Pagerank {
         )
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
         let bytes = bytes(self.edges);
         let command = |memory| {
             env.exe.worker(&WorkerPlan::Pagerank(PagerankPlan {
@@ -141,7 +139,7 @@ impl Benchmark for Pagerank {
             }
         };
         let ranked: Ranked =
-            serde_json::from_slice(&said).map_err(|e| failed(format_args!("its figures: {e}")))?;
+            serde_json::from_slice(&said).map_err(|e| anyhow!("its figures: {e}"))?;
         Ok(Done {
             elapsed: Duration::from_secs_f64(ranked.seconds),
             digest: ranked.checksum,

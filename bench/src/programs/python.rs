@@ -3,9 +3,9 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::ExperimentError;
 use crate::env::{TestEnv, find_program};
 use crate::report::Bound;
+use anyhow::Result;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,7 +23,7 @@ pub struct Python {
 
 impl Python {
     /// As many steps as take about so long.
-    pub fn new(seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn new(seconds: u64) -> Result<Self> {
         Ok(Self {
             program: find_program("python3", "python3")?,
             steps: seconds * PACE,
@@ -36,7 +36,7 @@ impl Benchmark for Python {
         ("CPython within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
         let mut program = Command::new(&self.program);
         program.args(["-I", "-c", include_str!("compute.py")]);
         program.arg(self.steps.to_string());

@@ -4,13 +4,13 @@
 use super::child::{self, Child, Digest, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::ExperimentError;
 use crate::cleanup::UndoGuard;
 use crate::env::{TestEnv, find_program};
-use crate::error::{failed, while_doing};
+use crate::error::WhileDoing;
 use crate::page_pattern::mix;
 use crate::process::{Worker, output};
 use crate::report::Bound;
+use anyhow::{Result, anyhow, bail};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -39,16 +39,15 @@ pub struct Redis {
 
 impl Redis {
     /// As many requests as take about so long.
-    pub fn new(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn new(env: &TestEnv<'_>, seconds: u64) -> Result<Self> {
         // Debian's redis-tools has the server's program under this name, and it is a
         // server by any other; the server's own package would start one on this machine.
         let program = find_program("redis-check-rdb", "redis-tools")?;
         let (server, a) = env.file("redis-server")?;
         let (socket, b) = env.file("redis.sock")?;
         let (fill, c) = env.file("redis.fill")?;
-        std::os::unix::fs::symlink(&program, &server)
-            .map_err(while_doing(format!("link {}", server.display())))?;
-        write_fill(&fill).map_err(while_doing(format!("write {}", fill.display())))?;
+        std::os::unix::fs::symlink(&program, &server).at("link", &server)?;
+        write_fill(&fill).at("write", &fill)?;
         Ok(Self {
             server,
             client: find_program("redis-cli", "redis-tools")?,
@@ -71,23 +70,18 @@ impl Redis {
     }
 
     /// A client's output for one command.
-    fn client(
-        &self,
-        program: &Path,
-        args: &[&str],
-        stdin: Stdio,
-    ) -> Result<String, ExperimentError> {
+    fn client(&self, program: &Path, args: &[&str], stdin: Stdio) -> Result<String> {
         let mut command = Command::new(program);
         command.arg("-s").arg(&self.socket).args(args);
         let said = output(command, stdin)?;
         Ok(String::from_utf8_lossy(&said).into_owned())
     }
 
-    fn query(&self, args: &[&str]) -> Result<String, ExperimentError> {
+    fn query(&self, args: &[&str]) -> Result<String> {
         self.client(&self.client, args, Stdio::null())
     }
 
-    fn wait_for(&self, server: &mut Worker) -> Result<(), ExperimentError> {
+    fn wait_for(&self, server: &mut Worker) -> Result<()> {
         let begin = Instant::now();
         while !self
             .query(&["PING"])
@@ -102,14 +96,13 @@ impl Redis {
     }
 
     /// The work that is timed.
-    fn work(&self) -> Result<Duration, ExperimentError> {
-        let fill =
-            File::open(&self.fill).map_err(while_doing(format!("open {}", self.fill.display())))?;
+    fn work(&self) -> Result<Duration> {
+        let fill = File::open(&self.fill).at("open", &self.fill)?;
         let requests = self.requests.to_string();
         let begin = Instant::now();
         let said = self.client(&self.client, &["--pipe"], fill.into())?;
         if !said.contains("errors: 0") {
-            return Err(failed(format_args!("redis-cli --pipe: {said}")));
+            bail!("redis-cli --pipe: {said}");
         }
         // Random keys, so in a database of its own.
         let args = ["--dbnum", "1", "-q", "-n", &requests, "-r", &requests];
@@ -122,14 +115,14 @@ impl Redis {
         Ok(begin.elapsed())
     }
 
-    fn digest(&self) -> Result<u64, ExperimentError> {
+    fn digest(&self) -> Result<u64> {
         self.query(&["-n", "1", "FLUSHDB", "SYNC"])?;
         let said = self.query(&["DEBUG", "DIGEST"])?;
         let mut digest = Digest::default();
         digest.add(said.trim().as_bytes());
         match said.trim().len() {
             40 => Ok(digest.0),
-            _ => Err(failed(format_args!("DEBUG DIGEST: {said}"))),
+            _ => Err(anyhow!("DEBUG DIGEST: {said}")),
         }
     }
 }
@@ -139,7 +132,7 @@ impl Benchmark for Redis {
         ("redis within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
         let before = child::processor_time();
         let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
         let command = match side {

@@ -3,12 +3,12 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System, lines};
-use crate::ExperimentError;
 use crate::cleanup::UndoGuard;
 use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
+use crate::error::WhileDoing;
 use crate::process::gated;
 use crate::report::Bound;
+use anyhow::Result;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -32,27 +32,18 @@ pub struct Sort {
 
 impl Sort {
     /// Long lines, more of them than memory holds.
-    pub fn larger(
-        env: &TestEnv<'_>,
-        bytes: u64,
-        frames: u64,
-        medium: Medium,
-    ) -> Result<Self, ExperimentError> {
+    pub fn larger(env: &TestEnv<'_>, bytes: u64, frames: u64, medium: Medium) -> Result<Self> {
         let mut sort = Self::of(env, bytes, 100..401)?;
         (sort.frames, sort.medium) = (frames, Some(medium));
         Ok(sort)
     }
 
     /// Short lines that fit: sorting them is work for the processor.
-    pub fn fitting(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn fitting(env: &TestEnv<'_>, seconds: u64) -> Result<Self> {
         Self::of(env, (seconds * PACE) << 20, 20..60)
     }
 
-    fn of(
-        env: &TestEnv<'_>,
-        bytes: u64,
-        lengths: std::ops::Range<u64>,
-    ) -> Result<Self, ExperimentError> {
+    fn of(env: &TestEnv<'_>, bytes: u64, lengths: std::ops::Range<u64>) -> Result<Self> {
         let program = find_program("sort", "coreutils")?;
         let (input, guard) = env.file("lines")?;
         let lines = lines::write(&input, bytes, lengths)?;
@@ -80,12 +71,12 @@ impl Sort {
     }
 
     /// Reads the input once: both sides find it in the page cache.
-    fn warm(&self) -> Result<(), ExperimentError> {
+    fn warm(&self) -> Result<()> {
         let reading = || format!("read {}", self.input.display());
-        let mut file = std::fs::File::open(&self.input).map_err(while_doing(reading()))?;
+        let mut file = std::fs::File::open(&self.input).doing(reading())?;
         std::io::copy(&mut file, &mut std::io::sink())
             .map(drop)
-            .map_err(while_doing(reading()))
+            .doing(reading())
     }
 }
 
@@ -104,7 +95,7 @@ impl Benchmark for Sort {
         }
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
         self.warm()?;
         let medium = self.medium.unwrap_or(Medium::Ram);
         let program = self.command();

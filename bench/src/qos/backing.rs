@@ -1,9 +1,8 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the system
 //! domain.
 
-use crate::ExperimentError;
-use crate::error::failed;
 use crate::page_pattern::PAGE;
+use anyhow::{Result, anyhow};
 use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use serde::{Deserialize, Serialize};
@@ -64,10 +63,10 @@ impl DomainWithContract {
     }
 
     /// Releases the contract, and the data with it.
-    pub fn leave(self) -> Result<(), ExperimentError> {
+    pub fn leave(self) -> Result<()> {
         drop(self.domain);
         match self.tenant {
-            Some(mut tenant) => tenant.leave().map_err(failed),
+            Some(mut tenant) => Ok(tenant.leave()?),
             None => Ok(()),
         }
     }
@@ -80,7 +79,7 @@ impl Backing {
     }
 
     /// A domain over it. The worker does no direct I/O, and declares that.
-    pub fn domain(&self) -> Result<DomainWithContract, ExperimentError> {
+    pub fn domain(&self) -> Result<DomainWithContract> {
         let terms = FrameSpec {
             g: count(self.frames)?,
             x: count(self.frames + self.extra)?,
@@ -93,7 +92,7 @@ impl Backing {
         let mut tenant = None;
         if let Some(path) = &self.system {
             let disk = self.disk.as_ref().map(|terms| terms.parse());
-            let disk: Option<DiskSpec> = disk.transpose().map_err(failed)?;
+            let disk: Option<DiskSpec> = disk.transpose()?;
             let wanted = ContractRequest {
                 name: self.name.clone(),
                 frames: Some(terms),
@@ -106,16 +105,16 @@ impl Backing {
                 on_revocation: self.refuses.then(|| Box::new(refuse) as _),
             };
             let joined = LinkedTenant::join_with(path, &wanted, manners);
-            let (joined, share) = joined.map_err(failed)?;
+            let (joined, share) = joined?;
             builder = builder.ledger(share.ledger).shared_store(share.store);
             (contract, tenant) = (share.contract, Some(joined));
         }
         if let Some(store) = &self.store {
-            builder = builder.store(store.parse::<StoreConfig>().map_err(failed)?);
+            builder = builder.store(store.parse::<StoreConfig>()?);
         }
         let domain = builder.frames(contract).build();
         Ok(DomainWithContract {
-            domain: domain.map_err(failed)?,
+            domain: domain?,
             tenant,
         })
     }
@@ -128,7 +127,6 @@ fn refuse(_: Revocation) {
     }
 }
 
-fn count(kib: u64) -> Result<u32, ExperimentError> {
-    u32::try_from((kib << 10) / PAGE as u64)
-        .map_err(|_| ExperimentError::Options(format!("{kib} KiB are too many frames")))
+fn count(kib: u64) -> Result<u32> {
+    u32::try_from((kib << 10) / PAGE as u64).map_err(|_| anyhow!("{kib} KiB are too many frames"))
 }

@@ -22,19 +22,20 @@ mod shares;
 pub mod subject;
 mod write_only_driver;
 
+use crate::error::WhileDoing;
+use anyhow::{Result, bail};
 pub use pager::PagerPlan;
 pub use reader::ReaderPlan;
 pub use subject::SubjectPlan;
 
+use crate::SelfExe;
 use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::DaemonDisk;
 use crate::env::{EnvOptions, TestEnv, progress};
-use crate::error::{refuse, while_doing};
 use crate::machine::Machine;
 use crate::page_pattern::mix;
 use crate::report::Report;
 use crate::swap::{preallocated, write_out};
-use crate::{ExperimentError, SelfExe};
 use clap::ValueEnum;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -108,7 +109,7 @@ pub enum Experiment {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     check(options)?;
     let mut env = TestEnv::new(exe, &options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
@@ -141,7 +142,7 @@ fn swap(options: &Options) -> u64 {
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
-fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard), ExperimentError> {
+fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard)> {
     let (path, guard) = env.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];
@@ -149,8 +150,7 @@ fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard), ExperimentE
         for (k, word) in part.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&mix(n << 20 | k as u64).to_le_bytes());
         }
-        file.write_all_at(&part, n << 20)
-            .map_err(while_doing(format!("write {}", path.display())))?;
+        file.write_all_at(&part, n << 20).at("write", &path)?;
     }
     write_out(&file, &path)?;
     Ok((path, guard))
@@ -186,15 +186,15 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
     .collect()
 }
 
-fn check(options: &Options) -> Result<(), ExperimentError> {
+fn check(options: &Options) -> Result<()> {
     if options.victim < 32 || options.neighbour < 32 {
-        return refuse("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
+        bail!("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
     }
     let positive = [options.rate, options.phase]
         .iter()
         .all(|x| *x > 0.0 && x.is_finite());
     if !positive || options.repeats == 0 {
-        return refuse("--rate, --phase, --seconds, --every and --repeats must be more than 0");
+        bail!("--rate, --phase, --seconds, --every and --repeats must be more than 0");
     }
     Ok(())
 }

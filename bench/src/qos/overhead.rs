@@ -4,13 +4,13 @@
 use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::ExperimentError;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::env::TestEnv;
 use crate::memory::MemoryKind;
 use crate::process::Worker;
 use crate::report::{Bound, Row, Sample};
 use crate::worker::WorkerPlan;
+use anyhow::Result;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
@@ -52,7 +52,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     rows
 }
 
-fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
     let mut rows = POLLS.map(|(_, how, most)| {
         let what = format!("a random read through the system domain, {how}");
         Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
@@ -70,7 +70,7 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentErr
 }
 
 /// Microseconds of a read from a store of the program's own.
-fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64, ExperimentError> {
+fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64> {
     let (path, _guard) = env.file("store")?;
     let store = format!("disk:{},size={}M", path.display(), DATA * 2);
     let backing = Backing {
@@ -85,11 +85,7 @@ fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64, ExperimentError> {
 }
 
 /// Microseconds of a read through the system domain, and processor time of its own for it.
-fn through(
-    env: &TestEnv<'_>,
-    options: &Options,
-    spin: Option<Duration>,
-) -> Result<(f64, f64), ExperimentError> {
+fn through(env: &TestEnv<'_>, options: &Options, spin: Option<Duration>) -> Result<(f64, f64)> {
     let config = DaemonConfig {
         spin,
         ..DaemonConfig::of(FRAMES * 2)
@@ -116,7 +112,7 @@ fn through(
 /// More than one reader at a time can use.
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
-fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker, ExperimentError> {
+fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker> {
     Worker::start(env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
         memory: MemoryKind::Anonymous,
         mib,
@@ -125,14 +121,14 @@ fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker, Experi
 }
 
 /// The last of the reads counts.
-fn read(subject: &mut Worker, options: &Options) -> Result<Done, ExperimentError> {
+fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
     subject.call::<Done>(&Order::Fill)?;
     subject.call::<Done>(&Order::Closed(Duration::from_millis(300)))?;
     subject.call(&Order::Closed(Duration::from_secs_f64(options.phase)))
 }
 
 /// Processor time that idle contracts cost.
-fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Row, ExperimentError> {
+fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Row> {
     let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
     let part = |system: &DaemonFixture| {
         let before = system.processor();

@@ -5,7 +5,8 @@
 //! which the relevant client received a new allocation" (section 7.2.1).
 
 use super::schedule::{Client, Interval};
-use crate::plot::{self, Area, Curve, PlotError};
+use crate::plot::{self, Area, Curve};
+use anyhow::Result;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub struct Figure<'a> {
 }
 
 /// The figure, as the text of an SVG file.
-pub fn drawn(figure: &Figure<'_>) -> Result<String, PlotError> {
+pub fn drawn(figure: &Figure<'_>) -> Result<String> {
     plot::draw(SIZE, TITLE, |title, body| {
         plot::write(title, &figure.title, (20, 14), 18)?;
         let (left, right) = body.split_horizontally(LEFT);
@@ -54,7 +55,7 @@ pub fn drawn(figure: &Figure<'_>) -> Result<String, PlotError> {
     })
 }
 
-fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<(), PlotError> {
+fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<()> {
     let axes = ["time (s)", "sustained bandwidth (Mbit/s)"];
     let mut chart = plot::curves(area, "", axes, 1.35, &figure.curves)?;
     chart
@@ -66,7 +67,7 @@ fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<(), PlotError> {
     Ok(())
 }
 
-fn schedule(area: &Area<'_>, figure: &Figure<'_>, seconds: f64) -> Result<(), PlotError> {
+fn schedule(area: &Area<'_>, figure: &Figure<'_>, seconds: f64) -> Result<()> {
     let rows = figure.clients.len().max(1) as f64;
     let mut chart = ChartBuilder::on(area)
         .margin(10)
@@ -126,13 +127,7 @@ impl Window {
     }
 }
 
-fn lane(
-    plot: &Plot<'_>,
-    window: &Window,
-    client: &Client,
-    row: f64,
-    grey: RGBColor,
-) -> Result<(), PlotError> {
+fn lane(plot: &Plot<'_>, window: &Window, client: &Client, row: f64, grey: RGBColor) -> Result<()> {
     for (from, to) in window.of(&client.lax) {
         let line = vec![(from, row + 0.5), (to, row + 0.5)];
         plot.draw(&PathElement::new(line, grey.stroke_width(1)))?;

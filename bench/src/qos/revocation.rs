@@ -12,15 +12,14 @@
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::ExperimentError;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::env::TestEnv;
-use crate::error::failed;
 use crate::memory::MemoryKind;
 use crate::process::Worker;
 use crate::report::{Bound, Row, Sample};
 use crate::statistics::median;
 use crate::worker::WorkerPlan;
+use anyhow::{Result, anyhow, bail};
 use protocol::TenantInfo;
 use protocol::contract_spec::FrameSpec;
 use std::time::{Duration, Instant};
@@ -72,12 +71,7 @@ const BYSTANDER: TenantSpec = TenantSpec("bystander", 32, 4, 0, "60ms/250ms,laxi
 struct TenantSpec(&'static str, u64, u64, u64, &'static str);
 
 impl TenantSpec {
-    fn start(
-        &self,
-        env: &TestEnv<'_>,
-        system: &DaemonFixture,
-        orders: &[Order],
-    ) -> Result<Worker, ExperimentError> {
+    fn start(&self, env: &TestEnv<'_>, system: &DaemonFixture, orders: &[Order]) -> Result<Worker> {
         let Self(name, data, held, lent, disk) = *self;
         let command = env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
             memory: MemoryKind::Anonymous,
@@ -134,7 +128,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     }
 }
 
-fn take(env: &TestEnv<'_>, options: &Options) -> Result<(RevocationFigures, u64), ExperimentError> {
+fn take(env: &TestEnv<'_>, options: &Options) -> Result<(RevocationFigures, u64)> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
     run(env, options, &system).map_err(|failure| system.explain(failure))
 }
@@ -143,7 +137,7 @@ fn run(
     env: &TestEnv<'_>,
     options: &Options,
     system: &DaemonFixture,
-) -> Result<(RevocationFigures, u64), ExperimentError> {
+) -> Result<(RevocationFigures, u64)> {
     let start = |role: &TenantSpec, orders: &[Order]| role.start(env, system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
@@ -179,10 +173,10 @@ fn run(
             break;
         }
         if idle_turns > MAX_IDLE_TURNS {
-            return Err(failed(format_args!(
+            bail!(
                 "no frames were asked back in {MAX_IDLE_TURNS} turns of claims, {} rounds before them",
                 seen.rounds
-            )));
+            );
         }
     }
     let honest = alive(tenants);
@@ -195,7 +189,7 @@ fn watch(
     options: &Options,
     turn: u64,
     seen: Option<&mut RevocationFigures>,
-) -> Result<Latency, ExperimentError> {
+) -> Result<Latency> {
     let during = Duration::from_secs_f64(options.phase.min(1.0));
     let open = Order::Open {
         during,
@@ -215,7 +209,7 @@ fn watch(
 
 /// Lowers the claimer's guarantee, so that others take what it does not need, raises it again
 /// and has it claimed. Milliseconds until it was there.
-fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64, ExperimentError> {
+fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64> {
     contract(tenants.system, &CLAIMER, HELD, 0)?;
     std::thread::sleep(LOAN_TIME);
     contract(tenants.system, &CLAIMER, CLAIMED, 0)?;
@@ -223,7 +217,7 @@ fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64, ExperimentError> {
     Ok(claimed.ns as f64 / 1e6)
 }
 
-fn revocations(holders: &mut [Worker]) -> Result<u64, ExperimentError> {
+fn revocations(holders: &mut [Worker]) -> Result<u64> {
     let mut sum = 0;
     for holder in holders {
         sum += holder.call::<u64>(&Order::Revocations)?;
@@ -236,7 +230,7 @@ fn refuse(
     env: &TestEnv<'_>,
     tenants: &mut CooperativeTenants<'_>,
     seen: &mut RevocationFigures,
-) -> Result<(), ExperimentError> {
+) -> Result<()> {
     let system = tenants.system;
     contract(system, &CLEAN, HELD, SMALL_LOAN)?;
     let orders = [Order::Fill, Order::Churn(1)];
@@ -246,8 +240,7 @@ fn refuse(
     seen.killed += match refuser {
         Ok(mut refuser) => {
             let began = Instant::now();
-            let spread =
-                || Ok::<_, ExperimentError>(surplus(system, &REFUSER)? > surplus(system, &DIRTY)?);
+            let spread = || anyhow::Ok(surplus(system, &REFUSER)? > surplus(system, &DIRTY)?);
             while began.elapsed() < FILL_TIME && !refuser.has_ended() && !spread()? {
                 std::thread::sleep(LOAN_TIME);
             }
@@ -268,29 +261,25 @@ fn contract(
     TenantSpec(name, ..): &TenantSpec,
     held: u64,
     lent: u64,
-) -> Result<(), ExperimentError> {
+) -> Result<()> {
     let frames = FrameSpec {
         g: (held << 8) as u32,
         x: ((held + lent) << 8) as u32,
     };
     let number = tenant(system, name)?
-        .ok_or_else(|| failed(format_args!("the {name} has no contract")))?
+        .ok_or_else(|| anyhow!("the {name} has no contract"))?
         .tenant;
-    set(system.socket(), number, Some(frames), None)
-        .map(|_| ())
-        .map_err(failed)
+    set(system.socket(), number, Some(frames), None)?;
+    Ok(())
 }
 
 /// Frames of a tenant beyond its guarantee.
-fn surplus(
-    system: &DaemonFixture,
-    TenantSpec(name, ..): &TenantSpec,
-) -> Result<u32, ExperimentError> {
+fn surplus(system: &DaemonFixture, TenantSpec(name, ..): &TenantSpec) -> Result<u32> {
     let tenant = tenant(system, name)?;
     Ok(tenant.map_or(0, |tenant| tenant.n.saturating_sub(tenant.terms.frames.g)))
 }
 
-fn tenant(system: &DaemonFixture, name: &str) -> Result<Option<TenantInfo>, ExperimentError> {
+fn tenant(system: &DaemonFixture, name: &str) -> Result<Option<TenantInfo>> {
     Ok(system
         .tenants()?
         .into_iter()

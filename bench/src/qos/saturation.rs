@@ -8,13 +8,12 @@
 use super::progress::{Progress, ReportedRun};
 use super::reader::ReaderPlan;
 use super::{Options, direct_disk, progress, shares};
-use crate::ExperimentError;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::env::TestEnv;
-use crate::error::failed;
 use crate::process::Worker;
 use crate::report::{Bound, Row, Sample};
 use crate::worker::WorkerPlan;
+use anyhow::{Result, anyhow};
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
 use std::path::Path;
@@ -58,12 +57,12 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     }
 }
 
-fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
     let (file, _guard) = super::data(env, FILE)?;
     // The first measures the disk.
     drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
     let disk = env.disk.as_ref();
-    let model = disk.ok_or_else(|| failed("there is no disk"))?.model()?;
+    let model = disk.ok_or_else(|| anyhow!("there is no disk"))?.model()?;
     let depth = DEPTH * PARTS.len() as u32;
     let seconds = options.seconds / f64::from(2 * options.repeats as u32);
     let during = Duration::from_secs_f64(seconds);
@@ -148,7 +147,7 @@ fn share(
     options: &Options,
     (file, model): (&Path, &CostModel),
     seconds: f64,
-) -> Result<SharedDisk, ExperimentError> {
+) -> Result<SharedDisk> {
     let system = DaemonFixture::start(env, DaemonConfig::of(16))?;
     let reader = |part: u64, depth: usize, pause: Option<Duration>| {
         let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
@@ -201,6 +200,6 @@ fn share(
     Ok(SharedDisk {
         charged: charged.to_vec(),
         bytes: bytes.collect(),
-        first: first.ok_or_else(|| failed("the newcomer sent no latencies"))?,
+        first: first.ok_or_else(|| anyhow!("the newcomer sent no latencies"))?,
     })
 }

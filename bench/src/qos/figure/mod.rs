@@ -19,14 +19,13 @@ use super::progress::{Progress, ReportedRun, bandwidth};
 use super::reader::ReaderPlan;
 use super::schedule::{Client, DiskShare};
 use super::{Options, progress};
-use crate::ExperimentError;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::env::TestEnv;
-use crate::error::failed;
 use crate::plot::Curve;
 use crate::process::Worker;
 use crate::report::Row;
 use crate::worker::WorkerPlan;
+use anyhow::{Result, anyhow};
 use protocol::TenantInfo;
 use std::path::PathBuf;
 use std::process::Command;
@@ -94,7 +93,7 @@ impl Participant {
         format!("{role} {} ms", self.slice)
     }
 
-    fn command(self, stage: &Stage<'_>) -> Result<Command, ExperimentError> {
+    fn command(self, stage: &Stage<'_>) -> Result<Command> {
         let system = stage.system.socket().to_owned();
         let (name, disk) = (self.name(), self.disk());
         let run = ReportedRun {
@@ -204,7 +203,7 @@ pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
-fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>, ExperimentError> {
+fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>> {
     let reader = Participant {
         role: Role::Reader,
         slice: 125,
@@ -236,11 +235,7 @@ fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>
 }
 
 /// Starts all participants, releases them at the same time, and collects their figures.
-fn play(
-    env: &TestEnv<'_>,
-    options: &Options,
-    participants: &[Participant],
-) -> Result<RunResult, ExperimentError> {
+fn play(env: &TestEnv<'_>, options: &Options, participants: &[Participant]) -> Result<RunResult> {
     let config = DaemonConfig {
         depth: Some(options.depth),
         spin: Some(Duration::from_micros(options.spin)),
@@ -257,7 +252,7 @@ fn play(
     act(&stage, participants).map_err(|failure| system.explain(failure))
 }
 
-fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, ExperimentError> {
+fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
     let Stage {
         system, options, ..
     } = stage;
@@ -281,7 +276,7 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
     let during = Duration::from_secs_f64(options.seconds);
     while began.elapsed() < during {
         std::thread::sleep(SAMPLE_INTERVAL.min(during.saturating_sub(began.elapsed())));
-        let seen = tracer.read().map_err(failed)?;
+        let seen = tracer.read()?;
         events.extend(seen.events);
         lost += seen.lost;
         progress(&format!(
@@ -298,7 +293,7 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
             all.iter()
                 .find(|tenant| tenant.name == name)
                 .cloned()
-                .ok_or_else(|| failed(format_args!("the system domain has no tenant {name:?}")))
+                .ok_or_else(|| anyhow!("the system domain has no tenant {name:?}"))
         };
         let (before, after) = (of(&before)?, of(&after)?);
         let client = Client::of(&name, participant.contract(), after.client, &events);
@@ -326,7 +321,7 @@ fn save(
     title: &str,
     curves: Vec<Curve>,
     play: &RunResult,
-) -> Result<(), ExperimentError> {
+) -> Result<()> {
     let Some(folder) = &options.svg else {
         return Ok(());
     };

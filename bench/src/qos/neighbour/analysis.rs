@@ -1,8 +1,8 @@
 //! From runs to rows: ours over each of the kernel's, then every arm's own.
 
 use super::{Arm, ArmRun};
-use crate::ExperimentError;
 use crate::report::{Bound, Row, Sample};
+use anyhow::Error;
 
 /// A figure of a run.
 struct ComparedFigure {
@@ -35,7 +35,7 @@ const FIGURES: [ComparedFigure; 4] = [
 ];
 
 /// First ours over each of the kernel's, then every arm's own.
-pub fn judged(mut runs: Vec<(Arm, Vec<ArmRun>, Option<ExperimentError>)>) -> Vec<Row> {
+pub fn judged(mut runs: Vec<(Arm, Vec<ArmRun>, Option<Error>)>) -> Vec<Row> {
     let samples = |runs: &[ArmRun], of: fn(&ArmRun) -> f64| runs.iter().map(of).collect::<Vec<_>>();
     let mut rows = Vec::new();
     let find = |arm: Arm| {

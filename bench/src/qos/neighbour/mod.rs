@@ -21,7 +21,6 @@ mod share;
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
@@ -31,6 +30,7 @@ use crate::process::{Worker, within};
 use crate::report::Row;
 use crate::swap::Swap;
 use crate::worker::WorkerPlan;
+use anyhow::{Error, Result};
 use arm::Arm;
 use share::{DiskGroup, DiskQueue, Scheduler};
 use std::process::Command;
@@ -94,12 +94,7 @@ impl Side {
     }
 
     /// The program by itself, or to be run behind another command.
-    fn command(
-        self,
-        env: &TestEnv<'_>,
-        memory: MemoryKind,
-        options: &Options,
-    ) -> Result<Command, ExperimentError> {
+    fn command(self, env: &TestEnv<'_>, memory: MemoryKind, options: &Options) -> Result<Command> {
         env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
             memory,
             mib: self.mib(options),
@@ -108,12 +103,7 @@ impl Side {
     }
 
     /// The program behind `selfpage run` with its frames and these options.
-    fn start_paged(
-        self,
-        env: &TestEnv<'_>,
-        options: &Options,
-        words: &[&str],
-    ) -> Result<Worker, ExperimentError> {
+    fn start_paged(self, env: &TestEnv<'_>, options: &Options, words: &[&str]) -> Result<Worker> {
         let mut command = Command::new(env.selfpage()?);
         let frames = format!("{}M", self.mib(options) / OVER);
         command
@@ -155,7 +145,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
         Arm::SwapThrottle,
         Arm::SwapBfq,
     ];
-    let mut runs: Vec<(Arm, Vec<ArmRun>, Option<ExperimentError>)> =
+    let mut runs: Vec<(Arm, Vec<ArmRun>, Option<Error>)> =
         arms.iter().map(|arm| (*arm, Vec::new(), None)).collect();
     for repeat in 0..options.repeats {
         let count = runs.len();
@@ -174,12 +164,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     analysis::judged(runs)
 }
 
-fn run(
-    env: &TestEnv<'_>,
-    options: &Options,
-    arm: Arm,
-    repeat: u64,
-) -> Result<ArmRun, ExperimentError> {
+fn run(env: &TestEnv<'_>, options: &Options, arm: Arm, repeat: u64) -> Result<ArmRun> {
     let mut fixture = set_up(env, options, arm)?;
     let [victim, neighbour] = &mut fixture.subjects;
     victim.call::<Done>(&Order::Fill)?;
@@ -220,11 +205,7 @@ fn run(
     Ok(run)
 }
 
-fn phase(
-    victim: &mut Worker,
-    options: &Options,
-    repeat: u64,
-) -> Result<VictimFigures, ExperimentError> {
+fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFigures> {
     let during = Duration::from_secs_f64(options.phase);
     Ok(VictimFigures {
         closed: victim.call(&Order::Closed(during))?,
@@ -240,14 +221,14 @@ fn beside(
     [victim, neighbour]: &mut [Worker; 2],
     options: &Options,
     repeat: u64,
-) -> Result<(VictimFigures, Done), ExperimentError> {
+) -> Result<(VictimFigures, Done)> {
     neighbour.send(&Order::Churn(THREADS))?;
     std::thread::sleep(WARM);
     let beside = phase(victim, options, repeat)?;
     Ok((beside, neighbour.call(&Order::Rest)?))
 }
 
-fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture, ExperimentError> {
+fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
     match arm {
@@ -279,7 +260,7 @@ fn start(
     env: &TestEnv<'_>,
     options: &Options,
     limits: &mut Limits,
-) -> Result<Worker, ExperimentError> {
+) -> Result<Worker> {
     let swap = side.mib(options) * 3 / 2;
     if let Some(system) = &limits._system {
         let socket = format!("--system={}", system.socket().display());

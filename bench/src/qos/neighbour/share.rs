@@ -1,11 +1,11 @@
 //! What the kernel offers to share a disk: a limit of requests, or a scheduler with weights,
 //! by cgroups of either version. What was changed is put back when dropped.
 
-use crate::ExperimentError;
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::while_doing;
+use crate::error::{WhileDoing, unavailable};
 use crate::machine::{chosen, disk_of, read};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 
 /// The whole disk that holds a folder.
@@ -17,9 +17,9 @@ pub struct DiskQueue {
 
 impl DiskQueue {
     /// Finds it.
-    pub fn under(folder: &Path) -> Result<Self, ExperimentError> {
+    pub fn under(folder: &Path) -> Result<Self> {
         let disk = disk_of(folder).ok_or_else(|| {
-            ExperimentError::Unavailable(format!(
+            unavailable(format!(
                 "{} is on no disk of its own whose requests could be shared out",
                 folder.display()
             ))
@@ -45,14 +45,14 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// BFQ.
-    pub fn bfq(cleanup: &CleanupProcess, disk: &DiskQueue) -> Result<Self, ExperimentError> {
+    pub fn bfq(cleanup: &CleanupProcess, disk: &DiskQueue) -> Result<Self> {
         let path = disk.queue.join("scheduler");
         let offered = read(&path.to_string_lossy());
         if !offered
             .split_whitespace()
             .any(|word| word.trim_matches(['[', ']']) == "bfq")
         {
-            return Err(ExperimentError::Unavailable(format!(
+            return Err(unavailable(format!(
                 "the disk offers no BFQ but {offered:?} (needs CONFIG_IOSCHED_BFQ, or `modprobe bfq`)"
             )));
         }
@@ -60,8 +60,7 @@ impl Scheduler {
             path: path.clone(),
             value: chosen(&offered),
         })?;
-        std::fs::write(&path, "bfq")
-            .map_err(while_doing(format!("set {} (root can)", path.display())))?;
+        std::fs::write(&path, "bfq").doing(format_args!("set {} (root can)", path.display()))?;
         Ok(Self { _guard: guard })
     }
 }
@@ -75,11 +74,7 @@ pub struct DiskGroup {
 
 impl DiskGroup {
     /// For a program in a memory cgroup: in version 2 that is the place for the disk, too.
-    pub fn new(
-        cleanup: &CleanupProcess,
-        name: &str,
-        memory: &Cgroup,
-    ) -> Result<Self, ExperimentError> {
+    pub fn new(cleanup: &CleanupProcess, name: &str, memory: &Cgroup) -> Result<Self> {
         let hierarchy = Hierarchy::of_disks()?;
         let (path, guard) = match &hierarchy {
             Hierarchy::Two(root) => {
@@ -90,8 +85,7 @@ impl DiskGroup {
             Hierarchy::One(root) => {
                 let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
                 let guard = cleanup.register(UndoAction::Cgroup(path.clone()))?;
-                std::fs::create_dir(&path)
-                    .map_err(while_doing(format!("make the cgroup {}", path.display())))?;
+                std::fs::create_dir(&path).at("make the cgroup", &path)?;
                 (path, Some(guard))
             }
         };
@@ -103,12 +97,12 @@ impl DiskGroup {
     }
 
     /// Puts a process in.
-    pub fn add(&self, pid: u32) -> Result<(), ExperimentError> {
+    pub fn add(&self, pid: u32) -> Result<()> {
         self.set("cgroup.procs", &pid.to_string())
     }
 
     /// So many reads and as many writes a second, at most.
-    pub fn throttle(&self, disk: &DiskQueue, requests: u64) -> Result<(), ExperimentError> {
+    pub fn throttle(&self, disk: &DiskQueue, requests: u64) -> Result<()> {
         let number = &disk.number;
         match self.hierarchy {
             Hierarchy::One(_) => {
@@ -124,24 +118,21 @@ impl DiskGroup {
     }
 
     /// Its weight under BFQ, of 1 to 1000.
-    pub fn weigh(&self, weight: u64) -> Result<(), ExperimentError> {
+    pub fn weigh(&self, weight: u64) -> Result<()> {
         match self.hierarchy {
             Hierarchy::One(_) => self.set("blkio.bfq.weight", &weight.to_string()),
             Hierarchy::Two(_) => self.set("io.bfq.weight", &format!("default {weight}")),
         }
     }
 
-    fn set(&self, file: &str, value: &str) -> Result<(), ExperimentError> {
+    fn set(&self, file: &str, value: &str) -> Result<()> {
         let path = self.path.join(file);
         if !path.exists() {
-            return Err(ExperimentError::Unavailable(format!(
+            return Err(unavailable(format!(
                 "there is no {}: this kernel, or this disk's scheduler, does not offer it",
                 path.display()
             )));
         }
-        std::fs::write(&path, value).map_err(while_doing(format!(
-            "write {value:?} to {}",
-            path.display()
-        )))
+        std::fs::write(&path, value).doing(format_args!("write {value:?} to {}", path.display()))
     }
 }

@@ -1,9 +1,8 @@
 //! What a subject does with its pages.
 
 use super::latency::{Done, Latency, latencies, schedule, wait_until};
-use crate::ExperimentError;
-use crate::error::failed;
 use crate::page_pattern::{PageAt, mix};
+use anyhow::{Error, Result};
 use selfpage::{Domain, Stretch};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ pub struct SubjectWorkload {
     base: usize,
     pages: u64,
     resting: AtomicBool,
-    failed: Mutex<Option<ExperimentError>>,
+    failed: Mutex<Option<Error>>,
 }
 
 impl SubjectWorkload {
@@ -52,7 +51,7 @@ impl SubjectWorkload {
     }
 
     /// Reads pages at random, one after the other.
-    pub fn closed(&self, during: Duration) -> Result<Done, ExperimentError> {
+    pub fn closed(&self, during: Duration) -> Result<Done> {
         let began = Instant::now();
         let mut accesses = 0;
         while began.elapsed() < during {
@@ -63,7 +62,7 @@ impl SubjectWorkload {
     }
 
     /// Reads pages at random when they are due.
-    pub fn open(&self, during: Duration, rate: f64, seed: u64) -> Result<Latency, ExperimentError> {
+    pub fn open(&self, during: Duration, rate: f64, seed: u64) -> Result<Latency> {
         let schedule = schedule(during, rate, seed);
         let mut times = latencies()?;
         let began = Instant::now();
@@ -83,12 +82,7 @@ impl SubjectWorkload {
 
     /// Reads or changes pages at random by several threads, until `until` returns. Each thread
     /// has a part of the pages of its own.
-    pub fn work(
-        &self,
-        threads: u64,
-        changes: bool,
-        until: impl FnOnce(),
-    ) -> Result<Done, ExperimentError> {
+    pub fn work(&self, threads: u64, changes: bool, until: impl FnOnce()) -> Result<Done> {
         self.resting.store(false, Ordering::Relaxed);
         let began = Instant::now();
         let threads = threads.max(1);
@@ -114,7 +108,7 @@ impl SubjectWorkload {
         }
     }
 
-    fn fail(&self, wrong: ExperimentError) {
+    fn fail(&self, wrong: Error) {
         if let Ok(mut failed) = self.failed.lock() {
             *failed = Some(wrong);
         }
@@ -134,16 +128,12 @@ impl SubjectWorkload {
     }
 
     /// Touches pages, and gives them and their frames up again.
-    pub fn claim(
-        &self,
-        (stretch, domain): (&Stretch, &Domain),
-        pages: u64,
-    ) -> Result<Done, ExperimentError> {
+    pub fn claim(&self, (stretch, domain): (&Stretch, &Domain), pages: u64) -> Result<Done> {
         let pages = pages.min(self.pages);
         let began = Instant::now();
         (0..pages).for_each(|page| self.page(page).advance(INITIAL));
         let claimed = done(pages, began);
-        stretch.discard(0..pages as usize).map_err(failed)?;
+        stretch.discard(0..pages as usize)?;
         domain.relinquish(domain.n());
         Ok(claimed)
     }
