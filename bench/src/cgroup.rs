@@ -1,9 +1,7 @@
 //! A memory cgroup of either version, for the alternatives' share of memory.
 
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::{WhileDoing, unavailable};
-use anyhow::Result;
-use std::path::{Path, PathBuf};
+use crate::cleanup::{CleanupProcess, UndoAction};
+use crate::prelude::*;
 
 /// Where this machine keeps a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,18 +6,13 @@
 //! on request, and all that are left when the benchmark's end of the pipe closes, for
 //! whatever reason.
 
-use crate::SelfExe;
-use crate::error::{WhileDoing, checked, in_words};
-use crate::process::Worker;
+use crate::error::{checked, in_words};
+use crate::prelude::*;
 use crate::worker::{orders, reply};
-use anyhow::{Result, anyhow};
-use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// A change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,19 +1,14 @@
 //! The daemon as a process of the benchmark's: its configuration, its start, its
 //! end. It dies with the benchmark, and its files are removed by the cleanup process.
 
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::error::WhileDoing;
 use crate::machine::read;
+use crate::prelude::*;
 use crate::process::ends_with_us;
-use anyhow::{Error, Result, anyhow, bail};
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 use tenant::list;
 use tenant::trace::Tracer;
 

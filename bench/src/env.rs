@@ -1,17 +1,11 @@
 //! What every experiment shares: the command under test, a folder on the disk under test, and
 //! the cleanup process, which undoes changes.
 
-use crate::SelfExe;
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
+use crate::cleanup::{CleanupProcess, UndoAction};
 use crate::daemon_fixture::DaemonDisk;
-use crate::error::{WhileDoing, unavailable};
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::process::within;
-use anyhow::Result;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 /// Where an experiment works, and where its figures go: the same options for each.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,10 +1,9 @@
 //! The configuration in force: without it a figure has no meaning.
 
 use crate::cgroup::Hierarchy;
+use crate::prelude::*;
 use host::procfs::field;
-use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 /// What the figures were taken on.
 #[derive(Clone, Debug, Serialize)]

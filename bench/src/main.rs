@@ -27,6 +27,7 @@ mod micro;
 mod page_pattern;
 mod paging;
 mod plot;
+mod prelude;
 mod process;
 mod programs;
 mod qos;

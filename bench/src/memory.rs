@@ -1,14 +1,10 @@
 //! The memory a worker works on, by kind.
 
-use crate::error::WhileDoing;
-use crate::page_pattern::PAGE;
-use anyhow::{Result, anyhow, bail};
+use crate::prelude::*;
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
-use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
-use std::path::PathBuf;
 
 /// Which memory. A store is written as `selfpage run` takes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,8 +1,7 @@
 //! What the pages hold: different on every page and in every version, checkable from its
 //! number alone, and compressing 2:1 under lz4 like the middling of real memory.
 
-use crate::error::ExperimentError;
-use anyhow::{Result, bail};
+use crate::prelude::*;
 
 /// Words in a page.
 pub const WORDS: usize = 512;

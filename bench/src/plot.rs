@@ -1,12 +1,10 @@
 //! Pictures as SVG: a title, a body of panels, and curves over time.
 
-use crate::error::WhileDoing;
-use anyhow::Result;
+use crate::prelude::*;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use std::path::Path;
 
 /// A part of a picture.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

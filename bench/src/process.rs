@@ -1,18 +1,15 @@
 //! A worker process: it receives orders and sends answers as lines, values as JSON. It is killed
 //! when it is dropped before its end, and when the benchmark ends for any reason.
 
-use crate::error::WhileDoing;
+use crate::prelude::*;
 use crate::worker::READY;
-use anyhow::{Error, Result, anyhow};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Has a program killed when the benchmark dies, however it does.
 pub fn ends_with_us(command: &mut Command) {

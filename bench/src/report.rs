@@ -3,16 +3,14 @@
 //! Each row is one figure: ours over what stands beside it, or ours alone, with the interval
 //! it lies in ([`crate::statistics`]). Taking data is apart from judging it.
 
-use crate::error::{WhileDoing, in_words, is_unavailable};
+use crate::error::{in_words, is_unavailable};
 use crate::machine::Machine;
+use crate::prelude::*;
 use crate::statistics::{self, Estimate, median};
 use crate::table::{Table, digits};
-use anyhow::{Error, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// What a value must be.

@@ -1,14 +1,12 @@
 //! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
 
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::{WhileDoing, checked, unavailable};
-use crate::page_pattern::PAGE;
-use anyhow::{Result, anyhow};
+use crate::cleanup::{CleanupProcess, UndoAction};
+use crate::error::checked;
+use crate::prelude::*;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 
 /// Swap that is on; switched off, and its file or device removed, when dropped.
 pub struct Swap {

@@ -4,11 +4,9 @@
 //! benchmark moves it into its cgroup. A benchmark that is killed leaves no worker: the worker
 //! is killed with its parent.
 
-use crate::error::WhileDoing;
+use crate::prelude::*;
 use crate::{faults, launch, paging, programs, qos};
-use anyhow::{Result, anyhow};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 

@@ -3,13 +3,10 @@
 //! the program interrupts a second processor.
 
 use super::{FaultPlan, figure, first_touch, paged, percentile};
-use crate::error::ExperimentError;
-use crate::page_pattern::{PAGE, PageAt, WORDS};
-use crate::report::Sample;
-use anyhow::{Result, bail};
+use crate::page_pattern::WORDS;
+use crate::prelude::*;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// Pages of a range, and how many of them are present.
 const RANGE: usize = 512;

@@ -1,12 +1,8 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
 use super::{FaultPlan, figure, paged, percentile};
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, mix};
-use crate::report::Sample;
-use anyhow::Result;
+use crate::prelude::*;
 use selfpage::Counter;
-use std::time::Instant;
 
 /// Pages touched in order: long enough that the start does not count.
 const IN_ORDER: usize = 32_768;

@@ -2,11 +2,8 @@
 //! eight times as many as there are frames.
 
 use super::{FaultPlan, figure, paged, percentile};
-use crate::page_pattern::{PAGE, PageAt, mix};
-use crate::report::Sample;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use selfpage::{Counter, Stretch};
-use std::time::Instant;
 
 const THREADS: u64 = 2;
 

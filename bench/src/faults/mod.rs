@@ -11,19 +11,14 @@ mod latency;
 mod scan;
 mod tables;
 
-use crate::SelfExe;
-use crate::env::progress;
 use crate::machine::Machine;
 use crate::memory;
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::process::output;
-use crate::report::{Bound, Report, Row, Sample};
-use crate::worker::{WorkerPlan, reply};
-use anyhow::{Result, bail};
+use crate::report::Report;
+use crate::worker::reply;
 use clap::ValueEnum;
 use selfpage::{Counter, Domain, EntryKind, Stretch};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
 /// What to measure.

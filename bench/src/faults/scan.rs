@@ -3,10 +3,8 @@
 //! needs no read from the store: its page was there, or on the standby list.
 
 use super::{FaultPlan, figure, paged};
-use crate::page_pattern::{PAGE, PageAt, mix};
-use crate::report::Sample;
+use crate::prelude::*;
 use crate::zipf::{EXPONENT, Zipf};
-use anyhow::{Result, anyhow};
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

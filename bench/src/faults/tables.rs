@@ -7,10 +7,7 @@
 //! with the store's pages, and is noted, as the kernel's page tables are.
 
 use super::{FaultPlan, paged};
-use crate::error::WhileDoing;
-use crate::page_pattern::{PAGE, PageAt, mix};
-use crate::report::Sample;
-use anyhow::{Result, bail};
+use crate::prelude::*;
 use host::procfs::field;
 use selfpage::Domain;
 

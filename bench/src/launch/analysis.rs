@@ -6,11 +6,10 @@ use super::program::Neighbour;
 use super::run::RunResult;
 use super::sampler::UsageSample;
 use crate::cli_parse::name;
-use crate::error::{in_words, unavailable};
-use crate::report::{Bound, Row, Sample};
+use crate::error::in_words;
+use crate::prelude::*;
 use crate::statistics::median;
 use crate::table::Table;
-use anyhow::Error;
 use serde_json::{Value, json};
 
 /// Percent of deadlines that stock Linux misses where ours is judged.

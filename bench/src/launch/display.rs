@@ -12,17 +12,14 @@
 //! arms alike. The decoder has the resources of the arm.
 
 use super::deadline_misses::due;
-use crate::error::{WhileDoing, unavailable};
+use crate::prelude::*;
 use crate::process::ends_with_us;
 use crate::worker::{linger, ready, reply};
-use anyhow::{Result, bail};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Above everything that has no real-time priority; the least that is.
 const PRIORITY: i32 = 1;

@@ -2,10 +2,7 @@
 //! its programs. They are the loadable segments of the ELF file that are executable, that
 //! may be written as far as they are in the file, and beyond that.
 
-use crate::error::{WhileDoing, unavailable};
-use anyhow::Result;
-use serde::Serialize;
-use std::path::Path;
+use crate::prelude::*;
 
 /// Bytes of an executable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

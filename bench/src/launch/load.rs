@@ -2,12 +2,10 @@
 //! in short periods. The demand is in processor time, so that the load is the same however
 //! long a thread waits for a processor; a period that got less is not made up for.
 
+use crate::prelude::*;
 use crate::worker::{linger, ready};
-use anyhow::{Result, bail};
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use std::process::exit;
-use std::time::{Duration, Instant};
 
 /// Short beside a frame's time.
 pub const PERIOD: Duration = Duration::from_millis(10);

@@ -33,16 +33,15 @@ mod sampler;
 mod tree;
 mod video_clip;
 
-use anyhow::{Result, anyhow, bail};
 pub use display::DisplayPlan;
 pub use load::LoadPlan;
 pub use options::Options;
 
+use crate::cli_parse;
 use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
-use crate::env::{TestEnv, progress};
 use crate::machine::{Machine, read};
-use crate::report::{Report, Row};
-use crate::{SelfExe, cli_parse};
+use crate::prelude::*;
+use crate::report::Report;
 use analysis::Comparison;
 use arm::{Arm, Terms};
 use calibrate::Search;
@@ -51,7 +50,6 @@ use program::Neighbour;
 use run::{LaunchSetup, RunResult, RunSettings};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::time::Duration;
 use video_clip::{PER_SECOND, VideoClip};
 
 /// The part of the clip after which the neighbour is launched.

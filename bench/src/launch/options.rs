@@ -4,8 +4,7 @@ use super::arm::Arm;
 use super::load;
 use super::program::NeighbourKind;
 use crate::env::EnvOptions;
-use anyhow::{Result, anyhow, bail};
-use std::path::PathBuf;
+use crate::prelude::*;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]

@@ -10,10 +10,9 @@ use super::run::RunResult;
 use super::sampler::UsageSample;
 use super::video_clip::PER_SECOND;
 use crate::plot::{self, Area, Curve};
-use anyhow::Result;
+use crate::prelude::*;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use std::time::Duration;
 
 /// Pixels.
 const SIZE: (u32, u32) = (1280, 860);

@@ -12,18 +12,14 @@
 //! for a while comes from the disk.
 
 use super::image::Image;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::{WhileDoing, unavailable};
-use crate::page_pattern::{PAGE, mix};
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::output;
-use anyhow::Result;
 use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Write;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Which neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

@@ -9,21 +9,15 @@ use super::program::Neighbour;
 use super::sampler::{Sampler, UsageSample};
 use super::video_clip::{PER_SECOND, VideoClip};
 use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::DaemonFixture;
-use crate::env::TestEnv;
-use crate::error::unavailable;
-use crate::process::{Watchdog, Worker, gated, output, within};
+use crate::prelude::*;
+use crate::process::{Watchdog, gated, output, within};
 use crate::swap::Swap;
-use crate::worker::{READY, WorkerPlan};
-use anyhow::{Result, anyhow};
-use serde::Serialize;
+use crate::worker::READY;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Room for pages, for each byte of a neighbour's contract: what the neighbours fill is twice theirs at
 /// most, and what a garbage collector has not yet given back is in it.

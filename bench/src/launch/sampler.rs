@@ -2,10 +2,9 @@
 //! ordinates of the paper's figures 2 to 4 and 8 to 10.
 
 use super::tree::{self, TreeUsage};
-use serde::Serialize;
+use crate::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
 
 /// Time between two samples. Each reads some files of /proc, which takes tens of
 /// microseconds per process and no lock of a program's memory.

@@ -1,9 +1,8 @@
 //! The kernel's figures of a process and its descendants.
 
 use crate::machine::read;
+use crate::prelude::*;
 use host::procfs::field;
-use serde::Serialize;
-use std::time::Duration;
 
 /// Of a tree, until now. Those that ended and were waited for are in their parents' figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -6,15 +6,11 @@
 //! cache: its disk is not what is measured.
 
 use super::deadline_misses::due;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::WhileDoing;
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::output;
 use crate::programs::child::processor_time;
-use anyhow::Result;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
 /// Pixels.
 const SIZE: (usize, usize) = (640, 360);

@@ -1,9 +1,7 @@
 //! Table 1 over the kernel's own primitives: `mprotect` and a SIGSEGV handler.
 
 use super::{BATCH, MANY, RANGE, shuffled, timed, touch};
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
-use anyhow::Result;
+use crate::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// While it lives, SIGSEGV goes straight to the kernel arm's handler, not through a

@@ -21,16 +21,14 @@
 mod kernel;
 mod ours;
 
-use crate::error::unavailable;
+use crate::prelude::*;
 use crate::report::write_json;
 use crate::statistics::median;
 use crate::table::Table;
-use anyhow::Result;
 use kernel::KernelArm;
 use ours::OursArm;
 use serde_json::json;
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// One-page stretches, or pages, among which a random one is taken.
 const MANY: usize = 256;

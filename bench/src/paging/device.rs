@@ -2,15 +2,11 @@
 //! requests of 1 MiB in order and of a page otherwise, as many at once as threads.
 
 use super::work::Pages;
-use crate::error::WhileDoing;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, PageAt};
+use crate::prelude::*;
 use crate::swap::open_direct;
-use anyhow::Result;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 /// Pages of a request in order.
 const REQUEST: u64 = 256;

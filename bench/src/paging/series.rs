@@ -4,10 +4,10 @@ use super::arm::Arm;
 use super::figure::Figure;
 use super::pass::Pass;
 use super::worker::Figures;
-use crate::error::{ExperimentError, in_words, is_unavailable, unavailable};
+use crate::error::{in_words, is_unavailable};
+use crate::prelude::*;
 use crate::statistics::{self, Estimate};
 use crate::table::{Table, digits};
-use anyhow::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// One arm's runs with one number of threads.

@@ -5,18 +5,10 @@ use super::arm::{Arm, BackendNeeds, Medium, SwapMedium};
 use super::pass::Pass;
 use super::worker::Figures;
 use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::error::WhileDoing;
-use crate::memory::MemoryKind;
-use crate::page_pattern::PAGE;
-use crate::process::Worker;
+use crate::prelude::*;
 use crate::swap::{PageCluster, Swap, preallocated, write_out};
-use crate::worker::WorkerPlan;
-use anyhow::{Result, bail};
 use selfpage::EntryKind;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 /// What a worker may have in memory besides its share: its program, libraries, stacks and
 /// a pager's tables.

@@ -4,12 +4,10 @@
 use super::figure::{CountedPages, Figure};
 use super::pass::Pass;
 use super::schedule::{Amount, Schedule, Step};
-use crate::page_pattern::PageAt;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
 
 /// Time limit of a pass out of order and of its warm-up, which then end early: a mapped file
 /// without advice reads ahead 128 KiB per page under a small limit, 10 ms an access (measured).

@@ -6,12 +6,9 @@ use super::figure::{CountedPages, Figure};
 use super::schedule::Amount;
 use super::work::{Resident, Workload};
 use crate::machine;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::worker::{ready, reply};
-use anyhow::{Result, bail};
 use host::procfs::field;
-use serde::{Deserialize, Serialize};
 
 /// What a worker prints at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]

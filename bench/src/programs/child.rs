@@ -2,13 +2,10 @@
 //! read as it comes, its time taken, and killed where it takes too long or we end first.
 
 use crate::cgroup::Cgroup;
-use crate::error::{ExperimentError, WhileDoing};
-use crate::process::{Watchdog, Worker};
-use anyhow::{Result, bail};
+use crate::prelude::*;
+use crate::process::Watchdog;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]

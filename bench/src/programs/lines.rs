@@ -1,13 +1,10 @@
 //! Text to be sorted: lines of letters, the second half of each repeating the first, so
 //! that pages of it compress 2:1 under lz4.
 
-use crate::error::WhileDoing;
-use crate::page_pattern::mix;
-use anyhow::Result;
+use crate::prelude::*;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
-use std::path::Path;
 
 /// Letters after which the second half repeats.
 const PERIOD: usize = 8;

@@ -3,12 +3,8 @@
 
 use super::child::{self, Done, Start};
 use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::error::{ExperimentError, unavailable};
+use crate::prelude::*;
 use crate::swap::Swap;
-use anyhow::Result;
-use std::process::Command;
 
 /// Where pages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,19 +18,16 @@ mod python;
 mod redis;
 mod sort;
 
-use anyhow::{Result, anyhow, bail};
 pub use pagerank::PagerankPlan;
 
-use crate::SelfExe;
-use crate::env::{EnvOptions, TestEnv, find_allocator, progress};
+use crate::env::{EnvOptions, find_allocator};
 use crate::machine::Machine;
-use crate::report::{Bound, Report, Row, Sample};
+use crate::prelude::*;
+use crate::report::Report;
 use child::Done;
 use clap::ValueEnum;
 use medium::Medium;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]

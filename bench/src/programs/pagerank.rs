@@ -10,16 +10,10 @@ use super::child::{self, Done, Start};
 use super::graph::{self, Graph};
 use super::medium::Medium;
 use super::{Benchmark, System};
-use crate::env::TestEnv;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
-use crate::report::Bound;
-use crate::worker::{WorkerPlan, ready, reply};
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
+use crate::worker::{ready, reply};
 use selfpage::{Stretch, StretchError};
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 /// Rounds over all edges.
 pub const ITERATIONS: u64 = 10;

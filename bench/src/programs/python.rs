@@ -3,11 +3,8 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::env::{TestEnv, find_program};
-use crate::report::Bound;
-use anyhow::Result;
-use std::path::PathBuf;
-use std::process::Command;
+use crate::env::find_program;
+use crate::prelude::*;
 
 /// Steps in a second here, of processor time.
 const PACE: u64 = 450_000;

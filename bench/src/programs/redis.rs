@@ -4,18 +4,12 @@
 use super::child::{self, Child, Digest, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::WhileDoing;
-use crate::page_pattern::mix;
-use crate::process::{Worker, output};
-use crate::report::Bound;
-use anyhow::{Result, anyhow, bail};
+use crate::env::find_program;
+use crate::prelude::*;
+use crate::process::output;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 /// Requests of each of four kinds in a second here.
 const PACE: u64 = 15_000;

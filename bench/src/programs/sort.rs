@@ -3,14 +3,9 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System, lines};
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::WhileDoing;
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::gated;
-use crate::report::Bound;
-use anyhow::Result;
-use std::path::PathBuf;
-use std::process::Command;
 
 /// What sort holds of a line besides its bytes, at most.
 const A_LINE: u64 = 64;

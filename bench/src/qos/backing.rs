@@ -1,12 +1,9 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the system
 //! domain.
 
-use crate::page_pattern::PAGE;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use tenant::{ContractRequest, LinkedTenant, Revocation, RevocationPolicy};
 
 /// Either of the two.

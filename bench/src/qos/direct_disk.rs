@@ -1,15 +1,10 @@
 //! The device without a scheduler: direct reads of random pages at a fixed queue depth.
 
-use crate::error::WhileDoing;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, mix};
+use crate::prelude::*;
 use crate::qos::subject::Done;
 use crate::swap::open_direct;
-use anyhow::{Error, Result};
 use io_uring::{IoUring, opcode, types};
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Reads pages of a file of `bytes` at random, `depth` at once.
 pub fn read(path: &Path, bytes: u64, depth: u32, during: Duration) -> Result<Done> {

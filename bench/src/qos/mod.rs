@@ -22,23 +22,18 @@ mod shares;
 pub mod subject;
 mod write_only_driver;
 
-use crate::error::WhileDoing;
-use anyhow::{Result, bail};
 pub use pager::PagerPlan;
 pub use reader::ReaderPlan;
 pub use subject::SubjectPlan;
 
-use crate::SelfExe;
-use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::DaemonDisk;
-use crate::env::{EnvOptions, TestEnv, progress};
+use crate::env::EnvOptions;
 use crate::machine::Machine;
-use crate::page_pattern::mix;
+use crate::prelude::*;
 use crate::report::Report;
 use crate::swap::{preallocated, write_out};
 use clap::ValueEnum;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What to measure.

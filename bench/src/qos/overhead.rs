@@ -5,19 +5,13 @@ use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
 use super::{Options, progress};
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::memory::MemoryKind;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
-use crate::worker::WorkerPlan;
-use anyhow::Result;
+use crate::prelude::*;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::ring;
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 /// MiB of data, and of frames.
 const DATA: u64 = 64;

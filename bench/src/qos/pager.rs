@@ -10,11 +10,9 @@
 use super::backing::{Backing, DomainWithContract};
 use super::progress::{ProgressCounter, ReportedRun};
 use super::write_only_driver::WriteOnlyDriver;
-use crate::page_pattern::{PAGE, PageAt};
+use crate::prelude::*;
 use crate::worker;
-use anyhow::Result;
 use selfpage::{Paged, Stretch};
-use serde::{Deserialize, Serialize};
 
 /// What the application does.
 #[derive(Clone, Debug, Serialize, Deserialize)]

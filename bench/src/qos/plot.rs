@@ -6,10 +6,9 @@
 
 use super::schedule::{Client, Interval};
 use crate::plot::{self, Area, Curve};
-use anyhow::Result;
+use crate::prelude::*;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use std::time::Duration;
 
 /// Pixels.
 const SIZE: (u32, u32) = (1200, 760);

@@ -8,14 +8,9 @@
 
 use super::progress::{ProgressCounter, ReportedRun};
 use super::subject::{Latency, latencies};
-use crate::error::WhileDoing;
-use crate::page_pattern::{PAGE, mix};
+use crate::prelude::*;
 use crate::worker;
-use anyhow::{Result, anyhow};
-use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
 use tenant::file::ReservedFile;
 
 /// What the client does.

@@ -13,16 +13,10 @@ use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::memory::MemoryKind;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
+use crate::prelude::*;
 use crate::statistics::median;
-use crate::worker::WorkerPlan;
-use anyhow::{Result, anyhow, bail};
 use protocol::TenantInfo;
 use protocol::contract_spec::FrameSpec;
-use std::time::{Duration, Instant};
 use tenant::set;
 
 /// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee

@@ -9,15 +9,9 @@ use super::progress::{Progress, ReportedRun};
 use super::reader::ReaderPlan;
 use super::{Options, direct_disk, progress, shares};
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
-use crate::worker::WorkerPlan;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
-use std::path::Path;
-use std::time::Duration;
 
 /// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
 const PARTS: [u64; 3] = [14, 28, 57];

@@ -1,11 +1,10 @@
 //! Turns the results of the participants into rows.
 
 use super::{ClientResult, Participant, RunResult};
+use crate::prelude::*;
 use crate::qos::progress::Progress;
 use crate::qos::schedule::{Client, DiskShare, Interval, ScheduleStats};
 use crate::qos::shares;
-use crate::report::{Bound, Row, Sample};
-use std::time::Duration;
 
 /// Figure 9: what the file client keeps, and the scheduler's rules.
 pub fn file_system(plays: &[[RunResult; 2]]) -> Vec<Row> {

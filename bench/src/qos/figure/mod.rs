@@ -20,16 +20,9 @@ use super::reader::ReaderPlan;
 use super::schedule::{Client, DiskShare};
 use super::{Options, progress};
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
 use crate::plot::Curve;
-use crate::process::Worker;
-use crate::report::Row;
-use crate::worker::WorkerPlan;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use protocol::TenantInfo;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -1,8 +1,7 @@
 //! From runs to rows: ours over each of the kernel's, then every arm's own.
 
 use super::{Arm, ArmRun};
-use crate::report::{Bound, Row, Sample};
-use anyhow::Error;
+use crate::prelude::*;
 
 /// A figure of a run.
 struct ComparedFigure {

@@ -22,19 +22,12 @@ use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
 use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::memory::MemoryKind;
-use crate::process::{Worker, within};
-use crate::report::Row;
+use crate::prelude::*;
+use crate::process::within;
 use crate::swap::Swap;
-use crate::worker::WorkerPlan;
-use anyhow::{Error, Result};
 use arm::Arm;
 use share::{DiskGroup, DiskQueue, Scheduler};
-use std::process::Command;
-use std::time::Duration;
 
 /// Times as much data as memory.
 const OVER: u64 = 8;

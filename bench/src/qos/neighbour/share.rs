@@ -2,11 +2,9 @@
 //! by cgroups of either version. What was changed is put back when dropped.
 
 use crate::cgroup::{Cgroup, Hierarchy};
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::{WhileDoing, unavailable};
+use crate::cleanup::{CleanupProcess, UndoAction};
 use crate::machine::{chosen, disk_of, read};
-use anyhow::Result;
-use std::path::{Path, PathBuf};
+use crate::prelude::*;
 
 /// The whole disk that holds a folder.
 #[derive(Clone, Debug)]

@@ -4,11 +4,8 @@
 //! beforehand, so that an access which had to wait for the one before it counts its waiting,
 //! and a program that is held up is not spared the accesses it did not come to.
 
-use crate::page_pattern::mix;
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
 
 /// How long before an access is due the thread stops sleeping: waking takes that long.
 const SPIN_TIME: Duration = Duration::from_micros(100);

@@ -14,16 +14,13 @@ mod latency;
 mod order;
 mod work;
 
-use anyhow::{Result, anyhow, bail};
 pub use latency::{Done, Latency, latencies};
 pub use order::Order;
 
 use super::backing::{Backing, DomainWithContract};
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::worker::{READY, orders, reply};
 use selfpage::{Domain, Paged, Stretch};
-use serde::{Deserialize, Serialize};
 use work::SubjectWorkload;
 
 /// What a subject is.

@@ -1,12 +1,10 @@
 //! What a subject does with its pages.
 
 use super::latency::{Done, Latency, latencies, schedule, wait_until};
-use crate::page_pattern::{PageAt, mix};
-use anyhow::{Error, Result};
+use crate::prelude::*;
 use selfpage::{Domain, Stretch};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// The version of every page before anything changed it.
 const INITIAL: u8 = 1;
