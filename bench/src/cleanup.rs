@@ -159,6 +159,17 @@ impl CleanupProcess {
         })
     }
 
+    /// Sets a setting of the kernel's for one arm: it is `before` again when the guard is dropped.
+    pub fn set(&self, path: &Path, value: &str, before: String) -> Result<UndoGuard> {
+        let (path, value) = (path.to_owned(), value.to_owned());
+        let guard = self.register(UndoAction::Setting {
+            path: path.clone(),
+            value: before,
+        })?;
+        std::fs::write(&path, value).at("set (root can)", &path)?;
+        Ok(guard)
+    }
+
     fn send(&self, message: &CleanupMessage) -> Result<()> {
         match self.0.borrow_mut().call::<Option<String>>(message)? {
             None => Ok(()),

@@ -154,7 +154,7 @@ impl DaemonFixture {
 
     /// The end of its log.
     fn last_words(&self) -> String {
-        let log = read(&self.log.to_string_lossy());
+        let log = read(&self.log);
         let mut last: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
         last.reverse();
         last.join("; ")
@@ -187,7 +187,7 @@ impl DaemonFixture {
 
     /// Processor time it has used.
     pub fn processor(&self) -> Duration {
-        let text = read(&format!("/proc/{}/stat", self.process.id()));
+        let text = read(format!("/proc/{}/stat", self.process.id()));
         // Fields 14 and 15, counted from the one after the name's bracket; hundredths.
         let after = text.rsplit(')').next().unwrap_or_default();
         let field = |n| after.split_whitespace().nth(n)?.parse::<u64>().ok();

@@ -58,6 +58,9 @@ pub trait WhileDoing<T> {
 
     /// An operation on a file.
     fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T>;
+
+    /// Something that this machine does not have.
+    fn or_unavailable(self, what: impl Display) -> Result<T>;
 }
 
 impl<T, E: Into<anyhow::Error>> WhileDoing<T> for Result<T, E> {
@@ -67,5 +70,9 @@ impl<T, E: Into<anyhow::Error>> WhileDoing<T> for Result<T, E> {
 
     fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T> {
         self.doing(format_args!("{verb} {}", path.as_ref().display()))
+    }
+
+    fn or_unavailable(self, what: impl Display) -> Result<T> {
+        self.map_err(|why| unavailable(format_args!("{what}: {:#}", why.into())))
     }
 }

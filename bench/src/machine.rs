@@ -91,7 +91,7 @@ pub fn load() -> String {
 }
 
 /// A file of the kernel's, without the white space around it; nothing where it is not.
-pub fn read(path: &str) -> String {
+pub fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path)
         .unwrap_or_default()
         .trim()
@@ -142,7 +142,7 @@ fn queue(folder: &Path) -> String {
     let Some(disk) = disk_of(folder) else {
         return "no block device's queue".into();
     };
-    let setting = |name: &str| read(&disk.join("queue").join(name).to_string_lossy());
+    let setting = |name: &str| read(disk.join("queue").join(name));
     format!(
         "scheduler {}, read-ahead {} KiB, {} requests",
         chosen(&setting("scheduler")),

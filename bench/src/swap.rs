@@ -1,7 +1,8 @@
 //! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
 
-use crate::cleanup::{CleanupProcess, UndoAction};
+use crate::cleanup::UndoAction;
 use crate::error::checked;
+use crate::machine::read;
 use crate::prelude::*;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -16,32 +17,23 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// On a file without holes in `folder`.
-    pub fn on_file(cleanup: &CleanupProcess, folder: &Path, bytes: u64) -> Result<Self> {
+    /// On a file without holes.
+    pub fn on_file(env: &TestEnv<'_>, bytes: u64) -> Result<Self> {
         refuse_others()?;
-        let path = folder.join(format!("selfpage-bench-{}.swap", std::process::id()));
-        let under = cleanup.register(UndoAction::File(path.clone()))?;
-        let file = preallocated(&path, bytes)?;
-        sign(&file, bytes)?;
-        Ok(Self {
-            _on: on(cleanup, &path)?,
-            _under: under,
-        })
+        let (path, under) = env.file("swap")?;
+        Self::on(env, &preallocated(&path, bytes)?, &path, bytes, under)
     }
 
     /// On a new zram device with lz4.
-    pub fn on_zram(cleanup: &CleanupProcess, bytes: u64) -> Result<Self> {
+    pub fn on_zram(env: &TestEnv<'_>, bytes: u64) -> Result<Self> {
         refuse_others()?;
-        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| {
-            unavailable(format!(
-                "no zram device can be made here (needs CONFIG_ZRAM and root): {e}"
-            ))
-        })?;
+        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
+            .or_unavailable("no zram device can be made here (needs CONFIG_ZRAM and root)")?;
         let number: u32 = number
             .trim()
             .parse()
-            .map_err(|_| unavailable(format!("zram-control returned {number:?}")))?;
-        let under = cleanup.register(UndoAction::Zram(number))?;
+            .or_unavailable("zram-control returned no number")?;
+        let under = env.cleanup.register(UndoAction::Zram(number))?;
         let set = |name: &str, value: String| {
             std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)
                 .doing(format_args!("set zram{number}'s {name} to {value}"))
@@ -53,34 +45,31 @@ impl Swap {
             .write(true)
             .open(&path)
             .at("open", &path)?;
-        sign(&device, bytes)?;
-        drop(device);
-        Ok(Self {
-            _on: on(cleanup, &path)?,
-            _under: under,
-        })
+        Self::on(env, &device, &path, bytes, under)
+    }
+
+    fn on(
+        env: &TestEnv<'_>,
+        area: &File,
+        path: &Path,
+        bytes: u64,
+        _under: UndoGuard,
+    ) -> Result<Self> {
+        sign(area, bytes)?;
+        let _on = env.cleanup.register(UndoAction::Swap(path.into()))?;
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: a terminated string.
+        checked(unsafe { libc::swapon(name.as_ptr(), 0) })
+            .at("switch on swap (root can) on", path)?;
+        Ok(Self { _on, _under })
     }
 }
 
-/// vm.page-cluster set for one arm; put back when dropped. The kernel reads 2 to this power
-/// pages of swap at once.
-pub struct PageCluster {
-    _guard: UndoGuard,
-}
-
-impl PageCluster {
-    /// Sets it.
-    pub fn set(cleanup: &CleanupProcess, cluster: u32) -> Result<Self> {
-        let path = PathBuf::from("/proc/sys/vm/page-cluster");
-        let doing = format!("set {} to {cluster} (root can)", path.display());
-        let value = std::fs::read_to_string(&path).doing(&doing)?;
-        let guard = cleanup.register(UndoAction::Setting {
-            path: path.clone(),
-            value,
-        })?;
-        std::fs::write(&path, cluster.to_string()).doing(&doing)?;
-        Ok(Self { _guard: guard })
-    }
+/// Sets vm.page-cluster for one arm: it is put back when the guard is dropped. The kernel reads 2 to
+/// this power pages of swap at once.
+pub fn set_page_cluster(env: &TestEnv<'_>, cluster: u32) -> Result<UndoGuard> {
+    let path = Path::new("/proc/sys/vm/page-cluster");
+    env.cleanup.set(path, &cluster.to_string(), read(path))
 }
 
 /// Other swap areas would take part in the measurement, and a defect here could damage them.
@@ -143,16 +132,4 @@ fn sign(area: &File, bytes: u64) -> Result<()> {
     area.write_all_at(&header, 0)
         .and_then(|()| area.sync_all())
         .doing("write the swap header")
-}
-
-fn on(cleanup: &CleanupProcess, path: &Path) -> Result<UndoGuard> {
-    let guard = cleanup.register(UndoAction::Swap(path.into()))?;
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a terminated string.
-    let status = unsafe { libc::swapon(name.as_ptr(), 0) };
-    checked(status).doing(format_args!(
-        "switch on swap on {} (root can)",
-        path.display()
-    ))?;
-    Ok(guard)
 }

@@ -220,9 +220,12 @@ impl LaunchSetup<'_> {
         };
         let room = neighbour.frames * ROOM;
         if setting.arm == Arm::Swap {
-            let cleanup = &self.env.cleanup;
-            place._swap = Some(Swap::on_file(cleanup, &self.env.folder, room)?);
-            place.cgroup = Some(Cgroup::new(cleanup, "neighbour", neighbour.frames)?);
+            place._swap = Some(Swap::on_file(&self.env, room)?);
+            place.cgroup = Some(Cgroup::new(
+                &self.env.cleanup,
+                "neighbour",
+                neighbour.frames,
+            )?);
         }
         if setting.arm.ours() {
             let contract = RunContract {
@@ -274,10 +277,8 @@ impl LaunchSetup<'_> {
                 swap: PROBE_BYTES,
             };
             let command = self.paged(contract, terms, &figures.path, &nothing)?;
-            output(command, Stdio::null()).map_err(|why| {
-                let terms = terms.join(" ");
-                unavailable(format!("the arm lacks `run {terms}`: {why:#}"))
-            })?;
+            let lacking = format!("the arm lacks `run {}`", terms.join(" "));
+            output(command, Stdio::null()).or_unavailable(lacking)?;
         }
         Ok(())
     }

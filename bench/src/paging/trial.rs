@@ -6,7 +6,7 @@ use super::pass::Pass;
 use super::worker::Figures;
 use crate::cgroup::Cgroup;
 use crate::prelude::*;
-use crate::swap::{PageCluster, Swap, preallocated, write_out};
+use crate::swap::{Swap, preallocated, set_page_cluster, write_out};
 use selfpage::EntryKind;
 use std::os::unix::fs::FileExt;
 
@@ -44,7 +44,7 @@ pub struct Trial<'a> {
 struct ArmFixture {
     cgroup: Option<Cgroup>,
     _swap: Option<Swap>,
-    _cluster: Option<PageCluster>,
+    _cluster: Option<UndoGuard>,
     _file: Option<UndoGuard>,
 }
 
@@ -112,11 +112,11 @@ impl Trials<'_> {
             BackendNeeds::Swap(area) => {
                 let bytes = self.bytes * 3 / 2;
                 fixture._swap = Some(match area {
-                    SwapMedium::File => Swap::on_file(&env.cleanup, &env.folder, bytes)?,
-                    SwapMedium::Zram(_) => Swap::on_zram(&env.cleanup, bytes)?,
+                    SwapMedium::File => Swap::on_file(env, bytes)?,
+                    SwapMedium::Zram(_) => Swap::on_zram(env, bytes)?,
                 });
                 if let SwapMedium::Zram(Some(pages)) = area {
-                    fixture._cluster = Some(PageCluster::set(&env.cleanup, pages)?);
+                    fixture._cluster = Some(set_page_cluster(env, pages)?);
                 }
                 fixture.cgroup = Some(self.limited(arm)?);
                 MemoryKind::Anonymous

@@ -52,8 +52,8 @@ impl Medium {
         for killed in 0..TRIES {
             // Dropped after the cgroup: its processes are ended first.
             let _swap = match self {
-                Self::Ram => Swap::on_zram(&env.cleanup, bytes * 3 / 2)?,
-                Self::Disk => Swap::on_file(&env.cleanup, &env.folder, bytes * 3 / 2)?,
+                Self::Ram => Swap::on_zram(env, bytes * 3 / 2)?,
+                Self::Disk => Swap::on_file(env, bytes * 3 / 2)?,
             };
             let cgroup = Cgroup::new(&env.cleanup, "program", memory)?;
             let start = Start::WhenReady(Some(&cgroup));

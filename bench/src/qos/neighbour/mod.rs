@@ -27,7 +27,7 @@ use crate::prelude::*;
 use crate::process::within;
 use crate::swap::Swap;
 use arm::Arm;
-use share::{DiskGroup, DiskQueue, Scheduler};
+use share::DiskQueue;
 
 /// Times as much data as memory.
 const OVER: u64 = 8;
@@ -121,9 +121,9 @@ struct ArmFixture {
 #[derive(Default)]
 struct Limits {
     /// The victim's and the neighbour's.
-    shares: Vec<DiskGroup>,
+    shares: Vec<Cgroup>,
     _cgroups: Vec<Cgroup>,
-    _scheduler: Option<Scheduler>,
+    _scheduler: Option<UndoGuard>,
     _swap: Option<Swap>,
     _system: Option<DaemonFixture>,
     _files: Vec<UndoGuard>,
@@ -172,7 +172,7 @@ fn run(env: &TestEnv<'_>, options: &Options, arm: Arm, repeat: u64) -> Result<Ar
         std::thread::sleep(WARM);
         let done: Done = neighbour.call(&Order::Rest)?;
         let requests = (disk.requests() - before) as f64 / (done.ns as f64 / 1e9);
-        share.throttle(&disk, (requests as u64 / PART).max(1))?;
+        share::throttle(share, &disk, (requests as u64 / PART).max(1))?;
     }
     // What comes first has an emptier machine, or a warmer one.
     let run = if repeat.is_multiple_of(2) {
@@ -232,12 +232,11 @@ fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture> 
         Arm::Run => {}
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
             let bytes = (all * 3 / 2) << 20;
-            limits._swap = Some(Swap::on_file(&env.cleanup, &env.folder, bytes)?);
+            limits._swap = Some(Swap::on_file(env, bytes)?);
         }
     }
     if arm == Arm::SwapBfq {
-        let disk = DiskQueue::under(&env.folder)?;
-        limits._scheduler = Some(Scheduler::bfq(&env.cleanup, &disk)?);
+        limits._scheduler = Some(DiskQueue::under(&env.folder)?.by_bfq(env)?);
     }
     let subjects = [
         start(Side::Victim, arm, env, options, &mut limits)?,
@@ -272,10 +271,10 @@ fn start(
     let process = Worker::start(side.command(env, MemoryKind::Anonymous, options)?)?;
     cgroup.add(process.id())?;
     if arm != Arm::Swap {
-        let share = DiskGroup::new(&env.cleanup, side.name(), &cgroup)?;
+        let share = cgroup.for_disk(&env.cleanup, side.name())?;
         share.add(process.id())?;
         if arm == Arm::SwapBfq {
-            share.weigh(WEIGHTS[side as usize])?;
+            share::weigh(&share, WEIGHTS[side as usize])?;
         }
         limits.shares.push(share);
     }
