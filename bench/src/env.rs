@@ -82,6 +82,11 @@ impl<'a> TestEnv<'a> {
         Ok(program)
     }
 
+    /// Starts a worker, and waits until it is ready.
+    pub fn start(&self, plan: &WorkerPlan) -> Result<Worker> {
+        Worker::start(self.exe.worker(plan)?)
+    }
+
     /// A file of the benchmark's; the name is free again when the guard is dropped.
     pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard)> {
         let path = self

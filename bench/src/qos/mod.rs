@@ -116,17 +116,22 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
         .filter(|one| chosen(**one))
     {
         report.rows.extend(match one {
-            Experiment::Figure7 => figure::paging(&env, options, false),
-            Experiment::Figure8 => figure::paging(&env, options, true),
-            Experiment::Figure9 => figure::file_system(&env, options),
-            Experiment::Saturation => saturation::rows(&env, options),
+            Experiment::Figure7 => lacking("figure 7", figure::paging(&env, options, false)),
+            Experiment::Figure8 => lacking("figure 8", figure::paging(&env, options, true)),
+            Experiment::Figure9 => lacking("figure 9", figure::file_system(&env, options)),
+            Experiment::Saturation => lacking("saturation", saturation::rows(&env, options)),
             Experiment::Neighbour => neighbour::rows(&env, options),
-            Experiment::Revocation => revocation::rows(&env, options),
+            Experiment::Revocation => lacking("revocation", revocation::rows(&env, options)),
             Experiment::Overhead => overhead::rows(&env, options),
         });
     }
     progress("");
     report.publish(options.env.json.as_deref())
+}
+
+/// The rows of a part of it, or one that says why there are none.
+fn lacking(what: &str, rows: Result<Vec<Row>>) -> Vec<Row> {
+    rows.unwrap_or_else(|failure| vec![Row::lacking(what, failure)])
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.
@@ -164,31 +169,24 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         "revocation: until frames were asked back {} times, {} holders that refuse among them",
         options.rounds, options.refusals
     );
-    let figures = [
-        Experiment::Figure7,
-        Experiment::Figure8,
-        Experiment::Figure9,
-    ]
-    .map(&chosen)
-    .contains(&true);
-    [
-        (figures, of_paper),
-        (chosen(Experiment::Neighbour), of_neighbours),
-        (chosen(Experiment::Revocation), of_revocation),
-    ]
-    .into_iter()
-    .filter_map(|(chosen, line)| chosen.then_some(line))
-    .collect()
+    use Experiment::{Figure7, Figure8, Figure9, Neighbour, Revocation};
+    let lines = [
+        (vec![Figure7, Figure8, Figure9], of_paper),
+        (vec![Neighbour], of_neighbours),
+        (vec![Revocation], of_revocation),
+    ];
+    let wanted = lines
+        .into_iter()
+        .filter(|(of, _)| of.iter().any(|one| chosen(*one)));
+    wanted.map(|(_, line)| line).collect()
 }
 
 fn check(options: &Options) -> Result<()> {
     if options.victim < 32 || options.neighbour < 32 {
         bail!("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
     }
-    let positive = [options.rate, options.phase]
-        .iter()
-        .all(|x| *x > 0.0 && x.is_finite());
-    if !positive || options.repeats == 0 {
+    let positive = |x: f64| x > 0.0 && x.is_finite();
+    if !positive(options.rate) || !positive(options.phase) || options.repeats == 0 {
         bail!("--rate, --phase, --seconds, --every and --repeats must be more than 0");
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
-use super::{Options, progress};
+use super::{Options, lacking};
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
@@ -39,9 +39,8 @@ const POLLS: [(Option<Duration>, &str, f64); 3] = [
 
 /// All of it.
 pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    let mut rows = reads(env, options)
-        .unwrap_or_else(|failure| vec![Row::lacking("a read through the system domain", failure)]);
-    rows.push(idle(env, options).unwrap_or_else(|failure| Row::lacking("idle contracts", failure)));
+    let mut rows = lacking("a read through the system domain", reads(env, options));
+    rows.extend(lacking("idle contracts", idle(env, options)));
     rows.extend(scheduler(options));
     rows
 }
@@ -66,13 +65,14 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
 /// Microseconds of a read from a store of the program's own.
 fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64> {
     let (path, _guard) = env.file("store")?;
-    let store = format!("disk:{},size={}M", path.display(), DATA * 2);
+    let store = Some(format!("disk:{},size={}M", path.display(), DATA * 2));
+    let frames = FRAMES << 10;
     let backing = Backing {
-        store: Some(store),
-        frames: FRAMES << 10,
+        store,
+        frames,
         ..Backing::default()
     };
-    let mut subject = start(env, DATA, backing)?;
+    let mut subject = SubjectPlan::start(env, DATA, backing)?;
     let done = read(&mut subject, options)?;
     subject.end()?;
     Ok(1e6 / done.rate())
@@ -85,14 +85,8 @@ fn through(env: &TestEnv<'_>, options: &Options, spin: Option<Duration>) -> Resu
         ..DaemonConfig::of(FRAMES * 2)
     };
     let system = DaemonFixture::start(env, config)?;
-    let backing = Backing {
-        system: Some(system.socket().to_owned()),
-        disk: Some(SHARE.into()),
-        swap: DATA * 2,
-        frames: FRAMES << 10,
-        ..Backing::default()
-    };
-    let mut subject = start(env, DATA, backing)?;
+    let backing = Backing::of(&system, SHARE, DATA * 2, FRAMES << 10);
+    let mut subject = SubjectPlan::start(env, DATA, backing)?;
     let before = system.processor();
     let done = read(&mut subject, options)?;
     let burned = system.processor() - before;
@@ -106,14 +100,6 @@ fn through(env: &TestEnv<'_>, options: &Options, spin: Option<Duration>) -> Resu
 /// More than one reader at a time can use.
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
-fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker> {
-    Worker::start(env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
-        memory: MemoryKind::Anonymous,
-        mib,
-        backing,
-    }))?)
-}
-
 /// The last of the reads counts.
 fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
     subject.call::<Done>(&Order::Fill)?;
@@ -122,33 +108,24 @@ fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
 }
 
 /// Processor time that idle contracts cost.
-fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Row> {
+fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
-    let part = |system: &DaemonFixture| {
+    let part = || {
         let before = system.processor();
         let time = Duration::from_secs_f64(options.phase.max(1.0));
         std::thread::sleep(time);
         (system.processor() - before).as_secs_f64() / time.as_secs_f64()
     };
-    let none = part(&system);
-    let mut subjects = Vec::new();
-    for _ in 0..IDLE {
-        let backing = Backing {
-            system: Some(system.socket().to_owned()),
-            disk: Some("5ms/250ms".into()),
-            swap: 1,
-            frames: 64,
-            ..Backing::default()
-        };
-        subjects.push(start(env, 1, backing)?);
-    }
-    let all = part(&system);
-    for subject in subjects {
-        subject.end()?;
-    }
+    let none = part();
+    let start = |_| SubjectPlan::start(env, 1, Backing::of(&system, "5ms/250ms", 1, 64));
+    let subjects = (0..IDLE).map(start).collect::<Result<Vec<_>>>()?;
+    let all = part();
+    subjects
+        .into_iter()
+        .try_for_each(|subject| subject.end().map(drop))?;
     let what = format!("part of a processor for each of {IDLE} idle contracts");
     let row = Row::fact(what, Bound::AtMost(0.001), (all - none) / IDLE as f64);
-    Ok(row.notes([("with none", none)]))
+    Ok(vec![row.notes([("with none", none)])])
 }
 
 /// The scheduler by itself, with its trace on.

@@ -67,22 +67,17 @@ struct TenantSpec(&'static str, u64, u64, u64, &'static str);
 impl TenantSpec {
     fn start(&self, env: &TestEnv<'_>, system: &DaemonFixture, orders: &[Order]) -> Result<Worker> {
         let Self(name, data, held, lent, disk) = *self;
-        let command = env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
-            memory: MemoryKind::Anonymous,
-            mib: data,
-            backing: Backing {
-                store: None,
-                system: Some(system.socket().to_owned()),
+        let mut process = SubjectPlan::start(
+            env,
+            data,
+            Backing {
                 name: name.into(),
-                disk: Some(disk.into()),
-                swap: data * 2,
-                frames: held << 10,
                 extra: lent << 10,
                 refuses: name == REFUSER.0,
                 greedy: lent > 0,
+                ..Backing::of(system, disk, data * 2, held << 10)
             },
-        }))?;
-        let mut process = Worker::start(command)?;
+        )?;
         for order in orders {
             process.send(order)?;
             if *order == Order::Fill {
@@ -115,16 +110,10 @@ struct RevocationFigures {
 }
 
 /// Claims until the wanted number of revocations is reached.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    match take(env, options) {
-        Ok((seen, honest)) => judged(&seen, honest),
-        Err(failure) => vec![Row::lacking("revocation", failure)],
-    }
-}
-
-fn take(env: &TestEnv<'_>, options: &Options) -> Result<(RevocationFigures, u64)> {
+pub fn rows(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
-    run(env, options, &system).map_err(|failure| system.explain(failure))
+    let outcome = run(env, options, &system).map_err(|failure| system.explain(failure));
+    outcome.map(|(seen, honest)| judged(&seen, honest))
 }
 
 fn run(
@@ -158,11 +147,7 @@ fn run(
         if seen.refused * options.rounds <= seen.rounds * options.refusals {
             refuse(env, &mut tenants, &mut seen)?;
         }
-        idle_turns = if seen.rounds == before {
-            idle_turns + 1
-        } else {
-            0
-        };
+        idle_turns = (idle_turns + 1) * u64::from(seen.rounds == before);
         if seen.rounds >= options.rounds && seen.refused >= options.refusals {
             break;
         }
@@ -212,11 +197,10 @@ fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64> {
 }
 
 fn revocations(holders: &mut [Worker]) -> Result<u64> {
-    let mut sum = 0;
-    for holder in holders {
-        sum += holder.call::<u64>(&Order::Revocations)?;
-    }
-    Ok(sum)
+    holders
+        .iter_mut()
+        .map(|holder| holder.call::<u64>(&Order::Revocations))
+        .sum()
 }
 
 /// Runs a tenant that ignores revocations, until it is killed or no revocation reaches it.
@@ -256,14 +240,11 @@ fn contract(
     held: u64,
     lent: u64,
 ) -> Result<()> {
-    let frames = FrameSpec {
-        g: (held << 8) as u32,
-        x: ((held + lent) << 8) as u32,
-    };
+    let [g, x] = [held, held + lent].map(|mib| (mib << 8) as u32);
     let number = tenant(system, name)?
         .ok_or_else(|| anyhow!("the {name} has no contract"))?
         .tenant;
-    set(system.socket(), number, Some(frames), None)?;
+    set(system.socket(), number, Some(FrameSpec { g, x }), None)?;
     Ok(())
 }
 
@@ -308,6 +289,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
     let us = |latency: &Latency| latency.p99_ns as f64 / 1e3;
     let pairs = seen.bystander.iter();
     let samples = pairs.map(|[alone, beside]| Sample::new(us(beside), us(alone)));
+    let none = Bound::AtMost(0.0);
     let bystander = "revocation: a bystander's p99 while frames are asked back";
     vec![
         row("times that frames were asked back", Bound::Open, rounds).notes([
@@ -317,7 +299,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
         ]),
         row(
             "claims served later than the deadline and 50 ms",
-            Bound::AtMost(0.0),
+            none,
             late as f64,
         ),
         row(
@@ -325,11 +307,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
             Bound::AtLeast(1.0),
             killed,
         ),
-        row(
-            "honest programs killed or gone wrong",
-            Bound::AtMost(0.0),
-            honest as f64,
-        ),
+        row("honest programs killed or gone wrong", none, honest as f64),
         Row::new(bystander, "us", Bound::Open)
             .beside("while none are")
             .samples(samples),

@@ -28,8 +28,9 @@ use protocol::TenantInfo;
 const PERIOD: Duration = Duration::from_millis(250);
 const LAXITY: Duration = Duration::from_millis(10);
 
-/// KiB of each application's stretch.
+/// KiB of each application's stretch, and of its frames.
 const STRETCH: u64 = 4096;
+const FRAMES: u64 = 16;
 
 /// MiB of swap of each application, and of the file that is read.
 const SWAP: u64 = 16;
@@ -86,21 +87,14 @@ impl Participant {
         format!("{role} {} ms", self.slice)
     }
 
-    fn command(self, stage: &Stage<'_>) -> Result<Command> {
-        let system = stage.system.socket().to_owned();
-        let (name, disk) = (self.name(), self.disk());
-        let run = ReportedRun {
-            seconds: stage.options.seconds,
-            every: stage.options.every,
-        };
-        stage.env.exe.worker(&match self.role {
+    fn start(self, stage: &Stage<'_>) -> Result<Worker> {
+        let Options { seconds, every, .. } = *stage.options;
+        let (name, disk, run) = (self.name(), self.disk(), ReportedRun { seconds, every });
+        stage.env.start(&match self.role {
             Role::Pager | Role::Forgetter => WorkerPlan::Pager(PagerPlan {
                 backing: Backing {
-                    system: Some(system),
                     name,
-                    disk: Some(disk),
-                    swap: SWAP,
-                    ..Backing::default()
+                    ..Backing::of(stage.system, &disk, SWAP, FRAMES)
                 },
                 stretch: STRETCH,
                 forgets: self.role == Role::Forgetter,
@@ -109,7 +103,7 @@ impl Participant {
             }),
             Role::Reader => WorkerPlan::Reader(ReaderPlan {
                 file: stage.file.clone(),
-                system,
+                system: stage.system.socket().to_owned(),
                 name,
                 disk,
                 depth: PIPELINE,
@@ -170,41 +164,28 @@ impl RunResult {
 }
 
 /// Figure 7 or 8.
-pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Vec<Row> {
+pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Result<Vec<Row>> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
     };
     let participants = [25, 50, 100].map(|slice| Participant { role, slice });
-    let outcome = play(env, options, &participants).and_then(|play| {
-        save(options, number, title, play.curves(false), &play)?;
-        Ok(play)
-    });
-    match outcome {
-        Ok(play) => analysis::paging(number, &play, &participants),
-        Err(failure) => vec![Row::lacking(format!("figure {number}"), failure)],
-    }
+    let play = play(env, options, &participants)?;
+    save(options, number, title, play.curves(false), &play)?;
+    Ok(analysis::paging(number, &play, &participants))
 }
 
 /// Figure 9.
-pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    match alternate(env, options) {
-        Ok(plays) => analysis::file_system(&plays),
-        Err(failure) => vec![Row::lacking("figure 9", failure)],
-    }
+pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+    Ok(analysis::file_system(&alternate(env, options)?))
 }
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
 fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>> {
-    let reader = Participant {
-        role: Role::Reader,
-        slice: 125,
-    };
-    let [small, large] = [25, 50].map(|slice| Participant {
-        role: Role::Pager,
-        slice,
-    });
+    let participant = |role, slice| Participant { role, slice };
+    let reader = participant(Role::Reader, 125);
+    let [small, large] = [25, 50].map(|slice| participant(Role::Pager, slice));
     let options = &Options {
         seconds: options.seconds / options.repeats as f64,
         ..options.clone()
@@ -251,13 +232,9 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
     } = stage;
     let mut processes = Vec::new();
     for participant in participants {
-        progress(&format!(
-            "{} of {} start: {}",
-            processes.len() + 1,
-            participants.len(),
-            participant.name()
-        ));
-        processes.push(Worker::start(participant.command(stage)?)?);
+        let (k, of) = (processes.len() + 1, participants.len());
+        progress(&format!("{k} of {of} start: {}", participant.name()));
+        processes.push(participant.start(stage)?);
     }
     let before = system.tenants()?;
     let mut tracer = system.tracer()?;
@@ -283,10 +260,8 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
     for (participant, process) in participants.iter().zip(processes) {
         let name = participant.name();
         let of = |all: &[TenantInfo]| {
-            all.iter()
-                .find(|tenant| tenant.name == name)
-                .cloned()
-                .ok_or_else(|| anyhow!("the system domain has no tenant {name:?}"))
+            let own = all.iter().find(|tenant| tenant.name == name).cloned();
+            own.ok_or_else(|| anyhow!("the system domain has no tenant {name:?}"))
         };
         let (before, after) = (of(&before)?, of(&after)?);
         let client = Client::of(&name, participant.contract(), after.client, &events);
@@ -301,10 +276,8 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
         });
     }
     // From the middle of the run, where all participants are in a steady state.
-    let first = events
-        .first()
-        .map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
-    let from = first + during.saturating_sub(SAMPLE) / 2;
+    let first = events.first().map_or(0, |event| event.at().0);
+    let from = Duration::from_nanos(first) + during.saturating_sub(SAMPLE) / 2;
     Ok(RunResult { parts, lost, from })
 }
 

@@ -34,6 +34,18 @@ pub struct SubjectPlan {
     pub backing: Backing,
 }
 
+impl SubjectPlan {
+    /// Starts one whose pages, so many MiB, are in a domain of its own.
+    pub fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker> {
+        let memory = MemoryKind::Anonymous;
+        env.start(&WorkerPlan::Subject(Self {
+            memory,
+            mib,
+            backing,
+        }))
+    }
+}
+
 /// The main function of a subject.
 pub fn serve(plan: &SubjectPlan) -> Result<()> {
     let pages = (plan.mib << 20) / PAGE as u64;
@@ -43,15 +55,14 @@ pub fn serve(plan: &SubjectPlan) -> Result<()> {
     println!("{READY}");
     let mut orders = orders();
     while let Some(order) = orders.next() {
-        match order? {
+        let order = order?;
+        match order {
             Order::Fill => reply(&subject.fill())?,
             Order::Closed(during) => reply(&subject.closed(during)?)?,
             Order::Open { during, rate, seed } => reply(&subject.open(during, rate, seed)?)?,
-            Order::Roam(threads) => {
-                reply(&subject.work(threads, false, || until_rest(&mut orders, &memory))?)?
-            }
-            Order::Churn(threads) => {
-                reply(&subject.work(threads, true, || until_rest(&mut orders, &memory))?)?
+            Order::Roam(threads) | Order::Churn(threads) => {
+                let changes = matches!(order, Order::Churn(_));
+                reply(&subject.work(threads, changes, || until_rest(&mut orders, &memory))?)?
             }
             Order::Revocations => reply(&memory.revocations())?,
             Order::Claim(pages) => reply(&subject.claim(memory.domain()?, pages)?)?,
