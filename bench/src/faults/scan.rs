@@ -4,7 +4,7 @@
 
 use super::{FaultPlan, figure, paged};
 use crate::prelude::*;
-use crate::zipf::{EXPONENT, Zipf};
+use crate::zipf::Zipf;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample> {
         domain: &domain,
         stretch: &stretch,
         pages,
-        law: Zipf::new(pages, EXPONENT),
+        law: Zipf::new(pages),
         accesses: plan.accesses,
         seed: plan.seed,
         done: AtomicU64::new(0),

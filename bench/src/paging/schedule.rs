@@ -6,7 +6,7 @@
 
 use super::pass::Pass;
 use crate::page_pattern::mix;
-use crate::zipf::{EXPONENT, Zipf};
+use crate::zipf::Zipf;
 use std::ops::Range;
 
 /// How much work there is.
@@ -65,7 +65,7 @@ impl Schedule {
             thread,
             block: edge(thread)..edge(thread + 1),
             own,
-            zipf: Zipf::new(own.max(1), EXPONENT),
+            zipf: Zipf::new(own),
             seed: mix(amount.seed ^ thread << 32 ^ (pass as u64) << 40),
         }
     }
