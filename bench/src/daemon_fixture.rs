@@ -4,6 +4,7 @@
 use crate::machine::read;
 use crate::prelude::*;
 use crate::process::ends_with_us;
+use crate::process_tree::TreeUsage;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
@@ -187,11 +188,7 @@ impl DaemonFixture {
 
     /// Processor time it has used.
     pub fn processor(&self) -> Duration {
-        let text = read(format!("/proc/{}/stat", self.process.id()));
-        // Fields 14 and 15, counted from the one after the name's bracket; hundredths.
-        let after = text.rsplit(')').next().unwrap_or_default();
-        let field = |n| after.split_whitespace().nth(n)?.parse::<u64>().ok();
-        Duration::from_millis(10 * (field(11).unwrap_or(0) + field(12).unwrap_or(0)))
+        TreeUsage::of_one(self.process.id()).map_or(Duration::ZERO, |usage| usage.processor)
     }
 }
 

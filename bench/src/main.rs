@@ -29,6 +29,7 @@ mod paging;
 mod plot;
 mod prelude;
 mod process;
+mod process_tree;
 mod programs;
 mod qos;
 mod report;

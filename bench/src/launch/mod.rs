@@ -13,7 +13,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `video_clip`, `display`, `deadline_misses` | the player: what it decodes, its screen, how well it went |
-//! | `program`, `image`, `tree`, `sampler` | the neighbours: what they are, and what is seen of them |
+//! | `program`, `image`, `sampler` | the neighbours: what they are, and what is seen of them |
 //! | `load`, `calibrate` | the load |
 //! | `arm`, `run` | the programs and their contracts, and one run of them |
 //! | `analysis`, `plot` | rows, tables 1 and 11; figures 2 to 5 and 8 to 10 |
@@ -30,7 +30,6 @@ mod plot;
 mod program;
 mod run;
 mod sampler;
-mod tree;
 mod video_clip;
 
 pub use display::DisplayPlan;

@@ -1,8 +1,8 @@
 //! Samples a neighbour's processes while it starts: faults, memory and processor, the
 //! ordinates of the paper's figures 2 to 4 and 8 to 10.
 
-use super::tree::{self, TreeUsage};
 use crate::prelude::*;
+use crate::process_tree::{self, TreeUsage};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
@@ -40,7 +40,7 @@ impl UsageCounts {
         Self {
             at: begin.elapsed(),
             tree: TreeUsage::of(root),
-            machine: tree::machine(),
+            machine: process_tree::machine(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::work::{Resident, Workload};
 use crate::machine;
 use crate::prelude::*;
 use crate::worker::{ready, reply};
-use host::procfs::field;
+use procfs::process::Process;
 
 /// What a worker prints at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,18 +80,18 @@ fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
 /// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
 /// in which a pager keeps what it compressed.
 fn resident() -> u64 {
-    let text = machine::read("/proc/self/smaps_rollup");
-    let of = |name| field(&text, name).unwrap_or(0);
-    of("Pss_Anon:") + of("Pss_File:")
+    let rollup = Process::myself().and_then(|own| own.smaps_rollup());
+    let maps = rollup.map_or_else(|_| Vec::new(), |rollup| rollup.memory_map_rollup.0);
+    let sizes = maps.iter().map(|map| &map.extension.map);
+    sizes
+        .flat_map(|of| [of.get("Pss_Anon"), of.get("Pss_File")])
+        .flatten()
+        .sum()
 }
 
 /// Bytes this process, by any of its threads, has had read from block devices: zram is one.
 fn device_bytes() -> Option<u64> {
-    let text = machine::read("/proc/self/io");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("read_bytes:"))?;
-    line.trim().parse().ok()
+    Some(Process::myself().ok()?.io().ok()?.read_bytes)
 }
 
 /// Major and minor faults of this process so far.

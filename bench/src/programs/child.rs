@@ -4,6 +4,7 @@
 use crate::cgroup::Cgroup;
 use crate::prelude::*;
 use crate::process::Watchdog;
+use crate::process_tree::children;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::os::unix::process::ExitStatusExt;
 
@@ -65,15 +66,6 @@ pub fn adopt() -> Result<()> {
         .doing("become the parent of what programs leave behind")
 }
 
-/// This process's children. None where the kernel does not say (CONFIG_PROC_CHILDREN).
-fn children() -> Vec<i32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let list = std::fs::read_to_string(path).unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
-
 /// Processor time of all children that have ended, and of their children.
 pub fn processor_time() -> Duration {
     let usage = crate::machine::usage(libc::RUSAGE_CHILDREN);
@@ -87,14 +79,14 @@ pub struct Child {
     pub worker: Worker,
     watchdog: Watchdog,
     /// The children there were before it.
-    others: Vec<i32>,
+    others: Vec<u32>,
     begin: Instant,
 }
 
 impl Child {
     /// Starts it.
     pub fn start(command: Command, start: Start<'_>, limit: Duration) -> Result<Self> {
-        let others = children();
+        let others = children(std::process::id());
         let mut begin = Instant::now();
         let worker = match start {
             Start::Now => {
@@ -125,10 +117,13 @@ impl Child {
     pub fn finish(mut self) -> Result<Duration> {
         let status = self.worker.wait()?;
         let elapsed = self.begin.elapsed();
-        let before = |child: &i32| self.others.contains(child);
-        for left in children().into_iter().filter(|child| !before(child)) {
+        let before = |child: &u32| self.others.contains(child);
+        for left in children(std::process::id())
+            .into_iter()
+            .filter(|child| !before(child))
+        {
             // Adopted, and on its way out; gone already is as well.
-            let _ = waitpid(Pid::from_raw(left), WaitOptions::empty());
+            let _ = waitpid(Pid::from_raw(left as i32), WaitOptions::empty());
         }
         self.watchdog.stop()?;
         match status.success() {
