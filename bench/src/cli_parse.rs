@@ -3,6 +3,7 @@
 
 use clap::ValueEnum;
 use std::fs::OpenOptions;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Its name.
@@ -17,6 +18,21 @@ pub fn about(choice: &impl ValueEnum) -> String {
     value
         .and_then(|v| v.get_help().map(ToString::to_string))
         .unwrap_or_default()
+}
+
+/// A number in a range. For an option.
+pub fn within(
+    range: RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("it must be between {} and {}", range.start(), range.end()))
+    }
+}
+
+/// A number above 0. For an option.
+pub fn positive(text: &str) -> Result<f64, String> {
+    within(f64::MIN_POSITIVE..=f64::MAX)(text).map_err(|_| "it must be more than 0".into())
 }
 
 /// A file that can be written; what is in it stays until the end. For an option.

@@ -44,7 +44,6 @@ use crate::report::Report;
 use analysis::Comparison;
 use arm::{Arm, Terms};
 use calibrate::Search;
-use options::LaunchPlan;
 use program::Neighbour;
 use run::{LaunchSetup, RunResult, RunSettings};
 use serde_json::{Value, json};
@@ -59,19 +58,23 @@ const MARGIN: u64 = 64;
 
 /// Measures and prints.
 pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
-    let plan = LaunchPlan::of(options);
-    plan.check(options)?;
+    let options = &options.clone().settled()?;
     let machine = Machine::now(&options.env.folder);
-    let setup = set_up(options, &plan, exe)?;
-    let mut report = Report::new("launch", machine, settings(&plan, &setup));
+    let setup = set_up(options, exe)?;
+    let mut report = Report::new("launch", machine, settings(options, &setup));
     let (mut neighbours, mut all) = (Vec::new(), Vec::new());
-    for kind in &plan.names {
+    for kind in &options.only {
         let shown = cli_parse::name(kind);
-        match Neighbour::new(*kind, &setup.env, plan.mib) {
+        match Neighbour::new(*kind, &setup.env, options.mib) {
             Ok(neighbour) => {
                 let load = match options.load {
                     Some(load) => load,
-                    None => calibrated(&setup, &neighbour, plan.aheads[0], &mut report.settings)?,
+                    None => calibrated(
+                        &setup,
+                        &neighbour,
+                        options.read_ahead[0],
+                        &mut report.settings,
+                    )?,
                 };
                 report.settings.push(format!(
                     "{shown}: contract {} MiB, load {load:.3} processors by {} threads in periods of {} ms",
@@ -79,7 +82,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
                     load::threads(),
                     load::PERIOD.as_millis()
                 ));
-                all.extend(measured(&plan, &setup, &neighbour, load));
+                all.extend(measured(options, &setup, &neighbour, load));
                 neighbours.push(neighbour);
             }
             Err(why) => report.rows.push(Row::lacking(shown, why)),
@@ -112,13 +115,13 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn set_up<'a>(options: &Options, plan: &LaunchPlan, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
+fn set_up<'a>(options: &Options, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
     let mut env = TestEnv::new(exe, &options.env)?;
     env.limit = Duration::from_secs(options.limit);
     progress("the clip");
     let clip = VideoClip::new(&env)?;
-    let system = match plan.arms.iter().any(|arm| arm.ours()) {
-        true => Some(start_daemon(&mut env, plan)?),
+    let system = match options.arms.iter().any(|arm| arm.ours()) {
+        true => Some(start_daemon(&mut env, options)?),
         false => None,
     };
     let period = deadline_misses::due(1, PER_SECOND);
@@ -131,15 +134,18 @@ fn set_up<'a>(options: &Options, plan: &LaunchPlan, exe: &'a SelfExe) -> Result<
         system,
         clip,
         terms,
-        frames: (plan.seconds * f64::from(PER_SECOND)) as u64,
-        after: Duration::from_secs_f64(plan.seconds * AFTER),
+        frames: (options.seconds * f64::from(PER_SECOND)) as u64,
+        after: Duration::from_secs_f64(options.seconds * AFTER),
         env,
     })
 }
 
 /// With memory and swap for the player and any one of the neighbours.
-fn start_daemon(env: &mut TestEnv<'_>, plan: &LaunchPlan) -> Result<DaemonFixture> {
-    let frames = plan.names.iter().map(|kind| kind.frames(plan.mib) >> 20);
+fn start_daemon(env: &mut TestEnv<'_>, options: &Options) -> Result<DaemonFixture> {
+    let frames = options
+        .only
+        .iter()
+        .map(|kind| kind.frames(options.mib) >> 20);
     let most = frames.max().unwrap_or(0) + 1;
     let swap = most * run::ROOM + arm::PLAYER_FRAMES + MARGIN;
     env.disk = Some(DaemonDisk::new(env, swap)?);
@@ -147,14 +153,14 @@ fn start_daemon(env: &mut TestEnv<'_>, plan: &LaunchPlan) -> Result<DaemonFixtur
     DaemonFixture::start(env, DaemonConfig::of(most + arm::PLAYER_FRAMES + MARGIN))
 }
 
-fn settings(plan: &LaunchPlan, setup: &LaunchSetup<'_>) -> Vec<String> {
+fn settings(options: &Options, setup: &LaunchSetup<'_>) -> Vec<String> {
     vec![
         setup.clip.about(),
         format!(
             "{} frames count; the neighbour is launched after {:.1} s, its files not in the page cache; {} rounds of each arm, rotated",
             setup.frames,
             setup.after.as_secs_f64(),
-            plan.repeats
+            options.repeats
         ),
         format!(
             "ours: both by `selfpage run --system`, disk for the player (in {} MiB) {}, for the neighbour {}; ours-limited: neighbour --fault-rate {}, player --cpu {}",
@@ -214,21 +220,21 @@ fn calibrated(
 
 /// All rounds beside one neighbour: arms in turn, each repeat beginning with another.
 fn measured(
-    plan: &LaunchPlan,
+    options: &Options,
     setup: &LaunchSetup<'_>,
     neighbour: &Neighbour,
     load: f64,
 ) -> Vec<Comparison> {
-    let scene = |ahead: &u64| Comparison::new(neighbour, *ahead, load, &plan.arms);
-    let mut scenes: Vec<Comparison> = plan.aheads.iter().map(scene).collect();
+    let scene = |ahead: &u64| Comparison::new(neighbour, *ahead, load, &options.arms);
+    let mut scenes: Vec<Comparison> = options.read_ahead.iter().map(scene).collect();
     let mut expected = None;
-    for repeat in 0..plan.repeats {
+    for repeat in 0..options.repeats {
         for scene in &mut scenes {
             let mut order: Vec<usize> = (0..scene.series.len()).collect();
             order.rotate_left(repeat as usize % scene.series.len().max(1));
             for n in order {
                 let arm = scene.series[n].arm;
-                let (title, of) = (&scene.title, plan.repeats);
+                let (title, of) = (&scene.title, options.repeats);
                 progress(&format!("{} of {of}: {title}: {}", repeat + 1, arm.name()));
                 if scene.series[n].failure.is_some() {
                     continue;

@@ -25,7 +25,7 @@ use crate::machine::Machine;
 use crate::prelude::*;
 use crate::report::Report;
 use child::Done;
-use clap::ValueEnum;
+use clap::{ValueEnum, value_parser};
 use medium::Medium;
 use std::process::ExitCode;
 
@@ -33,22 +33,22 @@ use std::process::ExitCode;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Times each is run; the median counts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// MiB that are sorted.
     #[arg(long, default_value_t = 300)]
     pub sort: u64,
     /// MiB of memory for sort.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(4..))]
     pub sort_frames: u64,
     /// Edges of PageRank's graph.
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_parser = value_parser!(u64).range(100_000..))]
     pub edges: u64,
-    /// MiB of memory for PageRank, for each 10 million edges.
-    #[arg(long, default_value_t = 32)]
+    /// MiB of memory for PageRank, for each 10 million edges: the shares are kept.
+    #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(24..))]
     pub edges_frames: u64,
     /// Seconds that a program takes which fits in its frames, about: shorter shows little.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Only these, by name.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -106,7 +106,9 @@ const FITS: Bound = Bound::AtMost(1.02);
 
 /// Measures and prints.
 pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
-    check(options)?;
+    if options.sort < options.sort_frames {
+        bail!("--sort must be more than --sort-frames");
+    }
     let mut env = TestEnv::new(exe, &options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
     env.limit = Duration::from_secs(options.limit);
@@ -122,19 +124,6 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     }
     progress("");
     report.publish(options.env.json.as_deref())
-}
-
-fn check(options: &Options) -> Result<()> {
-    if options.repeats == 0 || options.seconds == 0 {
-        bail!("--repeats and --seconds must be at least 1");
-    }
-    if options.sort_frames < 4 || options.sort < options.sort_frames {
-        bail!("--sort must be more than --sort-frames, and that 4 MiB at least");
-    }
-    if options.edges < 100_000 || options.edges_frames < 24 {
-        bail!("--edges must be at least 100000 and --edges-frames 24: the shares are kept");
-    }
-    Ok(())
 }
 
 fn settings(options: &Options, env: &TestEnv<'_>) -> Vec<String> {

@@ -26,13 +26,14 @@ pub use pager::PagerPlan;
 pub use reader::ReaderPlan;
 pub use subject::SubjectPlan;
 
+use crate::cli_parse::positive;
 use crate::daemon_fixture::DaemonDisk;
 use crate::env::EnvOptions;
 use crate::machine::Machine;
 use crate::prelude::*;
 use crate::report::Report;
 use crate::swap::{preallocated, write_out};
-use clap::ValueEnum;
+use clap::{ValueEnum, value_parser};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
@@ -43,10 +44,10 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Experiment>,
     /// Seconds of each of the paper's experiments.
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
     pub seconds: f64,
     /// Seconds between two reports of a watch thread.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub every: f64,
     /// Requests that the disk is given at a time in the paper's experiments: 1 is the paper's.
     #[arg(long, default_value_t = 1)]
@@ -56,19 +57,19 @@ pub struct Options {
     #[arg(long, default_value_t = 1000)]
     pub spin: u64,
     /// Times each arm of a comparison is run; the median counts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// Seconds of each phase of a comparison.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub phase: f64,
     /// MiB of the victim's data; its memory is an eighth.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(32..))]
     pub victim: u64,
     /// MiB of the neighbour's data; its memory is an eighth.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = value_parser!(u64).range(32..))]
     pub neighbour: u64,
     /// Accesses of the victim's a second that are due.
-    #[arg(long, default_value_t = 500.0)]
+    #[arg(long, default_value_t = 500.0, value_parser = positive)]
     pub rate: f64,
     /// Revocations.
     #[arg(long, default_value_t = 10_000)]
@@ -105,7 +106,6 @@ pub enum Experiment {
 
 /// Measures and prints.
 pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
-    check(options)?;
     let mut env = TestEnv::new(exe, &options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
     let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
@@ -179,15 +179,4 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         .into_iter()
         .filter(|(of, _)| of.iter().any(|one| chosen(*one)));
     wanted.map(|(_, line)| line).collect()
-}
-
-fn check(options: &Options) -> Result<()> {
-    if options.victim < 32 || options.neighbour < 32 {
-        bail!("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
-    }
-    let positive = |x: f64| x > 0.0 && x.is_finite();
-    if !positive(options.rate) || !positive(options.phase) || options.repeats == 0 {
-        bail!("--rate, --phase, --seconds, --every and --repeats must be more than 0");
-    }
-    Ok(())
 }
