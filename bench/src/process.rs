@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 
 /// Has a program killed when the benchmark dies, however it does.
 pub fn ends_with_us(command: &mut Command) {
@@ -206,6 +206,12 @@ impl Drop for Worker {
         }
         let _ = self.child.wait();
     }
+}
+
+/// What a thread of a scope came to.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let panicked = |_| Err(anyhow!("a thread panicked"));
+    thread.join().unwrap_or_else(panicked)
 }
 
 /// Kills processes that take too long.

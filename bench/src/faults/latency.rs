@@ -3,6 +3,7 @@
 
 use super::{FaultPlan, figure, paged, percentile};
 use crate::prelude::*;
+use crate::process::joined;
 use selfpage::{Counter, Stretch};
 
 const THREADS: u64 = 2;
@@ -23,24 +24,17 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
     let preempted = preemptions();
     let each: Vec<u64> = std::thread::scope(|scope| {
         let stretch = &stretch;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|id| scope.spawn(move || read(stretch, pages, accesses, plan.seed, id)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
-            })
-            .collect::<Result<Vec<_>, _>>()
+        let read = |id| move || read(stretch, pages, accesses, plan.seed, id);
+        let threads: Vec<_> = (0..THREADS).map(|id| scope.spawn(read(id))).collect();
+        threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
     })?
     .concat();
     let elapsed = begin.elapsed();
     let mut faulted: Vec<u64> = each.into_iter().filter(|ns| *ns >= FOUND_NS).collect();
     faulted.sort_unstable();
     let us = |percent| percentile(&faulted, percent) / 1000.0;
-    let faults = figure(&domain, Counter::Faults) - before;
+    let faults = (figure(&domain, Counter::Faults) - before).max(1) as f64;
+    let starved = figure(&domain, Counter::FrameWaits) as f64;
     Ok(Sample::new(us(99), us(50)).notes([
         (
             "longest",
@@ -48,16 +42,13 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
         ),
         (
             "us a fault, aggregate",
-            elapsed.as_secs_f64() * 1e6 / faults.max(1) as f64,
+            elapsed.as_secs_f64() * 1e6 / faults,
         ),
         (
             "preempted, of faults",
-            (preemptions() - preempted) as f64 / faults.max(1) as f64,
+            (preemptions() - preempted) as f64 / faults,
         ),
-        (
-            "starved, of faults",
-            figure(&domain, Counter::FrameWaits) as f64 / faults.max(1) as f64,
-        ),
+        ("starved, of faults", starved / faults),
     ]))
 }
 

@@ -4,6 +4,7 @@
 
 use super::{FaultPlan, figure, paged};
 use crate::prelude::*;
+use crate::process::joined;
 use crate::zipf::Zipf;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,14 +31,11 @@ pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample> {
     let alone = zipf.hit_rate()?;
     zipf.done.store(0, Ordering::Relaxed);
     let ended = AtomicBool::new(false);
-    let (beside, scanned) = std::thread::scope(|scope| {
+    let (beside, scanned) = std::thread::scope(|scope| -> Result<_> {
         let scan = scope.spawn(|| scan(&stretch, pages, &zipf.done, &ended));
         let rate = zipf.hit_rate();
         ended.store(true, Ordering::Relaxed);
-        let scanned = scan
-            .join()
-            .unwrap_or_else(|_| Err(anyhow!("the scan panicked")));
-        anyhow::Ok((rate?, scanned?))
+        Ok((rate?, joined(scan)?))
     })?;
     Ok(Sample::new(beside, alone).notes([(
         "pages scanned an access",

@@ -109,9 +109,8 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
             crate::plot::save(plot::drawn(one, setup.after), &folder.join(name))?;
         }
     }
-    report
-        .rows
-        .extend(all.iter_mut().flat_map(Comparison::rows));
+    let rows = all.iter_mut().flat_map(Comparison::rows);
+    report.rows.extend(rows);
     report.publish(options.env.json.as_deref())
 }
 
@@ -126,14 +125,12 @@ fn set_up<'a>(options: &Options, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
     };
     let period = deadline_misses::due(1, PER_SECOND);
     let cpu = options.cpu.clone();
-    let terms = Terms {
-        fault_rate: options.fault_rate.clone(),
-        cpu: cpu.unwrap_or_else(|| arm::reservation(clip.cost, period)),
-    };
+    let cpu = cpu.unwrap_or_else(|| arm::reservation(clip.cost, period));
+    let fault_rate = options.fault_rate.clone();
     Ok(LaunchSetup {
         system,
         clip,
-        terms,
+        terms: Terms { fault_rate, cpu },
         frames: (options.seconds * f64::from(PER_SECOND)) as u64,
         after: Duration::from_secs_f64(options.seconds * AFTER),
         env,
@@ -193,8 +190,9 @@ fn calibrated(
     let mut search = Search::up_to(load::processors() as f64 * calibrate::MAX_LOAD);
     while let Some(load) = search.next() {
         progress(&format!("{shown}: calibrating, load {load:.3}"));
+        let arm = Arm::Stock;
         let round = setup.run(RunSettings {
-            arm: Arm::Stock,
+            arm,
             neighbour,
             ahead,
             load,
@@ -230,27 +228,29 @@ fn measured(
     let mut expected = None;
     for repeat in 0..options.repeats {
         for scene in &mut scenes {
-            let mut order: Vec<usize> = (0..scene.series.len()).collect();
-            order.rotate_left(repeat as usize % scene.series.len().max(1));
-            for n in order {
-                let arm = scene.series[n].arm;
-                let (title, of) = (&scene.title, options.repeats);
+            let count = scene.series.len();
+            for k in 0..count {
+                let (title, of, ahead) = (&scene.title, options.repeats, scene.ahead);
+                let series = &mut scene.series[(k + repeat as usize) % count];
+                let arm = series.arm;
                 progress(&format!("{} of {of}: {title}: {}", repeat + 1, arm.name()));
-                if scene.series[n].failure.is_some() {
+                if series.failure.is_some() {
                     continue;
                 }
+                let granted = match series.rounds.is_empty() {
+                    true => setup.grants(arm),
+                    false => Ok(()),
+                };
                 let setting = RunSettings {
                     arm,
                     neighbour,
-                    ahead: scene.ahead,
+                    ahead,
                     load,
                 };
-                let first = scene.series[n].rounds.is_empty();
-                let granted = if first { setup.grants(arm) } else { Ok(()) };
                 let round = granted.and_then(|()| setup.run(setting));
                 match round.and_then(|round| same(round, &mut expected)) {
-                    Ok(round) => scene.series[n].rounds.push(round),
-                    Err(why) => scene.series[n].failure = Some(why),
+                    Ok(round) => series.rounds.push(round),
+                    Err(why) => series.failure = Some(why),
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::video_clip::{PER_SECOND, VideoClip};
 use crate::cgroup::Cgroup;
 use crate::daemon_fixture::DaemonFixture;
 use crate::prelude::*;
-use crate::process::{Watchdog, gated, output, within};
+use crate::process::{Watchdog, gated, joined, output, within};
 use crate::swap::Swap;
 use crate::worker::READY;
 use serde_json::Value;
@@ -22,13 +22,6 @@ use std::thread;
 /// Room for pages, for each byte of a neighbour's contract: what the neighbours fill is twice theirs at
 /// most, and what a garbage collector has not yet given back is in it.
 pub const ROOM: u64 = 6;
-
-/// A contract with the system domain.
-struct RunContract<'a> {
-    frames: u64,
-    disk: &'a str,
-    swap: u64,
-}
 
 /// What all runs share. Dropped from the top: the daemon ends before its disk, which `env` holds.
 pub struct LaunchSetup<'a> {
@@ -79,12 +72,6 @@ pub struct RunResult {
     pub realtime: bool,
 }
 
-/// A neighbour's start: its duration and its result.
-struct Launched {
-    seconds: f64,
-    result: String,
-}
-
 /// What the neighbour has. Dropped from the top: it ends before what it uses.
 struct NeighbourFixture {
     command: Command,
@@ -92,41 +79,22 @@ struct NeighbourFixture {
     _swap: Option<Swap>,
 }
 
-/// A file that `selfpage run` writes its figures to.
-struct StatsFile {
-    path: PathBuf,
-    _guard: UndoGuard,
-}
-
-impl StatsFile {
-    fn new(env: &TestEnv<'_>, name: &str) -> Result<Self> {
-        let (path, guard) = env.file(name)?;
-        Ok(Self {
-            path,
-            _guard: guard,
-        })
-    }
-
-    /// What it wrote, if it ran.
-    fn read(&self) -> Value {
-        let text = std::fs::read(&self.path).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(Value::Null)
-    }
+/// What `selfpage run` wrote of its figures, if it ran.
+fn counters(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or(Value::Null)
 }
 
 impl LaunchSetup<'_> {
     /// Runs an arm once.
     pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult> {
-        let figures = [
-            StatsFile::new(&self.env, "neighbour.json")?,
-            StatsFile::new(&self.env, "player.json")?,
-        ];
-        let place = self.place(setting, &figures[0].path)?;
+        let (of_neighbour, _a) = self.env.file("neighbour.json")?;
+        let (of_player, _b) = self.env.file("player.json")?;
+        let place = self.place(setting, &of_neighbour)?;
         setting.neighbour.cool();
-        let load = LoadPlan { load: setting.load };
-        let load = self.env.exe.worker(&WorkerPlan::Load(load))?;
-        let mut load = Worker::start(load)?;
-        let mut player = Worker::start(self.player(setting, &figures[1].path)?)?;
+        let mut load = self
+            .env
+            .start(&WorkerPlan::Load(LoadPlan { load: setting.load }))?;
+        let mut player = Worker::start(self.player(setting, &of_player)?)?;
         let mut neighbour = match setting.arm.launches() {
             true => Some(Worker::start(gated(&place.command))?),
             false => None,
@@ -137,35 +105,32 @@ impl LaunchSetup<'_> {
         load.go()?;
         let (played, launch, seen) = self.play(&mut player, neighbour.as_mut())?;
         drop(load);
-        if let Some(neighbour) = neighbour {
-            neighbour.end()?;
-        }
+        neighbour.map(Worker::end).transpose()?;
         player.end()?;
-        let (seconds, result) = launch.map(|one| (one.seconds, one.result)).unzip();
+        let (launch, result) = launch.unzip();
         Ok(RunResult {
             quality: Quality::of(&played.lateness_us),
             lateness_us: played.lateness_us,
-            launch: seconds,
+            launch,
             seen,
-            counters: figures.map(|figures| figures.read()),
+            counters: [of_neighbour, of_player].map(|path| counters(&path)),
             result: result.unwrap_or_default(),
             realtime: played.realtime,
         })
     }
 
-    /// The clip, and the neighbour's start in it.
+    /// The clip, and the neighbour's start in it: the seconds that it took, and its result.
     fn play(
         &self,
         player: &mut Worker,
         neighbour: Option<&mut Worker>,
-    ) -> Result<(PlaybackResult, Option<Launched>, Vec<UsageSample>)> {
+    ) -> Result<(PlaybackResult, Option<(f64, String)>, Vec<UsageSample>)> {
         let over = AtomicBool::new(false);
         let root = neighbour.as_ref().map_or(0, |neighbour| neighbour.id());
         let watchdog = Watchdog::start(self.env.limit, &[player.id(), root]);
         let outcome = thread::scope(|scope| {
             player.go()?;
-            let begin = Instant::now();
-            let sampler = Sampler::start(scope, root, begin, &over);
+            let sampler = Sampler::start(scope, root, Instant::now(), &over);
             thread::sleep(self.after);
             let launch = neighbour.map(|neighbour| {
                 let begin = Instant::now();
@@ -173,15 +138,11 @@ impl LaunchSetup<'_> {
                 scope.spawn(move || {
                     started?;
                     let line = neighbour.recv_line()?;
-                    Ok(Launched {
-                        seconds: begin.elapsed().as_secs_f64(),
-                        result: result(&line)?,
-                    })
+                    Ok((begin.elapsed().as_secs_f64(), result(&line)?))
                 })
             });
             let played = player.recv::<PlaybackResult>();
-            let crashed = |_| Err(anyhow!("a thread of the benchmark ended"));
-            let launch = launch.map(|thread| thread.join().unwrap_or_else(crashed));
+            let launch = launch.map(joined);
             anyhow::Ok((played, launch.transpose(), sampler.stop()))
         });
         watchdog.stop()?;
@@ -192,13 +153,9 @@ impl LaunchSetup<'_> {
     fn player(&self, setting: RunSettings<'_>, figures: &Path) -> Result<Command> {
         let mut decoder = self.clip.decoder();
         if setting.arm.ours() {
-            let contract = RunContract {
-                frames: PLAYER_FRAMES << 20,
-                disk: PLAYER_DISK,
-                swap: PLAYER_FRAMES << 20,
-            };
+            let room = [PLAYER_FRAMES << 20; 2];
             let terms = setting.arm.of_player(&self.terms);
-            decoder = self.paged(contract, &terms, figures, &decoder)?;
+            decoder = self.paged(room, PLAYER_DISK, &terms, figures, &decoder)?;
         }
         let display = DisplayPlan {
             frames: self.frames,
@@ -212,55 +169,46 @@ impl LaunchSetup<'_> {
     }
 
     fn place(&self, setting: RunSettings<'_>, figures: &Path) -> Result<NeighbourFixture> {
-        let neighbour = setting.neighbour;
-        let mut place = NeighbourFixture {
-            command: neighbour.command(),
-            cgroup: None,
-            _swap: None,
-        };
-        let room = neighbour.frames * ROOM;
-        if setting.arm == Arm::Swap {
-            place._swap = Some(Swap::on_file(&self.env, room)?);
-            place.cgroup = Some(Cgroup::new(
-                &self.env.cleanup,
-                "neighbour",
-                neighbour.frames,
-            )?);
+        let RunSettings { arm, neighbour, .. } = setting;
+        let (mut command, mut cgroup, mut _swap) = (neighbour.command(), None, None);
+        let (frames, room) = (neighbour.frames, neighbour.frames * ROOM);
+        if arm == Arm::Swap {
+            _swap = Some(Swap::on_file(&self.env, room)?);
+            cgroup = Some(Cgroup::new(&self.env.cleanup, "neighbour", frames)?);
         }
-        if setting.arm.ours() {
-            let contract = RunContract {
-                frames: neighbour.frames,
-                disk: NEIGHBOUR_DISK,
-                swap: room,
-            };
-            let terms = setting.arm.of_neighbour(&self.terms);
-            place.command = self.paged(contract, &terms, figures, &place.command)?;
+        if arm.ours() {
+            let terms = arm.of_neighbour(&self.terms);
+            command = self.paged([frames, room], NEIGHBOUR_DISK, &terms, figures, &command)?;
         }
-        Ok(place)
+        Ok(NeighbourFixture {
+            command,
+            cgroup,
+            _swap,
+        })
     }
 
-    /// `selfpage run` under a contract, in front of a program.
+    /// `selfpage run` in front of a program, under a contract with the system domain for bytes of
+    /// frames and of swap, and for disk time.
     fn paged(
         &self,
-        contract: RunContract<'_>,
+        [frames, swap]: [u64; 2],
+        disk: &str,
         terms: &[String],
         figures: &Path,
         program: &Command,
     ) -> Result<Command> {
         let mut command = Command::new(self.env.selfpage()?);
-        let socket = self
-            .system
-            .as_ref()
-            .map(DaemonFixture::socket)
-            .unwrap_or(Path::new(""));
+        let socket = self.system.as_ref().map(DaemonFixture::socket);
+        let system = format!("--system={}", socket.unwrap_or(Path::new("")).display());
+        let [frames, swap] = [frames, swap].map(|bytes| format!("{}K", bytes >> 10));
+        command.args([
+            "run", &system, "--frames", &frames, "--swap", &swap, "--disk", disk,
+        ]);
         command
-            .arg("run")
-            .arg(format!("--system={}", socket.display()));
-        for (option, bytes) in [("--frames", contract.frames), ("--swap", contract.swap)] {
-            command.args([option, &format!("{}K", bytes >> 10)]);
-        }
-        command.args(["--disk", contract.disk]).args(terms);
-        command.arg("--stats-json").arg(figures).arg("--");
+            .args(terms)
+            .arg("--stats-json")
+            .arg(figures)
+            .arg("--");
         Ok(within(command, program))
     }
 
@@ -269,14 +217,9 @@ impl LaunchSetup<'_> {
     pub fn grants(&self, arm: Arm) -> Result<()> {
         let options = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
         for terms in options.iter().filter(|terms| !terms.is_empty()) {
-            let figures = StatsFile::new(&self.env, "probe.json")?;
+            let (figures, _guard) = self.env.file("probe.json")?;
             let nothing = Command::new("true");
-            let contract = RunContract {
-                frames: PROBE_BYTES,
-                disk: PLAYER_DISK,
-                swap: PROBE_BYTES,
-            };
-            let command = self.paged(contract, terms, &figures.path, &nothing)?;
+            let command = self.paged([PROBE_BYTES; 2], PLAYER_DISK, terms, &figures, &nothing)?;
             let lacking = format!("the arm lacks `run {}`", terms.join(" "));
             output(command, Stdio::null()).or_unavailable(lacking)?;
         }

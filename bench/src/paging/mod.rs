@@ -33,10 +33,10 @@ use crate::report::Report;
 use arm::Arm;
 use clap::value_parser;
 use pass::Pass;
+use schedule::Amount;
 use series::{AllSeries, Series};
 use std::process::ExitCode;
 use target::Target;
-use trial::{Trial, Trials};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -81,16 +81,8 @@ pub struct PagingPlan {
     pub memory: MemoryKind,
     /// What to do with it, in order; filling comes first.
     pub passes: Vec<Pass>,
-    /// Bytes of it.
-    pub bytes: u64,
-    /// Bytes of frames, for a domain of its own.
-    pub frames: u64,
-    /// Accesses of a pass that is not in order.
-    pub accesses: u64,
-    /// Threads.
-    pub threads: u64,
-    /// Makes the random order.
-    pub seed: u64,
+    /// How much; the frames are also those of a domain of its own.
+    pub amount: Amount,
 }
 
 /// Repeats below which the header notes that there are few.
@@ -100,20 +92,22 @@ const ENOUGH: u64 = 5;
 /// or none though it could have: a target that is not met is a figure.
 pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     check(options)?;
-    let trials = Trials {
-        env: TestEnv::new(exe, &options.env)?,
-        bytes: options.data << 20,
-        frames: options.frames << 20,
+    let env = TestEnv::new(exe, &options.env)?;
+    let pages = |mib: u64| mib << 8;
+    let amount = Amount {
+        pages: pages(options.data),
+        frames: pages(options.frames),
         accesses: options.accesses,
+        threads: 1,
+        seed: 1,
     };
     let machine = Machine::now(&options.env.folder);
-    let mut all = AllSeries(if options.targets {
-        of_targets()
-    } else {
-        chosen(options)
+    let mut all = AllSeries(match options.targets {
+        true => of_targets(),
+        false => chosen(options),
     });
     for repeat in 0..options.repeats {
-        take(&trials, &mut all.0, repeat, options.repeats);
+        take(&env, amount, &mut all.0, repeat, options.repeats);
     }
     progress("");
     let load_at_end = machine::load();
@@ -124,8 +118,8 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     report.data.extend(all.json());
     report.data.extend([
         ("load_at_end".to_owned(), load_at_end.into()),
-        ("data_bytes".to_owned(), trials.bytes.into()),
-        ("frames_bytes".to_owned(), trials.frames.into()),
+        ("data_bytes".to_owned(), (options.data << 20).into()),
+        ("frames_bytes".to_owned(), (options.frames << 20).into()),
         ("accesses".to_owned(), options.accesses.into()),
         ("repeats".to_owned(), options.repeats.into()),
     ]);
@@ -166,27 +160,28 @@ fn settings(options: &Options, load: &str, load_at_end: &str) -> String {
 }
 
 /// One run of each arm, rotated, so that none always follows the same one.
-fn take(trials: &Trials, series: &mut [Series], repeat: u64, repeats: u64) {
+fn take(env: &TestEnv<'_>, amount: Amount, series: &mut [Series], repeat: u64, repeats: u64) {
     let count = series.len();
     for k in 0..count {
         let one = &mut series[(k + repeat as usize) % count];
         if one.failure.is_some() {
             continue;
         }
+        let (turn, k, arm, threads) = (repeat + 1, k + 1, one.arm.name(), one.threads);
         progress(&format!(
-            "repeat {} of {repeats}, {} of {count}: {}, {} threads",
-            repeat + 1,
-            k + 1,
-            one.arm.name(),
-            one.threads
+            "repeat {turn} of {repeats}, {k} of {count}: {arm}, {threads} threads"
         ));
-        let trial = Trial {
-            arm: one.arm,
-            threads: one.threads,
-            passes: &one.passes,
-            seed: repeat + 1,
-        };
-        match trials.run(trial) {
+        let (passes, seed) = (one.passes.clone(), repeat + 1);
+        match trial::run(
+            env,
+            one.arm,
+            passes,
+            Amount {
+                threads,
+                seed,
+                ..amount
+            },
+        ) {
             Ok(figures) => one.runs.push(figures),
             Err(failure) => one.failure = Some(failure),
         }

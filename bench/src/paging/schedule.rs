@@ -5,12 +5,12 @@
 //! part of the memory, but never write the same page.
 
 use super::pass::Pass;
-use crate::page_pattern::mix;
+use crate::prelude::*;
 use crate::zipf::Zipf;
 use std::ops::Range;
 
 /// How much work there is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Amount {
     /// Pages of memory.
     pub pages: u64,

@@ -5,6 +5,7 @@ use super::figure::{CountedPages, Figure};
 use super::pass::Pass;
 use super::schedule::{Amount, Schedule, Step};
 use crate::prelude::*;
+use crate::process::joined;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -78,19 +79,12 @@ impl Workload<'_> {
         };
         let parts = std::thread::scope(|scope| {
             let one = &one;
-            let threads: Vec<_> = (0..self.amount.threads)
-                .map(|thread| scope.spawn(move || one(thread)))
-                .collect();
-            let joined = threads.into_iter().map(|thread| {
-                let panicked = || Err(anyhow!("a thread panicked"));
-                thread.join().unwrap_or_else(|_| panicked())
-            });
-            joined.collect::<Result<Vec<_>, _>>()
+            let one = |thread| scope.spawn(move || one(thread));
+            let threads: Vec<_> = (0..self.amount.threads).map(one).collect();
+            threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
         })?;
-        let each = self.passes.iter().enumerate();
-        Ok(each
-            .map(|(k, pass)| merge(*pass, parts.iter().map(|p| &p[k])))
-            .collect())
+        let merged = |(k, pass): (usize, &Pass)| merge(*pass, parts.iter().map(|p| &p[k]));
+        Ok(self.passes.iter().enumerate().map(merged).collect())
     }
 
     fn thread<P: Pages>(
@@ -151,15 +145,14 @@ struct WorkerShare {
 
 fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a WorkerShare>) -> Figure {
     let parts: Vec<_> = parts.collect();
-    let mut each: Vec<u32> = parts
+    let mut each = parts
         .iter()
-        .flat_map(|p| p.each_ns.iter().copied())
-        .collect();
+        .flat_map(|p| p.each_ns.clone())
+        .collect::<Vec<u32>>();
     each.sort_unstable();
     let at = |part: usize| {
         each.get(each.len() * part / 100)
-            .copied()
-            .map_or(0, u64::from)
+            .map_or(0, |ns| u64::from(*ns))
     };
     let begin = parts.iter().map(|p| p.begin).min();
     let end = parts.iter().map(|p| p.end).max();

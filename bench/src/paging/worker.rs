@@ -3,7 +3,7 @@
 use super::PagingPlan;
 use super::device::Device;
 use super::figure::{CountedPages, Figure};
-use super::schedule::Amount;
+
 use super::work::{Resident, Workload};
 use crate::machine;
 use crate::prelude::*;
@@ -25,16 +25,14 @@ pub struct Figures {
 
 /// The main function of a worker.
 pub fn serve(plan: &PagingPlan) -> Result<()> {
-    let amount = Amount {
-        pages: plan.bytes / PAGE as u64,
-        frames: plan.frames / PAGE as u64,
-        accesses: plan.accesses,
-        threads: plan.threads.max(1),
-        seed: plan.seed,
-    };
+    let amount = plan.amount;
     let memory = match &plan.memory {
         MemoryKind::Device(_) => None,
-        kind => Some(WorkerMemory::new(kind, amount.pages, plan.frames)?),
+        kind => Some(WorkerMemory::new(
+            kind,
+            amount.pages,
+            amount.frames * PAGE as u64,
+        )?),
     };
     ready()?;
     let count = || CountedPages {
