@@ -3,7 +3,7 @@
 
 use crate::machine::read;
 use crate::prelude::*;
-use crate::process::ends_with_us;
+use crate::process::{ends_with_us, last_lines};
 use crate::process_tree::TreeUsage;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
@@ -46,13 +46,13 @@ impl DaemonConfig {
         }
     }
 
-    fn text(&self, socket: &Path, disk: &DaemonDisk) -> String {
+    fn text(&self, socket: &Path, swap: &Path, mib: u64, calibration: &Path) -> String {
         let mut text = format!(
             "socket = {socket:?}\n\
              [memory]\nframes = \"{}M\"\nrestart_grace = \"0ms\"\nreduction_notice = \"0ms\"\n\
-             [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
+             [disk]\nswap = {swap:?}\nsize = \"{mib}M\"\ncalibration = {calibration:?}\n\
              capacity = 1.0\n",
-            self.managed, disk.swap, disk.mib, disk.calibration,
+            self.managed,
         );
         if let Some(spin) = self.spin {
             text.push_str(&format!("poll_time = \"{}us\"\n", spin.as_micros()));
@@ -66,31 +66,26 @@ impl DaemonConfig {
 
 /// The disk of all the daemons of a benchmark: measured once.
 pub struct DaemonDisk {
-    swap: PathBuf,
+    swap: OwnedFile,
     mib: u64,
-    calibration: PathBuf,
-    _files: Vec<UndoGuard>,
+    calibration: OwnedFile,
 }
 
 impl DaemonDisk {
     /// With so many MiB of swap.
     pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self> {
-        let (swap, swap_guard) = env.file("system")?;
-        let (calibration, calibration_guard) = env.file("calibration")?;
+        let (swap, calibration) = (env.file("system")?, env.file("calibration")?);
         Ok(Self {
             swap,
             mib,
             calibration,
-            _files: [swap_guard, calibration_guard].into(),
         })
     }
 
     /// What was measured of it, once a daemon has started.
     pub fn model(&self) -> Result<CostModel> {
         let text = std::fs::read_to_string(&self.calibration).at("read", &self.calibration)?;
-        let wrong = |why: toml::de::Error| anyhow!("{}", why.to_string());
-        let kept: SavedCalibration = toml::from_str(&text).map_err(wrong)?;
-        Ok(kept.figures.model)
+        Ok(toml::from_str::<SavedCalibration>(&text)?.figures.model)
     }
 }
 
@@ -103,9 +98,9 @@ struct SavedCalibration {
 /// A running system domain; ended when dropped.
 pub struct DaemonFixture {
     process: Child,
-    socket: PathBuf,
-    log: PathBuf,
-    _files: [UndoGuard; 3],
+    socket: OwnedFile,
+    log: OwnedFile,
+    _config: OwnedFile,
 }
 
 impl DaemonFixture {
@@ -115,13 +110,12 @@ impl DaemonFixture {
             .disk
             .as_ref()
             .ok_or_else(|| anyhow!("there is no disk for a daemon"))?;
-        let (config, config_guard) = env.file("toml")?;
-        let (socket, socket_guard) = env.file("sock")?;
-        let (log, log_guard) = env.file("log")?;
+        let (config, socket, log) = (env.file("toml")?, env.file("sock")?, env.file("log")?);
         let said = File::create(&log).at("make", &log)?;
-        std::fs::write(&config, settings.text(&socket, disk)).at("write", &config)?;
+        let text = settings.text(&socket, &disk.swap, disk.mib, &disk.calibration);
+        std::fs::write(&config, text).at("write", &config)?;
         let mut command = Command::new(env.selfpage()?);
-        command.arg("system").arg("--config").arg(&config);
+        command.args(["system", "--config"]).arg(&*config);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -132,7 +126,7 @@ impl DaemonFixture {
             process,
             socket,
             log,
-            _files: [config_guard, socket_guard, log_guard],
+            _config: config,
         };
         system.wait_for_socket()?;
         Ok(system)
@@ -155,10 +149,7 @@ impl DaemonFixture {
 
     /// The end of its log.
     fn last_words(&self) -> String {
-        let log = read(&self.log);
-        let mut last: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
-        last.reverse();
-        last.join("; ")
+        last_lines(&read(&self.log), LOG_LINES)
     }
 
     /// A failure together with the last lines of its log, which may explain it.
@@ -213,17 +204,11 @@ mod tests {
 
     #[test]
     fn a_configuration_is_one_that_the_daemon_reads() {
-        let disk = DaemonDisk {
-            swap: "/b".into(),
-            mib: 16,
-            calibration: "/c".into(),
-            _files: Vec::new(),
-        };
         let settings = DaemonConfig {
             depth: Some(1),
             ..DaemonConfig::of(64)
         };
-        let text = settings.text(Path::new("/a"), &disk);
+        let text = settings.text(Path::new("/a"), Path::new("/b"), 16, Path::new("/c"));
         let config = daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
         assert_eq!((config.socket, config.disk.depth), ("/a".into(), Some(1)));
         assert_eq!(config.disk.swap, Path::new("/b"));

@@ -87,13 +87,13 @@ impl<'a> TestEnv<'a> {
         Worker::start(self.exe.worker(plan)?)
     }
 
-    /// A file of the benchmark's; the name is free again when the guard is dropped.
-    pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard)> {
+    /// A file of the benchmark's.
+    pub fn file(&self, name: &str) -> Result<OwnedFile> {
         let path = self
             .folder
             .join(format!("selfpage-bench-{}.{name}", std::process::id()));
         let guard = self.cleanup.register(UndoAction::File(path.clone()))?;
-        Ok((path, guard))
+        Ok(OwnedFile(path, guard))
     }
 }
 

@@ -24,6 +24,7 @@ mod launch;
 mod machine;
 mod memory;
 mod micro;
+mod owned_file;
 mod page_pattern;
 mod paging;
 mod plot;

@@ -6,6 +6,7 @@ pub use crate::cleanup::UndoGuard;
 pub use crate::env::{TestEnv, progress};
 pub use crate::error::{ExperimentError, WhileDoing, unavailable};
 pub use crate::memory::{MemoryKind, WorkerMemory};
+pub use crate::owned_file::OwnedFile;
 pub use crate::page_pattern::{PAGE, PageAt, mix};
 pub use crate::process::Worker;
 pub use crate::report::{Bound, Row, Sample};

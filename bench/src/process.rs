@@ -19,12 +19,16 @@ pub fn ends_with_us(command: &mut Command) {
     unsafe { command.pre_exec(kill) };
 }
 
-/// The end of a program's standard error, in one line.
-pub fn last_words(said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said);
-    let mut last: Vec<&str> = said.trim().lines().rev().take(3).collect();
+/// The last lines of what was said, in one.
+pub fn last_lines(said: &str, count: usize) -> String {
+    let mut last: Vec<&str> = said.trim().lines().rev().take(count).collect();
     last.reverse();
     last.join("; ")
+}
+
+/// The end of a program's standard error.
+fn last_words(said: &[u8]) -> String {
+    last_lines(&String::from_utf8_lossy(said), 3)
 }
 
 /// A program that prints a ready line, waits for a line, and only then executes `command`.

@@ -20,7 +20,7 @@ impl Swap {
     /// On a file without holes.
     pub fn on_file(env: &TestEnv<'_>, bytes: u64) -> Result<Self> {
         refuse_others()?;
-        let (path, under) = env.file("swap")?;
+        let OwnedFile(path, under) = env.file("swap")?;
         Self::on(env, &preallocated(&path, bytes)?, &path, bytes, under)
     }
 

@@ -83,7 +83,7 @@ pub struct Neighbour {
     arguments: Vec<String>,
     /// What it comes from.
     files: Vec<PathBuf>,
-    _guard: Vec<UndoGuard>,
+    _own: Vec<OwnedFile>,
 }
 
 impl Neighbour {
@@ -99,7 +99,7 @@ impl Neighbour {
             files: vec![program.clone()],
             program,
             arguments: Vec::new(),
-            _guard: Vec::new(),
+            _own: Vec::new(),
         };
         match name {
             NeighbourKind::Python => neighbour.python(mib)?,
@@ -138,11 +138,11 @@ impl Neighbour {
     }
 
     fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
-        let (path, guard) = env.file("Heap.java")?;
+        let path = env.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
-        self._guard.push(guard);
         let most = format!("-Xmx{}m", 2 * mib.max(64));
         self.set_arguments(&[&most, &path.to_string_lossy(), &mib.to_string()]);
+        self._own.push(path);
         // .../bin/java: beside it is the library, which is the virtual machine.
         if let Some(home) = self.program.parent().and_then(Path::parent) {
             self.image = Image::of(&home.join("lib/server/libjvm.so"))?;
@@ -153,8 +153,7 @@ impl Neighbour {
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
     fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
-        let [(source, a), (object, b)] = [env.file("large.c")?, env.file("large.o")?];
-        self._guard.extend([a, b]);
+        let (source, object) = (env.file("large.c")?, env.file("large.o")?);
         write(&source, &c_source(mib))?;
         let mut query = Command::new(&self.program);
         query.arg("-print-prog-name=cc1");
@@ -169,8 +168,9 @@ impl Neighbour {
         let script = "\"$1\" -O2 -w -pipe -frandom-seed=1 -c \"$2\" -o \"$3\" && \
                       set -- $(cksum < \"$3\") && echo ready $1 && read _; true";
         let gcc = std::mem::replace(&mut self.program, find_program("sh", "dash")?);
-        let words = [&gcc, &source, &object].map(|path| path.to_string_lossy().into_owned());
+        let words = [&*gcc, &*source, &*object].map(|path| path.to_string_lossy().into_owned());
         self.set_arguments(&["-c", script, "sh", &words[0], &words[1], &words[2]]);
+        self._own.extend([source, object]);
         Ok(())
     }
 

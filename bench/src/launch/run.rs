@@ -87,8 +87,8 @@ fn counters(path: &Path) -> Value {
 impl LaunchSetup<'_> {
     /// Runs an arm once.
     pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult> {
-        let (of_neighbour, _a) = self.env.file("neighbour.json")?;
-        let (of_player, _b) = self.env.file("player.json")?;
+        let of_neighbour = self.env.file("neighbour.json")?;
+        let of_player = self.env.file("player.json")?;
         let place = self.place(setting, &of_neighbour)?;
         setting.neighbour.cool();
         let mut load = self
@@ -113,7 +113,7 @@ impl LaunchSetup<'_> {
             lateness_us: played.lateness_us,
             launch,
             seen,
-            counters: [of_neighbour, of_player].map(|path| counters(&path)),
+            counters: [&of_neighbour, &of_player].map(|path| counters(path)),
             result: result.unwrap_or_default(),
             realtime: played.realtime,
         })
@@ -217,7 +217,7 @@ impl LaunchSetup<'_> {
     pub fn grants(&self, arm: Arm) -> Result<()> {
         let options = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
         for terms in options.iter().filter(|terms| !terms.is_empty()) {
-            let (figures, _guard) = self.env.file("probe.json")?;
+            let figures = self.env.file("probe.json")?;
             let nothing = Command::new("true");
             let command = self.paged([PROBE_BYTES; 2], PLAYER_DISK, terms, &figures, &nothing)?;
             let lacking = format!("the arm lacks `run {}`", terms.join(" "));

@@ -27,18 +27,17 @@ const NOISE: u32 = 12;
 /// A clip, and what decodes it.
 pub struct VideoClip {
     ffmpeg: PathBuf,
-    path: PathBuf,
+    path: OwnedFile,
     size: u64,
     /// Processor time of a frame, decoded alone.
     pub cost: Duration,
-    _guard: UndoGuard,
 }
 
 impl VideoClip {
     /// Makes it.
     pub fn new(env: &TestEnv<'_>) -> Result<Self> {
         let ffmpeg = find_program("ffmpeg", "ffmpeg")?;
-        let (path, guard) = env.file("clip.mkv")?;
+        let path = env.file("clip.mkv")?;
         let (width, height) = SIZE;
         let picture =
             format!("testsrc2=size={width}x{height}:rate={PER_SECOND},noise=alls={NOISE}:allf=t");
@@ -48,7 +47,7 @@ impl VideoClip {
         command.args([
             "-pix_fmt", "yuv420p", "-c:v", "ffv1", "-level", "3", "-g", "1",
         ]);
-        command.arg(&path);
+        command.arg(&*path);
         output(command, Stdio::null())?;
         let about = std::fs::metadata(&path);
         let about = about.at("find", &path)?;
@@ -57,7 +56,6 @@ impl VideoClip {
             size: about.len(),
             path,
             cost: Duration::ZERO,
-            _guard: guard,
         };
         clip.cost = clip.measured()?;
         Ok(clip)
@@ -99,7 +97,7 @@ impl VideoClip {
     fn opened(&self, how: &[&str]) -> Command {
         let mut command = Command::new(&self.ffmpeg);
         command.args(["-nostdin", "-loglevel", "error", "-threads", "1"]);
-        command.args(how).arg("-i").arg(&self.path);
+        command.args(how).arg("-i").arg(&*self.path);
         command.args(["-filter_threads", "1"]);
         command
     }

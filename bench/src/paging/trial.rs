@@ -21,7 +21,7 @@ struct ArmFixture {
     cgroup: Option<Cgroup>,
     _swap: Option<Swap>,
     _cluster: Option<UndoGuard>,
-    _file: Option<UndoGuard>,
+    _file: Option<OwnedFile>,
 }
 
 /// Runs an arm once, doing these passes.
@@ -101,9 +101,8 @@ impl ArmFixture {
         if medium == Medium::Ram {
             return Ok(format!("ram:{}K", (bytes * 3 / 4) >> 10));
         }
-        let (path, guard) = env.file("store")?;
-        self._file = Some(guard);
-        let disk = format!("disk:{},size={}K", path.display(), (bytes * 3 / 2) >> 10);
+        let file = self._file.insert(env.file("store")?);
+        let disk = format!("disk:{},size={}K", file.display(), (bytes * 3 / 2) >> 10);
         Ok(match medium {
             Medium::Both => format!("ram:{}K+{disk}", (bytes / 4) >> 10),
             _ => disk,
@@ -113,17 +112,16 @@ impl ArmFixture {
     /// A file of the data's size whose blocks have been written: the first write to a
     /// block that was only promised costs the file system more than the device.
     fn data(&mut self, env: &TestEnv<'_>, bytes: u64) -> Result<PathBuf> {
-        let (path, guard) = env.file("data")?;
-        self._file = Some(guard);
-        let file = preallocated(&path, bytes)?;
+        let path = self._file.insert(env.file("data")?);
+        let file = preallocated(path, bytes)?;
         let zeros = vec![0; 256 * PAGE];
         for at in (0..bytes).step_by(zeros.len()) {
             let length = (bytes - at).min(zeros.len() as u64);
             file.write_all_at(&zeros[..length as usize], at)
-                .at("write", &path)?;
+                .at("write", &*path)?;
         }
         // In the page cache it would be memory beyond the limit.
-        write_out(&file, &path)?;
-        Ok(path)
+        write_out(&file, path)?;
+        Ok(path.to_path_buf())
     }
 }

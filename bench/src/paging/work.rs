@@ -145,10 +145,7 @@ struct WorkerShare {
 
 fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a WorkerShare>) -> Figure {
     let parts: Vec<_> = parts.collect();
-    let mut each = parts
-        .iter()
-        .flat_map(|p| p.each_ns.clone())
-        .collect::<Vec<u32>>();
+    let mut each: Vec<u32> = parts.iter().flat_map(|p| &p.each_ns).copied().collect();
     each.sort_unstable();
     let at = |part: usize| {
         each.get(each.len() * part / 100)

@@ -26,14 +26,13 @@ impl Medium {
 
     /// A store that holds `bytes`, incompressible even, as `selfpage run --store` takes it, and
     /// the file under it.
-    pub fn store(self, env: &TestEnv<'_>, bytes: u64) -> Result<(String, Option<UndoGuard>)> {
+    pub fn store(self, env: &TestEnv<'_>, bytes: u64) -> Result<(String, Option<OwnedFile>)> {
         let size = (bytes * 3 / 2) >> 10;
         Ok(match self {
             Self::Ram => (format!("ram:{size}K"), None),
             Self::Disk => {
-                let (path, guard) = env.file("store")?;
-                let store = format!("disk:{},size={size}K", path.display());
-                (store, Some(guard))
+                let file = env.file("store")?;
+                (format!("disk:{},size={size}K", file.display()), Some(file))
             }
         })
     }

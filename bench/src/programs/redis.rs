@@ -22,13 +22,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server's and the clients' programs, and what the server is filled with.
 pub struct Redis {
-    server: PathBuf,
+    server: OwnedFile,
     client: PathBuf,
     benchmark: PathBuf,
-    socket: PathBuf,
-    fill: PathBuf,
+    socket: OwnedFile,
+    fill: OwnedFile,
     requests: u64,
-    _files: [UndoGuard; 3],
 }
 
 impl Redis {
@@ -37,36 +36,34 @@ impl Redis {
         // Debian's redis-tools has the server's program under this name, and it is a
         // server by any other; the server's own package would start one on this machine.
         let program = find_program("redis-check-rdb", "redis-tools")?;
-        let (server, a) = env.file("redis-server")?;
-        let (socket, b) = env.file("redis.sock")?;
-        let (fill, c) = env.file("redis.fill")?;
+        let server = env.file("redis-server")?;
+        let fill = env.file("redis.fill")?;
         std::os::unix::fs::symlink(&program, &server).at("link", &server)?;
         write_fill(&fill).at("write", &fill)?;
         Ok(Self {
             server,
             client: find_program("redis-cli", "redis-tools")?,
             benchmark: find_program("redis-benchmark", "redis-tools")?,
-            socket,
+            socket: env.file("redis.sock")?,
             fill,
             requests: seconds * PACE,
-            _files: [a, b, c],
         })
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.server);
+        let mut command = Command::new(&*self.server);
         command.args(["--port", "0", "--save", "", "--databases", "2"]);
         command.args(["--daemonize", "no", "--enable-debug-command", "yes"]);
         command
             .args(["--loglevel", "warning", "--unixsocket"])
-            .arg(&self.socket);
+            .arg(&*self.socket);
         command
     }
 
     /// A client's output for one command.
     fn client(&self, program: &Path, args: &[&str], stdin: Stdio) -> Result<String> {
         let mut command = Command::new(program);
-        command.arg("-s").arg(&self.socket).args(args);
+        command.arg("-s").arg(&*self.socket).args(args);
         let said = output(command, stdin)?;
         Ok(String::from_utf8_lossy(&said).into_owned())
     }

@@ -16,13 +16,12 @@ const PACE: u64 = 55;
 /// A file of lines, and memory for it.
 pub struct Sort {
     program: PathBuf,
-    input: PathBuf,
+    input: OwnedFile,
     /// Bytes that sort needs.
     buffer: u64,
     frames: u64,
     /// None where it fits.
     medium: Option<Medium>,
-    _input: UndoGuard,
 }
 
 impl Sort {
@@ -40,7 +39,7 @@ impl Sort {
 
     fn of(env: &TestEnv<'_>, bytes: u64, lengths: std::ops::Range<u64>) -> Result<Self> {
         let program = find_program("sort", "coreutils")?;
-        let (input, guard) = env.file("lines")?;
+        let input = env.file("lines")?;
         let lines = lines::write(&input, bytes, lengths)?;
         let buffer = bytes + lines * A_LINE + (16 << 20);
         Ok(Self {
@@ -49,7 +48,6 @@ impl Sort {
             buffer,
             frames: buffer * 5 / 4,
             medium: None,
-            _input: guard,
         })
     }
 
@@ -57,21 +55,16 @@ impl Sort {
         let mut command = Command::new(&self.program);
         command.env("LC_ALL", "C");
         // One buffer for all: no temporary files.
-        command.args([
-            "--parallel=1",
-            &format!("--buffer-size={}K", self.buffer >> 10),
-        ]);
-        command.arg(&self.input);
+        let buffer = format!("--buffer-size={}K", self.buffer >> 10);
+        command.args(["--parallel=1", &buffer]).arg(&*self.input);
         command
     }
 
     /// Reads the input once: both sides find it in the page cache.
     fn warm(&self) -> Result<()> {
-        let reading = || format!("read {}", self.input.display());
-        let mut file = std::fs::File::open(&self.input).doing(reading())?;
-        std::io::copy(&mut file, &mut std::io::sink())
-            .map(drop)
-            .doing(reading())
+        let file = std::fs::File::open(&self.input);
+        let read = file.and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
+        read.map(drop).at("read", &self.input)
     }
 }
 

@@ -142,8 +142,8 @@ fn swap(options: &Options) -> u64 {
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
-fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard)> {
-    let (path, guard) = env.file("data")?;
+fn data(env: &TestEnv<'_>, mib: u64) -> Result<OwnedFile> {
+    let path = env.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];
     for n in 0..mib {
@@ -153,7 +153,7 @@ fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard)> {
         file.write_all_at(&part, n << 20).at("write", &path)?;
     }
     write_out(&file, &path)?;
-    Ok((path, guard))
+    Ok(path)
 }
 
 fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<String> {

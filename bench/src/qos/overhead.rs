@@ -64,7 +64,7 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
 
 /// Microseconds of a read from a store of the program's own.
 fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64> {
-    let (path, _guard) = env.file("store")?;
+    let path = env.file("store")?;
     let store = Some(format!("disk:{},size={}M", path.display(), DATA * 2));
     let frames = FRAMES << 10;
     let backing = Backing {

@@ -45,7 +45,7 @@ struct SharedDisk {
 
 /// Measures the saturated device, with contracts and unscheduled.
 pub fn rows(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
-    let (file, _guard) = super::data(env, FILE)?;
+    let file = super::data(env, FILE)?;
     // The first measures the disk.
     drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
     let disk = env.disk.as_ref();

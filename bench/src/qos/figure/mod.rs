@@ -102,7 +102,7 @@ impl Participant {
                 run,
             }),
             Role::Reader => WorkerPlan::Reader(ReaderPlan {
-                file: stage.file.clone(),
+                file: stage.file.to_path_buf(),
                 system: stage.system.socket().to_owned(),
                 name,
                 disk,
@@ -121,7 +121,7 @@ struct Stage<'a> {
     options: &'a Options,
     system: &'a DaemonFixture,
     /// What readers read.
-    file: PathBuf,
+    file: OwnedFile,
 }
 
 /// The result of one participant.
@@ -216,7 +216,7 @@ fn play(env: &TestEnv<'_>, options: &Options, participants: &[Participant]) -> R
         ..DaemonConfig::of(16)
     };
     let system = DaemonFixture::start(env, config)?;
-    let (file, _guard) = super::data(env, FILE)?;
+    let file = super::data(env, FILE)?;
     let stage = Stage {
         env,
         options,

@@ -27,6 +27,7 @@ use crate::prelude::*;
 use crate::process::within;
 use crate::swap::Swap;
 use arm::Arm;
+use clap::ValueEnum;
 use share::DiskQueue;
 
 /// Times as much data as memory.
@@ -88,10 +89,11 @@ impl Side {
 
     /// The program by itself, or to be run behind another command.
     fn command(self, env: &TestEnv<'_>, memory: MemoryKind, options: &Options) -> Result<Command> {
+        let (mib, backing) = (self.mib(options), Backing::default());
         env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
             memory,
-            mib: self.mib(options),
-            backing: Backing::default(),
+            mib,
+            backing,
         }))
     }
 
@@ -103,10 +105,8 @@ impl Side {
             .args(["run", "--frames", &frames])
             .args(words)
             .arg("--");
-        Worker::start(within(
-            command,
-            &self.command(env, MemoryKind::Paged, options)?,
-        ))
+        let program = self.command(env, MemoryKind::Paged, options)?;
+        Worker::start(within(command, &program))
     }
 }
 
@@ -126,20 +126,14 @@ struct Limits {
     _scheduler: Option<UndoGuard>,
     _swap: Option<Swap>,
     _system: Option<DaemonFixture>,
-    _files: Vec<UndoGuard>,
+    _files: Vec<OwnedFile>,
 }
 
 /// Runs every arm in turn.
 pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    let arms = [
-        Arm::System,
-        Arm::Run,
-        Arm::Swap,
-        Arm::SwapThrottle,
-        Arm::SwapBfq,
-    ];
+    let empty = |arm: &Arm| (*arm, Vec::new(), None);
     let mut runs: Vec<(Arm, Vec<ArmRun>, Option<Error>)> =
-        arms.iter().map(|arm| (*arm, Vec::new(), None)).collect();
+        Arm::value_variants().iter().map(empty).collect();
     for repeat in 0..options.repeats {
         let count = runs.len();
         for k in 0..count {
@@ -175,50 +169,35 @@ fn run(env: &TestEnv<'_>, options: &Options, arm: Arm, repeat: u64) -> Result<Ar
         share::throttle(share, &disk, (requests as u64 / PART).max(1))?;
     }
     // What comes first has an emptier machine, or a warmer one.
-    let run = if repeat.is_multiple_of(2) {
-        let alone = phase(victim, options, repeat)?;
-        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
-        ArmRun {
-            alone,
-            beside,
-            neighbour,
-        }
-    } else {
-        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
-        ArmRun {
-            alone: phase(&mut fixture.subjects[0], options, repeat)?,
-            beside,
-            neighbour,
-        }
+    let before = match repeat.is_multiple_of(2) {
+        true => Some(phase(victim, options, repeat)?),
+        false => None,
+    };
+    neighbour.send(&Order::Churn(THREADS))?;
+    std::thread::sleep(WARM);
+    let beside = phase(victim, options, repeat)?;
+    let busy = neighbour.call(&Order::Rest)?;
+    let alone = match before {
+        Some(before) => before,
+        None => phase(victim, options, repeat)?,
     };
     // Both end well, or the run has no figures.
     for subject in fixture.subjects {
         subject.end()?;
     }
-    Ok(run)
+    Ok(ArmRun {
+        alone,
+        beside,
+        neighbour: busy,
+    })
 }
 
 fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFigures> {
     let during = Duration::from_secs_f64(options.phase);
-    Ok(VictimFigures {
-        closed: victim.call(&Order::Closed(during))?,
-        open: victim.call(&Order::Open {
-            during,
-            rate: options.rate,
-            seed: repeat + 1,
-        })?,
-    })
-}
-
-fn beside(
-    [victim, neighbour]: &mut [Worker; 2],
-    options: &Options,
-    repeat: u64,
-) -> Result<(VictimFigures, Done)> {
-    neighbour.send(&Order::Churn(THREADS))?;
-    std::thread::sleep(WARM);
-    let beside = phase(victim, options, repeat)?;
-    Ok((beside, neighbour.call(&Order::Rest)?))
+    let (rate, seed) = (options.rate, repeat + 1);
+    let closed = victim.call(&Order::Closed(during))?;
+    let open = victim.call(&Order::Open { during, rate, seed })?;
+    Ok(VictimFigures { closed, open })
 }
 
 fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture> {
@@ -261,9 +240,9 @@ fn start(
         return side.start_paged(env, options, &words);
     }
     if arm == Arm::Run {
-        let (path, guard) = env.file(side.name())?;
-        limits._files.push(guard);
-        let store = format!("disk:{},size={swap}M", path.display());
+        let file = env.file(side.name())?;
+        let store = format!("disk:{},size={swap}M", file.display());
+        limits._files.push(file);
         return side.start_paged(env, options, &["--store", &store]);
     }
     let memory = (side.mib(options) / OVER) << 20;
