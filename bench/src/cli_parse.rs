@@ -6,19 +6,24 @@ use std::fs::OpenOptions;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Its name.
-pub fn name(choice: &impl ValueEnum) -> String {
-    let value = choice.to_possible_value();
-    value.map_or_else(String::new, |v| v.get_name().to_owned())
+/// A choice of an option, as reports call it.
+pub trait Choice: ValueEnum {
+    /// Its name, on the command line and as a row's or column's head.
+    fn name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+
+    /// In words: its help text.
+    fn about(&self) -> String {
+        let value = self.to_possible_value();
+        value
+            .and_then(|v| v.get_help().map(ToString::to_string))
+            .unwrap_or_default()
+    }
 }
 
-/// Its help text.
-pub fn about(choice: &impl ValueEnum) -> String {
-    let value = choice.to_possible_value();
-    value
-        .and_then(|v| v.get_help().map(ToString::to_string))
-        .unwrap_or_default()
-}
+impl<T: ValueEnum> Choice for T {}
 
 /// A number in a range. For an option.
 pub fn within(

@@ -3,6 +3,7 @@
 
 pub use crate::SelfExe;
 pub use crate::cleanup::UndoGuard;
+pub use crate::cli_parse::Choice;
 pub use crate::env::{TestEnv, progress};
 pub use crate::error::{ExperimentError, WhileDoing, unavailable};
 pub use crate::memory::{MemoryKind, WorkerMemory};
@@ -12,6 +13,7 @@ pub use crate::process::Worker;
 pub use crate::report::{Bound, Row, Sample};
 pub use crate::worker::WorkerPlan;
 pub use anyhow::{Error, Result, anyhow, bail};
+pub use clap::ValueEnum;
 pub use serde::{Deserialize, Serialize};
 pub use std::path::{Path, PathBuf};
 pub use std::process::Command;

@@ -17,7 +17,7 @@ use crate::prelude::*;
 use crate::process::output;
 use crate::report::Report;
 use crate::worker::reply;
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 use selfpage::{Counter, Domain, EntryKind, Stretch};
 use std::process::{ExitCode, Stdio};
 

@@ -5,7 +5,6 @@ use super::deadline_misses::Quality;
 use super::program::Neighbour;
 use super::run::RunResult;
 use super::sampler::UsageSample;
-use crate::cli_parse::name;
 use crate::error::in_words;
 use crate::prelude::*;
 use crate::statistics::median;
@@ -64,7 +63,7 @@ pub struct Comparison {
 impl Comparison {
     /// Without rounds yet.
     pub fn new(neighbour: &Neighbour, ahead: u64, load: f64, arms: &[Arm]) -> Self {
-        let neighbour = name(&neighbour.name);
+        let neighbour = neighbour.name.name();
         let empty = |arm: &Arm| Series {
             arm: *arm,
             rounds: Vec::new(),
@@ -219,7 +218,7 @@ pub fn programs(neighbours: &[Neighbour], scenes: &[Comparison]) -> Table {
     let columns = ["text", "data", "bss", "resident", "contract", "faults"];
     let mut table = Table::new("table 1: the neighbours (bytes; on stock Linux)", columns);
     for neighbour in neighbours {
-        let (own, image) = (name(&neighbour.name), neighbour.image);
+        let (own, image) = (neighbour.name.name(), neighbour.image);
         let scene = scenes.iter().find(|scene| scene.neighbour == own);
         let stock = scene.and_then(|scene| scene.of(Arm::Stock)?.typical());
         let of_stock = |value: fn(&[UsageSample]) -> f64| {

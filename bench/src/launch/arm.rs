@@ -1,7 +1,6 @@
 //! The arms: the resources of the player and the neighbour. The options of `selfpage run`
 //! for each are in one place, here.
 
-use crate::cli_parse::name;
 use clap::ValueEnum;
 use std::time::Duration;
 
@@ -60,11 +59,6 @@ impl Arm {
         Self::Ours,
         Self::OursLimited,
     ];
-
-    /// Its name in reports and on the command line.
-    pub fn name(self) -> String {
-        name(&self)
-    }
 
     /// Returns true if the programs run under `selfpage run`.
     pub fn ours(self) -> bool {

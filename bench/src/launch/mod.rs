@@ -36,7 +36,6 @@ pub use display::DisplayPlan;
 pub use load::LoadPlan;
 pub use options::Options;
 
-use crate::cli_parse;
 use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
 use crate::machine::{Machine, read};
 use crate::prelude::*;
@@ -64,7 +63,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     let mut report = Report::new("launch", machine, settings(options, &setup));
     let (mut neighbours, mut all) = (Vec::new(), Vec::new());
     for kind in &options.only {
-        let shown = cli_parse::name(kind);
+        let shown = kind.name();
         match Neighbour::new(*kind, &setup.env, options.mib) {
             Ok(neighbour) => {
                 let load = match options.load {
@@ -186,7 +185,7 @@ fn calibrated(
     ahead: u64,
     settings: &mut Vec<String>,
 ) -> Result<f64> {
-    let shown = cli_parse::name(&neighbour.name);
+    let shown = neighbour.name.name();
     let mut search = Search::up_to(load::processors() as f64 * calibrate::MAX_LOAD);
     while let Some(load) = search.next() {
         progress(&format!("{shown}: calibrating, load {load:.3}"));

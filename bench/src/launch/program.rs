@@ -15,7 +15,6 @@ use super::image::Image;
 use crate::env::find_program;
 use crate::prelude::*;
 use crate::process::output;
-use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Write;
 use std::fs::File;

@@ -191,7 +191,7 @@ fn take(env: &TestEnv<'_>, amount: Amount, series: &mut [Series], repeat: u64, r
 /// What the options name.
 fn chosen(options: &Options) -> Vec<Series> {
     let arms = if options.arms.is_empty() {
-        Arm::all().to_vec()
+        Arm::value_variants().to_vec()
     } else {
         options.arms.clone()
     };
@@ -230,7 +230,11 @@ fn of_targets() -> Vec<Series> {
 /// The passes that are wanted, in their order, after filling.
 fn with_fill(wanted: impl Fn(&Pass) -> bool) -> Vec<Pass> {
     let needed = |pass: &Pass| *pass == Pass::Fill || wanted(pass);
-    Pass::ALL.into_iter().filter(needed).collect()
+    Pass::value_variants()
+        .iter()
+        .copied()
+        .filter(needed)
+        .collect()
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -6,8 +6,8 @@ use super::arm::Arm;
 use super::pass::Pass;
 use super::series::{AllSeries, Series, threads_in_words};
 use crate::plot::{self, Area};
+use crate::prelude::*;
 use crate::statistics::Estimate;
-use anyhow::Result;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -68,7 +68,7 @@ fn names(all: &AllSeries) -> Vec<String> {
         let mut with = all.0.iter().filter(|s| s.arm == **arm);
         with.any(|series| !series.runs.is_empty())
     };
-    Arm::all()
+    Arm::value_variants()
         .iter()
         .filter(ran)
         .map(|arm| arm.name())
@@ -91,7 +91,7 @@ fn panels(all: &AllSeries, names: &[String]) -> Vec<Panel> {
             points: all.0.iter().filter_map(point).collect(),
         }
     };
-    let every = Pass::ALL.into_iter().map(panel);
+    let every = Pass::value_variants().iter().copied().map(panel);
     every.filter(|panel| !panel.points.is_empty()).collect()
 }
 
@@ -186,8 +186,8 @@ mod tests {
         )
         .unwrap();
         assert!(picture.starts_with("<svg"));
-        for pass in Pass::ALL {
-            assert!(picture.contains(pass.name()), "{}", pass.name());
+        for pass in Pass::value_variants() {
+            assert!(picture.contains(&pass.name()), "{}", pass.name());
         }
         assert!(picture.contains("linked-ram") && picture.contains("swap-zram"));
         assert!(!picture.contains("swap-file"), "it has no figures");

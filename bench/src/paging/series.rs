@@ -89,7 +89,7 @@ impl Series {
                 "p99_ns": latency.map(|(_, p99)| p99),
                 "hit_rate": self.hit_rate(*pass),
             });
-            (pass.name().to_owned(), median)
+            (pass.name(), median)
         });
         json!({
             "arm": self.arm.name(),
@@ -148,7 +148,7 @@ impl AllSeries {
     pub fn tables(&self) -> Vec<Table> {
         let of = |threads| {
             let ran = |pass: &Pass| self.with(threads).any(|s| s.passes.contains(pass));
-            let passes: Vec<Pass> = Pass::ALL.into_iter().filter(ran).collect();
+            let passes: Vec<Pass> = Pass::value_variants().iter().copied().filter(ran).collect();
             let apart: Vec<Pass> = passes.iter().copied().filter(|p| !p.in_order()).collect();
             let times = |series: &Series, pass| shown(series.time(pass).map(|t| t.times(1e-3)));
             [
@@ -160,7 +160,7 @@ impl AllSeries {
         };
         let mut tables: Vec<_> = self.threads().into_iter().flat_map(of).flatten().collect();
         let mut arms = Table::new::<&str>("arms", []);
-        for arm in Arm::all() {
+        for arm in Arm::value_variants() {
             if self.0.iter().any(|series| series.arm == *arm) {
                 arms.row::<&str>(format!("  {}", arm.name()), [], &arm.about());
             }
@@ -275,14 +275,17 @@ pub mod made_up {
             device_bytes: Some(10 * 4096),
         };
         let run = |ns: &u64| Figures {
-            passes: Pass::ALL.iter().map(|p| figure(*p, *ns)).collect(),
+            passes: Pass::value_variants()
+                .iter()
+                .map(|p| figure(*p, *ns))
+                .collect(),
             major_faults: 0,
             minor_faults: 0,
             resident: 0,
         };
         Series {
             runs: ns.iter().map(run).collect(),
-            ..Series::new(arm, 1, Pass::ALL.to_vec())
+            ..Series::new(arm, 1, Pass::value_variants().to_vec())
         }
     }
 }

@@ -5,7 +5,7 @@ use super::arm::Arm;
 use super::figure::Figure;
 use super::pass::Pass;
 use super::series::{AllSeries, Series};
-use crate::report::{Bound, Row, Sample};
+use crate::prelude::*;
 
 /// What a time is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -266,7 +266,7 @@ mod tests {
             };
             let work = Workload {
                 amount,
-                passes: &Pass::ALL,
+                passes: Pass::value_variants(),
                 count: &count,
             };
             // SAFETY: the vector holds that many pages, for the work alone.

@@ -25,7 +25,7 @@ use crate::machine::Machine;
 use crate::prelude::*;
 use crate::report::Report;
 use child::Done;
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 use medium::Medium;
 use std::process::ExitCode;
 
@@ -178,7 +178,7 @@ fn case(name: Pair, options: &Options, env: &TestEnv<'_>) -> Result<Box<dyn Benc
 
 /// All repeats of one pair. A feature that this machine lacks is the row's failure.
 fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
-    let shown = crate::cli_parse::name(&name);
+    let shown = name.name();
     progress(&format!("{shown}: its input"));
     let mut row = Row::new(shown, "s", FITS);
     let case = match case(name, options, env) {

@@ -33,7 +33,7 @@ use crate::machine::Machine;
 use crate::prelude::*;
 use crate::report::Report;
 use crate::swap::{preallocated, write_out};
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 

@@ -27,7 +27,6 @@ use crate::prelude::*;
 use crate::process::within;
 use crate::swap::Swap;
 use arm::Arm;
-use clap::ValueEnum;
 use share::DiskQueue;
 
 /// Times as much data as memory.
