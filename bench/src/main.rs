@@ -33,6 +33,7 @@ mod process;
 mod process_tree;
 mod programs;
 mod qos;
+mod repeats;
 mod report;
 mod statistics;
 mod swap;

@@ -126,10 +126,7 @@ impl Row {
 
     /// Without a figure, for a reason.
     pub fn lacking(what: impl Into<String>, failure: Error) -> Self {
-        Self {
-            failure: Some(failure),
-            ..Self::new(what, "", Bound::Open)
-        }
+        Self::new(what, "", Bound::Open).failure(Some(failure))
     }
 
     /// Over something else.
@@ -142,6 +139,17 @@ impl Row {
     pub fn samples(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
         self.samples.extend(samples);
         self
+    }
+
+    /// With repeats of ours and of what stands beside it.
+    pub fn pairs(self, ours: Vec<f64>, beside: Vec<f64>) -> Self {
+        let pairs = ours.into_iter().zip(beside);
+        self.samples(pairs.map(|(ours, beside)| Sample::new(ours, beside)))
+    }
+
+    /// With the failure that ended the repeats.
+    pub fn failure(self, failure: Option<Error>) -> Self {
+        Self { failure, ..self }
     }
 
     /// With notes in the first repeat.

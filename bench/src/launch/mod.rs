@@ -39,6 +39,7 @@ pub use options::Options;
 use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
 use crate::machine::{Machine, read};
 use crate::prelude::*;
+use crate::repeats::run_each;
 use crate::report::Report;
 use analysis::Comparison;
 use arm::{Arm, Terms};
@@ -227,31 +228,20 @@ fn measured(
     let mut expected = None;
     for repeat in 0..options.repeats {
         for scene in &mut scenes {
-            let count = scene.series.len();
-            for k in 0..count {
-                let (title, of, ahead) = (&scene.title, options.repeats, scene.ahead);
-                let series = &mut scene.series[(k + repeat as usize) % count];
-                let arm = series.arm;
+            let (title, of, ahead) = (&scene.title, options.repeats, scene.ahead);
+            run_each(&mut scene.series, repeat, |arm, is_first| {
                 progress(&format!("{} of {of}: {title}: {}", repeat + 1, arm.name()));
-                if series.failure.is_some() {
-                    continue;
+                if is_first {
+                    setup.grants(arm)?;
                 }
-                let granted = match series.rounds.is_empty() {
-                    true => setup.grants(arm),
-                    false => Ok(()),
-                };
-                let setting = RunSettings {
+                let round = setup.run(RunSettings {
                     arm,
                     neighbour,
                     ahead,
                     load,
-                };
-                let round = granted.and_then(|()| setup.run(setting));
-                match round.and_then(|round| same(round, &mut expected)) {
-                    Ok(round) => series.rounds.push(round),
-                    Err(why) => series.failure = Some(why),
-                }
-            }
+                })?;
+                same(round, &mut expected)
+            });
         }
     }
     scenes

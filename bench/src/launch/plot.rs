@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn a_picture_names_every_arm_that_ran_and_every_figure() {
-        let series = |arm, rounds| Series {
+        let series = |arm, runs| Series {
             arm,
-            rounds,
+            runs,
             failure: None,
         };
         let picture = drawn(

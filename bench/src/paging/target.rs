@@ -170,14 +170,8 @@ impl Target {
             ("per".to_owned(), self.per.name().into()),
         ]);
         Some(match figures {
-            Ok((ours, theirs)) => {
-                let pairs = ours.into_iter().zip(theirs);
-                row.samples(pairs.map(|(ours, theirs)| Sample::new(ours, theirs)))
-            }
-            Err(failure) => Row {
-                failure: Some(failure),
-                ..row
-            },
+            Ok((ours, theirs)) => row.pairs(ours, theirs),
+            Err(failure) => row.failure(Some(failure)),
         })
     }
 }

@@ -25,6 +25,7 @@ use crate::cgroup::Cgroup;
 use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
 use crate::process::within;
+use crate::repeats::{Repeats, run_each};
 use crate::swap::Swap;
 use arm::Arm;
 use share::DiskQueue;
@@ -130,22 +131,12 @@ struct Limits {
 
 /// Runs every arm in turn.
 pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    let empty = |arm: &Arm| (*arm, Vec::new(), None);
-    let mut runs: Vec<(Arm, Vec<ArmRun>, Option<Error>)> =
-        Arm::value_variants().iter().map(empty).collect();
+    let mut runs = Repeats::of(Arm::value_variants());
     for repeat in 0..options.repeats {
-        let count = runs.len();
-        for k in 0..count {
-            let (arm, runs, failure) = &mut runs[(k + repeat as usize) % count];
-            if failure.is_some() {
-                continue;
-            }
+        run_each(&mut runs, repeat, |arm, _| {
             progress(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
-            match run(env, options, *arm, repeat) {
-                Ok(run) => runs.push(run),
-                Err(why) => *failure = Some(why),
-            }
-        }
+            run(env, options, arm, repeat)
+        });
     }
     analysis::judged(runs)
 }
