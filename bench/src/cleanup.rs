@@ -8,7 +8,7 @@
 
 use crate::error::{checked, in_words};
 use crate::prelude::*;
-use crate::worker::{orders, reply};
+use crate::worker::orders;
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

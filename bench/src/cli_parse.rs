@@ -1,10 +1,9 @@
 //! Options: the names of choices, which reports use too, and output files, which are checked before
 //! anything is measured: nothing is worse than an hour's run whose end cannot write its file.
 
-use clap::ValueEnum;
+use crate::prelude::*;
 use std::fs::OpenOptions;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
 /// A choice of an option, as reports call it.
 pub trait Choice: ValueEnum {

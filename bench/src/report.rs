@@ -4,10 +4,9 @@
 //! it lies in ([`crate::statistics`]). Taking data is apart from judging it.
 
 use crate::error::{in_words, is_unavailable};
-use crate::machine::Machine;
 use crate::prelude::*;
-use crate::statistics::{self, Estimate, median};
-use crate::table::{Table, digits};
+use crate::statistics::{self, Estimate};
+use crate::table::digits;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;

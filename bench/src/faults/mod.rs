@@ -11,12 +11,9 @@ mod latency;
 mod scan;
 mod tables;
 
-use crate::machine::Machine;
 use crate::memory;
 use crate::prelude::*;
 use crate::process::output;
-use crate::report::Report;
-use crate::worker::reply;
 use clap::value_parser;
 use selfpage::{Counter, Domain, EntryKind, Stretch};
 use std::process::{ExitCode, Stdio};

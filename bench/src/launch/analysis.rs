@@ -8,8 +8,6 @@ use super::sampler::UsageSample;
 use crate::error::in_words;
 use crate::prelude::*;
 use crate::repeats::Repeats;
-use crate::statistics::median;
-use crate::table::Table;
 use serde_json::{Value, json};
 
 /// Percent of deadlines that stock Linux misses where ours is judged.

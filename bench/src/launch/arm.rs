@@ -1,8 +1,7 @@
 //! The arms: the resources of the player and the neighbour. The options of `selfpage run`
 //! for each are in one place, here.
 
-use clap::ValueEnum;
-use std::time::Duration;
+use crate::prelude::*;
 
 /// MiB of the player's contract under `selfpage run`: its decoder fits, so that its faults
 /// are first touches.

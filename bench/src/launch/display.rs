@@ -14,7 +14,7 @@
 use super::deadline_misses::due;
 use crate::prelude::*;
 use crate::process::ends_with_us;
-use crate::worker::{linger, ready, reply};
+use crate::worker::linger;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;

@@ -3,7 +3,7 @@
 //! long a thread waits for a processor; a period that got less is not made up for.
 
 use crate::prelude::*;
-use crate::worker::{linger, ready};
+use crate::worker::linger;
 use rustix::time::{ClockId, clock_gettime};
 use std::process::exit;
 

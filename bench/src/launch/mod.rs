@@ -36,11 +36,10 @@ pub use display::DisplayPlan;
 pub use load::LoadPlan;
 pub use options::Options;
 
-use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
-use crate::machine::{Machine, read};
+use crate::daemon_fixture::DaemonDisk;
+use crate::machine::read;
 use crate::prelude::*;
 use crate::repeats::run_each;
-use crate::report::Report;
 use analysis::Comparison;
 use arm::{Arm, Terms};
 use calibrate::Search;

@@ -4,7 +4,6 @@ use super::arm::Arm;
 use super::load;
 use super::program::NeighbourKind;
 use crate::cli_parse::within;
-use crate::env::EnvOptions;
 use crate::prelude::*;
 use clap::value_parser;
 

@@ -23,8 +23,6 @@ mod ours;
 
 use crate::prelude::*;
 use crate::report::write_json;
-use crate::statistics::median;
-use crate::table::Table;
 use kernel::KernelArm;
 use ours::OursArm;
 use serde_json::json;

@@ -1,8 +1,7 @@
 //! Table 1 over the interfaces of this project.
 
 use super::{MANY, RANGE, batch, shuffled, timed, touch, touch_all};
-use crate::page_pattern::PAGE;
-use anyhow::Result;
+use crate::prelude::*;
 use selfpage::{Contract, DirectIo, Domain, Fault, FaultKind, Handled, Physical, Rights, Stretch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -26,10 +26,8 @@ mod trial;
 mod work;
 pub mod worker;
 
-use crate::env::EnvOptions;
-use crate::machine::{self, Machine};
+use crate::machine::{self};
 use crate::prelude::*;
-use crate::report::Report;
 use arm::Arm;
 use clap::value_parser;
 use pass::Pass;

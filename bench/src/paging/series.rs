@@ -7,7 +7,7 @@ use super::worker::Figures;
 use crate::error::{in_words, is_unavailable};
 use crate::prelude::*;
 use crate::statistics::{self, Estimate};
-use crate::table::{Table, digits};
+use crate::table::digits;
 use serde_json::{Map, Value, json};
 
 /// One arm's runs with one number of threads.

@@ -5,9 +5,8 @@ use super::arm::{Arm, BackendNeeds, Medium, SwapMedium};
 use super::pass::Pass;
 use super::schedule::Amount;
 use super::worker::Figures;
-use crate::cgroup::Cgroup;
 use crate::prelude::*;
-use crate::swap::{Swap, preallocated, set_page_cluster, write_out};
+use crate::swap::{preallocated, set_page_cluster, write_out};
 use selfpage::EntryKind;
 use std::os::unix::fs::FileExt;
 

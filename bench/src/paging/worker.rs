@@ -7,7 +7,6 @@ use super::figure::{CountedPages, Figure};
 use super::work::{Resident, Workload};
 use crate::machine;
 use crate::prelude::*;
-use crate::worker::{ready, reply};
 use procfs::process::Process;
 
 /// What a worker prints at its end.

@@ -1,7 +1,6 @@
 //! Running a program once: started, put in its cgroup before it has any memory, its output
 //! read as it comes, its time taken, and killed where it takes too long or we end first.
 
-use crate::cgroup::Cgroup;
 use crate::prelude::*;
 use crate::process::Watchdog;
 use crate::process_tree::children;

@@ -2,9 +2,7 @@
 //! a cgroup.
 
 use super::child::{self, Done, Start};
-use crate::cgroup::Cgroup;
 use crate::prelude::*;
-use crate::swap::Swap;
 
 /// Where pages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,8 @@ mod sort;
 
 pub use pagerank::PagerankPlan;
 
-use crate::env::{EnvOptions, find_allocator};
-use crate::machine::Machine;
+use crate::env::find_allocator;
 use crate::prelude::*;
-use crate::report::Report;
 use child::Done;
 use clap::value_parser;
 use medium::Medium;

@@ -11,7 +11,6 @@ use super::graph::{self, Graph};
 use super::medium::Medium;
 use super::{Benchmark, System};
 use crate::prelude::*;
-use crate::worker::{ready, reply};
 use selfpage::{Stretch, StretchError};
 use std::ops::Range;
 

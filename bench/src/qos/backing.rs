@@ -1,7 +1,6 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the system
 //! domain.
 
-use crate::daemon_fixture::DaemonFixture;
 use crate::prelude::*;
 use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};

@@ -28,10 +28,7 @@ pub use subject::SubjectPlan;
 
 use crate::cli_parse::positive;
 use crate::daemon_fixture::DaemonDisk;
-use crate::env::EnvOptions;
-use crate::machine::Machine;
 use crate::prelude::*;
-use crate::report::Report;
 use crate::swap::{preallocated, write_out};
 use clap::value_parser;
 use std::os::unix::fs::FileExt;

@@ -4,7 +4,6 @@
 use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
 use super::{Options, lacking};
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;

@@ -2,7 +2,6 @@
 //! processed" (section 7.2.1).
 
 use crate::prelude::*;
-use crate::worker::reply;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A report of the watch thread.

@@ -12,9 +12,7 @@
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
-use crate::statistics::median;
 use protocol::TenantInfo;
 use protocol::contract_spec::FrameSpec;
 use tenant::set;

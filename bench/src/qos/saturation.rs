@@ -8,7 +8,6 @@
 use super::progress::{Progress, ReportedRun};
 use super::reader::ReaderPlan;
 use super::{Options, direct_disk, progress, shares};
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;

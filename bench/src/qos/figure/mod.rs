@@ -19,7 +19,6 @@ use super::progress::{Progress, ReportedRun, bandwidth};
 use super::reader::ReaderPlan;
 use super::schedule::{Client, DiskShare};
 use super::{Options, progress};
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::plot::Curve;
 use crate::prelude::*;
 use protocol::TenantInfo;

@@ -21,12 +21,9 @@ mod share;
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::cgroup::Cgroup;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
 use crate::prelude::*;
 use crate::process::within;
 use crate::repeats::{Repeats, run_each};
-use crate::swap::Swap;
 use arm::Arm;
 use share::DiskQueue;
 

@@ -1,7 +1,6 @@
 //! What the kernel offers to share a disk: a limit of requests, or a scheduler with weights,
 //! by cgroups of either version.
 
-use crate::cgroup::Cgroup;
 use crate::machine::{chosen, disk_of, read};
 use crate::prelude::*;
 

@@ -19,7 +19,7 @@ pub use order::Order;
 
 use super::backing::{Backing, DomainWithContract};
 use crate::prelude::*;
-use crate::worker::{READY, orders, reply};
+use crate::worker::{READY, orders};
 use selfpage::{Domain, Paged, Stretch};
 use work::SubjectWorkload;
 
