@@ -11,6 +11,7 @@ pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// A chart of numbers over numbers.
 pub type Chart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
 /// The text of an SVG file of `size` pixels; `draw` gets the area of the title, so high, and the
 /// body.
 pub fn draw(
@@ -70,13 +71,9 @@ pub fn curves<'a, 'b>(
         .x_label_area_size(36)
         .y_label_area_size(66)
         .build_cartesian_2d(0.0..last, least..most)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .x_desc(axes[0])
-        .y_desc(axes[1])
-        .draw()?;
+    let mut mesh = chart.configure_mesh();
+    let mesh = mesh.disable_x_mesh().light_line_style(TRANSPARENT);
+    mesh.x_desc(axes[0]).y_desc(axes[1]).draw()?;
     for curve in curves {
         let (points, colour) = (curve.points.iter().copied(), curve.colour);
         let style = colour.stroke_width(2);
