@@ -5,6 +5,7 @@ use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
+use std::fs::File;
 
 /// Which memory. A store is written as `selfpage run` takes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,26 +44,24 @@ impl WorkerMemory {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
         let linked = |entry, store: &str, huge| {
-            paged(entry, store, bytes, frames, huge)
-                .map(|(stretch, domain)| Self::Linked(stretch, domain))
+            let (stretch, domain) = paged(entry, store, bytes, frames, huge)?;
+            Ok(Self::Linked(stretch, domain))
         };
         let start = match kind {
             MemoryKind::Anonymous | MemoryKind::Paged => anonymous(bytes),
             MemoryKind::File(path) | MemoryKind::FileRandom(path) => {
-                let file = std::fs::OpenOptions::new()
+                let file = File::options()
                     .read(true)
                     .write(true)
                     .open(path)
-                    .at("open", &path)?;
+                    .at("open", path)?;
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
             MemoryKind::Upcall(store) => return linked(EntryKind::Upcall, store, false),
             MemoryKind::Thread(store) => return linked(EntryKind::Thread, store, false),
             MemoryKind::Huge(store) => return linked(EntryKind::Upcall, store, true),
-            MemoryKind::Device(_) => {
-                bail!("a device is not mapped");
-            }
+            MemoryKind::Device(_) => bail!("a device is not mapped"),
         }
         .doing(format_args!("map {bytes} bytes"))?;
         let mapping = Mapping { start, bytes };
@@ -94,19 +93,14 @@ impl WorkerMemory {
 /// Private memory by the C library's mmap: the system call itself is out of a preloaded
 /// library's sight, and `selfpage run` would have nothing to page.
 fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
-    let (rights, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping at an address the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(
-            rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
-                .unwrap_or(rustix::io::Errno::NOMEM),
-        );
+    match start == libc::MAP_FAILED {
+        true => Err(host::last_errno()),
+        false => Ok(start),
     }
-    Ok(start)
 }
 
 /// A domain and a paged stretch of it. The worker does no direct I/O, and declares that.

@@ -51,16 +51,13 @@ pub fn within(mut outer: Command, program: &Command) -> Command {
 pub fn output(mut command: Command, stdin: impl Into<Stdio>) -> Result<Vec<u8>> {
     ends_with_us(&mut command);
     let program = command.get_program().to_owned();
-    let done = command.stdin(stdin).output();
-    let done = done.at("start", &program)?;
+    let done = command.stdin(stdin).output().at("start", &program)?;
     match done.status.success() {
         true => Ok(done.stdout),
-        false => Err(anyhow!(
-            "{}: {}: {}",
-            program.display(),
-            done.status,
-            last_words(&done.stderr)
-        )),
+        false => {
+            let (program, said) = (program.display(), last_words(&done.stderr));
+            bail!("{program}: {}: {said}", done.status)
+        }
     }
 }
 
@@ -85,17 +82,18 @@ impl Worker {
 
     /// Starts a program that ends by itself, once its standard input is closed.
     pub fn spawn_lasting(mut command: Command) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .doing(format_args!("start {:?}", command.get_program()))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.doing(format_args!("start {:?}", command.get_program()))?;
         let orders = child.stdin.take();
-        let answers = child.stdout.take();
+        let answers = child
+            .stdout
+            .take()
+            .ok_or_else(|| anyhow!("it has no pipes"))?;
+        let answers = BufReader::new(answers);
         Ok(Self {
             child,
             orders,
-            answers: BufReader::new(answers.ok_or_else(|| anyhow!("it has no pipes"))?),
+            answers,
             is_lasting: true,
         })
     }
@@ -252,10 +250,7 @@ impl Watchdog {
         drop(self.cancel);
         match self.thread.join() {
             Ok(false) => Ok(()),
-            _ => Err(anyhow!(
-                "not done after {} s (--limit)",
-                self.limit.as_secs()
-            )),
+            _ => bail!("not done after {} s (--limit)", self.limit.as_secs()),
         }
     }
 }

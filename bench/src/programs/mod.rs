@@ -141,8 +141,9 @@ fn settings(options: &Options, env: &TestEnv<'_>) -> Vec<String> {
             "within frames: sized for {} s; beside it the same program, allocator {}",
             options.seconds,
             env.allocator
-                .as_ref()
-                .map_or("none".into(), |path| path.display().to_string())
+                .as_deref()
+                .unwrap_or(Path::new("none"))
+                .display()
         ),
         format!(
             "memory is frames, or a cgroup's limit; medians of {} interleaved runs, outputs compared",
@@ -176,18 +177,13 @@ fn case(name: Pair, options: &Options, env: &TestEnv<'_>) -> Result<Box<dyn Benc
 
 /// All repeats of one pair. A feature that this machine lacks is the row's failure.
 fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
-    let shown = name.name();
-    progress(&format!("{shown}: its input"));
-    let mut row = Row::new(shown, "s", FITS);
+    progress(&format!("{}: its input", name.name()));
     let case = match case(name, options, env) {
         Ok(case) => case,
-        Err(failure) => {
-            row.failure = Some(failure);
-            return row;
-        }
+        Err(failure) => return Row::new(name.name(), "s", FITS).failure(Some(failure)),
     };
     let (what, beside, bound) = case.about();
-    row = Row::new(what, "s", bound).beside(beside);
+    let mut row = Row::new(what, "s", bound).beside(beside);
     let mut expected = None;
     for repeat in 0..options.repeats {
         progress(&format!(
@@ -198,10 +194,7 @@ fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
         ));
         match pair(case.as_ref(), env, repeat, &mut expected) {
             Ok(sample) => row.samples.push(sample),
-            Err(failure) => {
-                row.failure = Some(failure);
-                break;
-            }
+            Err(failure) => return row.failure(Some(failure)),
         }
     }
     row
@@ -216,20 +209,17 @@ fn pair(
 ) -> Result<Sample> {
     let mut run = |side| {
         let done = case.run(env, side)?;
-        let wanted = *expected.get_or_insert(done.digest);
-        match done.digest == wanted {
-            true => Ok(done),
-            false => Err(anyhow!(
-                "its output differs from the first run's ({side:?})"
-            )),
+        if *expected.get_or_insert(done.digest) != done.digest {
+            bail!("its output differs from the first run's ({side:?})");
         }
+        Ok(done)
     };
-    let (ours, beside) = if repeat.is_multiple_of(2) {
-        let ours = run(System::Ours)?;
-        (ours, run(System::Beside)?)
-    } else {
-        let beside = run(System::Beside)?;
-        (run(System::Ours)?, beside)
+    let (ours, beside) = match repeat.is_multiple_of(2) {
+        true => (run(System::Ours)?, run(System::Beside)?),
+        false => {
+            let beside = run(System::Beside)?;
+            (run(System::Ours)?, beside)
+        }
     };
     let notes = [
         ("processor", ours.processor.as_secs_f64()),
