@@ -3,11 +3,12 @@
 
 use crate::machine::read;
 use crate::prelude::*;
-use crate::process::{ends_with_us, last_lines};
+use crate::process::{ends_with_us, last_lines, poll};
 use crate::process_tree::TreeUsage;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::process::{Child, Stdio};
 use tenant::list;
@@ -133,18 +134,17 @@ impl DaemonFixture {
     }
 
     fn wait_for_socket(&mut self) -> Result<()> {
-        let began = Instant::now();
-        while !self.socket.exists() {
+        let listens = poll(START_TIMEOUT, POLL_INTERVAL, || {
             let ended = self.process.try_wait().doing("wait for selfpage system")?;
             if let Some(status) = ended {
                 bail!("selfpage system: {status}: {}", self.last_words());
             }
-            if began.elapsed() > START_TIMEOUT {
-                bail!("selfpage system does not listen");
-            }
-            std::thread::sleep(POLL_INTERVAL);
+            Ok(self.socket.exists())
+        });
+        match listens? {
+            true => Ok(()),
+            false => bail!("selfpage system does not listen"),
         }
-        Ok(())
     }
 
     /// The end of its log.
@@ -186,13 +186,9 @@ impl DaemonFixture {
 impl Drop for DaemonFixture {
     fn drop(&mut self) {
         // In its own time: it writes down what it knows.
-        if let Some(pid) = rustix::process::Pid::from_raw(self.process.id() as i32) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let began = Instant::now();
-        while began.elapsed() < EXIT_TIMEOUT && matches!(self.process.try_wait(), Ok(None)) {
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let ended = || Ok(!matches!(self.process.try_wait(), Ok(None)));
+        let _ = poll(EXIT_TIMEOUT, POLL_INTERVAL, ended);
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -210,6 +210,22 @@ impl Drop for Worker {
     }
 }
 
+/// Looks now and then whether something is so, for as long as `limit`. False if it never was.
+pub fn poll(
+    limit: Duration,
+    every: Duration,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let began = Instant::now();
+    while !is_so()? {
+        if began.elapsed() > limit {
+            return Ok(false);
+        }
+        std::thread::sleep(every);
+    }
+    Ok(true)
+}
+
 /// What a thread of a scope came to.
 pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     let panicked = |_| Err(anyhow!("a thread panicked"));

@@ -76,12 +76,10 @@ fn touch_all(base: *mut u8, pages: std::ops::Range<usize>) -> u64 {
     begin.elapsed().as_nanos() as u64
 }
 
-/// The numbers below `count` in no order (Fisher and Yates).
+/// The numbers below `count` in no order.
 pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    for i in (1..count).rev() {
-        order.swap(i, (mix(seed << 40 ^ i as u64) % (i as u64 + 1)) as usize);
-    }
+    fastrand::Rng::with_seed(mix(seed)).shuffle(&mut order);
     order
 }
 

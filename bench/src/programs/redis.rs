@@ -6,7 +6,7 @@ use super::medium::Medium;
 use super::{Benchmark, FITS, System};
 use crate::env::find_program;
 use crate::prelude::*;
-use crate::process::output;
+use crate::process::{output, poll};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::process::Stdio;
@@ -73,17 +73,18 @@ impl Redis {
     }
 
     fn wait_for(&self, server: &mut Worker) -> Result<()> {
-        let begin = Instant::now();
-        while !self
-            .query(&["PING"])
-            .is_ok_and(|said| said.contains("PONG"))
-        {
-            if server.has_ended() || begin.elapsed() > TIMEOUT {
+        let answers = || {
+            if server.has_ended() {
                 return Err(server.stop());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            Ok(self
+                .query(&["PING"])
+                .is_ok_and(|said| said.contains("PONG")))
+        };
+        match poll(TIMEOUT, Duration::from_millis(20), answers)? {
+            true => Ok(()),
+            false => Err(server.stop()),
         }
-        Ok(())
     }
 
     /// The work that is timed.
@@ -98,11 +99,8 @@ impl Redis {
         // Random keys, so in a database of its own.
         let args = ["--dbnum", "1", "-q", "-n", &requests, "-r", &requests];
         let kinds = ["-d", "200", "-t", "set,get,lpush,hset"];
-        self.client(
-            &self.benchmark,
-            &[&args[..], &kinds[..]].concat(),
-            Stdio::null(),
-        )?;
+        let args = [&args[..], &kinds[..]].concat();
+        self.client(&self.benchmark, &args, Stdio::null())?;
         Ok(begin.elapsed())
     }
 

@@ -13,6 +13,7 @@ use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
 use crate::prelude::*;
+use crate::process::poll;
 use protocol::TenantInfo;
 use protocol::contract_spec::FrameSpec;
 use tenant::set;
@@ -215,11 +216,10 @@ fn refuse(
     let refuser = REFUSER.start(env, system, &orders);
     seen.killed += match refuser {
         Ok(mut refuser) => {
-            let began = Instant::now();
-            let spread = || anyhow::Ok(surplus(system, &REFUSER)? > surplus(system, &DIRTY)?);
-            while began.elapsed() < FILL_TIME && !refuser.has_ended() && !spread()? {
-                std::thread::sleep(LOAN_TIME);
-            }
+            poll(FILL_TIME, LOAN_TIME, || {
+                let is_full = surplus(system, &REFUSER)? > surplus(system, &DIRTY)?;
+                Ok(refuser.has_ended() || is_full)
+            })?;
             let began = Instant::now();
             while began.elapsed() < CLAIM_TIME && !refuser.has_ended() {
                 seen.claims.push(claim(tenants)?);
