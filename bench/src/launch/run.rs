@@ -13,7 +13,6 @@ use crate::process::{Watchdog, gated, joined, output, within};
 use crate::worker::READY;
 use serde_json::Value;
 use std::process::Stdio;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 
 /// Room for pages, for each byte of a neighbour's contract: what the neighbours fill is twice theirs at
@@ -122,12 +121,11 @@ impl LaunchSetup<'_> {
         player: &mut Worker,
         neighbour: Option<&mut Worker>,
     ) -> Result<(PlaybackResult, Option<(f64, String)>, Vec<UsageSample>)> {
-        let over = AtomicBool::new(false);
         let root = neighbour.as_ref().map_or(0, |neighbour| neighbour.id());
         let watchdog = Watchdog::start(self.env.limit, &[player.id(), root]);
         let outcome = thread::scope(|scope| {
             player.go()?;
-            let sampler = Sampler::start(scope, root, Instant::now(), &over);
+            let sampler = Sampler::start(root, Instant::now());
             thread::sleep(self.after);
             let launch = neighbour.map(|neighbour| {
                 let begin = Instant::now();

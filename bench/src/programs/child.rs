@@ -5,7 +5,9 @@ use crate::prelude::*;
 use crate::process::Watchdog;
 use crate::process_tree::children;
 use rustix::process::{Pid, WaitOptions, waitpid};
+use std::hash::Hasher;
 use std::os::unix::process::ExitStatusExt;
+use twox_hash::XxHash3_64;
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
@@ -39,21 +41,21 @@ pub fn run(
 ) -> Result<Done> {
     let before = processor_time();
     let mut child = Child::start(command, start, limit)?;
-    let mut digest = Digest::default();
+    let mut digest = XxHash3_64::default();
     let mut chunk = vec![0; 1 << 16];
     loop {
         let count = child.worker.read(&mut chunk)?;
         if count == 0 {
             break;
         }
-        digest.add(&chunk[..count]);
+        digest.write(&chunk[..count]);
         sink(&chunk[..count]);
     }
     let elapsed = child.finish()?;
     Ok(Done {
         elapsed,
         processor: processor_time().saturating_sub(before),
-        digest: digest.0,
+        digest: digest.finish(),
         killed: 0,
     })
 }
@@ -133,24 +135,6 @@ impl Child {
     }
 }
 
-/// A number that is the same for the same bytes (FNV-1a).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Digest(pub u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Digest {
-    /// With more bytes.
-    pub fn add(&mut self, bytes: &[u8]) {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        self.0 = bytes.iter().fold(self.0, step);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,9 +149,7 @@ mod tests {
     }
 
     fn digest(bytes: &[u8]) -> u64 {
-        let mut digest = Digest::default();
-        digest.add(bytes);
-        digest.0
+        XxHash3_64::oneshot(bytes)
     }
 
     #[test]
