@@ -2,7 +2,7 @@
 //! equals its stored copy. Another thread runs meanwhile, so that taking pages from
 //! the program interrupts a second processor.
 
-use super::{FaultPlan, figure, first_touch, paged, percentile};
+use super::{FaultPlan, figure, first_touch, page_at, paged, percentile_us};
 use crate::page_pattern::WORDS;
 use crate::prelude::*;
 use selfpage::{Counter, Domain, Stretch};
@@ -36,7 +36,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample> {
     let chosen = chosen(plan.seed);
     if pages == Pages::Clean {
         for page in &chosen {
-            page_at(&stretch, *page).write(1);
+            page_at(&stretch, *page as u64).write(1);
         }
         evict_all(&domain);
     }
@@ -48,7 +48,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample> {
         let worked = (0..ROUNDS).try_for_each(|_| {
             chosen.iter().try_for_each(|page| match pages {
                 Pages::Zero => zero(&stretch, *page),
-                Pages::Clean => page_at(&stretch, *page).probe(1),
+                Pages::Clean => page_at(&stretch, *page as u64).probe(1),
             })?;
             each_ns.extend(evict_all(&domain));
             anyhow::Ok(())
@@ -56,14 +56,12 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample> {
         running.store(false, Ordering::Relaxed);
         worked
     })?;
-    each_ns.sort_unstable();
-    Ok(Sample::new(percentile(&each_ns, 50) / 1000.0, None).notes([
-        ("p90", percentile(&each_ns, 90) / 1000.0),
+    let written = figure(&domain, Counter::Written) - written;
+    let [p50, p90] = [50, 90].map(|percent| percentile_us(&mut each_ns, percent));
+    Ok(Sample::new(p50, None).notes([
+        ("p90", p90),
         ("pieces", each_ns.len() as f64),
-        (
-            "pages written",
-            (figure(&domain, Counter::Written) - written) as f64,
-        ),
+        ("pages written", written as f64),
     ]))
 }
 
@@ -79,20 +77,10 @@ fn chosen(seed: u64) -> Vec<usize> {
     all
 }
 
-fn page_at(stretch: &Stretch, page: usize) -> PageAt {
-    // SAFETY: a page of the stretch, which only this thread uses.
-    unsafe { PageAt::new(stretch.as_ptr(), page as u64) }
-}
-
 fn zero(stretch: &Stretch, page: usize) -> Result<()> {
+    let word = stretch.as_ptr().cast::<u64>();
     // SAFETY: the first word of a page of the stretch, which only this thread uses.
-    let found = unsafe {
-        stretch
-            .as_ptr()
-            .cast::<u64>()
-            .add(page * WORDS)
-            .read_volatile()
-    };
+    let found = unsafe { word.add(page * WORDS).read_volatile() };
     match found {
         0 => Ok(()),
         found => bail!(ExperimentError::WrongData {

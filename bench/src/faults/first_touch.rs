@@ -1,6 +1,6 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
-use super::{FaultPlan, figure, paged, percentile};
+use super::{FaultPlan, figure, paged, percentile_us};
 use crate::prelude::*;
 use selfpage::Counter;
 
@@ -24,12 +24,10 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample> {
         touch_each(stretch.as_ptr(), turn, &mut ours);
         touch_each(native.start(), turn, &mut theirs);
     }
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    let us = |sorted: &[u64], percent| percentile(sorted, percent) / 1000.0;
-    Ok(Sample::new(us(&ours, 50), us(&theirs, 50)).notes([
-        ("p99", us(&ours, 99)),
-        ("native p99", us(&theirs, 99)),
+    let (own, native) = (percentile_us(&mut ours, 50), percentile_us(&mut theirs, 50));
+    Ok(Sample::new(own, native).notes([
+        ("p99", percentile_us(&mut ours, 99)),
+        ("native p99", percentile_us(&mut theirs, 99)),
         (
             "faults a page",
             figure(&domain, Counter::Faults) as f64 / AT_RANDOM as f64,
@@ -48,10 +46,8 @@ pub fn in_order(_: &FaultPlan) -> Result<Sample> {
         ours.push(touch_all(stretch.as_ptr(), pages.clone()));
         theirs.push(touch_all(native.start(), pages));
     }
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    let us = |sorted: &[u64]| percentile(sorted, 50) / 1000.0 / PIECE as f64;
-    Ok(Sample::new(us(&ours), us(&theirs)).notes([(
+    let us = |mut times: Vec<u64>| percentile_us(&mut times, 50) / PIECE as f64;
+    Ok(Sample::new(us(ours), us(theirs)).notes([(
         "faults a page",
         figure(&domain, Counter::Faults) as f64 / IN_ORDER as f64,
     )]))

@@ -1,7 +1,7 @@
 //! What a fault costs while pages are being evicted: two threads read pages at random,
 //! eight times as many as there are frames.
 
-use super::{FaultPlan, figure, paged, percentile};
+use super::{FaultPlan, figure, page_at, paged, percentile_us};
 use crate::prelude::*;
 use crate::process::joined;
 use selfpage::{Counter, Stretch};
@@ -16,8 +16,7 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     let (domain, stretch) = paged(plan.frames as usize / PAGE, plan.data, pages as usize)?;
     for page in 0..pages {
-        // SAFETY: a page of the stretch, which only this thread uses so far.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+        page_at(&stretch, page).write(1);
     }
     let accesses = plan.accesses / THREADS;
     let (before, begin) = (figure(&domain, Counter::Faults), Instant::now());
@@ -31,11 +30,10 @@ pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
     .concat();
     let elapsed = begin.elapsed();
     let mut faulted: Vec<u64> = each.into_iter().filter(|ns| *ns >= FOUND_NS).collect();
-    faulted.sort_unstable();
-    let us = |percent| percentile(&faulted, percent) / 1000.0;
+    let [p50, p99] = [50, 99].map(|percent| percentile_us(&mut faulted, percent));
     let faults = (figure(&domain, Counter::Faults) - before).max(1) as f64;
     let starved = figure(&domain, Counter::FrameWaits) as f64;
-    Ok(Sample::new(us(99), us(50)).notes([
+    Ok(Sample::new(p99, p50).notes([
         (
             "longest",
             faulted.last().copied().unwrap_or(0) as f64 / 1000.0,
@@ -65,8 +63,7 @@ fn read(stretch: &Stretch, pages: u64, accesses: u64, seed: u64, id: u64) -> Res
     for i in 0..accesses {
         let page = mix(seed ^ i ^ id << 48) % (pages / THREADS) * THREADS + id;
         let begin = Instant::now();
-        // SAFETY: a page of the stretch; all writes to it are complete.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
+        page_at(stretch, page).probe(1)?;
         each_ns.push(begin.elapsed().as_nanos() as u64);
     }
     Ok(each_ns.split_off(accesses as usize / 2))

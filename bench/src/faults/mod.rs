@@ -192,8 +192,16 @@ fn figure(domain: &Domain, counter: Counter) -> u64 {
     domain.counters().get(counter)
 }
 
-/// The part of sorted values below which `percent` of them lie.
-fn percentile(sorted: &[u64], percent: usize) -> f64 {
-    let at = sorted.len() * percent / 100;
-    sorted.get(at).copied().unwrap_or(0) as f64
+/// Microseconds below which `percent` of times in nanoseconds lie.
+fn percentile_us(times: &mut [u64], percent: usize) -> f64 {
+    times.sort_unstable();
+    let at = times.len() * percent / 100;
+    times.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+}
+
+/// A page of a stretch that only this thread writes meanwhile.
+fn page_at(stretch: &Stretch, page: u64) -> PageAt {
+    assert!(page < stretch.pages() as u64);
+    // SAFETY: a page of the stretch; each measurement writes a page by one thread at a time.
+    unsafe { PageAt::new(stretch.as_ptr(), page) }
 }

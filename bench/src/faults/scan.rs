@@ -2,7 +2,7 @@
 //! reads other pages in order, once each. A hit is an access that
 //! needs no read from the store: its page was there, or on the standby list.
 
-use super::{FaultPlan, figure, paged};
+use super::{FaultPlan, figure, page_at, paged};
 use crate::prelude::*;
 use crate::process::joined;
 use crate::zipf::Zipf;
@@ -16,8 +16,7 @@ pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample> {
     // The scan reads as much again.
     let (domain, stretch) = paged(frames, 2 * plan.data, 2 * pages as usize)?;
     for page in 0..2 * pages {
-        // SAFETY: a page of the stretch, which only this thread uses so far.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+        page_at(&stretch, page).write(1);
     }
     let zipf = HotSet {
         domain: &domain,
@@ -37,10 +36,8 @@ pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample> {
         ended.store(true, Ordering::Relaxed);
         Ok((rate?, joined(scan)?))
     })?;
-    Ok(Sample::new(beside, alone).notes([(
-        "pages scanned an access",
-        scanned as f64 / (2 * plan.accesses) as f64,
-    )]))
+    let scanned = scanned as f64 / (2 * plan.accesses) as f64;
+    Ok(Sample::new(beside, alone).notes([("pages scanned an access", scanned)]))
 }
 
 struct HotSet<'a> {
@@ -72,13 +69,10 @@ impl HotSet<'_> {
     }
 
     fn access(&self, page: u64) -> Result<bool> {
-        let there = self
-            .stretch
-            .trans(page as usize)
-            .is_ok_and(|t| t.frame.is_some());
+        let there = self.stretch.trans(page as usize);
+        let there = there.is_ok_and(|there| there.frame.is_some());
         let before = figure(self.domain, Counter::StandbyHits);
-        // SAFETY: a page of the stretch; all writes to it are complete.
-        unsafe { PageAt::new(self.stretch.as_ptr(), page) }.probe(1)?;
+        page_at(self.stretch, page).probe(1)?;
         Ok(there || figure(self.domain, Counter::StandbyHits) > before)
     }
 }
@@ -93,8 +87,7 @@ fn scan(stretch: &Stretch, pages: u64, pace: &AtomicU64, ended: &AtomicBool) -> 
             continue;
         }
         let page = pages + scanned % pages;
-        // SAFETY: a page of the stretch; all writes to it are complete.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
+        page_at(stretch, page).probe(1)?;
         scanned += 1;
     }
     Ok(scanned)
