@@ -8,7 +8,7 @@
 
 use crate::error::{checked, in_words};
 use crate::prelude::*;
-use crate::worker::orders;
+use crate::worker::{orders, own_program};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -144,8 +144,8 @@ pub struct CleanupProcess(Rc<RefCell<Worker>>);
 
 impl CleanupProcess {
     /// Starts one.
-    pub fn start(exe: &SelfExe) -> Result<Self> {
-        let worker = Worker::spawn_lasting(exe.cleanup())?;
+    pub fn start() -> Result<Self> {
+        let worker = Worker::spawn_lasting(own_program("cleanup")?)?;
         Ok(Self(Rc::new(RefCell::new(worker))))
     }
 

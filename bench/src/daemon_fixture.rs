@@ -74,7 +74,7 @@ pub struct DaemonDisk {
 
 impl DaemonDisk {
     /// With so many MiB of swap.
-    pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self> {
+    pub fn new(env: &TestEnv, mib: u64) -> Result<Self> {
         let (swap, calibration) = (env.file("system")?, env.file("calibration")?);
         Ok(Self {
             swap,
@@ -106,7 +106,7 @@ pub struct DaemonFixture {
 
 impl DaemonFixture {
     /// Starts one, and waits until it listens.
-    pub fn start(env: &TestEnv<'_>, settings: DaemonConfig) -> Result<Self> {
+    pub fn start(env: &TestEnv, settings: DaemonConfig) -> Result<Self> {
         let disk = env
             .disk
             .as_ref()

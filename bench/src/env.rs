@@ -22,9 +22,7 @@ pub struct EnvOptions {
 }
 
 /// The environment of an experiment.
-pub struct TestEnv<'a> {
-    /// How to start workers.
-    pub exe: &'a SelfExe,
+pub struct TestEnv {
     /// Undoes changes.
     pub cleanup: CleanupProcess,
     /// The `selfpage` command, if there is one.
@@ -39,14 +37,13 @@ pub struct TestEnv<'a> {
     pub limit: Duration,
 }
 
-impl<'a> TestEnv<'a> {
+impl TestEnv {
     /// As the options name it. The folder's path is its true one: what works in another folder
     /// names files by it, too.
-    pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self> {
+    pub fn new(options: &EnvOptions) -> Result<Self> {
         let folder = &options.folder;
         Ok(Self {
-            exe,
-            cleanup: CleanupProcess::start(exe)?,
+            cleanup: CleanupProcess::start()?,
             selfpage: find_selfpage(options.selfpage.as_deref()),
             folder: folder.canonicalize().at("find", &folder)?,
             disk: None,
@@ -80,11 +77,6 @@ impl<'a> TestEnv<'a> {
         };
         program.env("LD_PRELOAD", allocator);
         Ok(program)
-    }
-
-    /// Starts a worker, and waits until it is ready.
-    pub fn start(&self, plan: &WorkerPlan) -> Result<Worker> {
-        Worker::start(self.exe.worker(plan)?)
     }
 
     /// A file of the benchmark's.

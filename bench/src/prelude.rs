@@ -1,7 +1,6 @@
 //! What every benchmark is written in: errors, times, paths and processes, the pages and their
 //! contents, the rows of a report.
 
-pub use crate::SelfExe;
 pub use crate::cgroup::Cgroup;
 pub use crate::cleanup::UndoGuard;
 pub use crate::cli_parse::Choice;

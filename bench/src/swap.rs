@@ -18,14 +18,14 @@ pub struct Swap {
 
 impl Swap {
     /// On a file without holes.
-    pub fn on_file(env: &TestEnv<'_>, bytes: u64) -> Result<Self> {
+    pub fn on_file(env: &TestEnv, bytes: u64) -> Result<Self> {
         refuse_others()?;
         let OwnedFile(path, under) = env.file("swap")?;
         Self::on(env, &preallocated(&path, bytes)?, &path, bytes, under)
     }
 
     /// On a new zram device with lz4.
-    pub fn on_zram(env: &TestEnv<'_>, bytes: u64) -> Result<Self> {
+    pub fn on_zram(env: &TestEnv, bytes: u64) -> Result<Self> {
         refuse_others()?;
         let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
             .or_unavailable("no zram device can be made here (needs CONFIG_ZRAM and root)")?;
@@ -48,13 +48,7 @@ impl Swap {
         Self::on(env, &device, &path, bytes, under)
     }
 
-    fn on(
-        env: &TestEnv<'_>,
-        area: &File,
-        path: &Path,
-        bytes: u64,
-        _under: UndoGuard,
-    ) -> Result<Self> {
+    fn on(env: &TestEnv, area: &File, path: &Path, bytes: u64, _under: UndoGuard) -> Result<Self> {
         sign(area, bytes)?;
         let _on = env.cleanup.register(UndoAction::Swap(path.into()))?;
         let name = CString::new(path.as_os_str().as_bytes())?;
@@ -67,7 +61,7 @@ impl Swap {
 
 /// Sets vm.page-cluster for one arm: it is put back when the guard is dropped. The kernel reads 2 to
 /// this power pages of swap at once.
-pub fn set_page_cluster(env: &TestEnv<'_>, cluster: u32) -> Result<UndoGuard> {
+pub fn set_page_cluster(env: &TestEnv, cluster: u32) -> Result<UndoGuard> {
     let path = Path::new("/proc/sys/vm/page-cluster");
     env.cleanup.set(path, &cluster.to_string(), read(path))
 }

@@ -9,6 +9,7 @@ use crate::{faults, launch, paging, programs, qos};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
+use std::sync::LazyLock;
 
 /// What a worker prints when its memory is there.
 pub const READY: &str = "ready";
@@ -33,6 +34,32 @@ pub enum WorkerPlan {
     Display(launch::DisplayPlan),
     /// A constant load.
     Load(launch::LoadPlan),
+}
+
+impl WorkerPlan {
+    /// A worker; what follows `--` is for it to start.
+    pub fn command(&self) -> Result<Command> {
+        let mut command = own_program("worker")?;
+        command.arg(serde_json::to_string(self)?);
+        Ok(command)
+    }
+
+    /// Starts a worker, and waits until it is ready.
+    pub fn start(&self) -> Result<Worker> {
+        Worker::start(self.command()?)
+    }
+}
+
+/// This program, started again for something else. Its path is of the first time: a build may
+/// replace the file meanwhile.
+pub fn own_program(what: &str) -> Result<Command> {
+    static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
+    let program = PROGRAM
+        .as_ref()
+        .ok_or_else(|| anyhow!("could not find the own program"))?;
+    let mut command = Command::new(program);
+    command.arg(what);
+    Ok(command)
 }
 
 /// The main function of a worker. `program` is what it starts itself.

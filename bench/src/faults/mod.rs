@@ -125,7 +125,7 @@ impl Measure {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     if options.data < 2 * options.frames {
         bail!("--data must be twice --frames at least");
     }
@@ -152,7 +152,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
                 options.repeats,
                 row.what
             ));
-            match in_a_process(*measure, options, repeat + 1, exe) {
+            match in_a_process(*measure, options, repeat + 1) {
                 Ok(sample) => row.samples.push(sample),
                 Err(failure) => row.failure = Some(failure),
             }
@@ -162,14 +162,15 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     report.publish(options.json.as_deref())
 }
 
-fn in_a_process(measure: Measure, options: &Options, seed: u64, exe: &SelfExe) -> Result<Sample> {
-    let command = exe.worker(&WorkerPlan::Fault(FaultPlan {
+fn in_a_process(measure: Measure, options: &Options, seed: u64) -> Result<Sample> {
+    let plan = FaultPlan {
         measure,
         data: options.data << 20,
         frames: options.frames << 20,
         accesses: options.accesses,
         seed,
-    }))?;
+    };
+    let command = WorkerPlan::Fault(plan).command()?;
     Ok(serde_json::from_slice(&output(command, Stdio::null())?)?)
 }
 

@@ -56,10 +56,10 @@ const AFTER: f64 = 1.0 / 8.0;
 const MARGIN: u64 = 64;
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     let options = &options.clone().settled()?;
     let machine = Machine::now(&options.env.folder);
-    let setup = set_up(options, exe)?;
+    let setup = set_up(options)?;
     let mut report = Report::new("launch", machine, settings(options, &setup));
     let (mut neighbours, mut all) = (Vec::new(), Vec::new());
     for kind in &options.only {
@@ -113,8 +113,8 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn set_up<'a>(options: &Options, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
-    let mut env = TestEnv::new(exe, &options.env)?;
+fn set_up(options: &Options) -> Result<LaunchSetup> {
+    let mut env = TestEnv::new(&options.env)?;
     env.limit = Duration::from_secs(options.limit);
     progress("the clip");
     let clip = VideoClip::new(&env)?;
@@ -137,7 +137,7 @@ fn set_up<'a>(options: &Options, exe: &'a SelfExe) -> Result<LaunchSetup<'a>> {
 }
 
 /// With memory and swap for the player and any one of the neighbours.
-fn start_daemon(env: &mut TestEnv<'_>, options: &Options) -> Result<DaemonFixture> {
+fn start_daemon(env: &mut TestEnv, options: &Options) -> Result<DaemonFixture> {
     let frames = options
         .only
         .iter()
@@ -149,7 +149,7 @@ fn start_daemon(env: &mut TestEnv<'_>, options: &Options) -> Result<DaemonFixtur
     DaemonFixture::start(env, DaemonConfig::of(most + arm::PLAYER_FRAMES + MARGIN))
 }
 
-fn settings(options: &Options, setup: &LaunchSetup<'_>) -> Vec<String> {
+fn settings(options: &Options, setup: &LaunchSetup) -> Vec<String> {
     vec![
         setup.clip.about(),
         format!(
@@ -180,7 +180,7 @@ fn settings(options: &Options, setup: &LaunchSetup<'_>) -> Vec<String> {
 
 /// The load at which stock Linux misses some deadlines beside a neighbour.
 fn calibrated(
-    setup: &LaunchSetup<'_>,
+    setup: &LaunchSetup,
     neighbour: &Neighbour,
     ahead: u64,
     settings: &mut Vec<String>,
@@ -218,7 +218,7 @@ fn calibrated(
 /// All rounds beside one neighbour: arms in turn, each repeat beginning with another.
 fn measured(
     options: &Options,
-    setup: &LaunchSetup<'_>,
+    setup: &LaunchSetup,
     neighbour: &Neighbour,
     load: f64,
 ) -> Vec<Comparison> {

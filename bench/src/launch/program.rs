@@ -87,7 +87,7 @@ pub struct Neighbour {
 
 impl Neighbour {
     /// One that fills so many MiB, about.
-    pub fn new(name: NeighbourKind, env: &TestEnv<'_>, mib: u64) -> Result<Self> {
+    pub fn new(name: NeighbourKind, env: &TestEnv, mib: u64) -> Result<Self> {
         let (executable, package) = name.executable();
         let program = find_program(executable, package)?;
         let program = program.canonicalize().at("find", &program)?;
@@ -136,7 +136,7 @@ impl Neighbour {
         self.set_arguments(&["-e", include_str!("heap.js"), &mib.to_string()]);
     }
 
-    fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
+    fn java(&mut self, env: &TestEnv, mib: u64) -> Result<()> {
         let path = env.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
         let most = format!("-Xmx{}m", 2 * mib.max(64));
@@ -151,7 +151,7 @@ impl Neighbour {
     }
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
-    fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<()> {
+    fn build(&mut self, env: &TestEnv, mib: u64) -> Result<()> {
         let (source, object) = (env.file("large.c")?, env.file("large.o")?);
         write(&source, &c_source(mib))?;
         let mut query = Command::new(&self.program);

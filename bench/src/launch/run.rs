@@ -20,7 +20,7 @@ use std::thread;
 pub const ROOM: u64 = 6;
 
 /// What all runs share. Dropped from the top: the daemon ends before its disk, which `env` holds.
-pub struct LaunchSetup<'a> {
+pub struct LaunchSetup {
     /// The daemon that holds the contracts of the player and the neighbour, in our arms.
     pub system: Option<DaemonFixture>,
     /// What is played.
@@ -32,7 +32,7 @@ pub struct LaunchSetup<'a> {
     /// When the neighbour is started, after the first frame is due.
     pub after: Duration,
     /// Programs and folders.
-    pub env: TestEnv<'a>,
+    pub env: TestEnv,
 }
 
 /// A round's own settings.
@@ -80,16 +80,14 @@ fn counters(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or(Value::Null)
 }
 
-impl LaunchSetup<'_> {
+impl LaunchSetup {
     /// Runs an arm once.
     pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult> {
         let of_neighbour = self.env.file("neighbour.json")?;
         let of_player = self.env.file("player.json")?;
         let place = self.place(setting, &of_neighbour)?;
         setting.neighbour.cool();
-        let mut load = self
-            .env
-            .start(&WorkerPlan::Load(LoadPlan { load: setting.load }))?;
+        let mut load = WorkerPlan::Load(LoadPlan { load: setting.load }).start()?;
         let mut player = Worker::start(self.player(setting, &of_player)?)?;
         let mut neighbour = match setting.arm.launches() {
             true => Some(Worker::start(gated(&place.command))?),
@@ -158,7 +156,7 @@ impl LaunchSetup<'_> {
             per_second: PER_SECOND,
             ahead: setting.ahead,
         };
-        let mut display = self.env.exe.worker(&WorkerPlan::Display(display))?;
+        let mut display = WorkerPlan::Display(display).command()?;
         display.arg("--");
         Ok(within(display, &decoder))
     }

@@ -35,7 +35,7 @@ pub struct VideoClip {
 
 impl VideoClip {
     /// Makes it.
-    pub fn new(env: &TestEnv<'_>) -> Result<Self> {
+    pub fn new(env: &TestEnv) -> Result<Self> {
         let ffmpeg = find_program("ffmpeg", "ffmpeg")?;
         let path = env.file("clip.mkv")?;
         let (width, height) = SIZE;

@@ -88,9 +88,9 @@ const ENOUGH: u64 = 5;
 
 /// Measures and prints. The status is a failure only where an arm of ours gave wrong data
 /// or none though it could have: a target that is not met is a figure.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     check(options)?;
-    let env = TestEnv::new(exe, &options.env)?;
+    let env = TestEnv::new(&options.env)?;
     let pages = |mib: u64| mib << 8;
     let amount = Amount {
         pages: pages(options.data),
@@ -158,7 +158,7 @@ fn settings(options: &Options, load: &str, load_at_end: &str) -> String {
 }
 
 /// One run of each arm, rotated, so that none always follows the same one.
-fn take(env: &TestEnv<'_>, amount: Amount, series: &mut [Series], repeat: u64, repeats: u64) {
+fn take(env: &TestEnv, amount: Amount, series: &mut [Series], repeat: u64, repeats: u64) {
     let count = series.len();
     for k in 0..count {
         let one = &mut series[(k + repeat as usize) % count];

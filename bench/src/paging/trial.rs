@@ -24,7 +24,7 @@ struct ArmFixture {
 }
 
 /// Runs an arm once, doing these passes.
-pub fn run(env: &TestEnv<'_>, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result<Figures> {
+pub fn run(env: &TestEnv, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result<Figures> {
     let mut fixture = ArmFixture::default();
     let mut memory = fixture.set_up(env, arm, amount)?;
     let store = match (arm.needs(), &memory) {
@@ -39,7 +39,7 @@ pub fn run(env: &TestEnv<'_>, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Re
         passes,
         amount,
     });
-    let mut command = env.exe.worker(&plan)?;
+    let mut command = plan.command()?;
     let frames = amount.frames * PAGE as u64;
     if let Some(store) = &store {
         command = env.paged(frames, store, &command)?;
@@ -60,7 +60,7 @@ pub fn run(env: &TestEnv<'_>, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Re
 
 impl ArmFixture {
     /// Makes what an arm needs. The memory of its worker.
-    fn set_up(&mut self, env: &TestEnv<'_>, arm: Arm, amount: Amount) -> Result<MemoryKind> {
+    fn set_up(&mut self, env: &TestEnv, arm: Arm, amount: Amount) -> Result<MemoryKind> {
         let [bytes, frames] = [amount.pages, amount.frames].map(|pages| pages * PAGE as u64);
         let limited = || Cgroup::new(&env.cleanup, &arm.name(), frames);
         Ok(match arm.needs() {
@@ -96,7 +96,7 @@ impl ArmFixture {
     }
 
     /// A store in which no room is ever short: half as much again as the data at 2:1.
-    fn store(&mut self, env: &TestEnv<'_>, medium: Medium, bytes: u64) -> Result<String> {
+    fn store(&mut self, env: &TestEnv, medium: Medium, bytes: u64) -> Result<String> {
         if medium == Medium::Ram {
             return Ok(format!("ram:{}K", (bytes * 3 / 4) >> 10));
         }
@@ -110,7 +110,7 @@ impl ArmFixture {
 
     /// A file of the data's size whose blocks have been written: the first write to a
     /// block that was only promised costs the file system more than the device.
-    fn data(&mut self, env: &TestEnv<'_>, bytes: u64) -> Result<PathBuf> {
+    fn data(&mut self, env: &TestEnv, bytes: u64) -> Result<PathBuf> {
         let path = self._file.insert(env.file("data")?);
         let file = preallocated(path, bytes)?;
         let zeros = vec![0; 256 * PAGE];

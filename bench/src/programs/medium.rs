@@ -24,7 +24,7 @@ impl Medium {
 
     /// A store that holds `bytes`, incompressible even, as `selfpage run --store` takes it, and
     /// the file under it.
-    pub fn store(self, env: &TestEnv<'_>, bytes: u64) -> Result<(String, Option<OwnedFile>)> {
+    pub fn store(self, env: &TestEnv, bytes: u64) -> Result<(String, Option<OwnedFile>)> {
         let size = (bytes * 3 / 2) >> 10;
         Ok(match self {
             Self::Ram => (format!("ram:{size}K"), None),
@@ -40,7 +40,7 @@ impl Medium {
     /// sometimes does so while swap is free [seen on zram, Linux 6.18].
     pub fn run_in_cgroup(
         self,
-        env: &TestEnv<'_>,
+        env: &TestEnv,
         bytes: u64,
         memory: u64,
         program: impl Fn() -> Result<Command>,

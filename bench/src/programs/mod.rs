@@ -96,18 +96,18 @@ pub trait Benchmark {
     fn about(&self) -> (String, &'static str, Bound);
 
     /// Runs it once.
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done>;
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done>;
 }
 
 /// Most that a program may take of its own time within its frames.
 const FITS: Bound = Bound::AtMost(1.02);
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     if options.sort < options.sort_frames {
         bail!("--sort must be more than --sort-frames");
     }
-    let mut env = TestEnv::new(exe, &options.env)?;
+    let mut env = TestEnv::new(&options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
     env.limit = Duration::from_secs(options.limit);
     child::adopt()?;
@@ -124,7 +124,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn settings(options: &Options, env: &TestEnv<'_>) -> Vec<String> {
+fn settings(options: &Options, env: &TestEnv) -> Vec<String> {
     vec![
         format!(
             "sort: {} MiB in lines of 100 to 400 bytes compressing 2:1 under lz4, {} MiB of memory, one thread, LC_ALL=C",
@@ -156,7 +156,7 @@ fn pagerank_frames(options: &Options) -> u64 {
     (options.edges_frames << 20) * options.edges / 10_000_000
 }
 
-fn case(name: Pair, options: &Options, env: &TestEnv<'_>) -> Result<Box<dyn Benchmark>> {
+fn case(name: Pair, options: &Options, env: &TestEnv) -> Result<Box<dyn Benchmark>> {
     let sort =
         |medium| sort::Sort::larger(env, options.sort << 20, options.sort_frames << 20, medium);
     let rank = |medium| pagerank::Pagerank {
@@ -176,7 +176,7 @@ fn case(name: Pair, options: &Options, env: &TestEnv<'_>) -> Result<Box<dyn Benc
 }
 
 /// All repeats of one pair. A feature that this machine lacks is the row's failure.
-fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
+fn measure(name: Pair, options: &Options, env: &TestEnv) -> Row {
     progress(&format!("{}: its input", name.name()));
     let case = match case(name, options, env) {
         Ok(case) => case,
@@ -203,7 +203,7 @@ fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
 /// Both runs of a pair, by turns the one first and the other.
 fn pair(
     case: &dyn Benchmark,
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     repeat: u64,
     expected: &mut Option<u64>,
 ) -> Result<Sample> {

@@ -108,14 +108,16 @@ impl Benchmark for Pagerank {
         )
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let bytes = bytes(self.edges);
+        let (edges, frames) = (self.edges, self.frames);
         let command = |memory| {
-            env.exe.worker(&WorkerPlan::Pagerank(PagerankPlan {
+            WorkerPlan::Pagerank(PagerankPlan {
                 memory,
-                edges: self.edges,
-                frames: self.frames,
-            }))
+                edges,
+                frames,
+            })
+            .command()
         };
         let mut said = Vec::new();
         let mut collect = |chunk: &[u8]| said.extend_from_slice(chunk);

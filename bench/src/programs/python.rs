@@ -33,7 +33,7 @@ impl Benchmark for Python {
         ("CPython within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let mut program = Command::new(&self.program);
         program.args(["-I", "-c", include_str!("compute.py")]);
         program.arg(self.steps.to_string());

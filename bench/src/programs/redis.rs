@@ -33,7 +33,7 @@ pub struct Redis {
 
 impl Redis {
     /// As many requests as take about so long.
-    pub fn new(env: &TestEnv<'_>, seconds: u64) -> Result<Self> {
+    pub fn new(env: &TestEnv, seconds: u64) -> Result<Self> {
         // Debian's redis-tools has the server's program under this name, and it is a
         // server by any other; the server's own package would start one on this machine.
         let program = find_program("redis-check-rdb", "redis-tools")?;
@@ -120,7 +120,7 @@ impl Benchmark for Redis {
         ("redis within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let before = child::processor_time();
         let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
         let command = match side {

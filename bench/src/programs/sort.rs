@@ -26,18 +26,18 @@ pub struct Sort {
 
 impl Sort {
     /// Long lines, more of them than memory holds.
-    pub fn larger(env: &TestEnv<'_>, bytes: u64, frames: u64, medium: Medium) -> Result<Self> {
+    pub fn larger(env: &TestEnv, bytes: u64, frames: u64, medium: Medium) -> Result<Self> {
         let mut sort = Self::of(env, bytes, 100..401)?;
         (sort.frames, sort.medium) = (frames, Some(medium));
         Ok(sort)
     }
 
     /// Short lines that fit: sorting them is work for the processor.
-    pub fn fitting(env: &TestEnv<'_>, seconds: u64) -> Result<Self> {
+    pub fn fitting(env: &TestEnv, seconds: u64) -> Result<Self> {
         Self::of(env, (seconds * PACE) << 20, 20..60)
     }
 
-    fn of(env: &TestEnv<'_>, bytes: u64, lengths: std::ops::Range<u64>) -> Result<Self> {
+    fn of(env: &TestEnv, bytes: u64, lengths: std::ops::Range<u64>) -> Result<Self> {
         let program = find_program("sort", "coreutils")?;
         let input = env.file("lines")?;
         let lines = lines::write(&input, bytes, lengths)?;
@@ -83,7 +83,7 @@ impl Benchmark for Sort {
         }
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         self.warm()?;
         let medium = self.medium.unwrap_or(Medium::Ram);
         let program = self.command();

@@ -102,8 +102,8 @@ pub enum Experiment {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode> {
-    let mut env = TestEnv::new(exe, &options.env)?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let mut env = TestEnv::new(&options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
     let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
     let machine = Machine::now(&env.folder);
@@ -139,7 +139,7 @@ fn swap(options: &Options) -> u64 {
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
-fn data(env: &TestEnv<'_>, mib: u64) -> Result<OwnedFile> {
+fn data(env: &TestEnv, mib: u64) -> Result<OwnedFile> {
     let path = env.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];

@@ -37,14 +37,14 @@ const POLLS: [(Option<Duration>, &str, f64); 3] = [
 ];
 
 /// All of it.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
     let mut rows = lacking("a read through the system domain", reads(env, options));
     rows.extend(lacking("idle contracts", idle(env, options)));
     rows.extend(scheduler(options));
     rows
 }
 
-fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+fn reads(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let mut rows = POLLS.map(|(_, how, most)| {
         let what = format!("a random read through the system domain, {how}");
         Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
@@ -62,7 +62,7 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Microseconds of a read from a store of the program's own.
-fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64> {
+fn own(env: &TestEnv, options: &Options) -> Result<f64> {
     let path = env.file("store")?;
     let store = Some(format!("disk:{},size={}M", path.display(), DATA * 2));
     let frames = FRAMES << 10;
@@ -71,21 +71,21 @@ fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64> {
         frames,
         ..Backing::default()
     };
-    let mut subject = SubjectPlan::start(env, DATA, backing)?;
+    let mut subject = SubjectPlan::start(DATA, backing)?;
     let done = read(&mut subject, options)?;
     subject.end()?;
     Ok(1e6 / done.rate())
 }
 
 /// Microseconds of a read through the system domain, and processor time of its own for it.
-fn through(env: &TestEnv<'_>, options: &Options, spin: Option<Duration>) -> Result<(f64, f64)> {
+fn through(env: &TestEnv, options: &Options, spin: Option<Duration>) -> Result<(f64, f64)> {
     let config = DaemonConfig {
         spin,
         ..DaemonConfig::of(FRAMES * 2)
     };
     let system = DaemonFixture::start(env, config)?;
     let backing = Backing::of(&system, SHARE, DATA * 2, FRAMES << 10);
-    let mut subject = SubjectPlan::start(env, DATA, backing)?;
+    let mut subject = SubjectPlan::start(DATA, backing)?;
     let before = system.processor();
     let done = read(&mut subject, options)?;
     let burned = system.processor() - before;
@@ -107,7 +107,7 @@ fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
 }
 
 /// Processor time that idle contracts cost.
-fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+fn idle(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
     let part = || {
         let before = system.processor();
@@ -116,7 +116,7 @@ fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
         (system.processor() - before).as_secs_f64() / time.as_secs_f64()
     };
     let none = part();
-    let start = |_| SubjectPlan::start(env, 1, Backing::of(&system, "5ms/250ms", 1, 64));
+    let start = |_| SubjectPlan::start(1, Backing::of(&system, "5ms/250ms", 1, 64));
     let subjects = (0..IDLE).map(start).collect::<Result<Vec<_>>>()?;
     let all = part();
     subjects

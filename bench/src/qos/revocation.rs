@@ -64,10 +64,9 @@ const BYSTANDER: TenantSpec = TenantSpec("bystander", 32, 4, 0, "60ms/250ms,laxi
 struct TenantSpec(&'static str, u64, u64, u64, &'static str);
 
 impl TenantSpec {
-    fn start(&self, env: &TestEnv<'_>, system: &DaemonFixture, orders: &[Order]) -> Result<Worker> {
+    fn start(&self, system: &DaemonFixture, orders: &[Order]) -> Result<Worker> {
         let Self(name, data, held, lent, disk) = *self;
         let mut process = SubjectPlan::start(
-            env,
             data,
             Backing {
                 name: name.into(),
@@ -109,18 +108,18 @@ struct RevocationFigures {
 }
 
 /// Claims until the wanted number of revocations is reached.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
     let outcome = run(env, options, &system).map_err(|failure| system.explain(failure));
     outcome.map(|(seen, honest)| judged(&seen, honest))
 }
 
 fn run(
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     options: &Options,
     system: &DaemonFixture,
 ) -> Result<(RevocationFigures, u64)> {
-    let start = |role: &TenantSpec, orders: &[Order]| role.start(env, system, orders);
+    let start = |role: &TenantSpec, orders: &[Order]| role.start(system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
         start(&DIRTY, &[Order::Fill, Order::Churn(1)])?,
@@ -144,7 +143,7 @@ fn run(
         let beside = watch(&mut tenants, options, turn, Some(&mut seen))?;
         seen.bystander.push([alone, beside]);
         if seen.refused * options.rounds <= seen.rounds * options.refusals {
-            refuse(env, &mut tenants, &mut seen)?;
+            refuse(&mut tenants, &mut seen)?;
         }
         idle_turns = (idle_turns + 1) * u64::from(seen.rounds == before);
         if seen.rounds >= options.rounds && seen.refused >= options.refusals {
@@ -203,17 +202,13 @@ fn revocations(holders: &mut [Worker]) -> Result<u64> {
 }
 
 /// Runs a tenant that ignores revocations, until it is killed or no revocation reaches it.
-fn refuse(
-    env: &TestEnv<'_>,
-    tenants: &mut CooperativeTenants<'_>,
-    seen: &mut RevocationFigures,
-) -> Result<()> {
+fn refuse(tenants: &mut CooperativeTenants<'_>, seen: &mut RevocationFigures) -> Result<()> {
     let system = tenants.system;
     contract(system, &CLEAN, HELD, SMALL_LOAN)?;
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
     // A revocation may reach it, and kill it, before it has filled its memory.
-    let refuser = REFUSER.start(env, system, &orders);
+    let refuser = REFUSER.start(system, &orders);
     seen.killed += match refuser {
         Ok(mut refuser) => {
             poll(FILL_TIME, LOAN_TIME, || {

@@ -43,7 +43,7 @@ struct SharedDisk {
 }
 
 /// Measures the saturated device, with contracts and unscheduled.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let file = super::data(env, FILE)?;
     // The first measures the disk.
     drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
@@ -126,7 +126,7 @@ fn name(part: u64) -> String {
 }
 
 fn share(
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     options: &Options,
     (file, model): (&Path, &CostModel),
     seconds: f64,
@@ -135,7 +135,7 @@ fn share(
     let reader = |part: u64, depth: usize, pause: Option<Duration>| {
         let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
         let (slice, period) = (slice.as_micros(), PERIOD.as_micros());
-        env.start(&WorkerPlan::Reader(ReaderPlan {
+        let plan = ReaderPlan {
             file: file.to_owned(),
             system: system.socket().to_owned(),
             name: name(part),
@@ -147,7 +147,8 @@ fn share(
                 seconds,
                 every: options.every,
             },
-        }))
+        };
+        WorkerPlan::Reader(plan).start()
     };
     let all = PARTS
         .map(|part| reader(part, DEPTH as usize, None))

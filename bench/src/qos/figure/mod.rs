@@ -89,7 +89,7 @@ impl Participant {
     fn start(self, stage: &Stage<'_>) -> Result<Worker> {
         let Options { seconds, every, .. } = *stage.options;
         let (name, disk, run) = (self.name(), self.disk(), ReportedRun { seconds, every });
-        stage.env.start(&match self.role {
+        let plan = match self.role {
             Role::Pager | Role::Forgetter => WorkerPlan::Pager(PagerPlan {
                 backing: Backing {
                     name,
@@ -110,13 +110,13 @@ impl Participant {
                 pause: None,
                 run,
             }),
-        })
+        };
+        plan.start()
     }
 }
 
 /// What all participants share.
 struct Stage<'a> {
-    env: &'a TestEnv<'a>,
     options: &'a Options,
     system: &'a DaemonFixture,
     /// What readers read.
@@ -163,7 +163,7 @@ impl RunResult {
 }
 
 /// Figure 7 or 8.
-pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Result<Vec<Row>> {
+pub fn paging(env: &TestEnv, options: &Options, out: bool) -> Result<Vec<Row>> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
@@ -175,13 +175,13 @@ pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Result<Vec<Row
 }
 
 /// Figure 9.
-pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>> {
+pub fn file_system(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     Ok(analysis::file_system(&alternate(env, options)?))
 }
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
-fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>> {
+fn alternate(env: &TestEnv, options: &Options) -> Result<Vec<[RunResult; 2]>> {
     let participant = |role, slice| Participant { role, slice };
     let reader = participant(Role::Reader, 125);
     let [small, large] = [25, 50].map(|slice| participant(Role::Pager, slice));
@@ -208,7 +208,7 @@ fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>
 }
 
 /// Starts all participants, releases them at the same time, and collects their figures.
-fn play(env: &TestEnv<'_>, options: &Options, participants: &[Participant]) -> Result<RunResult> {
+fn play(env: &TestEnv, options: &Options, participants: &[Participant]) -> Result<RunResult> {
     let config = DaemonConfig {
         depth: Some(options.depth),
         spin: Some(Duration::from_micros(options.spin)),
@@ -217,7 +217,6 @@ fn play(env: &TestEnv<'_>, options: &Options, participants: &[Participant]) -> R
     let system = DaemonFixture::start(env, config)?;
     let file = super::data(env, FILE)?;
     let stage = Stage {
-        env,
         options,
         system: &system,
         file,

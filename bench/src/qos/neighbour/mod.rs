@@ -85,24 +85,25 @@ impl Side {
     }
 
     /// The program by itself, or to be run behind another command.
-    fn command(self, env: &TestEnv<'_>, memory: MemoryKind, options: &Options) -> Result<Command> {
+    fn command(self, memory: MemoryKind, options: &Options) -> Result<Command> {
         let (mib, backing) = (self.mib(options), Backing::default());
-        env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
+        WorkerPlan::Subject(SubjectPlan {
             memory,
             mib,
             backing,
-        }))
+        })
+        .command()
     }
 
     /// The program behind `selfpage run` with its frames and these options.
-    fn start_paged(self, env: &TestEnv<'_>, options: &Options, words: &[&str]) -> Result<Worker> {
+    fn start_paged(self, env: &TestEnv, options: &Options, words: &[&str]) -> Result<Worker> {
         let mut command = Command::new(env.selfpage()?);
         let frames = format!("{}M", self.mib(options) / OVER);
         command
             .args(["run", "--frames", &frames])
             .args(words)
             .arg("--");
-        let program = self.command(env, MemoryKind::Paged, options)?;
+        let program = self.command(MemoryKind::Paged, options)?;
         Worker::start(within(command, &program))
     }
 }
@@ -127,7 +128,7 @@ struct Limits {
 }
 
 /// Runs every arm in turn.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
     let mut runs = Repeats::of(Arm::value_variants());
     for repeat in 0..options.repeats {
         run_each(&mut runs, repeat, |arm, _| {
@@ -138,7 +139,7 @@ pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     analysis::judged(runs)
 }
 
-fn run(env: &TestEnv<'_>, options: &Options, arm: Arm, repeat: u64) -> Result<ArmRun> {
+fn run(env: &TestEnv, options: &Options, arm: Arm, repeat: u64) -> Result<ArmRun> {
     let mut fixture = set_up(env, options, arm)?;
     let [victim, neighbour] = &mut fixture.subjects;
     victim.call::<Done>(&Order::Fill)?;
@@ -187,7 +188,7 @@ fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFi
     Ok(VictimFigures { closed, open })
 }
 
-fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture> {
+fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
     match arm {
@@ -215,7 +216,7 @@ fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture> 
 fn start(
     side: Side,
     arm: Arm,
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     options: &Options,
     limits: &mut Limits,
 ) -> Result<Worker> {
@@ -234,7 +235,7 @@ fn start(
     }
     let memory = (side.mib(options) / OVER) << 20;
     let cgroup = Cgroup::new(&env.cleanup, side.name(), memory)?;
-    let process = Worker::start(side.command(env, MemoryKind::Anonymous, options)?)?;
+    let process = Worker::start(side.command(MemoryKind::Anonymous, options)?)?;
     cgroup.add(process.id())?;
     if arm != Arm::Swap {
         let share = cgroup.for_disk(&env.cleanup, side.name())?;

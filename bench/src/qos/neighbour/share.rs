@@ -34,7 +34,7 @@ impl DiskQueue {
     }
 
     /// Has it scheduled by BFQ for one arm: its own scheduler is back when the guard is dropped.
-    pub fn by_bfq(&self, env: &TestEnv<'_>) -> Result<UndoGuard> {
+    pub fn by_bfq(&self, env: &TestEnv) -> Result<UndoGuard> {
         let path = self.queue.join("scheduler");
         let offered = read(&path);
         let mut all = offered.split_whitespace();

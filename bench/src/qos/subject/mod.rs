@@ -36,13 +36,14 @@ pub struct SubjectPlan {
 
 impl SubjectPlan {
     /// Starts one whose pages, so many MiB, are in a domain of its own.
-    pub fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker> {
+    pub fn start(mib: u64, backing: Backing) -> Result<Worker> {
         let memory = MemoryKind::Anonymous;
-        env.start(&WorkerPlan::Subject(Self {
+        WorkerPlan::Subject(Self {
             memory,
             mib,
             backing,
-        }))
+        })
+        .start()
     }
 }
 

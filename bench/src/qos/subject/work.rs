@@ -2,8 +2,8 @@
 
 use super::latency::{Done, Latency, latencies, schedule, wait_until};
 use crate::prelude::*;
+use crate::process::joined;
 use selfpage::{Domain, Stretch};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The version of every page before anything changed it.
@@ -18,7 +18,6 @@ pub struct SubjectWorkload {
     base: usize,
     pages: u64,
     resting: AtomicBool,
-    failed: Mutex<Option<Error>>,
 }
 
 impl SubjectWorkload {
@@ -31,7 +30,6 @@ impl SubjectWorkload {
             base: base.expose_provenance(),
             pages,
             resting: AtomicBool::new(false),
-            failed: Mutex::new(None),
         }
     }
 
@@ -95,34 +93,19 @@ impl SubjectWorkload {
             let all: Vec<_> = (0..threads).map(|t| scope.spawn(work(t))).collect();
             until();
             self.resting.store(true, Ordering::Relaxed);
-            all.into_iter()
-                .filter_map(|thread| thread.join().ok())
-                .sum()
-        });
-        let failure = self.failed.lock().ok().and_then(|mut failed| failed.take());
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(done(accesses, began)),
-        }
+            all.into_iter().map(joined).sum::<Result<u64>>()
+        })?;
+        Ok(done(accesses, began))
     }
 
-    fn fail(&self, wrong: Error) {
-        if let Ok(mut failed) = self.failed.lock() {
-            *failed = Some(wrong);
-        }
-    }
-
-    fn read(&self, first: u64, pages: u64) -> u64 {
+    fn read(&self, first: u64, pages: u64) -> Result<u64> {
         let mut accesses = 0;
         while !self.resting.load(Ordering::Relaxed) {
             let page = first + mix(mix(first) ^ accesses) % pages;
-            if let Err(wrong) = self.page(page).probe(INITIAL) {
-                self.fail(wrong);
-                break;
-            }
+            self.page(page).probe(INITIAL)?;
             accesses += 1;
         }
-        accesses
+        Ok(accesses)
     }
 
     /// Touches pages, and gives them and their frames up again.
@@ -136,17 +119,14 @@ impl SubjectWorkload {
         Ok(claimed)
     }
 
-    fn change(&self, first: u64, pages: u64) -> u64 {
+    fn change(&self, first: u64, pages: u64) -> Result<u64> {
         let mut versions = vec![INITIAL; pages as usize];
         let mut accesses = 0;
         while !self.resting.load(Ordering::Relaxed) {
             let at = mix(mix(first) ^ accesses) % pages;
             let version = &mut versions[at as usize];
             let page = self.page(first + at);
-            if let Err(wrong) = page.probe(*version) {
-                self.fail(wrong);
-                break;
-            }
+            page.probe(*version)?;
             *version = version.wrapping_add(1);
             page.advance(*version);
             accesses += 1;
@@ -155,7 +135,7 @@ impl SubjectWorkload {
         for (at, _) in versions.iter().enumerate().filter(|(_, v)| **v != INITIAL) {
             self.page(first + at as u64).advance(INITIAL);
         }
-        accesses
+        Ok(accesses)
     }
 }
 
