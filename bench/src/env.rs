@@ -93,13 +93,12 @@ impl TestEnv {
 fn find_selfpage(named: Option<&Path>) -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new("."));
-    let mut candidates = ["selfpage", "../../bin/selfpage"]
+    let mut places = ["selfpage", "../../bin/selfpage"]
         .map(|path| beside.join(path))
         .into_iter();
-    named
-        .map(Into::into)
-        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
-        .or_else(|| candidates.find(|path| path.is_file()))
+    let set = || std::env::var_os("SELFPAGE").map(PathBuf::from);
+    let named = named.map(PathBuf::from).or_else(set);
+    named.or_else(|| places.find(|path| path.is_file()))
 }
 
 /// mimalloc as Debian and its kin install it.
@@ -109,23 +108,23 @@ pub fn find_allocator(named: Option<&Path>) -> Option<PathBuf> {
         "/usr/lib64/libmimalloc.so.2",
         "/usr/lib/libmimalloc.so.2",
     ];
+    let mut places = places.iter().map(PathBuf::from);
     named
-        .map(Into::into)
-        .or_else(|| places.iter().map(PathBuf::from).find(|path| path.exists()))
+        .map(PathBuf::from)
+        .or_else(|| places.find(|path| path.exists()))
 }
 
 /// The path of a program, or what to install.
 pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths("/usr/bin")
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file())
-        .ok_or_else(|| {
-            unavailable(format!(
-                "there is no {program} here: apt-get install {package}"
-            ))
-        })
+    let mut places = std::env::split_paths("/usr/bin").chain(std::env::split_paths(&path));
+    let lacking = || {
+        unavailable(format!(
+            "there is no {program} here: apt-get install {package}"
+        ))
+    };
+    let found = places.find_map(|folder| Some(folder.join(program)).filter(|path| path.is_file()));
+    found.ok_or_else(lacking)
 }
 
 /// Prints the progress on one line of a terminal; nothing where stderr is no terminal.

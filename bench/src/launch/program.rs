@@ -52,9 +52,7 @@ impl NeighbourKind {
     /// pages.
     fn part(self) -> u64 {
         match self {
-            Self::Python => 75,
-            Self::Node => 75,
-            Self::Java => 75,
+            Self::Python | Self::Node | Self::Java => 75,
             Self::Build => 60,
         }
     }

@@ -110,15 +110,11 @@ struct RevocationFigures {
 /// Claims until the wanted number of revocations is reached.
 pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
-    let outcome = run(env, options, &system).map_err(|failure| system.explain(failure));
+    let outcome = run(options, &system).map_err(|failure| system.explain(failure));
     outcome.map(|(seen, honest)| judged(&seen, honest))
 }
 
-fn run(
-    env: &TestEnv,
-    options: &Options,
-    system: &DaemonFixture,
-) -> Result<(RevocationFigures, u64)> {
+fn run(options: &Options, system: &DaemonFixture) -> Result<(RevocationFigures, u64)> {
     let start = |role: &TenantSpec, orders: &[Order]| role.start(system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
