@@ -89,9 +89,9 @@ fn attempt(action: &UndoAction) -> Result<()> {
         UndoAction::Swap(path) => swap_off(path),
         UndoAction::Zram(number) => remove_zram(*number),
         UndoAction::Cgroup(path) => remove_cgroup(path),
-        UndoAction::Setting { path, value } => std::fs::write(path, value).at("set", &path),
+        UndoAction::Setting { path, value } => std::fs::write(path, value).at("set", path),
         UndoAction::File(path) if !path.exists() => Ok(()),
-        UndoAction::File(path) => std::fs::remove_file(path).at("remove", &path),
+        UndoAction::File(path) => std::fs::remove_file(path).at("remove", path),
     }
 }
 
@@ -135,7 +135,7 @@ fn remove_cgroup(path: &Path) -> Result<()> {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
-    std::fs::remove_dir(path).at("remove the cgroup", &path)
+    std::fs::remove_dir(path).at("remove the cgroup", path)
 }
 
 /// The benchmark's end of the cleanup process. Cheap to clone.

@@ -45,7 +45,7 @@ impl TestEnv {
         Ok(Self {
             cleanup: CleanupProcess::start()?,
             selfpage: find_selfpage(options.selfpage.as_deref()),
-            folder: folder.canonicalize().at("find", &folder)?,
+            folder: folder.canonicalize().at("find", folder)?,
             disk: None,
             allocator: None,
             limit: Duration::MAX,

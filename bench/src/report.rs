@@ -334,7 +334,7 @@ impl Report {
 
 /// Writes data to a file.
 pub fn write_json(value: &Value, path: &Path) -> Result<()> {
-    std::fs::write(path, format!("{value:#}\n")).at("write", &path)
+    std::fs::write(path, format!("{value:#}\n")).at("write", path)
 }
 
 impl fmt::Display for Report {

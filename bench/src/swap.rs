@@ -89,7 +89,7 @@ pub fn preallocated(path: &Path, bytes: u64) -> Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .at("make", &path)?;
+        .at("make", path)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).doing(
         format_args!("allocate {bytes} bytes for {}", path.display()),
     )?;
@@ -111,7 +111,7 @@ pub fn write_out(file: &File, path: &Path) -> Result<()> {
     let dropped = || rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
     file.sync_all()
         .and_then(|()| Ok(dropped()?))
-        .at("write out", &path)
+        .at("write out", path)
 }
 
 /// Writes the swap header that mkswap(8) writes: version 1, the last page, the magic at the

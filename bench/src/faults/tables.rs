@@ -42,7 +42,7 @@ fn measure(plan: &FaultPlan, bytes: u64, pages: impl Iterator<Item = u64>) -> Re
     let after = ProcessMemory::now()?;
     let tables = after.private.saturating_sub(before.private) + after.ledger;
     let page_tables = after.page_tables.saturating_sub(before.page_tables);
-    let catalogue = domain.store_usage().map_or(0, |usage| usage.tables as u64);
+    let catalogue = domain.store_usage().map_or(0, |usage| usage.tables);
     let mib = |bytes: u64| bytes as f64 / MIB;
     Ok(Sample::new(mib(tables), mib(bytes)).notes([
         ("MiB of the ledger", mib(after.ledger)),

@@ -87,7 +87,7 @@ fn start(decoder: &[OsString]) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     ends_with_us(&mut command);
-    command.spawn().at("start", &program)
+    command.spawn().at("start", program)
 }
 
 /// Takes frames beyond the measured ones until the parent ends the player.

@@ -182,7 +182,7 @@ fn answer(command: Command) -> Result<PathBuf> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).at("write", &path)
+    std::fs::write(path, text).at("write", path)
 }
 
 /// A file, or all below a folder. What cannot be read is not there to be left.

@@ -68,6 +68,9 @@ pub struct RunResult {
     pub realtime: bool,
 }
 
+/// A neighbour's start: the seconds that it took, and its result.
+type Launch = (f64, String);
+
 /// What the neighbour has. Dropped from the top: it ends before what it uses.
 struct NeighbourFixture {
     command: Command,
@@ -113,12 +116,12 @@ impl LaunchSetup {
         })
     }
 
-    /// The clip, and the neighbour's start in it: the seconds that it took, and its result.
+    /// The clip, and the neighbour's start in it.
     fn play(
         &self,
         player: &mut Worker,
         neighbour: Option<&mut Worker>,
-    ) -> Result<(PlaybackResult, Option<(f64, String)>, Vec<UsageSample>)> {
+    ) -> Result<(PlaybackResult, Option<Launch>, Vec<UsageSample>)> {
         let root = neighbour.as_ref().map_or(0, |neighbour| neighbour.id());
         let watchdog = Watchdog::start(self.env.limit, &[player.id(), root]);
         let outcome = thread::scope(|scope| {

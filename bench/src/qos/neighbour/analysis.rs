@@ -5,8 +5,11 @@ use crate::prelude::*;
 use crate::qos::subject::Latency;
 use crate::repeats::Repeats;
 
-/// Figures of a run, beside the neighbour over alone.
-const FIGURES: [(&str, fn(&ArmRun) -> f64); 4] = [
+/// A figure of a run, in words.
+type ComparedFigure = (&'static str, fn(&ArmRun) -> f64);
+
+/// Beside the neighbour over alone.
+const FIGURES: [ComparedFigure; 4] = [
     ("throughput kept beside the neighbour", |run| {
         run.beside.closed.rate() / run.alone.closed.rate()
     }),
