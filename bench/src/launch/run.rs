@@ -59,7 +59,7 @@ pub struct RunResult {
     pub launch: Option<f64>,
     /// The neighbour while the clip was played.
     pub seen: Vec<UsageSample>,
-    /// StatsFile of `selfpage run`: the neighbour's, then the player's.
+    /// What `selfpage run` wrote of its figures: the neighbour's, then the player's.
     pub counters: [Value; 2],
     /// The result of the neighbour: the same in all rounds.
     #[serde(skip)]
