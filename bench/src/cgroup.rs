@@ -1,9 +1,7 @@
-//! A memory cgroup of either version, for the alternatives' share of memory.
+//! A cgroup of either version: the alternatives' share of memory, and of a disk.
 
-use crate::ExperimentError;
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::while_doing;
-use std::path::{Path, PathBuf};
+use crate::cleanup::{CleanupProcess, UndoAction};
+use crate::prelude::*;
 
 /// Where this machine keeps a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,24 +14,18 @@ pub enum Hierarchy {
 
 impl Hierarchy {
     /// The one with the memory controller.
-    pub fn find() -> Result<Self, ExperimentError> {
+    pub fn find() -> Result<Self> {
         Self::of("memory", "memory")
     }
 
-    /// The one with the controller for disks.
-    pub fn of_disks() -> Result<Self, ExperimentError> {
-        Self::of("blkio", "io")
-    }
-
     /// The one with the controller that version 1 calls `one` and version 2 `two`.
-    fn of(one: &str, two: &str) -> Result<Self, ExperimentError> {
+    fn of(one: &str, two: &str) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        Self::among(&mounts, [one, two], |root| {
+        let controllers = |root: &Path| {
             std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
-        })
-        .ok_or_else(|| {
-            ExperimentError::Unavailable(format!("there is no {one} cgroup controller here"))
-        })
+        };
+        Self::among(&mounts, [one, two], controllers)
+            .ok_or_else(|| unavailable(format_args!("there is no {one} cgroup controller here")))
     }
 
     fn among(
@@ -60,59 +52,92 @@ impl Hierarchy {
 
     /// Its name in the report's header.
     pub fn name(&self) -> &'static str {
+        self.either("cgroup v1", "cgroup v2")
+    }
+
+    /// What version 1 has, or version 2.
+    fn either<T>(&self, one: T, two: T) -> T {
         match self {
-            Self::One(_) => "cgroup v1",
-            Self::Two(_) => "cgroup v2",
+            Self::One(_) => one,
+            Self::Two(_) => two,
+        }
+    }
+
+    /// Has version 2 keep a controller's account of each cgroup. Fails where it is on already, or
+    /// shows when the cgroup is used where it cannot be.
+    fn enable(&self, controller: &str) {
+        if let Self::Two(root) = self {
+            let _ = std::fs::write(root.join("cgroup.subtree_control"), controller);
         }
     }
 }
 
-/// A cgroup with a limit; removed when dropped.
+/// A cgroup; removed when dropped.
 pub struct Cgroup {
+    hierarchy: Hierarchy,
     path: PathBuf,
-    _guard: UndoGuard,
+    _guard: Option<UndoGuard>,
 }
 
 impl Cgroup {
-    /// A fresh one at the root of the hierarchy: under our own it would share our limits,
-    /// and version 2 allows no processes beside it.
-    pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self, ExperimentError> {
-        let hierarchy = Hierarchy::find()?;
-        let (root, file) = match &hierarchy {
-            Hierarchy::One(root) => (root, "memory.limit_in_bytes"),
-            Hierarchy::Two(root) => (root, "memory.max"),
-        };
-        let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
-        let guard = cleanup.register(UndoAction::Cgroup(path.clone()))?;
-        std::fs::create_dir(&path).map_err(while_doing(format!(
-            "make the cgroup {} (root can)",
-            path.display()
-        )))?;
-        if let Hierarchy::Two(root) = &hierarchy {
-            // Fails where it is on already, or shows in the next line where it cannot be.
-            let _ = std::fs::write(root.join("cgroup.subtree_control"), "+memory");
+    /// With so many bytes of memory.
+    pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self> {
+        let cgroup = Self::fresh(cleanup, Hierarchy::find()?, name)?;
+        cgroup.hierarchy.enable("+memory");
+        cgroup.set(["memory.limit_in_bytes", "memory.max"], limit)?;
+        Ok(cgroup)
+    }
+
+    /// For the disk of the programs in this one: in version 2 that is its place, too.
+    pub fn for_disk(&self, cleanup: &CleanupProcess, name: &str) -> Result<Self> {
+        let hierarchy = Hierarchy::of("blkio", "io")?;
+        if let Hierarchy::One(_) = hierarchy {
+            return Self::fresh(cleanup, hierarchy, name);
         }
-        std::fs::write(path.join(file), limit.to_string()).map_err(while_doing(format!(
-            "limit {} to {limit} bytes",
-            path.display()
-        )))?;
+        hierarchy.enable("+io");
+        let path = self.path.clone();
         Ok(Self {
+            hierarchy,
             path,
-            _guard: guard,
+            _guard: None,
         })
     }
 
-    /// Its folder.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// A fresh one at the root of the hierarchy: under our own it would share our limits,
+    /// and version 2 allows no processes beside it.
+    fn fresh(cleanup: &CleanupProcess, hierarchy: Hierarchy, name: &str) -> Result<Self> {
+        let (Hierarchy::One(root) | Hierarchy::Two(root)) = &hierarchy;
+        let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
+        let _guard = Some(cleanup.register(UndoAction::Cgroup(path.clone()))?);
+        std::fs::create_dir(&path).at("make the cgroup (root can)", &path)?;
+        Ok(Self {
+            hierarchy,
+            path,
+            _guard,
+        })
     }
 
     /// Puts a process in. What it has had so far stays charged to where it was: only its
     /// work counts.
-    pub fn add(&self, pid: u32) -> Result<(), ExperimentError> {
-        std::fs::write(self.path.join("cgroup.procs"), pid.to_string()).map_err(while_doing(
-            format!("put a process in {}", self.path.display()),
-        ))
+    pub fn add(&self, pid: u32) -> Result<()> {
+        self.set(["cgroup.procs"; 2], pid)
+    }
+
+    /// What version 1 has, or version 2.
+    pub fn either<T>(&self, one: T, two: T) -> T {
+        self.hierarchy.either(one, two)
+    }
+
+    /// Sets what version 1 and version 2 call so.
+    pub fn set(&self, [one, two]: [&str; 2], value: impl std::fmt::Display) -> Result<()> {
+        let path = self.path.join(self.either(one, two));
+        if !path.exists() {
+            bail!(unavailable(format_args!(
+                "there is no {}: this kernel, or this disk's scheduler, does not offer it",
+                path.display()
+            )));
+        }
+        std::fs::write(&path, value.to_string()).at(&format!("write {value} to"), &path)
     }
 }
 

@@ -6,17 +6,13 @@
 //! on request, and all that are left when the benchmark's end of the pipe closes, for
 //! whatever reason.
 
-use crate::error::{failed, while_doing};
-use crate::process::Worker;
-use crate::worker::{orders, reply};
-use crate::{ExperimentError, SelfExe};
-use serde::{Deserialize, Serialize};
+use crate::error::{checked, in_words};
+use crate::prelude::*;
+use crate::worker::{orders, own_program};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// A change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +63,7 @@ pub fn serve() {
                 Ok(())
             }
         });
-        if reply(&outcome.err().map(|failure| failure.to_string())).is_err() {
+        if reply(&outcome.err().as_ref().map(in_words)).is_err() {
             break;
         }
     }
@@ -77,7 +73,7 @@ pub fn serve() {
     }
 }
 
-fn undo(action: &UndoAction) -> Result<(), ExperimentError> {
+fn undo(action: &UndoAction) -> Result<()> {
     let mut tries = 0;
     loop {
         match attempt(action) {
@@ -88,22 +84,18 @@ fn undo(action: &UndoAction) -> Result<(), ExperimentError> {
     }
 }
 
-fn attempt(action: &UndoAction) -> Result<(), ExperimentError> {
+fn attempt(action: &UndoAction) -> Result<()> {
     match action {
         UndoAction::Swap(path) => swap_off(path),
         UndoAction::Zram(number) => remove_zram(*number),
         UndoAction::Cgroup(path) => remove_cgroup(path),
-        UndoAction::Setting { path, value } => {
-            std::fs::write(path, value).map_err(while_doing(format!("set {}", path.display())))
-        }
+        UndoAction::Setting { path, value } => std::fs::write(path, value).at("set", path),
         UndoAction::File(path) if !path.exists() => Ok(()),
-        UndoAction::File(path) => {
-            std::fs::remove_file(path).map_err(while_doing(format!("remove {}", path.display())))
-        }
+        UndoAction::File(path) => std::fs::remove_file(path).at("remove", path),
     }
 }
 
-fn swap_off(path: &Path) -> Result<(), ExperimentError> {
+fn swap_off(path: &Path) -> Result<()> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     if !swaps.lines().any(|line| {
         line.split_whitespace()
@@ -112,30 +104,23 @@ fn swap_off(path: &Path) -> Result<(), ExperimentError> {
     }) {
         return Ok(());
     }
-    let name = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
+    let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a terminated string.
-    if unsafe { libc::swapoff(name.as_ptr()) } == 0 {
-        return Ok(());
-    }
-    Err(while_doing(format!(
-        "switch off swap on {}",
-        path.display()
-    ))(std::io::Error::last_os_error()))
+    let status = unsafe { libc::swapoff(name.as_ptr()) };
+    checked(status).at("switch off swap on", path)
 }
 
-fn remove_zram(number: u32) -> Result<(), ExperimentError> {
+fn remove_zram(number: u32) -> Result<()> {
     let folder = PathBuf::from(format!("/sys/block/zram{number}"));
     if !folder.exists() {
         return Ok(());
     }
-    std::fs::write(folder.join("reset"), "1")
-        .map_err(while_doing(format!("reset zram{number}")))?;
+    std::fs::write(folder.join("reset"), "1").doing(format_args!("reset zram{number}"))?;
     std::fs::write("/sys/class/zram-control/hot_remove", number.to_string())
-        .map_err(while_doing(format!("remove zram{number}")))
+        .doing(format_args!("remove zram{number}"))
 }
 
-fn remove_cgroup(path: &Path) -> Result<(), ExperimentError> {
+fn remove_cgroup(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
@@ -150,7 +135,7 @@ fn remove_cgroup(path: &Path) -> Result<(), ExperimentError> {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
-    std::fs::remove_dir(path).map_err(while_doing(format!("remove the cgroup {}", path.display())))
+    std::fs::remove_dir(path).at("remove the cgroup", path)
 }
 
 /// The benchmark's end of the cleanup process. Cheap to clone.
@@ -159,14 +144,14 @@ pub struct CleanupProcess(Rc<RefCell<Worker>>);
 
 impl CleanupProcess {
     /// Starts one.
-    pub fn start(exe: &SelfExe) -> Result<Self, ExperimentError> {
-        let worker = Worker::spawn_lasting(exe.cleanup())?;
+    pub fn start() -> Result<Self> {
+        let worker = Worker::spawn_lasting(own_program("cleanup")?)?;
         Ok(Self(Rc::new(RefCell::new(worker))))
     }
 
     /// Registers an undo action before the change is made. The cleanup process undoes the change
     /// when the value is dropped or the benchmark ends.
-    pub fn register(&self, action: UndoAction) -> Result<UndoGuard, ExperimentError> {
+    pub fn register(&self, action: UndoAction) -> Result<UndoGuard> {
         self.send(&CleanupMessage::Register(action.clone()))?;
         Ok(UndoGuard {
             cleanup: self.clone(),
@@ -174,10 +159,21 @@ impl CleanupProcess {
         })
     }
 
-    fn send(&self, message: &CleanupMessage) -> Result<(), ExperimentError> {
+    /// Sets a setting of the kernel's for one arm: it is `before` again when the guard is dropped.
+    pub fn set(&self, path: &Path, value: &str, before: String) -> Result<UndoGuard> {
+        let (path, value) = (path.to_owned(), value.to_owned());
+        let guard = self.register(UndoAction::Setting {
+            path: path.clone(),
+            value: before,
+        })?;
+        std::fs::write(&path, value).at("set (root can)", &path)?;
+        Ok(guard)
+    }
+
+    fn send(&self, message: &CleanupMessage) -> Result<()> {
         match self.0.borrow_mut().call::<Option<String>>(message)? {
             None => Ok(()),
-            Some(failure) => Err(failed(failure)),
+            Some(failure) => Err(anyhow!(failure)),
         }
     }
 }
@@ -194,7 +190,7 @@ impl Drop for UndoGuard {
             .cleanup
             .send(&CleanupMessage::Undo(self.action.clone()))
         {
-            eprintln!("selfpage bench: {failure}; please undo {:?}", self.action);
+            eprintln!("selfpage bench: {failure:#}; please undo {:?}", self.action);
         }
     }
 }

@@ -1,22 +1,42 @@
 //! Options: the names of choices, which reports use too, and output files, which are checked before
 //! anything is measured: nothing is worse than an hour's run whose end cannot write its file.
 
-use clap::ValueEnum;
+use crate::prelude::*;
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
 
-/// Its name.
-pub fn name(choice: &impl ValueEnum) -> String {
-    let value = choice.to_possible_value();
-    value.map_or_else(String::new, |v| v.get_name().to_owned())
+/// A choice of an option, as reports call it.
+pub trait Choice: ValueEnum {
+    /// Its name, on the command line and as a row's or column's head.
+    fn name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+
+    /// In words: its help text.
+    fn about(&self) -> String {
+        let value = self.to_possible_value();
+        value
+            .and_then(|v| v.get_help().map(ToString::to_string))
+            .unwrap_or_default()
+    }
 }
 
-/// Its help text.
-pub fn about(choice: &impl ValueEnum) -> String {
-    let value = choice.to_possible_value();
-    value
-        .and_then(|v| v.get_help().map(ToString::to_string))
-        .unwrap_or_default()
+impl<T: ValueEnum> Choice for T {}
+
+/// A number in a range. For an option.
+pub fn within(
+    range: RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("it must be between {} and {}", range.start(), range.end()))
+    }
+}
+
+/// A number above 0. For an option.
+pub fn positive(text: &str) -> Result<f64, String> {
+    within(f64::MIN_POSITIVE..=f64::MAX)(text).map_err(|_| "it must be more than 0".into())
 }
 
 /// A file that can be written; what is in it stays until the end. For an option.

@@ -1,19 +1,16 @@
 //! The daemon as a process of the benchmark's: its configuration, its start, its
 //! end. It dies with the benchmark, and its files are removed by the cleanup process.
 
-use crate::ExperimentError;
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::error::{failed, while_doing};
 use crate::machine::read;
-use crate::process::ends_with_us;
+use crate::prelude::*;
+use crate::process::{ends_with_us, last_lines, poll};
+use crate::process_tree::TreeUsage;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 use tenant::list;
 use tenant::trace::Tracer;
 
@@ -50,13 +47,13 @@ impl DaemonConfig {
         }
     }
 
-    fn text(&self, socket: &Path, disk: &DaemonDisk) -> String {
+    fn text(&self, socket: &Path, swap: &Path, mib: u64, calibration: &Path) -> String {
         let mut text = format!(
             "socket = {socket:?}\n\
              [memory]\nframes = \"{}M\"\nrestart_grace = \"0ms\"\nreduction_notice = \"0ms\"\n\
-             [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
+             [disk]\nswap = {swap:?}\nsize = \"{mib}M\"\ncalibration = {calibration:?}\n\
              capacity = 1.0\n",
-            self.managed, disk.swap, disk.mib, disk.calibration,
+            self.managed,
         );
         if let Some(spin) = self.spin {
             text.push_str(&format!("poll_time = \"{}us\"\n", spin.as_micros()));
@@ -70,32 +67,26 @@ impl DaemonConfig {
 
 /// The disk of all the daemons of a benchmark: measured once.
 pub struct DaemonDisk {
-    swap: PathBuf,
+    swap: OwnedFile,
     mib: u64,
-    calibration: PathBuf,
-    _files: Vec<UndoGuard>,
+    calibration: OwnedFile,
 }
 
 impl DaemonDisk {
     /// With so many MiB of swap.
-    pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
-        let (swap, swap_guard) = env.file("system")?;
-        let (calibration, calibration_guard) = env.file("calibration")?;
+    pub fn new(env: &TestEnv, mib: u64) -> Result<Self> {
+        let (swap, calibration) = (env.file("system")?, env.file("calibration")?);
         Ok(Self {
             swap,
             mib,
             calibration,
-            _files: [swap_guard, calibration_guard].into(),
         })
     }
 
     /// What was measured of it, once a daemon has started.
-    pub fn model(&self) -> Result<CostModel, ExperimentError> {
-        let text = std::fs::read_to_string(&self.calibration)
-            .map_err(while_doing(format!("read {}", self.calibration.display())))?;
-        let wrong = |why: toml::de::Error| ExperimentError::Worker(why.to_string());
-        let kept: SavedCalibration = toml::from_str(&text).map_err(wrong)?;
-        Ok(kept.figures.model)
+    pub fn model(&self) -> Result<CostModel> {
+        let text = std::fs::read_to_string(&self.calibration).at("read", &self.calibration)?;
+        Ok(toml::from_str::<SavedCalibration>(&text)?.figures.model)
     }
 }
 
@@ -108,79 +99,65 @@ struct SavedCalibration {
 /// A running daemon; ended when dropped.
 pub struct DaemonFixture {
     process: Child,
-    socket: PathBuf,
-    log: PathBuf,
-    _files: [UndoGuard; 3],
+    socket: OwnedFile,
+    log: OwnedFile,
+    _config: OwnedFile,
 }
 
 impl DaemonFixture {
     /// Starts one, and waits until it listens.
-    pub fn start(env: &TestEnv<'_>, settings: DaemonConfig) -> Result<Self, ExperimentError> {
+    pub fn start(env: &TestEnv, settings: DaemonConfig) -> Result<Self> {
         let disk = env
             .disk
             .as_ref()
-            .ok_or_else(|| failed("there is no disk for a daemon"))?;
-        let (config, config_guard) = env.file("toml")?;
-        let (socket, socket_guard) = env.file("sock")?;
-        let (log, log_guard) = env.file("log")?;
-        let said = File::create(&log).map_err(while_doing(format!("make {}", log.display())))?;
-        std::fs::write(&config, settings.text(&socket, disk))
-            .map_err(while_doing(format!("write {}", config.display())))?;
+            .ok_or_else(|| anyhow!("there is no disk for a daemon"))?;
+        let (config, socket, log) = (env.file("toml")?, env.file("sock")?, env.file("log")?);
+        let said = File::create(&log).at("make", &log)?;
+        let text = settings.text(&socket, &disk.swap, disk.mib, &disk.calibration);
+        std::fs::write(&config, text).at("write", &config)?;
         let mut command = Command::new(env.selfpage()?);
-        command.arg("system").arg("--config").arg(&config);
+        command.args(["system", "--config"]).arg(&*config);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said);
         ends_with_us(&mut command);
-        let process = command
-            .spawn()
-            .map_err(while_doing("start selfpage system"))?;
+        let process = command.spawn().doing("start selfpage system")?;
         let mut system = Self {
             process,
             socket,
             log,
-            _files: [config_guard, socket_guard, log_guard],
+            _config: config,
         };
         system.wait_for_socket()?;
         Ok(system)
     }
 
-    fn wait_for_socket(&mut self) -> Result<(), ExperimentError> {
-        let began = Instant::now();
-        while !self.socket.exists() {
-            let ended = self
-                .process
-                .try_wait()
-                .map_err(while_doing("wait for selfpage system"))?;
+    fn wait_for_socket(&mut self) -> Result<()> {
+        let listens = poll(START_TIMEOUT, POLL_INTERVAL, || {
+            let ended = self.process.try_wait().doing("wait for selfpage system")?;
             if let Some(status) = ended {
-                return Err(failed(format_args!(
-                    "selfpage system: {status}: {}",
-                    self.last_words()
-                )));
+                bail!("selfpage system: {status}: {}", self.last_words());
             }
-            if began.elapsed() > START_TIMEOUT {
-                return Err(failed("selfpage system does not listen"));
-            }
-            std::thread::sleep(POLL_INTERVAL);
+            Ok(self.socket.exists())
+        });
+        match listens? {
+            true => Ok(()),
+            false => bail!("selfpage system does not listen"),
         }
-        Ok(())
     }
 
     /// The end of its log.
     fn last_words(&self) -> String {
-        let log = read(&self.log.to_string_lossy());
-        let mut last: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
-        last.reverse();
-        last.join("; ")
+        last_lines(&read(&self.log), LOG_LINES)
     }
 
     /// A failure together with the last lines of its log, which may explain it.
-    pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
-        failed(format_args!(
-            "{failure}; the log of selfpage system: {}",
+    pub fn explain(&self, failure: Error) -> Error {
+        anyhow!(
+            "{failure:#}; the log of selfpage system: {}",
             self.last_words()
-        ))
+        )
     }
 
     /// Where it listens.
@@ -189,37 +166,29 @@ impl DaemonFixture {
     }
 
     /// The contracts it keeps.
-    pub fn tenants(&self) -> Result<Vec<TenantInfo>, ExperimentError> {
-        list(&self.socket).map_err(failed)
+    pub fn tenants(&self) -> Result<Vec<TenantInfo>> {
+        Ok(list(&self.socket)?)
     }
 
     /// A way to its scheduler's trace, from now on.
-    pub fn tracer(&self) -> Result<Tracer, ExperimentError> {
-        let mut tracer = Tracer::open(&self.socket, 0).map_err(failed)?;
-        tracer.read().map_err(failed)?;
+    pub fn tracer(&self) -> Result<Tracer> {
+        let mut tracer = Tracer::open(&self.socket, 0)?;
+        tracer.read()?;
         Ok(tracer)
     }
 
     /// Processor time it has used.
     pub fn processor(&self) -> Duration {
-        let text = read(&format!("/proc/{}/stat", self.process.id()));
-        // Fields 14 and 15, counted from the one after the name's bracket; hundredths.
-        let after = text.rsplit(')').next().unwrap_or_default();
-        let field = |n| after.split_whitespace().nth(n)?.parse::<u64>().ok();
-        Duration::from_millis(10 * (field(11).unwrap_or(0) + field(12).unwrap_or(0)))
+        TreeUsage::of_one(self.process.id()).map_or(Duration::ZERO, |usage| usage.processor)
     }
 }
 
 impl Drop for DaemonFixture {
     fn drop(&mut self) {
         // In its own time: it writes down what it knows.
-        if let Some(pid) = rustix::process::Pid::from_raw(self.process.id() as i32) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let began = Instant::now();
-        while began.elapsed() < EXIT_TIMEOUT && matches!(self.process.try_wait(), Ok(None)) {
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let ended = || Ok(!matches!(self.process.try_wait(), Ok(None)));
+        let _ = poll(EXIT_TIMEOUT, POLL_INTERVAL, ended);
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -231,17 +200,11 @@ mod tests {
 
     #[test]
     fn a_configuration_is_one_that_the_daemon_reads() {
-        let disk = DaemonDisk {
-            swap: "/b".into(),
-            mib: 16,
-            calibration: "/c".into(),
-            _files: Vec::new(),
-        };
         let settings = DaemonConfig {
             depth: Some(1),
             ..DaemonConfig::of(64)
         };
-        let text = settings.text(Path::new("/a"), &disk);
+        let text = settings.text(Path::new("/a"), Path::new("/b"), 16, Path::new("/c"));
         let config = daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
         assert_eq!((config.socket, config.disk.depth), ("/a".into(), Some(1)));
         assert_eq!(config.disk.swap, Path::new("/b"));

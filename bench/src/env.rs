@@ -1,16 +1,11 @@
 //! What every experiment shares: the command under test, a folder on the disk under test, and
 //! the cleanup process, which undoes changes.
 
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
+use crate::cleanup::{CleanupProcess, UndoAction};
 use crate::daemon_fixture::DaemonDisk;
-use crate::error::while_doing;
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::process::within;
-use crate::{ExperimentError, SelfExe};
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 /// Where an experiment works, and where its figures go: the same options for each.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,9 +22,7 @@ pub struct EnvOptions {
 }
 
 /// The environment of an experiment.
-pub struct TestEnv<'a> {
-    /// How to start workers.
-    pub exe: &'a SelfExe,
+pub struct TestEnv {
     /// Undoes changes.
     pub cleanup: CleanupProcess,
     /// The `selfpage` command, if there is one.
@@ -44,18 +37,15 @@ pub struct TestEnv<'a> {
     pub limit: Duration,
 }
 
-impl<'a> TestEnv<'a> {
+impl TestEnv {
     /// As the options name it. The folder's path is its true one: what works in another folder
     /// names files by it, too.
-    pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self, ExperimentError> {
+    pub fn new(options: &EnvOptions) -> Result<Self> {
         let folder = &options.folder;
         Ok(Self {
-            exe,
-            cleanup: CleanupProcess::start(exe)?,
+            cleanup: CleanupProcess::start()?,
             selfpage: find_selfpage(options.selfpage.as_deref()),
-            folder: folder
-                .canonicalize()
-                .map_err(while_doing(format!("find {}", folder.display())))?,
+            folder: folder.canonicalize().at("find", folder)?,
             disk: None,
             allocator: None,
             limit: Duration::MAX,
@@ -63,21 +53,14 @@ impl<'a> TestEnv<'a> {
     }
 
     /// The `selfpage` command.
-    pub fn selfpage(&self) -> Result<&Path, ExperimentError> {
+    pub fn selfpage(&self) -> Result<&Path> {
         self.selfpage.as_deref().ok_or_else(|| {
-            ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            )
+            unavailable("there is no `selfpage` command here: name it with --selfpage or SELFPAGE")
         })
     }
 
     /// `selfpage run` with bytes of frames and a store, in front of a program.
-    pub fn paged(
-        &self,
-        frames: u64,
-        store: &str,
-        program: &Command,
-    ) -> Result<Command, ExperimentError> {
+    pub fn paged(&self, frames: u64, store: &str, program: &Command) -> Result<Command> {
         let mut command = Command::new(self.selfpage()?);
         let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
         command.args(["run", "--frames", &frames, "--store", store, "--"]);
@@ -85,25 +68,24 @@ impl<'a> TestEnv<'a> {
     }
 
     /// A program without us, with the same allocator.
-    pub fn alone(&self, mut program: Command) -> Result<Command, ExperimentError> {
+    pub fn alone(&self, mut program: Command) -> Result<Command> {
         let Some(allocator) = &self.allocator else {
-            return Err(ExperimentError::Unavailable(
+            return Err(unavailable(
                 "the allocator that `selfpage run` brings is not here to run beside it: \
-                 apt-get install libmimalloc2.0, or name one with --allocator"
-                    .into(),
+                 apt-get install libmimalloc2.0, or name one with --allocator",
             ));
         };
         program.env("LD_PRELOAD", allocator);
         Ok(program)
     }
 
-    /// A file of the benchmark's; the name is free again when the guard is dropped.
-    pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard), ExperimentError> {
+    /// A file of the benchmark's.
+    pub fn file(&self, name: &str) -> Result<OwnedFile> {
         let path = self
             .folder
             .join(format!("selfpage-bench-{}.{name}", std::process::id()));
         let guard = self.cleanup.register(UndoAction::File(path.clone()))?;
-        Ok((path, guard))
+        Ok(OwnedFile(path, guard))
     }
 }
 
@@ -111,13 +93,12 @@ impl<'a> TestEnv<'a> {
 fn find_selfpage(named: Option<&Path>) -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new("."));
-    let mut candidates = ["selfpage", "../../bin/selfpage"]
+    let mut places = ["selfpage", "../../bin/selfpage"]
         .map(|path| beside.join(path))
         .into_iter();
-    named
-        .map(Into::into)
-        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
-        .or_else(|| candidates.find(|path| path.is_file()))
+    let set = || std::env::var_os("SELFPAGE").map(PathBuf::from);
+    let named = named.map(PathBuf::from).or_else(set);
+    named.or_else(|| places.find(|path| path.is_file()))
 }
 
 /// mimalloc as Debian and its kin install it.
@@ -127,23 +108,23 @@ pub fn find_allocator(named: Option<&Path>) -> Option<PathBuf> {
         "/usr/lib64/libmimalloc.so.2",
         "/usr/lib/libmimalloc.so.2",
     ];
+    let mut places = places.iter().map(PathBuf::from);
     named
-        .map(Into::into)
-        .or_else(|| places.iter().map(PathBuf::from).find(|path| path.exists()))
+        .map(PathBuf::from)
+        .or_else(|| places.find(|path| path.exists()))
 }
 
 /// The path of a program, or what to install.
-pub fn find_program(program: &str, package: &str) -> Result<PathBuf, ExperimentError> {
+pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths("/usr/bin")
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file())
-        .ok_or_else(|| {
-            ExperimentError::Unavailable(format!(
-                "there is no {program} here: apt-get install {package}"
-            ))
-        })
+    let mut places = std::env::split_paths("/usr/bin").chain(std::env::split_paths(&path));
+    let lacking = || {
+        unavailable(format!(
+            "there is no {program} here: apt-get install {package}"
+        ))
+    };
+    let found = places.find_map(|folder| Some(folder.join(program)).filter(|path| path.is_file()));
+    found.ok_or_else(lacking)
 }
 
 /// Prints the progress on one line of a terminal; nothing where stderr is no terminal.

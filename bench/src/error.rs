@@ -1,18 +1,13 @@
-//! What can go wrong while measuring.
+//! What can go wrong while measuring: errors with what was being done, and the few that are told
+//! apart.
 
-use std::io;
+use anyhow::Result;
+use std::fmt::Display;
+use std::path::Path;
 
-/// Why an experiment, or one arm of it, has no figures.
+/// The failures that reports tell apart from all others.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A system call or a file operation failed.
-    #[error("could not {doing}: {source}")]
-    System {
-        /// What was being done.
-        doing: String,
-        /// The error of the system.
-        source: io::Error,
-    },
     /// This machine or these permissions do not have what an arm needs.
     #[error("{0}")]
     Unavailable(String),
@@ -28,34 +23,56 @@ pub enum ExperimentError {
         /// What was written.
         expected: u64,
     },
-    /// A worker process ended without figures.
-    #[error("the worker failed: {0}")]
-    Worker(String),
     /// A signal killed a program that the benchmark did not send: the kernel's OOM killer does that.
     #[error("it was killed (SIGKILL)")]
     Killed,
-    /// The options do not make an experiment.
-    #[error("{0}")]
-    Options(String),
 }
 
-/// Refuses options.
-pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExperimentError> {
-    Err(ExperimentError::Options(why.into()))
+/// This machine or these permissions do not have what an arm needs.
+pub fn unavailable(why: impl Display) -> anyhow::Error {
+    ExperimentError::Unavailable(why.to_string()).into()
 }
 
-/// A failure of a worker or of the daemon.
-pub fn failed(why: impl std::fmt::Display) -> ExperimentError {
-    ExperimentError::Worker(why.to_string())
+/// Returns true if an arm failed only because this machine does not have what it needs.
+pub fn is_unavailable(why: &anyhow::Error) -> bool {
+    matches!(why.downcast_ref(), Some(ExperimentError::Unavailable(_)))
 }
 
-/// Adds the failed operation to an I/O error.
-pub fn while_doing<E: Into<io::Error>>(
-    doing: impl Into<String>,
-) -> impl FnOnce(E) -> ExperimentError {
-    let doing = doing.into();
-    move |source| ExperimentError::System {
-        doing,
-        source: source.into(),
+/// An error with all that led to it.
+pub fn in_words(why: &anyhow::Error) -> String {
+    format!("{why:#}")
+}
+
+/// What a call of the C library's that returns 0 came to.
+pub fn checked(status: libc::c_int) -> std::io::Result<()> {
+    match status {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Adds the failed operation to an error.
+pub trait WhileDoing<T> {
+    /// An operation in words.
+    fn doing(self, what: impl Display) -> Result<T>;
+
+    /// An operation on a file.
+    fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T>;
+
+    /// Something that this machine does not have.
+    fn or_unavailable(self, what: impl Display) -> Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> WhileDoing<T> for Result<T, E> {
+    fn doing(self, what: impl Display) -> Result<T> {
+        self.map_err(|why| why.into().context(format!("could not {what}")))
+    }
+
+    fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T> {
+        self.doing(format_args!("{verb} {}", path.as_ref().display()))
+    }
+
+    fn or_unavailable(self, what: impl Display) -> Result<T> {
+        self.map_err(|why| unavailable(format_args!("{what}: {:#}", why.into())))
     }
 }

@@ -1,10 +1,9 @@
 //! The configuration in force: without it a figure has no meaning.
 
 use crate::cgroup::Hierarchy;
+use crate::prelude::*;
 use host::procfs::field;
-use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 /// What the figures were taken on.
 #[derive(Clone, Debug, Serialize)]
@@ -37,13 +36,18 @@ impl Machine {
     /// As it is now, for an experiment whose files are in `folder`.
     pub fn now(folder: &Path) -> Self {
         let cpu = read("/proc/cpuinfo");
-        let processor = cpu
-            .lines()
-            .find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+        let model = |line: &'_ str| {
+            Some(
+                line.strip_prefix("model name")?
+                    .split_once(": ")?
+                    .1
+                    .to_owned(),
+            )
+        };
         let memory = read("/proc/meminfo");
         Self {
             kernel: read("/proc/sys/kernel/osrelease"),
-            processor: processor.map_or_else(String::new, |(_, name)| name.to_owned()),
+            processor: cpu.lines().find_map(model).unwrap_or_default(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: field(&memory, "MemTotal:").unwrap_or(0),
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
@@ -92,11 +96,9 @@ pub fn load() -> String {
 }
 
 /// A file of the kernel's, without the white space around it; nothing where it is not.
-pub fn read(path: &str) -> String {
-    std::fs::read_to_string(path)
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+pub fn read(path: impl AsRef<Path>) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// The bracketed one of several words.
@@ -107,25 +109,12 @@ pub fn chosen(words: &str) -> String {
 /// The mount that holds a folder: the longest that is a prefix of its true path.
 fn disk(folder: &Path) -> String {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let mounts = read("/proc/self/mounts");
-    let holds = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let &[device, place, kind, ..] = words.as_slice() else {
-            return None;
-        };
-        folder
-            .starts_with(place)
-            .then(|| (place.len(), format!("{device} ({kind})")))
-    };
-    let best = mounts
-        .lines()
-        .filter_map(holds)
-        .max_by_key(|(length, _)| *length);
-    format!(
-        "{} on {}",
-        folder.display(),
-        best.map_or_else(|| "an unknown file system".into(), |(_, name)| name)
-    )
+    let mounts = procfs::mounts().unwrap_or_default().into_iter();
+    let holds = mounts.filter(|mount| folder.starts_with(&mount.fs_file));
+    let best = holds.max_by_key(|mount| mount.fs_file.len());
+    let name = |mount: procfs::MountEntry| format!("{} ({})", mount.fs_spec, mount.fs_vfstype);
+    let on = best.map_or_else(|| "an unknown file system".into(), name);
+    format!("{} on {on}", folder.display())
 }
 
 /// The whole disk that holds a folder, in /sys: requests are queued and counted there, not on its
@@ -143,7 +132,7 @@ fn queue(folder: &Path) -> String {
     let Some(disk) = disk_of(folder) else {
         return "no block device's queue".into();
     };
-    let setting = |name: &str| read(&disk.join("queue").join(name).to_string_lossy());
+    let setting = |name: &str| read(disk.join("queue").join(name));
     format!(
         "scheduler {}, read-ahead {} KiB, {} requests",
         chosen(&setting("scheduler")),

@@ -24,12 +24,16 @@ mod launch;
 mod machine;
 mod memory;
 mod micro;
+mod owned_file;
 mod page_pattern;
 mod paging;
 mod plot;
+mod prelude;
 mod process;
+mod process_tree;
 mod programs;
 mod qos;
+mod repeats;
 mod report;
 mod statistics;
 mod swap;
@@ -37,14 +41,11 @@ mod table;
 mod worker;
 mod zipf;
 
-use error::ExperimentError;
-
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
-use worker::WorkerPlan;
+use std::process::ExitCode;
 
 /// The benchmarks, as subcommands.
 #[derive(Debug, Subcommand)]
@@ -75,37 +76,6 @@ pub enum Bench {
     Cleanup,
 }
 
-/// How this program starts itself again as a worker or as the cleanup process.
-#[derive(Clone, Debug)]
-pub struct SelfExe {
-    program: PathBuf,
-}
-
-impl SelfExe {
-    /// The running program.
-    fn new() -> Result<Self, ExperimentError> {
-        let program = std::env::current_exe();
-        Ok(Self {
-            program: program.map_err(error::while_doing("find the own program"))?,
-        })
-    }
-
-    /// Runs the cleanup process.
-    pub fn cleanup(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg("cleanup");
-        command
-    }
-
-    /// A worker; what follows `--` is for it to start.
-    pub fn worker(&self, plan: &WorkerPlan) -> Result<Command, ExperimentError> {
-        let mut command = Command::new(&self.program);
-        let plan = serde_json::to_string(plan).map_err(error::failed)?;
-        command.args(["worker", &plan]);
-        Ok(command)
-    }
-}
-
 /// The benchmarks: the tables and figures of the papers, and comparisons with the alternatives
 /// in the same run, as ratios.
 #[derive(Parser)]
@@ -130,24 +100,24 @@ fn main() -> ExitCode {
         let is_error = message.use_stderr();
         std::process::exit(if is_error { OWN_FAILURE.into() } else { 0 })
     });
-    let outcome = SelfExe::new().and_then(|exe| run(&arguments.bench, &exe));
+    let outcome = run(&arguments.bench);
     outcome.unwrap_or_else(|failure| {
-        let _ = writeln!(std::io::stderr(), "selfpage bench: {failure}");
+        let _ = writeln!(std::io::stderr(), "selfpage bench: {failure:#}");
         OWN_FAILURE.into()
     })
 }
 
 /// Runs a benchmark, or the part of one this process was started for.
-fn run(bench: &Bench, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
-        Bench::Paging(options) => paging::run(options, exe),
+        Bench::Paging(options) => paging::run(options),
         Bench::Micro(options) => micro::run(options),
-        Bench::Faults(options) => faults::run(options, exe),
-        Bench::Programs(options) => programs::run(options, exe),
-        Bench::Qos(options) => qos::run(options, exe),
-        Bench::Launch(options) => launch::run(options, exe),
+        Bench::Faults(options) => faults::run(options),
+        Bench::Programs(options) => programs::run(options),
+        Bench::Qos(options) => qos::run(options),
+        Bench::Launch(options) => launch::run(options),
         Bench::Worker { plan, program } => {
-            let plan = serde_json::from_str(plan).map_err(error::failed)?;
+            let plan = serde_json::from_str(plan)?;
             worker::serve(&plan, program).map(|()| ExitCode::SUCCESS)
         }
         Bench::Cleanup => {

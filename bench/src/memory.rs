@@ -1,13 +1,11 @@
 //! The memory a worker works on, by kind.
 
-use crate::error::{failed, while_doing};
-use crate::{ExperimentError, page_pattern::PAGE};
+use crate::prelude::*;
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
-use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
-use std::path::PathBuf;
+use std::fs::File;
 
 /// Which memory. A store is written as `selfpage run` takes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,33 +39,31 @@ pub enum WorkerMemory {
 impl WorkerMemory {
     /// Memory of a kind that has any, without huge pages but in the kind of that name: the arms work on 4 KiB. A domain
     /// gets `frames` bytes of frames.
-    pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self, ExperimentError> {
+    pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self> {
         let bytes = pages as usize * PAGE;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
         let linked = |entry, store: &str, huge| {
-            paged(entry, store, bytes, frames, huge)
-                .map(|(stretch, domain)| Self::Linked(stretch, domain))
+            let (stretch, domain) = paged(entry, store, bytes, frames, huge)?;
+            Ok(Self::Linked(stretch, domain))
         };
         let start = match kind {
             MemoryKind::Anonymous | MemoryKind::Paged => anonymous(bytes),
             MemoryKind::File(path) | MemoryKind::FileRandom(path) => {
-                let file = std::fs::OpenOptions::new()
+                let file = File::options()
                     .read(true)
                     .write(true)
                     .open(path)
-                    .map_err(while_doing(format!("open {}", path.display())))?;
+                    .at("open", path)?;
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
             MemoryKind::Upcall(store) => return linked(EntryKind::Upcall, store, false),
             MemoryKind::Thread(store) => return linked(EntryKind::Thread, store, false),
             MemoryKind::Huge(store) => return linked(EntryKind::Upcall, store, true),
-            MemoryKind::Device(_) => {
-                return Err(ExperimentError::Options("a device is not mapped".into()));
-            }
+            MemoryKind::Device(_) => bail!("a device is not mapped"),
         }
-        .map_err(while_doing(format!("map {bytes} bytes")))?;
+        .doing(format_args!("map {bytes} bytes"))?;
         let mapping = Mapping { start, bytes };
         let advice = match kind {
             MemoryKind::FileRandom(_) => Advice::Random,
@@ -97,19 +93,14 @@ impl WorkerMemory {
 /// Private memory by the C library's mmap: the system call itself is out of a preloaded
 /// library's sight, and `selfpage run` would have nothing to page.
 fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
-    let (rights, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping at an address the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(
-            rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
-                .unwrap_or(rustix::io::Errno::NOMEM),
-        );
+    match start == libc::MAP_FAILED {
+        true => Err(host::last_errno()),
+        false => Ok(start),
     }
-    Ok(start)
 }
 
 /// A domain and a paged stretch of it. The worker does no direct I/O, and declares that.
@@ -119,22 +110,20 @@ pub fn paged(
     bytes: usize,
     frames: u64,
     huge: bool,
-) -> Result<(Stretch, Domain), ExperimentError> {
+) -> Result<(Stretch, Domain)> {
     let count = u32::try_from(frames / PAGE as u64)
-        .map_err(|_| ExperimentError::Options(format!("{frames} bytes are too many frames")))?;
+        .map_err(|_| anyhow!("{frames} bytes are too many frames"))?;
     let domain = Domain::builder()
         .frames(Contract { g: count, x: count })
-        .store(store.parse::<StoreConfig>().map_err(failed)?)
+        .store(store.parse::<StoreConfig>()?)
         .entry(entry)
         .direct_io(DirectIo::PinnedOnly)
-        .build()
-        .map_err(failed)?;
+        .build()?;
     let stretch = match huge {
         true => domain.allocate_huge(bytes),
         false => domain.allocate(bytes),
-    }
-    .map_err(failed)?;
-    stretch.bind(Paged).map_err(failed)?;
+    }?;
+    stretch.bind(Paged)?;
     Ok((stretch, domain))
 }
 

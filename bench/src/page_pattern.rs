@@ -1,7 +1,7 @@
 //! What the pages hold: different on every page and in every version, checkable from its
 //! number alone, and compressing 2:1 under lz4 like the middling of real memory.
 
-use crate::ExperimentError;
+use crate::prelude::*;
 
 /// Words in a page.
 pub const WORDS: usize = 512;
@@ -77,12 +77,12 @@ impl PageAt {
     }
 
     /// Reads the whole page and checks it.
-    pub fn check(self, version: u8) -> Result<(), ExperimentError> {
+    pub fn check(self, version: u8) -> Result<()> {
         (0..WORDS).try_for_each(|i| self.check_word(version, i))
     }
 
     /// Reads and checks a few words.
-    pub fn probe(self, version: u8) -> Result<(), ExperimentError> {
+    pub fn probe(self, version: u8) -> Result<()> {
         PROBES.iter().try_for_each(|i| self.check_word(version, *i))
     }
 
@@ -94,18 +94,19 @@ impl PageAt {
         }
     }
 
-    fn check_word(self, version: u8, i: usize) -> Result<(), ExperimentError> {
+    fn check_word(self, version: u8, i: usize) -> Result<()> {
         // SAFETY: the page is readable and writable, as `new` was promised.
         let found = unsafe { self.start.add(i).read_volatile() };
         let expected = word(self.number, version, i);
         if found == expected {
             return Ok(());
         }
-        Err(ExperimentError::WrongData {
-            page: self.number,
+        let page = self.number;
+        bail!(ExperimentError::WrongData {
+            page,
             word: i,
             found,
-            expected,
+            expected
         })
     }
 }

@@ -1,28 +1,24 @@
 //! Pictures as SVG: a title, a body of panels, and curves over time.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
+use crate::prelude::*;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use std::path::Path;
 
 /// A part of a picture.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// A chart of numbers over numbers.
 pub type Chart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-/// Why a picture cannot be drawn.
-pub type PlotError = Box<dyn std::error::Error>;
 
 /// The text of an SVG file of `size` pixels; `draw` gets the area of the title, so high, and the
 /// body.
 pub fn draw(
     size: (u32, u32),
     title: u32,
-    draw: impl FnOnce(&Area<'_>, &Area<'_>) -> Result<(), PlotError>,
-) -> Result<String, PlotError> {
+    draw: impl FnOnce(&Area<'_>, &Area<'_>) -> Result<()>,
+) -> Result<String> {
     let mut picture = String::new();
     {
         let root = SVGBackend::with_string(&mut picture, size).into_drawing_area();
@@ -35,14 +31,12 @@ pub fn draw(
 }
 
 /// Writes a picture to a file.
-pub fn save(picture: Result<String, PlotError>, path: &Path) -> Result<(), ExperimentError> {
-    let drawing = || while_doing(format!("draw {}", path.display()));
-    let picture = picture.map_err(|why| drawing()(std::io::Error::other(why.to_string())))?;
-    std::fs::write(path, picture).map_err(drawing())
+pub fn save(picture: Result<String>, path: &Path) -> Result<()> {
+    std::fs::write(path, picture.at("draw", path)?).at("draw", path)
 }
 
 /// Writes words at a place, so many pixels high.
-pub fn write(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> Result<(), PlotError> {
+pub fn write(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> Result<()> {
     Ok(area.draw(&Text::new(words.to_owned(), at, ("sans-serif", size)))?)
 }
 
@@ -66,7 +60,7 @@ pub fn curves<'a, 'b>(
     axes: [&str; 2],
     room: f64,
     curves: &[Curve],
-) -> Result<Chart<'a, 'b>, PlotError> {
+) -> Result<Chart<'a, 'b>> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let last = points().map(|point| point.0).fold(1.0, f64::max);
     let most = points().map(|point| point.1).fold(0.1, f64::max) * room;
@@ -77,13 +71,9 @@ pub fn curves<'a, 'b>(
         .x_label_area_size(36)
         .y_label_area_size(66)
         .build_cartesian_2d(0.0..last, least..most)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .x_desc(axes[0])
-        .y_desc(axes[1])
-        .draw()?;
+    let mut mesh = chart.configure_mesh();
+    let mesh = mesh.disable_x_mesh().light_line_style(TRANSPARENT);
+    mesh.x_desc(axes[0]).y_desc(axes[1]).draw()?;
     for curve in curves {
         let (points, colour) = (curve.points.iter().copied(), curve.colour);
         let style = colour.stroke_width(2);

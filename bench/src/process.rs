@@ -1,18 +1,15 @@
 //! A worker process: it receives orders and sends answers as lines, values as JSON. It is killed
 //! when it is dropped before its end, and when the benchmark ends for any reason.
 
-use crate::ExperimentError;
-use crate::error::{failed, while_doing};
+use crate::prelude::*;
 use crate::worker::READY;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 
 /// Has a program killed when the benchmark dies, however it does.
 pub fn ends_with_us(command: &mut Command) {
@@ -22,12 +19,16 @@ pub fn ends_with_us(command: &mut Command) {
     unsafe { command.pre_exec(kill) };
 }
 
-/// The end of a program's standard error, in one line.
-pub fn last_words(said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said);
-    let mut last: Vec<&str> = said.trim().lines().rev().take(3).collect();
+/// The last lines of what was said, in one.
+pub fn last_lines(said: &str, count: usize) -> String {
+    let mut last: Vec<&str> = said.trim().lines().rev().take(count).collect();
     last.reverse();
     last.join("; ")
+}
+
+/// The end of a program's standard error.
+fn last_words(said: &[u8]) -> String {
+    last_lines(&String::from_utf8_lossy(said), 3)
 }
 
 /// A program that prints a ready line, waits for a line, and only then executes `command`.
@@ -47,19 +48,16 @@ pub fn within(mut outer: Command, program: &Command) -> Command {
 }
 
 /// The standard output of a program that ends well.
-pub fn output(mut command: Command, stdin: impl Into<Stdio>) -> Result<Vec<u8>, ExperimentError> {
+pub fn output(mut command: Command, stdin: impl Into<Stdio>) -> Result<Vec<u8>> {
     ends_with_us(&mut command);
     let program = command.get_program().to_owned();
-    let done = command.stdin(stdin).output();
-    let done = done.map_err(while_doing(format!("start {}", program.display())))?;
+    let done = command.stdin(stdin).output().at("start", &program)?;
     match done.status.success() {
         true => Ok(done.stdout),
-        false => Err(failed(format_args!(
-            "{}: {}: {}",
-            program.display(),
-            done.status,
-            last_words(&done.stderr)
-        ))),
+        false => {
+            let (program, said) = (program.display(), last_words(&done.stderr));
+            bail!("{program}: {}: {said}", done.status)
+        }
     }
 }
 
@@ -74,7 +72,7 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a program.
-    pub fn spawn(mut command: Command) -> Result<Self, ExperimentError> {
+    pub fn spawn(mut command: Command) -> Result<Self> {
         ends_with_us(&mut command);
         command.stderr(Stdio::piped());
         let mut worker = Self::spawn_lasting(command)?;
@@ -83,30 +81,29 @@ impl Worker {
     }
 
     /// Starts a program that ends by itself, once its standard input is closed.
-    pub fn spawn_lasting(mut command: Command) -> Result<Self, ExperimentError> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(while_doing(format!("start {:?}", command.get_program())))?;
+    pub fn spawn_lasting(mut command: Command) -> Result<Self> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.doing(format_args!("start {:?}", command.get_program()))?;
         let orders = child.stdin.take();
-        let answers = child.stdout.take();
+        let answers = child
+            .stdout
+            .take()
+            .ok_or_else(|| anyhow!("it has no pipes"))?;
+        let answers = BufReader::new(answers);
         Ok(Self {
             child,
             orders,
-            answers: BufReader::new(answers.ok_or_else(|| failed("it has no pipes"))?),
+            answers,
             is_lasting: true,
         })
     }
 
     /// Starts a worker, and waits for its ready line.
-    pub fn start(command: Command) -> Result<Self, ExperimentError> {
+    pub fn start(command: Command) -> Result<Self> {
         let mut worker = Self::spawn(command)?;
         match worker.recv_line()?.as_str() {
             READY => Ok(worker),
-            other => Err(failed(format_args!(
-                "expected the ready line, got {other:?}"
-            ))),
+            other => Err(anyhow!("expected the ready line, got {other:?}")),
         }
     }
 
@@ -116,8 +113,8 @@ impl Worker {
     }
 
     /// Sends it an order.
-    pub fn send(&mut self, order: &impl Serialize) -> Result<(), ExperimentError> {
-        let line = serde_json::to_string(order).map_err(failed)?;
+    pub fn send(&mut self, order: &impl Serialize) -> Result<()> {
+        let line = serde_json::to_string(order)?;
         let sent = match &mut self.orders {
             Some(orders) => orders.write_all(format!("{line}\n").as_bytes()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -127,7 +124,7 @@ impl Worker {
     }
 
     /// Has it begin its work.
-    pub fn go(&mut self) -> Result<(), ExperimentError> {
+    pub fn go(&mut self) -> Result<()> {
         self.send(&"go")
     }
 
@@ -137,7 +134,7 @@ impl Worker {
     }
 
     /// Its next line.
-    pub fn recv_line(&mut self) -> Result<String, ExperimentError> {
+    pub fn recv_line(&mut self) -> Result<String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
             Ok(1..) => Ok(line.trim_end_matches('\n').to_owned()),
@@ -146,17 +143,13 @@ impl Worker {
     }
 
     /// Its next line, as a value.
-    pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T, ExperimentError> {
+    pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = self.recv_line()?;
-        serde_json::from_str(&line)
-            .map_err(|why| failed(format_args!("invalid answer {line:?}: {why}")))
+        serde_json::from_str(&line).map_err(|why| anyhow!("invalid answer {line:?}: {why}"))
     }
 
     /// Its answer to an order.
-    pub fn call<T: DeserializeOwned>(
-        &mut self,
-        order: &impl Serialize,
-    ) -> Result<T, ExperimentError> {
+    pub fn call<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<T> {
         self.send(order)?;
         self.recv()
     }
@@ -167,22 +160,18 @@ impl Worker {
     }
 
     /// Its output next; nothing at its end.
-    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, ExperimentError> {
-        self.answers
-            .read(into)
-            .map_err(while_doing("read the program's output"))
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        self.answers.read(into).doing("read the program's output")
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) -> Result<ExitStatus, ExperimentError> {
-        self.child
-            .wait()
-            .map_err(while_doing("wait for the program"))
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        self.child.wait().doing("wait for the program")
     }
 
     /// Its output until it ends, and its exit status. The status is part of the check, since a
     /// pager may fail at the very end.
-    pub fn end(mut self) -> Result<Vec<String>, ExperimentError> {
+    pub fn end(mut self) -> Result<Vec<String>> {
         self.close();
         let answers = self.answers.by_ref().lines();
         let rest = answers.map_while(Result::ok).collect();
@@ -193,7 +182,7 @@ impl Worker {
     }
 
     /// Why it failed, in its own words, once it has ended.
-    pub fn failure(&mut self) -> ExperimentError {
+    pub fn failure(&mut self) -> Error {
         self.close();
         let status = self.child.wait();
         let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
@@ -201,11 +190,11 @@ impl Worker {
         if let Some(mut pipe) = self.child.stderr.take() {
             let _ = pipe.read_to_end(&mut said);
         }
-        failed(format_args!("{status}: {}", last_words(&said)))
+        anyhow!("the worker failed: {status}: {}", last_words(&said))
     }
 
     /// Ends it, and why it failed.
-    pub fn stop(&mut self) -> ExperimentError {
+    pub fn stop(&mut self) -> Error {
         let _ = self.child.kill();
         self.failure()
     }
@@ -219,6 +208,28 @@ impl Drop for Worker {
         }
         let _ = self.child.wait();
     }
+}
+
+/// Looks now and then whether something is so, for as long as `limit`. False if it never was.
+pub fn poll(
+    limit: Duration,
+    every: Duration,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let began = Instant::now();
+    while !is_so()? {
+        if began.elapsed() > limit {
+            return Ok(false);
+        }
+        std::thread::sleep(every);
+    }
+    Ok(true)
+}
+
+/// What a thread of a scope came to.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let panicked = |_| Err(anyhow!("a thread panicked"));
+    thread.join().unwrap_or_else(panicked)
 }
 
 /// Kills processes that take too long.
@@ -251,14 +262,11 @@ impl Watchdog {
     }
 
     /// Lets them live, unless they took too long already.
-    pub fn stop(self) -> Result<(), ExperimentError> {
+    pub fn stop(self) -> Result<()> {
         drop(self.cancel);
         match self.thread.join() {
             Ok(false) => Ok(()),
-            _ => Err(failed(format_args!(
-                "not done after {} s (--limit)",
-                self.limit.as_secs()
-            ))),
+            _ => bail!("not done after {} s (--limit)", self.limit.as_secs()),
         }
     }
 }

@@ -3,16 +3,13 @@
 //! Each row is one figure: ours over what stands beside it, or ours alone, with the interval
 //! it lies in ([`crate::statistics`]). Taking data is apart from judging it.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::machine::Machine;
-use crate::statistics::{self, Estimate, median};
-use crate::table::{Table, digits};
-use serde::{Deserialize, Serialize};
+use crate::error::{in_words, is_unavailable};
+use crate::prelude::*;
+use crate::statistics::{self, Estimate};
+use crate::table::digits;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// What a value must be.
@@ -107,7 +104,7 @@ pub struct Row {
     /// The repeats.
     pub samples: Vec<Sample>,
     /// The failure that ended the repeats.
-    pub failure: Option<ExperimentError>,
+    pub failure: Option<Error>,
 }
 
 impl Row {
@@ -127,11 +124,8 @@ impl Row {
     }
 
     /// Without a figure, for a reason.
-    pub fn lacking(what: impl Into<String>, failure: ExperimentError) -> Self {
-        Self {
-            failure: Some(failure),
-            ..Self::new(what, "", Bound::Open)
-        }
+    pub fn lacking(what: impl Into<String>, failure: Error) -> Self {
+        Self::new(what, "", Bound::Open).failure(Some(failure))
     }
 
     /// Over something else.
@@ -144,6 +138,17 @@ impl Row {
     pub fn samples(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
         self.samples.extend(samples);
         self
+    }
+
+    /// With repeats of ours and of what stands beside it.
+    pub fn pairs(self, ours: Vec<f64>, beside: Vec<f64>) -> Self {
+        let pairs = ours.into_iter().zip(beside);
+        self.samples(pairs.map(|(ours, beside)| Sample::new(ours, beside)))
+    }
+
+    /// With the failure that ended the repeats.
+    pub fn failure(self, failure: Option<Error>) -> Self {
+        Self { failure, ..self }
     }
 
     /// With notes in the first repeat.
@@ -215,7 +220,7 @@ impl Row {
             "median_ours": medians.map(|m| m.0),
             "median_beside": medians.and_then(|m| m.1),
             "samples": self.samples,
-            "failure": self.failure.as_ref().map(ToString::to_string),
+            "failure": self.failure.as_ref().map(in_words),
         });
         if let Value::Object(value) = &mut value {
             value.extend(self.details.clone());
@@ -236,7 +241,7 @@ impl Row {
             }
         }
         if let Some(failure) = &self.failure {
-            line += &format!("  cannot: {failure}");
+            line += &format!("  cannot: {failure:#}");
         }
         line
     }
@@ -274,13 +279,12 @@ impl Report {
     /// Returns true if a row has no figure though this machine has what it needs. A target that was
     /// missed is a figure.
     fn failed(&self) -> bool {
-        self.rows
-            .iter()
-            .any(|row| !matches!(row.failure, None | Some(ExperimentError::Unavailable(_))))
+        let failures = self.rows.iter().filter_map(|row| row.failure.as_ref());
+        failures.into_iter().any(|why| !is_unavailable(why))
     }
 
     /// Prints it, writes it as JSON on request, and returns the exit status.
-    pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode, ExperimentError> {
+    pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode> {
         print!("{self}");
         if let Some(path) = json {
             write_json(&self.json(), path)?;
@@ -329,9 +333,8 @@ impl Report {
 }
 
 /// Writes data to a file.
-pub fn write_json(value: &Value, path: &Path) -> Result<(), ExperimentError> {
-    std::fs::write(path, format!("{value:#}\n"))
-        .map_err(while_doing(format!("write {}", path.display())))
+pub fn write_json(value: &Value, path: &Path) -> Result<()> {
+    std::fs::write(path, format!("{value:#}\n")).at("write", path)
 }
 
 impl fmt::Display for Report {

@@ -6,8 +6,7 @@
 //! nearly their whole range, which is what five repeats can say. The draws are the same
 //! every time.
 
-use crate::page_pattern::mix;
-use serde::Serialize;
+use crate::prelude::*;
 
 /// Times the figures are drawn again: the bounds then move by less than the last digit
 /// printed.

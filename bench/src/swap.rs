@@ -1,14 +1,13 @@
 //! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
 
-use crate::ExperimentError;
-use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
-use crate::error::while_doing;
-use crate::page_pattern::PAGE;
+use crate::cleanup::UndoAction;
+use crate::error::checked;
+use crate::machine::read;
+use crate::prelude::*;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 
 /// Swap that is on; switched off, and its file or device removed, when dropped.
 pub struct Swap {
@@ -18,38 +17,26 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// On a file without holes in `folder`.
-    pub fn on_file(
-        cleanup: &CleanupProcess,
-        folder: &Path,
-        bytes: u64,
-    ) -> Result<Self, ExperimentError> {
+    /// On a file without holes.
+    pub fn on_file(env: &TestEnv, bytes: u64) -> Result<Self> {
         refuse_others()?;
-        let path = folder.join(format!("selfpage-bench-{}.swap", std::process::id()));
-        let under = cleanup.register(UndoAction::File(path.clone()))?;
-        let file = preallocated(&path, bytes)?;
-        sign(&file, bytes)?;
-        Ok(Self {
-            _on: on(cleanup, &path)?,
-            _under: under,
-        })
+        let OwnedFile(path, under) = env.file("swap")?;
+        Self::on(env, &preallocated(&path, bytes)?, &path, bytes, under)
     }
 
     /// On a new zram device with lz4.
-    pub fn on_zram(cleanup: &CleanupProcess, bytes: u64) -> Result<Self, ExperimentError> {
+    pub fn on_zram(env: &TestEnv, bytes: u64) -> Result<Self> {
         refuse_others()?;
-        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| {
-            ExperimentError::Unavailable(format!(
-                "no zram device can be made here (needs CONFIG_ZRAM and root): {e}"
-            ))
-        })?;
-        let number: u32 = number.trim().parse().map_err(|_| {
-            ExperimentError::Unavailable(format!("zram-control returned {number:?}"))
-        })?;
-        let under = cleanup.register(UndoAction::Zram(number))?;
+        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
+            .or_unavailable("no zram device can be made here (needs CONFIG_ZRAM and root)")?;
+        let number: u32 = number
+            .trim()
+            .parse()
+            .or_unavailable("zram-control returned no number")?;
+        let under = env.cleanup.register(UndoAction::Zram(number))?;
         let set = |name: &str, value: String| {
             std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)
-                .map_err(while_doing(format!("set zram{number}'s {name} to {value}")))
+                .doing(format_args!("set zram{number}'s {name} to {value}"))
         };
         set("comp_algorithm", "lz4".into())?;
         set("disksize", bytes.to_string())?;
@@ -57,39 +44,30 @@ impl Swap {
         let device = OpenOptions::new()
             .write(true)
             .open(&path)
-            .map_err(while_doing(format!("open {}", path.display())))?;
-        sign(&device, bytes)?;
-        drop(device);
-        Ok(Self {
-            _on: on(cleanup, &path)?,
-            _under: under,
-        })
+            .at("open", &path)?;
+        Self::on(env, &device, &path, bytes, under)
+    }
+
+    fn on(env: &TestEnv, area: &File, path: &Path, bytes: u64, _under: UndoGuard) -> Result<Self> {
+        sign(area, bytes)?;
+        let _on = env.cleanup.register(UndoAction::Swap(path.into()))?;
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: a terminated string.
+        checked(unsafe { libc::swapon(name.as_ptr(), 0) })
+            .at("switch on swap (root can) on", path)?;
+        Ok(Self { _on, _under })
     }
 }
 
-/// vm.page-cluster set for one arm; put back when dropped. The kernel reads 2 to this power
-/// pages of swap at once.
-pub struct PageCluster {
-    _guard: UndoGuard,
-}
-
-impl PageCluster {
-    /// Sets it.
-    pub fn set(cleanup: &CleanupProcess, cluster: u32) -> Result<Self, ExperimentError> {
-        let path = PathBuf::from("/proc/sys/vm/page-cluster");
-        let doing = || while_doing(format!("set {} to {cluster} (root can)", path.display()));
-        let value = std::fs::read_to_string(&path).map_err(doing())?;
-        let guard = cleanup.register(UndoAction::Setting {
-            path: path.clone(),
-            value,
-        })?;
-        std::fs::write(&path, cluster.to_string()).map_err(doing())?;
-        Ok(Self { _guard: guard })
-    }
+/// Sets vm.page-cluster for one arm: it is put back when the guard is dropped. The kernel reads 2 to
+/// this power pages of swap at once.
+pub fn set_page_cluster(env: &TestEnv, cluster: u32) -> Result<UndoGuard> {
+    let path = Path::new("/proc/sys/vm/page-cluster");
+    env.cleanup.set(path, &cluster.to_string(), read(path))
 }
 
 /// Other swap areas would take part in the measurement, and a defect here could damage them.
-fn refuse_others() -> Result<(), ExperimentError> {
+fn refuse_others() -> Result<()> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     match swaps
         .lines()
@@ -97,73 +75,55 @@ fn refuse_others() -> Result<(), ExperimentError> {
         .and_then(|line| line.split_whitespace().next())
     {
         None => Ok(()),
-        Some(other) => Err(ExperimentError::Unavailable(format!(
+        Some(other) => Err(unavailable(format!(
             "swap is on at {other} and would take part: switch it off (swapoff {other}) to measure kernel swap"
         ))),
     }
 }
 
 /// A file of our own whose blocks are all there.
-pub fn preallocated(path: &Path, bytes: u64) -> Result<File, ExperimentError> {
+pub fn preallocated(path: &Path, bytes: u64) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(while_doing(format!("make {}", path.display())))?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(
-        while_doing(format!("allocate {bytes} bytes for {}", path.display())),
+        .at("make", path)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).doing(
+        format_args!("allocate {bytes} bytes for {}", path.display()),
     )?;
     Ok(file)
 }
 
 /// Opens a file past the page cache.
-pub fn open_direct(path: &Path) -> Result<File, ExperimentError> {
+pub fn open_direct(path: &Path) -> Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_DIRECT)
         .open(path)
-        .map_err(while_doing(format!(
-            "open {} for direct I/O",
-            path.display()
-        )))
+        .doing(format_args!("open {} for direct I/O", path.display()))
 }
 
 /// Has what was written to a file on the disk, and none of it in the page cache.
-pub fn write_out(file: &File, path: &Path) -> Result<(), ExperimentError> {
+pub fn write_out(file: &File, path: &Path) -> Result<()> {
     let dropped = || rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
     file.sync_all()
         .and_then(|()| Ok(dropped()?))
-        .map_err(while_doing(format!("write out {}", path.display())))
+        .at("write out", path)
 }
 
 /// Writes the swap header that mkswap(8) writes: version 1, the last page, the magic at the
 /// end of the first page (include/linux/swap.h).
-fn sign(area: &File, bytes: u64) -> Result<(), ExperimentError> {
+fn sign(area: &File, bytes: u64) -> Result<()> {
     let mut header = vec![0u8; PAGE];
-    let last_page = u32::try_from(bytes / PAGE as u64 - 1).map_err(|_| {
-        ExperimentError::Options(format!("{bytes} bytes are too many for one swap area"))
-    })?;
+    let last_page = u32::try_from(bytes / PAGE as u64 - 1)
+        .map_err(|_| anyhow!("{bytes} bytes are too many for one swap area"))?;
     header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     header[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
     header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
     area.write_all_at(&header, 0)
         .and_then(|()| area.sync_all())
-        .map_err(while_doing("write the swap header"))
-}
-
-fn on(cleanup: &CleanupProcess, path: &Path) -> Result<UndoGuard, ExperimentError> {
-    let guard = cleanup.register(UndoAction::Swap(path.into()))?;
-    let name = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
-    // SAFETY: a terminated string.
-    if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
-        return Ok(guard);
-    }
-    Err(while_doing(format!(
-        "switch on swap on {} (root can)",
-        path.display()
-    ))(std::io::Error::last_os_error()))
+        .doing("write the swap header")
 }

@@ -4,12 +4,12 @@
 //! benchmark moves it into its cgroup. A benchmark that is killed leaves no worker: the worker
 //! is killed with its parent.
 
-use crate::error::{failed, while_doing};
-use crate::{ExperimentError, faults, launch, paging, programs, qos};
+use crate::prelude::*;
+use crate::{faults, launch, paging, programs, qos};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
+use std::sync::LazyLock;
 
 /// What a worker prints when its memory is there.
 pub const READY: &str = "ready";
@@ -36,8 +36,34 @@ pub enum WorkerPlan {
     Load(launch::LoadPlan),
 }
 
+impl WorkerPlan {
+    /// A worker; what follows `--` is for it to start.
+    pub fn command(&self) -> Result<Command> {
+        let mut command = own_program("worker")?;
+        command.arg(serde_json::to_string(self)?);
+        Ok(command)
+    }
+
+    /// Starts a worker, and waits until it is ready.
+    pub fn start(&self) -> Result<Worker> {
+        Worker::start(self.command()?)
+    }
+}
+
+/// This program, started again for something else. Its path is of the first time: a build may
+/// replace the file meanwhile.
+pub fn own_program(what: &str) -> Result<Command> {
+    static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
+    let program = PROGRAM
+        .as_ref()
+        .ok_or_else(|| anyhow!("could not find the own program"))?;
+    let mut command = Command::new(program);
+    command.arg(what);
+    Ok(command)
+}
+
 /// The main function of a worker. `program` is what it starts itself.
-pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<(), ExperimentError> {
+pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<()> {
     match plan {
         WorkerPlan::Fault(plan) => faults::serve(plan),
         WorkerPlan::Pagerank(plan) => programs::pagerank::serve(plan),
@@ -51,30 +77,29 @@ pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<(), ExperimentEr
 }
 
 /// Prints the ready line, and waits for the start line.
-pub fn ready() -> Result<(), ExperimentError> {
+pub fn ready() -> Result<()> {
     println!("{READY}");
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
         Ok(1..) => Ok(()),
-        _ => Err(failed("no start line")),
+        _ => Err(anyhow!("no start line")),
     }
 }
 
 /// Sends the benchmark a value.
-pub fn reply(value: &impl Serialize) -> Result<(), ExperimentError> {
-    let line = serde_json::to_string(value).map_err(failed)?;
+pub fn reply(value: &impl Serialize) -> Result<()> {
+    let line = serde_json::to_string(value)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
-        .map_err(while_doing("answer"))
+        .doing("answer")
 }
 
 /// The orders of the benchmark, until it closes the standard input of this process.
-pub fn orders<T: DeserializeOwned>() -> impl Iterator<Item = Result<T, ExperimentError>> {
+pub fn orders<T: DeserializeOwned>() -> impl Iterator<Item = Result<T>> {
     let lines = std::io::stdin().lock().lines().map_while(Result::ok);
     lines.map(|line| {
-        serde_json::from_str(&line)
-            .map_err(|why| failed(format_args!("invalid order {line:?}: {why}")))
+        serde_json::from_str(&line).map_err(|why| anyhow!("invalid order {line:?}: {why}"))
     })
 }
 

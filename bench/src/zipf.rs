@@ -1,78 +1,38 @@
-//! Zipf's distribution, sampled without a table: a table of 131,072 probabilities would
-//! take part in the memory that is measured.
-//!
-//! By rejection-inversion (W. Hörmann and G. Derflinger, *Rejection-inversion to generate
-//! variates from monotone discrete distributions*, 1996): a point under the hat
-//! x^-exponent is inverted, rounded to a rank, and taken if it is under the rank's bar.
+//! Zipf's distribution, sampled without a table, which `rand_distr` does by rejection: a table of
+//! 131,072 probabilities would take part in the memory that is measured.
 
-use crate::page_pattern::mix;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution, Zipf as Law};
 
 /// YCSB's exponent, which the field's key-value benchmarks use.
-pub const EXPONENT: f64 = 0.99;
+const EXPONENT: f64 = 0.99;
 
-/// Ranks 1 to n, rank k with a probability in proportion to k^-exponent.
+/// Ranks from 0, rank k with a probability in proportion to (k + 1)^-0.99.
 #[derive(Clone, Copy, Debug)]
-pub struct Zipf {
-    ranks: f64,
-    exponent: f64,
-    /// The hat's integral where ranks begin and where they end.
-    first: f64,
-    last: f64,
-    /// A rank this little above its point is taken without a look at the bar.
-    near: f64,
-}
+pub struct Zipf(Law<f64>);
 
 impl Zipf {
-    /// Of `ranks` ranks, at least one; the exponent is not 1.
-    pub fn new(ranks: u64, exponent: f64) -> Self {
-        let mut zipf = Self {
-            ranks: ranks as f64,
-            exponent,
-            first: 0.0,
-            last: 0.0,
-            near: 0.0,
-        };
-        zipf.first = zipf.integral(1.5) - 1.0;
-        zipf.last = zipf.integral(zipf.ranks + 0.5);
-        zipf.near = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.bar(2.0));
-        zipf
+    /// Of `ranks` ranks, at least one.
+    pub fn new(ranks: u64) -> Self {
+        Self(Law::new(ranks.max(1) as f64, EXPONENT).expect("it has a rank"))
     }
 
-    /// The rank, from 0, that goes with a random number.
-    pub fn rank(&self, mut random: u64) -> u64 {
-        loop {
-            let part = (random >> 11) as f64 / (1u64 << 53) as f64;
-            let point = self.last + part * (self.first - self.last);
-            let x = self.inverse(point);
-            let rank = x.round().clamp(1.0, self.ranks);
-            if rank - x <= self.near || point >= self.integral(rank + 0.5) - self.bar(rank) {
-                return rank as u64 - 1;
-            }
-            random = mix(random);
-        }
-    }
-
-    fn bar(&self, x: f64) -> f64 {
-        x.powf(-self.exponent)
-    }
-
-    fn integral(&self, x: f64) -> f64 {
-        (x.powf(1.0 - self.exponent) - 1.0) / (1.0 - self.exponent)
-    }
-
-    fn inverse(&self, y: f64) -> f64 {
-        (1.0 + y * (1.0 - self.exponent)).powf(1.0 / (1.0 - self.exponent))
+    /// The rank that goes with a random number.
+    pub fn rank(&self, random: u64) -> u64 {
+        self.0.sample(&mut SmallRng::seed_from_u64(random)) as u64 - 1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page_pattern::mix;
 
     #[test]
     fn ranks_come_as_often_as_their_probability_says() {
         let (ranks, draws) = (1000, 400_000);
-        let zipf = Zipf::new(ranks, 0.99);
+        let zipf = Zipf::new(ranks);
         let mut seen = vec![0u64; ranks as usize];
         for i in 0..draws {
             seen[zipf.rank(mix(i)) as usize] += 1;
@@ -89,7 +49,7 @@ mod tests {
 
     #[test]
     fn one_rank_is_always_the_first() {
-        let zipf = Zipf::new(1, 0.99);
+        let zipf = Zipf::new(1);
         assert!((0..100).all(|i| zipf.rank(mix(i)) == 0));
     }
 }

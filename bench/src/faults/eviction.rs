@@ -2,13 +2,11 @@
 //! equals its stored copy. Another thread runs meanwhile, so that taking pages from
 //! the program interrupts a second processor.
 
-use super::{FaultPlan, figure, first_touch, paged, percentile};
-use crate::ExperimentError;
-use crate::page_pattern::{PAGE, PageAt, WORDS};
-use crate::report::Sample;
+use super::{FaultPlan, figure, first_touch, page_at, paged, percentile_us};
+use crate::page_pattern::WORDS;
+use crate::prelude::*;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// Pages of a range, and how many of them are present.
 const RANGE: usize = 512;
@@ -30,7 +28,7 @@ pub enum Pages {
 }
 
 /// Time to evict a page: the median of pieces.
-pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample> {
     let present = RANGES * PRESENT;
     let data = (present * PAGE) as u64;
     // More frames than are used: nothing is evicted before that is requested.
@@ -38,7 +36,7 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let chosen = chosen(plan.seed);
     if pages == Pages::Clean {
         for page in &chosen {
-            page_at(&stretch, *page).write(1);
+            page_at(&stretch, *page as u64).write(1);
         }
         evict_all(&domain);
     }
@@ -50,22 +48,20 @@ pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         let worked = (0..ROUNDS).try_for_each(|_| {
             chosen.iter().try_for_each(|page| match pages {
                 Pages::Zero => zero(&stretch, *page),
-                Pages::Clean => page_at(&stretch, *page).probe(1),
+                Pages::Clean => page_at(&stretch, *page as u64).probe(1),
             })?;
             each_ns.extend(evict_all(&domain));
-            Ok::<(), ExperimentError>(())
+            anyhow::Ok(())
         });
         running.store(false, Ordering::Relaxed);
         worked
     })?;
-    each_ns.sort_unstable();
-    Ok(Sample::new(percentile(&each_ns, 50) / 1000.0, None).notes([
-        ("p90", percentile(&each_ns, 90) / 1000.0),
+    let written = figure(&domain, Counter::Written) - written;
+    let [p50, p90] = [50, 90].map(|percent| percentile_us(&mut each_ns, percent));
+    Ok(Sample::new(p50, None).notes([
+        ("p90", p90),
         ("pieces", each_ns.len() as f64),
-        (
-            "pages written",
-            (figure(&domain, Counter::Written) - written) as f64,
-        ),
+        ("pages written", written as f64),
     ]))
 }
 
@@ -81,27 +77,17 @@ fn chosen(seed: u64) -> Vec<usize> {
     all
 }
 
-fn page_at(stretch: &Stretch, page: usize) -> PageAt {
-    // SAFETY: a page of the stretch, which only this thread uses.
-    unsafe { PageAt::new(stretch.as_ptr(), page as u64) }
-}
-
-fn zero(stretch: &Stretch, page: usize) -> Result<(), ExperimentError> {
+fn zero(stretch: &Stretch, page: usize) -> Result<()> {
+    let word = stretch.as_ptr().cast::<u64>();
     // SAFETY: the first word of a page of the stretch, which only this thread uses.
-    let found = unsafe {
-        stretch
-            .as_ptr()
-            .cast::<u64>()
-            .add(page * WORDS)
-            .read_volatile()
-    };
+    let found = unsafe { word.add(page * WORDS).read_volatile() };
     match found {
         0 => Ok(()),
-        found => Err(ExperimentError::WrongData {
+        found => bail!(ExperimentError::WrongData {
             page: page as u64,
             word: 0,
             found,
-            expected: 0,
+            expected: 0
         }),
     }
 }

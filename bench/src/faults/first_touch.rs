@@ -1,12 +1,8 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
-use super::{FaultPlan, figure, paged, percentile};
-use crate::ExperimentError;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, mix};
-use crate::report::Sample;
+use super::{FaultPlan, figure, paged, percentile_us};
+use crate::prelude::*;
 use selfpage::Counter;
-use std::time::Instant;
 
 /// Pages touched in order: long enough that the start does not count.
 const IN_ORDER: usize = 32_768;
@@ -19,7 +15,7 @@ const AT_RANDOM: usize = 8_192;
 const TURN: usize = 256;
 
 /// One fault a page, in no order, so that no stream can be seen in it.
-pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn at_random(plan: &FaultPlan) -> Result<Sample> {
     let (domain, stretch) = paged(AT_RANDOM * 2, 0, AT_RANDOM)?;
     let native = WorkerMemory::new(&MemoryKind::Anonymous, AT_RANDOM as u64, 0)?;
     let order = shuffled(AT_RANDOM, plan.seed);
@@ -28,12 +24,10 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
         touch_each(stretch.as_ptr(), turn, &mut ours);
         touch_each(native.start(), turn, &mut theirs);
     }
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    let us = |sorted: &[u64], percent| percentile(sorted, percent) / 1000.0;
-    Ok(Sample::new(us(&ours, 50), us(&theirs, 50)).notes([
-        ("p99", us(&ours, 99)),
-        ("native p99", us(&theirs, 99)),
+    let (own, native) = (percentile_us(&mut ours, 50), percentile_us(&mut theirs, 50));
+    Ok(Sample::new(own, native).notes([
+        ("p99", percentile_us(&mut ours, 99)),
+        ("native p99", percentile_us(&mut theirs, 99)),
         (
             "faults a page",
             figure(&domain, Counter::Faults) as f64 / AT_RANDOM as f64,
@@ -43,7 +37,7 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
 
 /// Pages in order, the whole stretch within frames: the median of pieces, so that what else
 /// the machine does shows in few of them.
-pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn in_order(_: &FaultPlan) -> Result<Sample> {
     let (domain, stretch) = paged(IN_ORDER * 5 / 4, 0, IN_ORDER)?;
     let native = WorkerMemory::new(&MemoryKind::Anonymous, IN_ORDER as u64, 0)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -52,10 +46,8 @@ pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
         ours.push(touch_all(stretch.as_ptr(), pages.clone()));
         theirs.push(touch_all(native.start(), pages));
     }
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    let us = |sorted: &[u64]| percentile(sorted, 50) / 1000.0 / PIECE as f64;
-    Ok(Sample::new(us(&ours), us(&theirs)).notes([(
+    let us = |mut times: Vec<u64>| percentile_us(&mut times, 50) / PIECE as f64;
+    Ok(Sample::new(us(ours), us(theirs)).notes([(
         "faults a page",
         figure(&domain, Counter::Faults) as f64 / IN_ORDER as f64,
     )]))
@@ -80,12 +72,10 @@ fn touch_all(base: *mut u8, pages: std::ops::Range<usize>) -> u64 {
     begin.elapsed().as_nanos() as u64
 }
 
-/// The numbers below `count` in no order (Fisher and Yates).
+/// The numbers below `count` in no order.
 pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    for i in (1..count).rev() {
-        order.swap(i, (mix(seed << 40 ^ i as u64) % (i as u64 + 1)) as usize);
-    }
+    fastrand::Rng::with_seed(mix(seed)).shuffle(&mut order);
     order
 }
 

@@ -1,13 +1,10 @@
 //! What a fault costs while pages are being evicted: two threads read pages at random,
 //! eight times as many as there are frames.
 
-use super::{FaultPlan, figure, paged, percentile};
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::{PAGE, PageAt, mix};
-use crate::report::Sample;
+use super::{FaultPlan, figure, page_at, paged, percentile_us};
+use crate::prelude::*;
+use crate::process::joined;
 use selfpage::{Counter, Stretch};
-use std::time::Instant;
 
 const THREADS: u64 = 2;
 
@@ -15,53 +12,41 @@ const THREADS: u64 = 2;
 const FOUND_NS: u64 = 1_000;
 
 /// p99 over p50 of the accesses that faulted, by both threads.
-pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     let (domain, stretch) = paged(plan.frames as usize / PAGE, plan.data, pages as usize)?;
     for page in 0..pages {
-        // SAFETY: a page of the stretch, which only this thread uses so far.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+        page_at(&stretch, page).write(1);
     }
     let accesses = plan.accesses / THREADS;
     let (before, begin) = (figure(&domain, Counter::Faults), Instant::now());
     let preempted = preemptions();
     let each: Vec<u64> = std::thread::scope(|scope| {
         let stretch = &stretch;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|id| scope.spawn(move || read(stretch, pages, accesses, plan.seed, id)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| Err(failed("a thread panicked")))
-            })
-            .collect::<Result<Vec<_>, _>>()
+        let read = |id| move || read(stretch, pages, accesses, plan.seed, id);
+        let threads: Vec<_> = (0..THREADS).map(|id| scope.spawn(read(id))).collect();
+        threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
     })?
     .concat();
     let elapsed = begin.elapsed();
     let mut faulted: Vec<u64> = each.into_iter().filter(|ns| *ns >= FOUND_NS).collect();
-    faulted.sort_unstable();
-    let us = |percent| percentile(&faulted, percent) / 1000.0;
-    let faults = figure(&domain, Counter::Faults) - before;
-    Ok(Sample::new(us(99), us(50)).notes([
+    let [p50, p99] = [50, 99].map(|percent| percentile_us(&mut faulted, percent));
+    let faults = (figure(&domain, Counter::Faults) - before).max(1) as f64;
+    let starved = figure(&domain, Counter::FrameWaits) as f64;
+    Ok(Sample::new(p99, p50).notes([
         (
             "longest",
             faulted.last().copied().unwrap_or(0) as f64 / 1000.0,
         ),
         (
             "us a fault, aggregate",
-            elapsed.as_secs_f64() * 1e6 / faults.max(1) as f64,
+            elapsed.as_secs_f64() * 1e6 / faults,
         ),
         (
             "preempted, of faults",
-            (preemptions() - preempted) as f64 / faults.max(1) as f64,
+            (preemptions() - preempted) as f64 / faults,
         ),
-        (
-            "starved, of faults",
-            figure(&domain, Counter::FrameWaits) as f64 / faults.max(1) as f64,
-        ),
+        ("starved, of faults", starved / faults),
     ]))
 }
 
@@ -73,19 +58,12 @@ fn preemptions() -> u64 {
 
 /// One thread's accesses: the pages whose number leaves its own remainder. Times of the
 /// second half, when the first has brought about the steady state.
-fn read(
-    stretch: &Stretch,
-    pages: u64,
-    accesses: u64,
-    seed: u64,
-    id: u64,
-) -> Result<Vec<u64>, ExperimentError> {
+fn read(stretch: &Stretch, pages: u64, accesses: u64, seed: u64, id: u64) -> Result<Vec<u64>> {
     let mut each_ns = Vec::with_capacity(accesses as usize);
     for i in 0..accesses {
         let page = mix(seed ^ i ^ id << 48) % (pages / THREADS) * THREADS + id;
         let begin = Instant::now();
-        // SAFETY: a page of the stretch; all writes to it are complete.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
+        page_at(stretch, page).probe(1)?;
         each_ns.push(begin.elapsed().as_nanos() as u64);
     }
     Ok(each_ns.split_off(accesses as usize / 2))

@@ -11,35 +11,27 @@ mod latency;
 mod scan;
 mod tables;
 
-use crate::env::progress;
-use crate::error::{failed, refuse};
-use crate::machine::Machine;
 use crate::memory;
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use crate::process::output;
-use crate::report::{Bound, Report, Row, Sample};
-use crate::worker::{WorkerPlan, reply};
-use crate::{ExperimentError, SelfExe};
-use clap::ValueEnum;
+use clap::value_parser;
 use selfpage::{Counter, Domain, EntryKind, Stretch};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Times each is measured; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// MiB of data where there is more than memory.
     #[arg(long, default_value_t = 512)]
     pub data: u64,
     /// MiB of frames for it.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(8..))]
     pub frames: u64,
     /// Random accesses of a measurement.
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 200_000, value_parser = value_parser!(u64).range(1000..))]
     pub accesses: u64,
     /// Only these, by name.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -118,7 +110,7 @@ impl Measure {
         }
     }
 
-    fn take(self, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+    fn take(self, plan: &FaultPlan) -> Result<Sample> {
         match self {
             Self::ZeroFill => first_touch::at_random(plan),
             Self::FirstTouch => first_touch::in_order(plan),
@@ -133,11 +125,9 @@ impl Measure {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
-    if options.frames < 8 || options.data < 2 * options.frames || options.accesses < 1000 {
-        return refuse(
-            "at least 8 MiB of --frames, twice as much --data and 1000 --accesses are needed",
-        );
+pub fn run(options: &Options) -> Result<ExitCode> {
+    if options.data < 2 * options.frames {
+        bail!("--data must be twice --frames at least");
     }
     let measures = match options.only.as_slice() {
         [] => Measure::value_variants(),
@@ -162,7 +152,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
                 options.repeats,
                 row.what
             ));
-            match in_a_process(*measure, options, repeat + 1, exe) {
+            match in_a_process(*measure, options, repeat + 1) {
                 Ok(sample) => row.samples.push(sample),
                 Err(failure) => row.failure = Some(failure),
             }
@@ -172,30 +162,26 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.publish(options.json.as_deref())
 }
 
-fn in_a_process(
-    measure: Measure,
-    options: &Options,
-    seed: u64,
-    exe: &SelfExe,
-) -> Result<Sample, ExperimentError> {
-    let command = exe.worker(&WorkerPlan::Fault(FaultPlan {
+fn in_a_process(measure: Measure, options: &Options, seed: u64) -> Result<Sample> {
+    let plan = FaultPlan {
         measure,
         data: options.data << 20,
         frames: options.frames << 20,
         accesses: options.accesses,
         seed,
-    }))?;
-    serde_json::from_slice(&output(command, Stdio::null())?).map_err(failed)
+    };
+    let command = WorkerPlan::Fault(plan).command()?;
+    Ok(serde_json::from_slice(&output(command, Stdio::null())?)?)
 }
 
 /// The main function of a process that measures.
-pub fn serve(plan: &FaultPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &FaultPlan) -> Result<()> {
     reply(&plan.measure.take(plan)?)
 }
 
 /// A domain with so many frames over compressed RAM that holds `data` bytes at 2:1 with
 /// room to spare, and a paged stretch of `pages`.
-fn paged(frames: usize, data: u64, pages: usize) -> Result<(Domain, Stretch), ExperimentError> {
+fn paged(frames: usize, data: u64, pages: usize) -> Result<(Domain, Stretch)> {
     let store = format!("ram:{}K", ((data * 3 / 4) >> 10).max(1 << 10));
     let frames = (frames * PAGE) as u64;
     let (stretch, domain) = memory::paged(EntryKind::Upcall, &store, pages * PAGE, frames, false)?;
@@ -207,8 +193,16 @@ fn figure(domain: &Domain, counter: Counter) -> u64 {
     domain.counters().get(counter)
 }
 
-/// The part of sorted values below which `percent` of them lie.
-fn percentile(sorted: &[u64], percent: usize) -> f64 {
-    let at = sorted.len() * percent / 100;
-    sorted.get(at).copied().unwrap_or(0) as f64
+/// Microseconds below which `percent` of times in nanoseconds lie.
+fn percentile_us(times: &mut [u64], percent: usize) -> f64 {
+    times.sort_unstable();
+    let at = times.len() * percent / 100;
+    times.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+}
+
+/// A page of a stretch that only this thread writes meanwhile.
+fn page_at(stretch: &Stretch, page: u64) -> PageAt {
+    assert!(page < stretch.pages() as u64);
+    // SAFETY: a page of the stretch; each measurement writes a page by one thread at a time.
+    unsafe { PageAt::new(stretch.as_ptr(), page) }
 }

@@ -6,66 +6,49 @@
 //! ledger of frames is shared memory and counted by its name. The store's catalogue lies
 //! with the store's pages, and is noted, as the kernel's page tables are.
 
-use super::{FaultPlan, paged};
-use crate::ExperimentError;
-use crate::error::{failed, while_doing};
-use crate::page_pattern::{PAGE, PageAt, mix};
-use crate::report::Sample;
+use super::{FaultPlan, page_at, paged};
+use crate::prelude::*;
 use host::procfs::field;
-use selfpage::Domain;
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// A stretch many times larger than memory.
 const SPARSE: u64 = 16 << 30;
 
 /// After every page was written once.
-pub fn of_a_filled_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_a_filled_stretch(plan: &FaultPlan) -> Result<Sample> {
     let pages = plan.data / PAGE as u64;
     measure(plan, plan.data, 0..pages)
 }
 
 /// After as many pages as there are in twice the frames were written, anywhere.
-pub fn of_a_sparse_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
+pub fn of_a_sparse_stretch(plan: &FaultPlan) -> Result<Sample> {
     let touched = 2 * plan.frames / PAGE as u64;
     let page = |i| mix(plan.seed ^ i << 8) % (SPARSE / PAGE as u64);
     measure(plan, SPARSE, (0..touched).map(page))
 }
 
-fn measure(
-    plan: &FaultPlan,
-    bytes: u64,
-    pages: impl Iterator<Item = u64>,
-) -> Result<Sample, ExperimentError> {
+fn measure(plan: &FaultPlan, bytes: u64, pages: impl Iterator<Item = u64>) -> Result<Sample> {
     let before = ProcessMemory::now()?;
     let frames = plan.frames as usize / PAGE;
     let (domain, stretch) = paged(frames, plan.data, bytes as usize / PAGE)?;
     for page in pages {
-        // SAFETY: a page of the stretch, which only this thread uses.
-        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+        page_at(&stretch, page).write(1);
     }
     domain.relinquish(domain.n());
-    if domain.in_use() > 0 {
-        return Err(failed(format_args!(
-            "{} frames stayed in use when all were to be given up",
-            domain.in_use()
-        )));
+    let left = domain.in_use();
+    if left > 0 {
+        bail!("{left} frames stayed in use when all were to be given up");
     }
     let after = ProcessMemory::now()?;
     let tables = after.private.saturating_sub(before.private) + after.ledger;
-    Ok(Sample::new(tables as f64 / MIB, bytes as f64 / MIB).notes([
-        ("MiB of the ledger", after.ledger as f64 / MIB),
-        ("of the store's catalogue", catalogue(&domain) / MIB),
-        (
-            "of the kernel's page tables",
-            after.page_tables.saturating_sub(before.page_tables) as f64 / MIB,
-        ),
+    let page_tables = after.page_tables.saturating_sub(before.page_tables);
+    let catalogue = domain.store_usage().map_or(0, |usage| usage.tables);
+    let mib = |bytes: u64| bytes as f64 / MIB;
+    Ok(Sample::new(mib(tables), mib(bytes)).notes([
+        ("MiB of the ledger", mib(after.ledger)),
+        ("of the store's catalogue", mib(catalogue)),
+        ("of the kernel's page tables", mib(page_tables)),
     ]))
-}
-
-fn catalogue(domain: &Domain) -> f64 {
-    domain
-        .store_usage()
-        .map_or(0.0, |usage| usage.tables as f64)
 }
 
 /// Bytes of this process by what they are for.
@@ -80,9 +63,8 @@ struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    fn now() -> Result<Self, ExperimentError> {
-        let read =
-            |path: &str| std::fs::read_to_string(path).map_err(while_doing(format!("read {path}")));
+    fn now() -> Result<Self> {
+        let read = |path: &str| std::fs::read_to_string(path).doing(format_args!("read {path}"));
         Ok(Self::of(
             &read("/proc/self/smaps")?,
             &read("/proc/self/status")?,

@@ -5,11 +5,9 @@ use super::deadline_misses::Quality;
 use super::program::Neighbour;
 use super::run::RunResult;
 use super::sampler::UsageSample;
-use crate::ExperimentError;
-use crate::cli_parse::name;
-use crate::report::{Bound, Row, Sample};
-use crate::statistics::median;
-use crate::table::Table;
+use crate::error::in_words;
+use crate::prelude::*;
+use crate::repeats::Repeats;
 use serde_json::{Value, json};
 
 /// Percent of deadlines that stock Linux misses where ours is judged.
@@ -25,25 +23,19 @@ const DELAY: f64 = 0.1;
 const LAUNCH: f64 = 2.0;
 
 /// An arm's rounds.
-pub struct Series {
-    /// Which.
-    pub arm: Arm,
-    /// Its rounds.
-    pub rounds: Vec<RunResult>,
-    /// The failure that ended the rounds.
-    pub failure: Option<ExperimentError>,
-}
+pub type Series = Repeats<Arm, RunResult>;
 
 impl Series {
-    fn each(&self, value: impl Fn(&RunResult) -> Option<f64>) -> Vec<f64> {
-        self.rounds.iter().filter_map(value).collect()
-    }
-
     /// The round whose misses are the median: the one to be drawn.
     pub fn typical(&self) -> Option<&RunResult> {
-        let mut all: Vec<&RunResult> = self.rounds.iter().collect();
+        let mut all: Vec<&RunResult> = self.runs.iter().collect();
         all.sort_by_key(|round| round.quality.missed);
         all.get(all.len().checked_sub(1)? / 2).copied()
+    }
+
+    /// Seconds of each launch.
+    fn launches(&self) -> Vec<f64> {
+        self.runs.iter().filter_map(|round| round.launch).collect()
     }
 }
 
@@ -64,18 +56,13 @@ pub struct Comparison {
 impl Comparison {
     /// Without rounds yet.
     pub fn new(neighbour: &Neighbour, ahead: u64, load: f64, arms: &[Arm]) -> Self {
-        let neighbour = name(&neighbour.name);
-        let empty = |arm: &Arm| Series {
-            arm: *arm,
-            rounds: Vec::new(),
-            failure: None,
-        };
+        let neighbour = neighbour.name.name();
         Self {
             title: format!("{neighbour}, read-ahead {ahead}"),
             neighbour,
             ahead,
             load,
-            series: arms.iter().map(empty).collect(),
+            series: Repeats::of(arms),
         }
     }
 
@@ -86,7 +73,11 @@ impl Comparison {
 
     /// What stock Linux misses, in percent.
     fn stock(&self) -> Option<f64> {
-        median(&self.of(Arm::Stock)?.each(missed))
+        median(
+            &self
+                .of(Arm::Stock)?
+                .each(|round| round.quality.missed_percent()),
+        )
     }
 
     fn judged(&self) -> bool {
@@ -112,54 +103,48 @@ impl Comparison {
 
     /// Its rows. Failures are taken out of it.
     pub fn rows(&mut self) -> Vec<Row> {
-        let limited = Arm::OursLimited;
-        let promised = self.promised(Bound::AtMost(DELAY));
-        let launch = Bound::AtMost(LAUNCH);
+        let (ours, limited, stock) = (Arm::Ours, Arm::OursLimited, Arm::Stock);
+        let [misses, delay] = [MISSES, DELAY].map(|most| self.promised(Bound::AtMost(most)));
         let rows = [
-            self.over("mean delay", "ms", Arm::Ours, Arm::Stock, Bound::Open),
-            self.over("mean delay", "ms", limited, Arm::Stock, promised),
-            self.over("launch", "s", limited, Arm::Ours, launch),
-            self.over("launch", "s", limited, Arm::Stock, Bound::Open),
+            self.over("mean delay", "ms", [ours, stock], Bound::Open),
+            self.over("mean delay", "ms", [limited, stock], delay),
+            self.over("launch", "s", [limited, ours], Bound::AtMost(LAUNCH)),
+            self.over("launch", "s", [limited, stock], Bound::Open),
         ];
-        let bound = self.promised(Bound::AtMost(MISSES));
         let title = &self.title;
         let own = self.series.iter_mut().map(|series| {
-            let bound = match series.arm {
-                Arm::OursLimited => bound,
-                _ => Bound::Open,
+            let bound = if series.arm == limited {
+                misses
+            } else {
+                Bound::Open
             };
             let what = format!("{title}: {}, frames missed", series.arm.name());
-            let row = Row::new(what, "%", bound).samples(series.rounds.iter().map(sample));
-            Row {
-                failure: series.failure.take().map(|why| lacking(series.arm, why)),
-                ..row
-            }
+            let row = Row::new(what, "%", bound).samples(series.runs.iter().map(sample));
+            row.failure(series.failure.take().map(|why| lacking(series.arm, why)))
         });
         own.chain(rows.into_iter().flatten()).collect()
     }
 
     /// One arm's figures over another's. Where the other's are nothing there is no ratio.
-    fn over(
-        &self,
-        what: &str,
-        unit: &'static str,
-        ours: Arm,
-        theirs: Arm,
-        bound: Bound,
-    ) -> Option<Row> {
-        let value = if what == "launch" { launch } else { delay };
-        let (mine, beside) = (self.of(ours)?.each(value), self.of(theirs)?.each(value));
+    fn over(&self, what: &str, unit: &'static str, arms: [Arm; 2], bound: Bound) -> Option<Row> {
+        let figures = |arm| {
+            let series = self.of(arm)?;
+            Some(match what {
+                "launch" => series.launches(),
+                _ => series.each(|round| round.quality.mean_ms),
+            })
+        };
+        let [ours, theirs] = arms;
+        let (mine, beside) = (figures(ours)?, figures(theirs)?);
         if mine.is_empty() || median(&beside)? <= 0.0 {
             return None;
         }
-        let pairs = mine.into_iter().zip(beside);
-        let samples = pairs.map(|(ours, theirs)| Sample::new(ours, theirs));
-        let row = Row::new(
-            format!("{}: {}, {what}", self.title, ours.name()),
-            unit,
-            bound,
-        );
-        Some(row.beside(theirs.name()).samples(samples))
+        let what = format!("{}: {}, {what}", self.title, ours.name());
+        Some(
+            Row::new(what, unit, bound)
+                .beside(theirs.name())
+                .pairs(mine, beside),
+        )
     }
 
     /// Everything, as data.
@@ -167,8 +152,8 @@ impl Comparison {
         let arms = self.series.iter().map(|series| {
             json!({
                 "arm": series.arm.name(),
-                "failure": series.failure.as_ref().map(ToString::to_string),
-                "rounds": series.rounds,
+                "failure": series.failure.as_ref().map(in_words),
+                "rounds": series.runs,
             })
         });
         json!({
@@ -182,23 +167,11 @@ impl Comparison {
 }
 
 /// A failure in an arm of the kernel is no failure of the benchmark.
-fn lacking(arm: Arm, why: ExperimentError) -> ExperimentError {
+fn lacking(arm: Arm, why: Error) -> Error {
     match arm.ours() {
         true => why,
-        false => ExperimentError::Unavailable(why.to_string()),
+        false => unavailable(in_words(&why)),
     }
-}
-
-fn missed(round: &RunResult) -> Option<f64> {
-    Some(round.quality.missed_percent())
-}
-
-fn delay(round: &RunResult) -> Option<f64> {
-    Some(round.quality.mean_ms)
-}
-
-fn launch(round: &RunResult) -> Option<f64> {
-    round.launch
 }
 
 fn sample(round: &RunResult) -> Sample {
@@ -219,7 +192,7 @@ pub fn programs(neighbours: &[Neighbour], scenes: &[Comparison]) -> Table {
     let columns = ["text", "data", "bss", "resident", "contract", "faults"];
     let mut table = Table::new("table 1: the neighbours (bytes; on stock Linux)", columns);
     for neighbour in neighbours {
-        let (own, image) = (name(&neighbour.name), neighbour.image);
+        let (own, image) = (neighbour.name.name(), neighbour.image);
         let scene = scenes.iter().find(|scene| scene.neighbour == own);
         let stock = scene.and_then(|scene| scene.of(Arm::Stock)?.typical());
         let of_stock = |value: fn(&[UsageSample]) -> f64| {
@@ -252,13 +225,13 @@ pub fn misses(scenes: &[Comparison]) -> Table {
     ];
     let mut table = Table::new("table 11: deadlines missed, all repeats together", columns);
     for scene in scenes {
-        let ran = |series: &&Series| !series.rounds.is_empty();
+        let ran = |series: &&Series| !series.runs.is_empty();
         for series in scene.series.iter().filter(ran) {
-            let lateness = series.rounds.iter().flat_map(|r| r.lateness_us.clone());
+            let lateness = series.runs.iter().flat_map(|r| r.lateness_us.clone());
             let quality = Quality::of(&lateness.collect::<Vec<i64>>());
             // A run does not go from one repeat into the next.
-            let runs = series.rounds.iter().map(|round| round.quality.longest_run);
-            let launch = median(&series.each(launch));
+            let runs = series.runs.iter().map(|round| round.quality.longest_run);
+            let launch = median(&series.launches());
             let cells = [
                 quality.frames.to_string(),
                 quality.missed.to_string(),
@@ -291,7 +264,8 @@ fn faults(seen: &[UsageSample]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::failed;
+    use crate::error::is_unavailable;
+    use anyhow::anyhow;
 
     fn round(lateness_us: &[i64], launch: Option<f64>) -> RunResult {
         RunResult {
@@ -306,9 +280,9 @@ mod tests {
     }
 
     fn scene(stock: &[i64], limited: &[i64]) -> Comparison {
-        let series = |arm, rounds| Series {
+        let series = |arm, runs| Series {
             arm,
-            rounds,
+            runs,
             failure: None,
         };
         Comparison {
@@ -366,12 +340,12 @@ mod tests {
     #[test]
     fn a_failure_of_the_kernels_arm_is_not_the_benchmarks() {
         let mut scene = scene(&[1], &[1]);
-        scene.series[0].failure = Some(failed("killed"));
-        scene.series[2].failure = Some(failed("killed"));
+        scene.series[0].failure = Some(anyhow!("killed"));
+        scene.series[2].failure = Some(anyhow!("killed"));
         let rows = scene.rows();
-        let of = |n: usize| rows[n].failure.as_ref();
-        assert!(matches!(of(0), Some(ExperimentError::Unavailable(_))));
-        assert!(matches!(of(2), Some(ExperimentError::Worker(_))));
+        let of = |n: usize| rows[n].failure.as_ref().map(is_unavailable);
+        assert_eq!(of(0), Some(true));
+        assert_eq!(of(2), Some(false));
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! The arms: the resources of the player and the neighbour. The options of `selfpage run`
 //! for each are in one place, here.
 
-use crate::cli_parse::name;
-use clap::ValueEnum;
-use std::time::Duration;
+use crate::prelude::*;
 
 /// MiB of the player's contract under `selfpage run`: its decoder fits, so that its faults
 /// are first touches.
@@ -60,11 +58,6 @@ impl Arm {
         Self::Ours,
         Self::OursLimited,
     ];
-
-    /// Its name in reports and on the command line.
-    pub fn name(self) -> String {
-        name(&self)
-    }
 
     /// Returns true if the programs run under `selfpage run`.
     pub fn ours(self) -> bool {

@@ -6,8 +6,7 @@
 //! Pure functions of the delays. Ko and Yoo (RAPHA), section 5, figure 11: "deadline miss",
 //! "miss rate", "average delay".
 
-use serde::Serialize;
-use std::time::Duration;
+use crate::prelude::*;
 
 /// How late each frame was, in microseconds: from when it was due to when it was there.
 /// Below zero for one that was there before.

@@ -12,17 +12,14 @@
 //! arms alike. The decoder has the resources of the arm.
 
 use super::deadline_misses::due;
-use crate::ExperimentError;
-use crate::error::{failed, refuse, while_doing};
+use crate::prelude::*;
 use crate::process::ends_with_us;
-use crate::worker::{linger, ready, reply};
-use serde::{Deserialize, Serialize};
+use crate::worker::linger;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Above everything that has no real-time priority; the least that is.
 const PRIORITY: i32 = 1;
@@ -51,15 +48,15 @@ pub struct PlaybackResult {
 
 /// The main function of a display: it goes on playing after its answer, until the parent closes
 /// the pipe.
-pub fn serve(plan: &DisplayPlan, decoder: &[OsString]) -> Result<(), ExperimentError> {
+pub fn serve(plan: &DisplayPlan, decoder: &[OsString]) -> Result<()> {
     if plan.ahead == 0 || plan.bytes == 0 || plan.per_second == 0 {
-        return refuse(
-            "a display holds at least one frame, of at least one byte, and some are due each second",
+        bail!(
+            "a display holds at least one frame, of at least one byte, and some are due each second"
         );
     }
     let mut decoder = start(decoder)?;
     let Some(pipe) = decoder.stdout.take() else {
-        return Err(failed("the decoder has no output"));
+        bail!("the decoder has no output");
     };
     let mut lateness_us = Vec::with_capacity(plan.frames as usize);
     let mut display = Display::new(plan, pipe);
@@ -77,15 +74,12 @@ pub fn serve(plan: &DisplayPlan, decoder: &[OsString]) -> Result<(), ExperimentE
     })?;
     play_on(display, plan.frames)?;
     // Its closed pipe ends it; its exit status does not matter.
-    decoder
-        .wait()
-        .map(drop)
-        .map_err(while_doing("wait for the decoder"))
+    decoder.wait().map(drop).doing("wait for the decoder")
 }
 
-fn start(decoder: &[OsString]) -> Result<Child, ExperimentError> {
+fn start(decoder: &[OsString]) -> Result<Child> {
     let [program, arguments @ ..] = decoder else {
-        return refuse("a display needs a decoder");
+        bail!("a display needs a decoder");
     };
     let mut command = Command::new(program);
     command
@@ -93,13 +87,11 @@ fn start(decoder: &[OsString]) -> Result<Child, ExperimentError> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     ends_with_us(&mut command);
-    command
-        .spawn()
-        .map_err(while_doing(format!("start {}", program.display())))
+    command.spawn().at("start", program)
 }
 
 /// Takes frames beyond the measured ones until the parent ends the player.
-fn play_on(mut display: Display<impl Read>, from: u64) -> Result<(), ExperimentError> {
+fn play_on(mut display: Display<impl Read>, from: u64) -> Result<()> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -143,7 +135,7 @@ impl<R: Read> Display<R> {
     }
 
     /// Frames that are there before the first is due.
-    fn fill(&mut self, frames: u64) -> Result<(), ExperimentError> {
+    fn fill(&mut self, frames: u64) -> Result<()> {
         (0..frames).try_for_each(|frame| self.read(frame))
     }
 
@@ -152,7 +144,7 @@ impl<R: Read> Display<R> {
     }
 
     /// A frame is there: how late, in microseconds.
-    fn next(&mut self, frame: u64) -> Result<i64, ExperimentError> {
+    fn next(&mut self, frame: u64) -> Result<i64> {
         let due = self.begin + due(frame, self.per_second);
         let there = if frame < self.ahead {
             self.begin
@@ -168,11 +160,11 @@ impl<R: Read> Display<R> {
         Ok(signed_us(due, there))
     }
 
-    fn read(&mut self, frame: u64) -> Result<(), ExperimentError> {
+    fn read(&mut self, frame: u64) -> Result<()> {
         let place = (frame % self.ahead) as usize;
         self.pipe
             .read_exact(&mut self.places[place])
-            .map_err(while_doing(format!("read frame {frame} of the decoder")))
+            .doing(format_args!("read frame {frame} of the decoder"))
     }
 }
 
@@ -186,11 +178,11 @@ fn signed_us(from: Instant, to: Instant) -> i64 {
     }
 }
 
-fn lock() -> Result<(), ExperimentError> {
+fn lock() -> Result<()> {
     // SAFETY: no memory is touched.
     match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {
         0 => Ok(()),
-        _ => Err(ExperimentError::Unavailable(format!(
+        _ => Err(unavailable(format!(
             "the display cannot lock its memory ({}): raise `ulimit -l`, or run as root",
             std::io::Error::last_os_error()
         ))),
@@ -269,9 +261,7 @@ mod tests {
 
     #[test]
     fn a_sink_that_cannot_hold_a_frame_is_refused() {
-        assert!(matches!(
-            serve(&plan(0), &[]),
-            Err(ExperimentError::Options(_))
-        ));
+        let why = serve(&plan(0), &[]).unwrap_err().to_string();
+        assert!(why.contains("at least one frame"), "{why}");
     }
 }

@@ -2,10 +2,10 @@
 //! its programs. They are the loadable segments of the ELF file that are executable, that
 //! may be written as far as they are in the file, and beyond that.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
-use serde::Serialize;
-use std::path::Path;
+use crate::prelude::*;
+use object::elf::PF_W;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment, SegmentFlags};
 
 /// Bytes of an executable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -18,55 +18,28 @@ pub struct Image {
     pub bss: u64,
 }
 
-/// Of the ELF64 format (elf(5)).
-const MAGIC: &[u8] = b"\x7fELF\x02\x01";
-const LOAD: u64 = 1;
-const MAY_WRITE: u64 = 2;
-
 impl Image {
     /// Of a file.
-    pub fn of(path: &Path) -> Result<Self, ExperimentError> {
-        let doing = || format!("read {}", path.display());
-        let bytes = std::fs::read(path).map_err(while_doing(doing()))?;
-        Self::parse(&bytes).ok_or_else(|| {
-            ExperimentError::Unavailable(format!("{} is no 64-bit ELF program", path.display()))
-        })
+    pub fn of(path: &Path) -> Result<Self> {
+        let file = std::fs::read(path).at("read", path)?;
+        let of = format!("{} is no 64-bit ELF program", path.display());
+        Self::parse(&file).or_unavailable(of)
     }
 
-    fn parse(file: &[u8]) -> Option<Self> {
-        if !file.starts_with(MAGIC) {
-            return None;
-        }
-        let at = usize::try_from(number(file, 32, 8)?).ok()?;
-        let (size, count) = (number(file, 54, 2)? as usize, number(file, 56, 2)? as usize);
+    fn parse(file: &[u8]) -> object::Result<Self> {
         let mut image = Self::default();
-        for n in 0..count {
-            let header = file.get(at.checked_add(n * size)?..)?;
-            if number(header, 0, 4)? != LOAD {
-                continue;
-            }
-            let (in_file, in_memory) = (number(header, 32, 8)?, number(header, 40, 8)?);
-            match number(header, 4, 4)? & MAY_WRITE {
-                0 => image.text += in_file,
-                _ => {
+        for segment in ElfFile64::<Endianness>::parse(file)?.segments() {
+            let (_, in_file) = segment.file_range();
+            match segment.flags() {
+                SegmentFlags::Elf { p_flags, .. } if p_flags.contains(PF_W) => {
                     image.data += in_file;
-                    image.bss += in_memory.saturating_sub(in_file);
+                    image.bss += segment.size().saturating_sub(in_file);
                 }
+                _ => image.text += in_file,
             }
         }
-        Some(image)
+        Ok(image)
     }
-}
-
-/// Little-endian, of so many bytes.
-fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(size)?)?;
-    Some(
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |all, byte| all << 8 | u64::from(*byte)),
-    )
 }
 
 #[cfg(test)]
@@ -74,9 +47,12 @@ mod tests {
     use super::*;
 
     fn elf(segments: &[(u64, u64, u64, u64)]) -> Vec<u8> {
-        let mut file = MAGIC.to_vec();
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(64, 0);
         file[32..40].copy_from_slice(&64u64.to_le_bytes());
+        file[16..20].copy_from_slice(&[2, 0, 62, 0]);
+        file[20..24].copy_from_slice(&1u32.to_le_bytes());
+        file[52..54].copy_from_slice(&64u16.to_le_bytes());
         file[54..56].copy_from_slice(&56u16.to_le_bytes());
         file[56..58].copy_from_slice(&(segments.len() as u16).to_le_bytes());
         for (kind, flags, in_file, in_memory) in segments {
@@ -104,9 +80,9 @@ mod tests {
 
     #[test]
     fn what_is_no_program_or_ends_too_soon_has_no_image() {
-        assert_eq!(Image::parse(b"#!/bin/sh"), None);
+        assert!(Image::parse(b"#!/bin/sh").is_err());
         let file = elf(&[(1, 6, 30, 50)]);
-        assert_eq!(Image::parse(&file[..file.len() - 20]), None);
+        assert!(Image::parse(&file[..file.len() - 20]).is_err());
     }
 
     #[test]

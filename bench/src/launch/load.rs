@@ -2,12 +2,10 @@
 //! in short periods. The demand is in processor time, so that the load is the same however
 //! long a thread waits for a processor; a period that got less is not made up for.
 
-use crate::ExperimentError;
-use crate::worker::{linger, ready};
+use crate::prelude::*;
+use crate::worker::linger;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use std::process::exit;
-use std::time::{Duration, Instant};
 
 /// Short beside a frame's time.
 pub const PERIOD: Duration = Duration::from_millis(10);
@@ -40,14 +38,14 @@ pub fn max_load() -> f64 {
 }
 
 /// The main function of the load: it runs until the parent closes the pipe.
-pub fn serve(plan: &LoadPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &LoadPlan) -> Result<()> {
     let threads = threads();
     let each = plan.load / threads as f64;
     if !(0.0..=1.0).contains(&each) {
-        return Err(ExperimentError::Options(format!(
+        bail!(
             "a load of {} processors cannot be made by {threads} threads",
             plan.load
-        )));
+        );
     }
     ready()?;
     let begin = Instant::now();

@@ -13,7 +13,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `video_clip`, `display`, `deadline_misses` | the player: what it decodes, its screen, how well it went |
-//! | `program`, `image`, `tree`, `sampler` | the neighbours: what they are, and what is seen of them |
+//! | `program`, `image`, `sampler` | the neighbours: what they are, and what is seen of them |
 //! | `load`, `calibrate` | the load |
 //! | `arm`, `run` | the programs and their contracts, and one run of them |
 //! | `analysis`, `plot` | rows, tables 1 and 11; figures 2 to 5 and 8 to 10 |
@@ -30,28 +30,23 @@ mod plot;
 mod program;
 mod run;
 mod sampler;
-mod tree;
 mod video_clip;
 
 pub use display::DisplayPlan;
 pub use load::LoadPlan;
 pub use options::Options;
 
-use crate::daemon_fixture::{DaemonConfig, DaemonDisk, DaemonFixture};
-use crate::env::{TestEnv, progress};
-use crate::error::failed;
-use crate::machine::{Machine, read};
-use crate::report::{Report, Row};
-use crate::{ExperimentError, SelfExe, cli_parse};
+use crate::daemon_fixture::DaemonDisk;
+use crate::machine::read;
+use crate::prelude::*;
+use crate::repeats::run_each;
 use analysis::Comparison;
 use arm::{Arm, Terms};
 use calibrate::Search;
-use options::LaunchPlan;
 use program::Neighbour;
 use run::{LaunchSetup, RunResult, RunSettings};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::time::Duration;
 use video_clip::{PER_SECOND, VideoClip};
 
 /// The part of the clip after which the neighbour is launched.
@@ -61,20 +56,24 @@ const AFTER: f64 = 1.0 / 8.0;
 const MARGIN: u64 = 64;
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
-    let plan = LaunchPlan::of(options);
-    plan.check(options)?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let options = &options.clone().settled()?;
     let machine = Machine::now(&options.env.folder);
-    let setup = set_up(options, &plan, exe)?;
-    let mut report = Report::new("launch", machine, settings(&plan, &setup));
+    let setup = set_up(options)?;
+    let mut report = Report::new("launch", machine, settings(options, &setup));
     let (mut neighbours, mut all) = (Vec::new(), Vec::new());
-    for kind in &plan.names {
-        let shown = cli_parse::name(kind);
-        match Neighbour::new(*kind, &setup.env, plan.mib) {
+    for kind in &options.only {
+        let shown = kind.name();
+        match Neighbour::new(*kind, &setup.env, options.mib) {
             Ok(neighbour) => {
                 let load = match options.load {
                     Some(load) => load,
-                    None => calibrated(&setup, &neighbour, plan.aheads[0], &mut report.settings)?,
+                    None => calibrated(
+                        &setup,
+                        &neighbour,
+                        options.read_ahead[0],
+                        &mut report.settings,
+                    )?,
                 };
                 report.settings.push(format!(
                     "{shown}: contract {} MiB, load {load:.3} processors by {} threads in periods of {} ms",
@@ -82,7 +81,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
                     load::threads(),
                     load::PERIOD.as_millis()
                 ));
-                all.extend(measured(&plan, &setup, &neighbour, load));
+                all.extend(measured(options, &setup, &neighbour, load));
                 neighbours.push(neighbour);
             }
             Err(why) => report.rows.push(Row::lacking(shown, why)),
@@ -109,47 +108,40 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
             crate::plot::save(plot::drawn(one, setup.after), &folder.join(name))?;
         }
     }
-    report
-        .rows
-        .extend(all.iter_mut().flat_map(Comparison::rows));
+    let rows = all.iter_mut().flat_map(Comparison::rows);
+    report.rows.extend(rows);
     report.publish(options.env.json.as_deref())
 }
 
-fn set_up<'a>(
-    options: &Options,
-    plan: &LaunchPlan,
-    exe: &'a SelfExe,
-) -> Result<LaunchSetup<'a>, ExperimentError> {
-    let mut env = TestEnv::new(exe, &options.env)?;
+fn set_up(options: &Options) -> Result<LaunchSetup> {
+    let mut env = TestEnv::new(&options.env)?;
     env.limit = Duration::from_secs(options.limit);
     progress("the clip");
     let clip = VideoClip::new(&env)?;
-    let system = match plan.arms.iter().any(|arm| arm.ours()) {
-        true => Some(start_daemon(&mut env, plan)?),
+    let system = match options.arms.iter().any(|arm| arm.ours()) {
+        true => Some(start_daemon(&mut env, options)?),
         false => None,
     };
     let period = deadline_misses::due(1, PER_SECOND);
     let cpu = options.cpu.clone();
-    let terms = Terms {
-        fault_rate: options.fault_rate.clone(),
-        cpu: cpu.unwrap_or_else(|| arm::reservation(clip.cost, period)),
-    };
+    let cpu = cpu.unwrap_or_else(|| arm::reservation(clip.cost, period));
+    let fault_rate = options.fault_rate.clone();
     Ok(LaunchSetup {
         system,
         clip,
-        terms,
-        frames: (plan.seconds * f64::from(PER_SECOND)) as u64,
-        after: Duration::from_secs_f64(plan.seconds * AFTER),
+        terms: Terms { fault_rate, cpu },
+        frames: (options.seconds * f64::from(PER_SECOND)) as u64,
+        after: Duration::from_secs_f64(options.seconds * AFTER),
         env,
     })
 }
 
 /// With memory and swap for the player and any one of the neighbours.
-fn start_daemon(
-    env: &mut TestEnv<'_>,
-    plan: &LaunchPlan,
-) -> Result<DaemonFixture, ExperimentError> {
-    let frames = plan.names.iter().map(|kind| kind.frames(plan.mib) >> 20);
+fn start_daemon(env: &mut TestEnv, options: &Options) -> Result<DaemonFixture> {
+    let frames = options
+        .only
+        .iter()
+        .map(|kind| kind.frames(options.mib) >> 20);
     let most = frames.max().unwrap_or(0) + 1;
     let swap = most * run::ROOM + arm::PLAYER_FRAMES + MARGIN;
     env.disk = Some(DaemonDisk::new(env, swap)?);
@@ -157,14 +149,14 @@ fn start_daemon(
     DaemonFixture::start(env, DaemonConfig::of(most + arm::PLAYER_FRAMES + MARGIN))
 }
 
-fn settings(plan: &LaunchPlan, setup: &LaunchSetup<'_>) -> Vec<String> {
+fn settings(options: &Options, setup: &LaunchSetup) -> Vec<String> {
     vec![
         setup.clip.about(),
         format!(
             "{} frames count; the neighbour is launched after {:.1} s, its files not in the page cache; {} rounds of each arm, rotated",
             setup.frames,
             setup.after.as_secs_f64(),
-            plan.repeats
+            options.repeats
         ),
         format!(
             "ours: both by `selfpage run --system`, disk for the player (in {} MiB) {}, for the neighbour {}; ours-limited: neighbour --fault-rate {}, player --cpu {}",
@@ -188,17 +180,18 @@ fn settings(plan: &LaunchPlan, setup: &LaunchSetup<'_>) -> Vec<String> {
 
 /// The load at which stock Linux misses some deadlines beside a neighbour.
 fn calibrated(
-    setup: &LaunchSetup<'_>,
+    setup: &LaunchSetup,
     neighbour: &Neighbour,
     ahead: u64,
     settings: &mut Vec<String>,
-) -> Result<f64, ExperimentError> {
-    let shown = cli_parse::name(&neighbour.name);
+) -> Result<f64> {
+    let shown = neighbour.name.name();
     let mut search = Search::up_to(load::processors() as f64 * calibrate::MAX_LOAD);
     while let Some(load) = search.next() {
         progress(&format!("{shown}: calibrating, load {load:.3}"));
+        let arm = Arm::Stock;
         let round = setup.run(RunSettings {
-            arm: Arm::Stock,
+            arm,
             neighbour,
             ahead,
             load,
@@ -206,7 +199,7 @@ fn calibrated(
         search.record(load, round.quality.missed_percent());
     }
     let Some(best) = search.best() else {
-        return Err(failed("no load was tried"));
+        bail!("no load was tried");
     };
     let outside = match calibrate::WANTED.contains(&best.missed()) {
         true => "",
@@ -224,55 +217,46 @@ fn calibrated(
 
 /// All rounds beside one neighbour: arms in turn, each repeat beginning with another.
 fn measured(
-    plan: &LaunchPlan,
-    setup: &LaunchSetup<'_>,
+    options: &Options,
+    setup: &LaunchSetup,
     neighbour: &Neighbour,
     load: f64,
 ) -> Vec<Comparison> {
-    let scene = |ahead: &u64| Comparison::new(neighbour, *ahead, load, &plan.arms);
-    let mut scenes: Vec<Comparison> = plan.aheads.iter().map(scene).collect();
+    let scene = |ahead: &u64| Comparison::new(neighbour, *ahead, load, &options.arms);
+    let mut scenes: Vec<Comparison> = options.read_ahead.iter().map(scene).collect();
     let mut expected = None;
-    for repeat in 0..plan.repeats {
+    for repeat in 0..options.repeats {
         for scene in &mut scenes {
-            let mut order: Vec<usize> = (0..scene.series.len()).collect();
-            order.rotate_left(repeat as usize % scene.series.len().max(1));
-            for n in order {
-                let arm = scene.series[n].arm;
-                let (title, of) = (&scene.title, plan.repeats);
+            let (title, of, ahead) = (&scene.title, options.repeats, scene.ahead);
+            run_each(&mut scene.series, repeat, |arm, is_first| {
                 progress(&format!("{} of {of}: {title}: {}", repeat + 1, arm.name()));
-                if scene.series[n].failure.is_some() {
-                    continue;
+                if is_first {
+                    setup.grants(arm)?;
                 }
-                let setting = RunSettings {
+                let round = setup.run(RunSettings {
                     arm,
                     neighbour,
-                    ahead: scene.ahead,
+                    ahead,
                     load,
-                };
-                let first = scene.series[n].rounds.is_empty();
-                let granted = if first { setup.grants(arm) } else { Ok(()) };
-                let round = granted.and_then(|()| setup.run(setting));
-                match round.and_then(|round| same(round, &mut expected)) {
-                    Ok(round) => scene.series[n].rounds.push(round),
-                    Err(why) => scene.series[n].failure = Some(why),
-                }
-            }
+                })?;
+                same(round, &mut expected)
+            });
         }
     }
     scenes
 }
 
 /// A neighbour whose memory was not kept has no figure.
-fn same(round: RunResult, expected: &mut Option<String>) -> Result<RunResult, ExperimentError> {
+fn same(round: RunResult, expected: &mut Option<String>) -> Result<RunResult> {
     if round.launch.is_none() {
         return Ok(round);
     }
     let wanted = expected.get_or_insert_with(|| round.result.clone());
     match round.result == *wanted {
         true => Ok(round),
-        false => Err(failed(format_args!(
+        false => Err(anyhow!(
             "the neighbour came to {:?}, and to {wanted:?} before",
             round.result
-        ))),
+        )),
     }
 }

@@ -3,21 +3,21 @@
 use super::arm::Arm;
 use super::load;
 use super::program::NeighbourKind;
-use crate::ExperimentError;
-use crate::env::EnvOptions;
-use crate::error::refuse;
-use std::path::PathBuf;
+use crate::cli_parse::within;
+use crate::prelude::*;
+use clap::value_parser;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Times each arm is run; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// Seconds of the clip that count: 16, or 8 with --quick. The neighbour is launched an
     /// eighth into them.
-    #[arg(long)]
-    pub seconds: Option<f64>,
+    #[arg(long, default_value = "16", default_value_if("quick", "true", "8"))]
+    #[arg(value_parser = within(1.0..=3600.0))]
+    pub seconds: f64,
     /// Only these neighbours.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<NeighbourKind>,
@@ -26,13 +26,15 @@ pub struct Options {
     pub arms: Vec<Arm>,
     /// Frames that the player holds.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
+    #[arg(value_parser = value_parser!(u64).range(1..=64))]
     pub read_ahead: Vec<u64>,
     /// Processors' worth of constant load, instead of calibrating it.
-    #[arg(long)]
+    #[arg(long, value_parser = within(0.0..=load::max_load()))]
     pub load: Option<f64>,
     /// MiB that a neighbour fills, about: 192, or 96 with --quick. Its contract is less.
-    #[arg(long)]
-    pub mib: Option<u64>,
+    #[arg(long, default_value = "192", default_value_if("quick", "true", "96"))]
+    #[arg(value_parser = value_parser!(u64).range(16..=4096))]
+    pub mib: u64,
     /// The neighbour's limit in ours-limited, as `run --fault-rate` takes it.
     #[arg(long, default_value = "auto")]
     pub fault_rate: String,
@@ -54,79 +56,24 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-/// Seconds of the clip, and MiB that a neighbour fills, by default; and
-/// with `--quick`.
-const USUAL: (f64, u64) = (16.0, 192);
-const QUICK: (f64, u64) = (8.0, 96);
-
-/// The settings that follow from the options.
-pub struct LaunchPlan {
-    /// Times each arm is run.
-    pub repeats: u64,
-    /// Seconds of the clip that count.
-    pub seconds: f64,
-    /// MiB that a neighbour fills.
-    pub mib: u64,
-    /// The neighbours.
-    pub names: Vec<NeighbourKind>,
-    /// The arms.
-    pub arms: Vec<Arm>,
-    /// Frames that the player holds.
-    pub aheads: Vec<u64>,
-}
-
-impl LaunchPlan {
-    /// From the options.
-    pub fn of(options: &Options) -> Self {
-        let usual = if options.quick { QUICK } else { USUAL };
-        let mut plan = Self {
-            repeats: options.repeats,
-            seconds: options.seconds.unwrap_or(usual.0),
-            mib: options.mib.unwrap_or(usual.1),
-            names: match options.only.as_slice() {
-                [] => NeighbourKind::usual(),
-                some => some.to_vec(),
-            },
-            arms: match options.arms.as_slice() {
-                [] => Arm::USUAL.to_vec(),
-                some => some.to_vec(),
-            },
-            aheads: options.read_ahead.clone(),
-        };
-        if options.quick {
-            plan.repeats = 1;
-            plan.names.truncate(1);
-            plan.aheads.truncate(1);
+impl Options {
+    /// With the usual neighbours and arms where none are named, or as few as a quick look takes.
+    pub fn settled(mut self) -> Result<Self> {
+        if self.limit as f64 <= self.seconds {
+            bail!("--limit must be longer than --seconds");
         }
-        plan
-    }
-
-    /// Refuses what makes no experiment.
-    pub fn check(&self, options: &Options) -> Result<(), ExperimentError> {
-        if self.repeats == 0 || self.limit_is_short(options) {
-            return refuse("--repeats must be at least 1, --limit longer than --seconds");
+        if self.only.is_empty() {
+            self.only = NeighbourKind::usual();
         }
-        if !(self.seconds >= 1.0 && self.seconds <= 3600.0) {
-            return refuse("--seconds must be between 1 and 3600");
+        if self.arms.is_empty() {
+            self.arms = Arm::USUAL.to_vec();
         }
-        if !(16..=4096).contains(&self.mib) {
-            return refuse("--mib must be between 16 and 4096");
+        if self.quick {
+            self.repeats = 1;
+            self.only.truncate(1);
+            self.read_ahead.truncate(1);
         }
-        if self.aheads.iter().any(|ahead| !(1..=64).contains(ahead)) || self.aheads.is_empty() {
-            return refuse("--read-ahead must be between 1 and 64 frames");
-        }
-        let max = load::max_load();
-        match options.load {
-            Some(wanted) if !(0.0..=max).contains(&wanted) => refuse(format!(
-                "--load must be between 0 and {max}: {} threads want one processor each at most",
-                load::threads()
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn limit_is_short(&self, options: &Options) -> bool {
-        options.limit as f64 <= self.seconds
+        Ok(self)
     }
 }
 
@@ -142,43 +89,34 @@ mod tests {
         bench: Bench,
     }
 
-    fn options(words: &[&str]) -> Options {
+    fn options(words: &[&str]) -> Result<Options> {
         let words = [&["bench", "launch"], words].concat();
-        match Line::try_parse_from(words).map(|line| line.bench) {
-            Ok(Bench::Launch(options)) => options,
+        match Line::try_parse_from(words)?.bench {
+            Bench::Launch(options) => options.settled(),
             _ => panic!("it is no launch"),
         }
     }
 
-    fn refusal(words: &[&str]) -> String {
-        let options = options(words);
-        LaunchPlan::of(&options)
-            .check(&options)
-            .unwrap_err()
-            .to_string()
-    }
-
     #[test]
     fn what_is_usual_is_what_the_paper_compares_and_both_read_aheads() {
-        let options = options(&[]);
-        let plan = LaunchPlan::of(&options);
-        assert!(plan.check(&options).is_ok());
-        assert_eq!((plan.repeats, plan.aheads), (5, vec![1, 4]));
-        assert_eq!(plan.arms, Arm::USUAL);
-        assert_eq!(plan.names.len(), 3);
+        let options = options(&[]).unwrap();
+        assert_eq!((options.repeats, options.read_ahead), (5, vec![1, 4]));
+        assert_eq!(options.arms, Arm::USUAL);
+        assert_eq!(
+            (options.only.len(), options.seconds, options.mib),
+            (3, 16.0, 192)
+        );
     }
 
     #[test]
     fn a_quick_run_is_of_the_first_of_each() {
-        let options = options(&["--quick", "--only", "build,python", "--read-ahead", "4,1"]);
-        let plan = LaunchPlan::of(&options);
+        let words = ["--quick", "--only", "build,python", "--read-ahead", "4,1"];
+        let options = options(&words).unwrap();
+        assert_eq!(options.only, [NeighbourKind::Build]);
+        assert_eq!(options.read_ahead, [4]);
         assert_eq!(
-            (plan.names, plan.aheads),
-            (vec![NeighbourKind::Build], vec![4])
-        );
-        assert_eq!(
-            (plan.repeats, plan.seconds, plan.mib),
-            (1, QUICK.0, QUICK.1)
+            (options.repeats, options.seconds, options.mib),
+            (1, 8.0, 96)
         );
     }
 
@@ -195,7 +133,8 @@ mod tests {
             (["--limit", "3"], "--limit"),
         ] {
             let words = [&format!("{}={}", words[0], words[1])[..]];
-            assert!(refusal(&words).contains(name), "{words:?}");
+            let refusal = options(&words).unwrap_err().to_string();
+            assert!(refusal.contains(name), "{words:?}: {refusal}");
         }
     }
 }

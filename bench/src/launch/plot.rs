@@ -9,10 +9,10 @@ use super::deadline_misses::due;
 use super::run::RunResult;
 use super::sampler::UsageSample;
 use super::video_clip::PER_SECOND;
-use crate::plot::{self, Area, Curve, PlotError};
+use crate::plot::{self, Area, Curve};
+use crate::prelude::*;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use std::time::Duration;
 
 /// Pixels.
 const SIZE: (u32, u32) = (1280, 860);
@@ -61,7 +61,7 @@ const PANELS: [CurvePanel; 4] = [
 ];
 
 /// A scene, as the text of an SVG file.
-pub fn drawn(scene: &Comparison, after: Duration) -> Result<String, PlotError> {
+pub fn drawn(scene: &Comparison, after: Duration) -> Result<String> {
     plot::draw(SIZE, TITLE, |title, body| {
         entitle(title, scene)?;
         let cells = body.split_evenly((2, 2));
@@ -70,7 +70,7 @@ pub fn drawn(scene: &Comparison, after: Duration) -> Result<String, PlotError> {
     })
 }
 
-fn entitle(area: &Area<'_>, scene: &Comparison) -> Result<(), PlotError> {
+fn entitle(area: &Area<'_>, scene: &Comparison) -> Result<()> {
     let what = format!(
         "A launch beside a player: {}, load of {:.2} processors",
         scene.title, scene.load
@@ -85,12 +85,7 @@ fn entitle(area: &Area<'_>, scene: &Comparison) -> Result<(), PlotError> {
     Ok(())
 }
 
-fn draw(
-    cell: &Area<'_>,
-    panel: &CurvePanel,
-    scene: &Comparison,
-    after: f64,
-) -> Result<(), PlotError> {
+fn draw(cell: &Area<'_>, panel: &CurvePanel, scene: &Comparison, after: f64) -> Result<()> {
     let axes = ["seconds since the clip began", panel.unit];
     let mut chart = plot::curves(cell, panel.title, axes, 1.05, &curves(panel, scene))?;
     let (last, span) = (chart.x_range().end, chart.y_range());
@@ -185,9 +180,9 @@ mod tests {
 
     #[test]
     fn a_picture_names_every_arm_that_ran_and_every_figure() {
-        let series = |arm, rounds| Series {
+        let series = |arm, runs| Series {
             arm,
-            rounds,
+            runs,
             failure: None,
         };
         let picture = drawn(

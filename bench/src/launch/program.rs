@@ -12,18 +12,13 @@
 //! for a while comes from the disk.
 
 use super::image::Image;
-use crate::ExperimentError;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
-use crate::page_pattern::{PAGE, mix};
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::output;
-use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Write;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Which neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -57,9 +52,7 @@ impl NeighbourKind {
     /// pages.
     fn part(self) -> u64 {
         match self {
-            Self::Python => 75,
-            Self::Node => 75,
-            Self::Java => 75,
+            Self::Python | Self::Node | Self::Java => 75,
             Self::Build => 60,
         }
     }
@@ -87,17 +80,15 @@ pub struct Neighbour {
     arguments: Vec<String>,
     /// What it comes from.
     files: Vec<PathBuf>,
-    _guard: Vec<UndoGuard>,
+    _own: Vec<OwnedFile>,
 }
 
 impl Neighbour {
     /// One that fills so many MiB, about.
-    pub fn new(name: NeighbourKind, env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
+    pub fn new(name: NeighbourKind, env: &TestEnv, mib: u64) -> Result<Self> {
         let (executable, package) = name.executable();
         let program = find_program(executable, package)?;
-        let program = program
-            .canonicalize()
-            .map_err(while_doing(format!("find {}", program.display())))?;
+        let program = program.canonicalize().at("find", &program)?;
         let mut neighbour = Self {
             name,
             frames: name.frames(mib),
@@ -105,7 +96,7 @@ impl Neighbour {
             files: vec![program.clone()],
             program,
             arguments: Vec::new(),
-            _guard: Vec::new(),
+            _own: Vec::new(),
         };
         match name {
             NeighbourKind::Python => neighbour.python(mib)?,
@@ -130,7 +121,7 @@ impl Neighbour {
         }
     }
 
-    fn python(&mut self, mib: u64) -> Result<(), ExperimentError> {
+    fn python(&mut self, mib: u64) -> Result<()> {
         let script = include_str!("heap.py");
         self.set_arguments(&["-I", "-c", script, &mib.to_string()]);
         let mut query = Command::new(&self.program);
@@ -143,12 +134,12 @@ impl Neighbour {
         self.set_arguments(&["-e", include_str!("heap.js"), &mib.to_string()]);
     }
 
-    fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let (path, guard) = env.file("Heap.java")?;
+    fn java(&mut self, env: &TestEnv, mib: u64) -> Result<()> {
+        let path = env.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
-        self._guard.push(guard);
         let most = format!("-Xmx{}m", 2 * mib.max(64));
         self.set_arguments(&[&most, &path.to_string_lossy(), &mib.to_string()]);
+        self._own.push(path);
         // .../bin/java: beside it is the library, which is the virtual machine.
         if let Some(home) = self.program.parent().and_then(Path::parent) {
             self.image = Image::of(&home.join("lib/server/libjvm.so"))?;
@@ -158,16 +149,15 @@ impl Neighbour {
     }
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
-    fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let [(source, a), (object, b)] = [env.file("large.c")?, env.file("large.o")?];
-        self._guard.extend([a, b]);
+    fn build(&mut self, env: &TestEnv, mib: u64) -> Result<()> {
+        let (source, object) = (env.file("large.c")?, env.file("large.o")?);
         write(&source, &c_source(mib))?;
         let mut query = Command::new(&self.program);
         query.arg("-print-prog-name=cc1");
         let compiler = answer(query)?;
         if !compiler.is_absolute() {
-            return Err(ExperimentError::Unavailable(
-                "gcc has no compiler for C here: apt-get install gcc".into(),
+            return Err(unavailable(
+                "gcc has no compiler for C here: apt-get install gcc",
             ));
         }
         self.image = Image::of(&compiler)?;
@@ -175,8 +165,9 @@ impl Neighbour {
         let script = "\"$1\" -O2 -w -pipe -frandom-seed=1 -c \"$2\" -o \"$3\" && \
                       set -- $(cksum < \"$3\") && echo ready $1 && read _; true";
         let gcc = std::mem::replace(&mut self.program, find_program("sh", "dash")?);
-        let words = [&gcc, &source, &object].map(|path| path.to_string_lossy().into_owned());
+        let words = [&*gcc, &*source, &*object].map(|path| path.to_string_lossy().into_owned());
         self.set_arguments(&["-c", script, "sh", &words[0], &words[1], &words[2]]);
+        self._own.extend([source, object]);
         Ok(())
     }
 
@@ -185,13 +176,13 @@ impl Neighbour {
     }
 }
 
-fn answer(command: Command) -> Result<PathBuf, ExperimentError> {
+fn answer(command: Command) -> Result<PathBuf> {
     let said = output(command, Stdio::null())?;
     Ok(String::from_utf8_lossy(&said).trim().into())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), ExperimentError> {
-    std::fs::write(path, text).map_err(while_doing(format!("write {}", path.display())))
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).at("write", path)
 }
 
 /// A file, or all below a folder. What cannot be read is not there to be left.

@@ -8,36 +8,19 @@ use super::load::LoadPlan;
 use super::program::Neighbour;
 use super::sampler::{Sampler, UsageSample};
 use super::video_clip::{PER_SECOND, VideoClip};
-use crate::ExperimentError;
-use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::daemon_fixture::DaemonFixture;
-use crate::env::TestEnv;
-use crate::error::failed;
-use crate::process::{Watchdog, Worker, gated, output, within};
-use crate::swap::Swap;
-use crate::worker::{READY, WorkerPlan};
-use serde::Serialize;
+use crate::prelude::*;
+use crate::process::{Watchdog, gated, joined, output, within};
+use crate::worker::READY;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::process::Stdio;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Room for pages, for each byte of a neighbour's contract: what the neighbours fill is twice theirs at
 /// most, and what a garbage collector has not yet given back is in it.
 pub const ROOM: u64 = 6;
 
-/// A contract with the daemon.
-struct RunContract<'a> {
-    frames: u64,
-    disk: &'a str,
-    swap: u64,
-}
-
 /// What all runs share. Dropped from the top: the daemon ends before its disk, which `env` holds.
-pub struct LaunchSetup<'a> {
+pub struct LaunchSetup {
     /// The daemon that holds the contracts of the player and the neighbour, in our arms.
     pub system: Option<DaemonFixture>,
     /// What is played.
@@ -49,7 +32,7 @@ pub struct LaunchSetup<'a> {
     /// When the neighbour is started, after the first frame is due.
     pub after: Duration,
     /// Programs and folders.
-    pub env: TestEnv<'a>,
+    pub env: TestEnv,
 }
 
 /// A round's own settings.
@@ -76,7 +59,7 @@ pub struct RunResult {
     pub launch: Option<f64>,
     /// The neighbour while the clip was played.
     pub seen: Vec<UsageSample>,
-    /// StatsFile of `selfpage run`: the neighbour's, then the player's.
+    /// What `selfpage run` wrote of its figures: the neighbour's, then the player's.
     pub counters: [Value; 2],
     /// The result of the neighbour: the same in all rounds.
     #[serde(skip)]
@@ -85,11 +68,8 @@ pub struct RunResult {
     pub realtime: bool,
 }
 
-/// A neighbour's start: its duration and its result.
-struct Launched {
-    seconds: f64,
-    result: String,
-}
+/// A neighbour's start: the seconds that it took, and its result.
+type Launch = (f64, String);
 
 /// What the neighbour has. Dropped from the top: it ends before what it uses.
 struct NeighbourFixture {
@@ -98,41 +78,20 @@ struct NeighbourFixture {
     _swap: Option<Swap>,
 }
 
-/// A file that `selfpage run` writes its figures to.
-struct StatsFile {
-    path: PathBuf,
-    _guard: UndoGuard,
+/// What `selfpage run` wrote of its figures, if it ran.
+fn counters(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or(Value::Null)
 }
 
-impl StatsFile {
-    fn new(env: &TestEnv<'_>, name: &str) -> Result<Self, ExperimentError> {
-        let (path, guard) = env.file(name)?;
-        Ok(Self {
-            path,
-            _guard: guard,
-        })
-    }
-
-    /// What it wrote, if it ran.
-    fn read(&self) -> Value {
-        let text = std::fs::read(&self.path).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(Value::Null)
-    }
-}
-
-impl LaunchSetup<'_> {
+impl LaunchSetup {
     /// Runs an arm once.
-    pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult, ExperimentError> {
-        let figures = [
-            StatsFile::new(&self.env, "neighbour.json")?,
-            StatsFile::new(&self.env, "player.json")?,
-        ];
-        let place = self.place(setting, &figures[0].path)?;
+    pub fn run(&self, setting: RunSettings<'_>) -> Result<RunResult> {
+        let of_neighbour = self.env.file("neighbour.json")?;
+        let of_player = self.env.file("player.json")?;
+        let place = self.place(setting, &of_neighbour)?;
         setting.neighbour.cool();
-        let load = LoadPlan { load: setting.load };
-        let load = self.env.exe.worker(&WorkerPlan::Load(load))?;
-        let mut load = Worker::start(load)?;
-        let mut player = Worker::start(self.player(setting, &figures[1].path)?)?;
+        let mut load = WorkerPlan::Load(LoadPlan { load: setting.load }).start()?;
+        let mut player = Worker::start(self.player(setting, &of_player)?)?;
         let mut neighbour = match setting.arm.launches() {
             true => Some(Worker::start(gated(&place.command))?),
             false => None,
@@ -143,17 +102,15 @@ impl LaunchSetup<'_> {
         load.go()?;
         let (played, launch, seen) = self.play(&mut player, neighbour.as_mut())?;
         drop(load);
-        if let Some(neighbour) = neighbour {
-            neighbour.end()?;
-        }
+        neighbour.map(Worker::end).transpose()?;
         player.end()?;
-        let (seconds, result) = launch.map(|one| (one.seconds, one.result)).unzip();
+        let (launch, result) = launch.unzip();
         Ok(RunResult {
             quality: Quality::of(&played.lateness_us),
             lateness_us: played.lateness_us,
-            launch: seconds,
+            launch,
             seen,
-            counters: figures.map(|figures| figures.read()),
+            counters: [&of_neighbour, &of_player].map(|path| counters(path)),
             result: result.unwrap_or_default(),
             realtime: played.realtime,
         })
@@ -164,14 +121,12 @@ impl LaunchSetup<'_> {
         &self,
         player: &mut Worker,
         neighbour: Option<&mut Worker>,
-    ) -> Result<(PlaybackResult, Option<Launched>, Vec<UsageSample>), ExperimentError> {
-        let over = AtomicBool::new(false);
+    ) -> Result<(PlaybackResult, Option<Launch>, Vec<UsageSample>)> {
         let root = neighbour.as_ref().map_or(0, |neighbour| neighbour.id());
         let watchdog = Watchdog::start(self.env.limit, &[player.id(), root]);
         let outcome = thread::scope(|scope| {
             player.go()?;
-            let begin = Instant::now();
-            let sampler = Sampler::start(scope, root, begin, &over);
+            let sampler = Sampler::start(root, Instant::now());
             thread::sleep(self.after);
             let launch = neighbour.map(|neighbour| {
                 let begin = Instant::now();
@@ -179,32 +134,24 @@ impl LaunchSetup<'_> {
                 scope.spawn(move || {
                     started?;
                     let line = neighbour.recv_line()?;
-                    Ok(Launched {
-                        seconds: begin.elapsed().as_secs_f64(),
-                        result: result(&line)?,
-                    })
+                    Ok((begin.elapsed().as_secs_f64(), result(&line)?))
                 })
             });
             let played = player.recv::<PlaybackResult>();
-            let crashed = |_| Err(failed("a thread of the benchmark ended"));
-            let launch = launch.map(|thread| thread.join().unwrap_or_else(crashed));
-            Ok::<_, ExperimentError>((played, launch.transpose(), sampler.stop()))
+            let launch = launch.map(joined);
+            anyhow::Ok((played, launch.transpose(), sampler.stop()))
         });
         watchdog.stop()?;
         let (played, launch, seen) = outcome?;
         Ok((played?, launch?, seen))
     }
 
-    fn player(&self, setting: RunSettings<'_>, figures: &Path) -> Result<Command, ExperimentError> {
+    fn player(&self, setting: RunSettings<'_>, figures: &Path) -> Result<Command> {
         let mut decoder = self.clip.decoder();
         if setting.arm.ours() {
-            let contract = RunContract {
-                frames: PLAYER_FRAMES << 20,
-                disk: PLAYER_DISK,
-                swap: PLAYER_FRAMES << 20,
-            };
+            let room = [PLAYER_FRAMES << 20; 2];
             let terms = setting.arm.of_player(&self.terms);
-            decoder = self.paged(contract, &terms, figures, &decoder)?;
+            decoder = self.paged(room, PLAYER_DISK, &terms, figures, &decoder)?;
         }
         let display = DisplayPlan {
             frames: self.frames,
@@ -212,82 +159,65 @@ impl LaunchSetup<'_> {
             per_second: PER_SECOND,
             ahead: setting.ahead,
         };
-        let mut display = self.env.exe.worker(&WorkerPlan::Display(display))?;
+        let mut display = WorkerPlan::Display(display).command()?;
         display.arg("--");
         Ok(within(display, &decoder))
     }
 
-    fn place(
-        &self,
-        setting: RunSettings<'_>,
-        figures: &Path,
-    ) -> Result<NeighbourFixture, ExperimentError> {
-        let neighbour = setting.neighbour;
-        let mut place = NeighbourFixture {
-            command: neighbour.command(),
-            cgroup: None,
-            _swap: None,
-        };
-        let room = neighbour.frames * ROOM;
-        if setting.arm == Arm::Swap {
-            let cleanup = &self.env.cleanup;
-            place._swap = Some(Swap::on_file(cleanup, &self.env.folder, room)?);
-            place.cgroup = Some(Cgroup::new(cleanup, "neighbour", neighbour.frames)?);
+    fn place(&self, setting: RunSettings<'_>, figures: &Path) -> Result<NeighbourFixture> {
+        let RunSettings { arm, neighbour, .. } = setting;
+        let (mut command, mut cgroup, mut _swap) = (neighbour.command(), None, None);
+        let (frames, room) = (neighbour.frames, neighbour.frames * ROOM);
+        if arm == Arm::Swap {
+            _swap = Some(Swap::on_file(&self.env, room)?);
+            cgroup = Some(Cgroup::new(&self.env.cleanup, "neighbour", frames)?);
         }
-        if setting.arm.ours() {
-            let contract = RunContract {
-                frames: neighbour.frames,
-                disk: NEIGHBOUR_DISK,
-                swap: room,
-            };
-            let terms = setting.arm.of_neighbour(&self.terms);
-            place.command = self.paged(contract, &terms, figures, &place.command)?;
+        if arm.ours() {
+            let terms = arm.of_neighbour(&self.terms);
+            command = self.paged([frames, room], NEIGHBOUR_DISK, &terms, figures, &command)?;
         }
-        Ok(place)
+        Ok(NeighbourFixture {
+            command,
+            cgroup,
+            _swap,
+        })
     }
 
-    /// `selfpage run` under a contract, in front of a program.
+    /// `selfpage run` in front of a program, under a contract with the daemon for bytes of
+    /// frames and of swap, and for disk time.
     fn paged(
         &self,
-        contract: RunContract<'_>,
+        [frames, swap]: [u64; 2],
+        disk: &str,
         terms: &[String],
         figures: &Path,
         program: &Command,
-    ) -> Result<Command, ExperimentError> {
+    ) -> Result<Command> {
         let mut command = Command::new(self.env.selfpage()?);
-        let socket = self
-            .system
-            .as_ref()
-            .map(DaemonFixture::socket)
-            .unwrap_or(Path::new(""));
+        let socket = self.system.as_ref().map(DaemonFixture::socket);
+        let system = format!("--system={}", socket.unwrap_or(Path::new("")).display());
+        let [frames, swap] = [frames, swap].map(|bytes| format!("{}K", bytes >> 10));
+        command.args([
+            "run", &system, "--frames", &frames, "--swap", &swap, "--disk", disk,
+        ]);
         command
-            .arg("run")
-            .arg(format!("--system={}", socket.display()));
-        for (option, bytes) in [("--frames", contract.frames), ("--swap", contract.swap)] {
-            command.args([option, &format!("{}K", bytes >> 10)]);
-        }
-        command.args(["--disk", contract.disk]).args(terms);
-        command.arg("--stats-json").arg(figures).arg("--");
+            .args(terms)
+            .arg("--stats-json")
+            .arg(figures)
+            .arg("--");
         Ok(within(command, program))
     }
 
     /// Checks that `selfpage run` supports and grants the options of an arm, with a program
     /// that does nothing.
-    pub fn grants(&self, arm: Arm) -> Result<(), ExperimentError> {
+    pub fn grants(&self, arm: Arm) -> Result<()> {
         let options = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
         for terms in options.iter().filter(|terms| !terms.is_empty()) {
-            let figures = StatsFile::new(&self.env, "probe.json")?;
+            let figures = self.env.file("probe.json")?;
             let nothing = Command::new("true");
-            let contract = RunContract {
-                frames: PROBE_BYTES,
-                disk: PLAYER_DISK,
-                swap: PROBE_BYTES,
-            };
-            let command = self.paged(contract, terms, &figures.path, &nothing)?;
-            output(command, Stdio::null()).map_err(|why| {
-                let terms = terms.join(" ");
-                ExperimentError::Unavailable(format!("the arm lacks `run {terms}`: {why}"))
-            })?;
+            let command = self.paged([PROBE_BYTES; 2], PLAYER_DISK, terms, &figures, &nothing)?;
+            let lacking = format!("the arm lacks `run {}`", terms.join(" "));
+            output(command, Stdio::null()).or_unavailable(lacking)?;
         }
         Ok(())
     }
@@ -297,10 +227,10 @@ impl LaunchSetup<'_> {
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// The result of a neighbour that is ready.
-fn result(said: &str) -> Result<String, ExperimentError> {
+fn result(said: &str) -> Result<String> {
     match said.strip_prefix(READY).map(str::trim) {
         Some(result) if !result.is_empty() => Ok(result.to_owned()),
-        _ => Err(failed(format_args!("the neighbour answered {said:?}"))),
+        _ => Err(anyhow!("the neighbour answered {said:?}")),
     }
 }
 

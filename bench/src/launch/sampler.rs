@@ -1,11 +1,10 @@
 //! Samples a neighbour's processes while it starts: faults, memory and processor, the
 //! ordinates of the paper's figures 2 to 4 and 8 to 10.
 
-use super::tree::{self, TreeUsage};
-use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use crate::prelude::*;
+use crate::process_tree::{self, TreeUsage};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 
 /// Time between two samples. Each reads some files of /proc, which takes tens of
 /// microseconds per process and no lock of a program's memory.
@@ -41,42 +40,35 @@ impl UsageCounts {
         Self {
             at: begin.elapsed(),
             tree: TreeUsage::of(root),
-            machine: tree::machine(),
+            machine: process_tree::machine(),
         }
     }
 }
 
 /// A thread that samples, until it is stopped.
-pub struct Sampler<'scope> {
-    over: &'scope AtomicBool,
-    thread: ScopedJoinHandle<'scope, Vec<UsageCounts>>,
+pub struct Sampler {
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<UsageCounts>>,
 }
 
-impl<'scope> Sampler<'scope> {
-    /// Samples a process and its descendants; `over` is set when it is stopped.
-    pub fn start<'env>(
-        scope: &'scope Scope<'scope, 'env>,
-        root: u32,
-        begin: Instant,
-        over: &'scope AtomicBool,
-    ) -> Self {
+impl Sampler {
+    /// Samples a process and its descendants.
+    pub fn start(root: u32, begin: Instant) -> Self {
+        let (stop, stopped) = channel();
         let look = move || {
-            let mut looks = Vec::new();
-            while !over.load(Ordering::Relaxed) {
+            let mut looks = vec![UsageCounts::now(root, begin)];
+            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 looks.push(UsageCounts::now(root, begin));
-                thread::sleep(EVERY);
             }
             looks
         };
-        Self {
-            over,
-            thread: scope.spawn(look),
-        }
+        let thread = thread::spawn(look);
+        Self { stop, thread }
     }
 
     /// The samples.
     pub fn stop(self) -> Vec<UsageSample> {
-        self.over.store(true, Ordering::Relaxed);
+        drop(self.stop);
         seen(&self.thread.join().unwrap_or_default())
     }
 }
@@ -93,10 +85,8 @@ fn between(before: UsageCounts, now: UsageCounts) -> UsageSample {
     let seconds = (now.at - before.at).as_secs_f64().max(f64::EPSILON);
     let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
     let spent = now.tree.processor.saturating_sub(before.tree.processor);
-    let [used, all] = [
-        now.machine.0.saturating_sub(before.machine.0),
-        now.machine.1.saturating_sub(before.machine.1),
-    ];
+    let used = now.machine.0.saturating_sub(before.machine.0);
+    let all = now.machine.1.saturating_sub(before.machine.1);
     UsageSample {
         at: now.at.as_secs_f64(),
         minor: rate(before.tree.minor, now.tree.minor),
@@ -142,12 +132,9 @@ mod tests {
 
     #[test]
     fn a_sampler_sees_this_process_until_it_is_stopped() {
-        let over = AtomicBool::new(false);
-        let seen = thread::scope(|scope| {
-            let sampler = Sampler::start(scope, std::process::id(), Instant::now(), &over);
-            thread::sleep(EVERY * 5);
-            sampler.stop()
-        });
+        let sampler = Sampler::start(std::process::id(), Instant::now());
+        thread::sleep(EVERY * 5);
+        let seen = sampler.stop();
         assert!(seen.iter().any(|seen| seen.resident > 0.0));
     }
 }

@@ -6,15 +6,11 @@
 //! cache: its disk is not what is measured.
 
 use super::deadline_misses::due;
-use crate::ExperimentError;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::output;
 use crate::programs::child::processor_time;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
 /// Pixels.
 const SIZE: (usize, usize) = (640, 360);
@@ -31,18 +27,17 @@ const NOISE: u32 = 12;
 /// A clip, and what decodes it.
 pub struct VideoClip {
     ffmpeg: PathBuf,
-    path: PathBuf,
+    path: OwnedFile,
     size: u64,
     /// Processor time of a frame, decoded alone.
     pub cost: Duration,
-    _guard: UndoGuard,
 }
 
 impl VideoClip {
     /// Makes it.
-    pub fn new(env: &TestEnv<'_>) -> Result<Self, ExperimentError> {
+    pub fn new(env: &TestEnv) -> Result<Self> {
         let ffmpeg = find_program("ffmpeg", "ffmpeg")?;
-        let (path, guard) = env.file("clip.mkv")?;
+        let path = env.file("clip.mkv")?;
         let (width, height) = SIZE;
         let picture =
             format!("testsrc2=size={width}x{height}:rate={PER_SECOND},noise=alls={NOISE}:allf=t");
@@ -52,16 +47,15 @@ impl VideoClip {
         command.args([
             "-pix_fmt", "yuv420p", "-c:v", "ffv1", "-level", "3", "-g", "1",
         ]);
-        command.arg(&path);
+        command.arg(&*path);
         output(command, Stdio::null())?;
         let about = std::fs::metadata(&path);
-        let about = about.map_err(while_doing(format!("find {}", path.display())))?;
+        let about = about.at("find", &path)?;
         let mut clip = Self {
             ffmpeg,
             size: about.len(),
             path,
             cost: Duration::ZERO,
-            _guard: guard,
         };
         clip.cost = clip.measured()?;
         Ok(clip)
@@ -92,7 +86,7 @@ impl VideoClip {
     }
 
     /// Of a frame, decoded to nowhere.
-    fn measured(&self) -> Result<Duration, ExperimentError> {
+    fn measured(&self) -> Result<Duration> {
         let mut command = self.opened(&[]);
         command.args(["-f", "rawvideo", "-pix_fmt", "yuv420p", "-y", "/dev/null"]);
         let before = processor_time();
@@ -103,7 +97,7 @@ impl VideoClip {
     fn opened(&self, how: &[&str]) -> Command {
         let mut command = Command::new(&self.ffmpeg);
         command.args(["-nostdin", "-loglevel", "error", "-threads", "1"]);
-        command.args(how).arg("-i").arg(&self.path);
+        command.args(how).arg("-i").arg(&*self.path);
         command.args(["-filter_threads", "1"]);
         command
     }

@@ -1,9 +1,7 @@
 //! Table 1 over the kernel's own primitives: `mprotect` and a SIGSEGV handler.
 
-use super::{BATCH, MANY, RANGE, shuffled, timed, touch};
-use crate::ExperimentError;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
+use super::{MANY, RANGE, batch, shuffled, timed, touch, touch_all};
+use crate::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// While it lives, SIGSEGV goes straight to the kernel arm's handler, not through a
@@ -47,14 +45,9 @@ static KERNEL_BASE: AtomicUsize = AtomicUsize::new(0);
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 fn mprotect(addr: usize, pages: usize, rights: i32) {
+    let start = std::ptr::with_exposed_provenance_mut(addr);
     // SAFETY: the kernel arm's own memory.
-    unsafe {
-        libc::mprotect(
-            std::ptr::with_exposed_provenance_mut(addr),
-            pages * PAGE,
-            rights,
-        )
-    };
+    unsafe { libc::mprotect(start, pages * PAGE, rights) };
 }
 
 extern "C" fn on_segv(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -75,11 +68,11 @@ extern "C" fn on_segv(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
 }
 
 impl KernelArm {
-    pub fn new() -> Result<Self, ExperimentError> {
+    pub fn new() -> Result<Self> {
         let memory = WorkerMemory::new(&MemoryKind::Anonymous, (MANY + RANGE) as u64, 0)?;
         let base = memory.start().expose_provenance();
         KERNEL_BASE.store(base, Ordering::Relaxed);
-        (0..MANY + RANGE).for_each(|page| touch(base + page * PAGE));
+        touch_all(base, 0..MANY + RANGE);
         Ok(Self {
             base,
             _memory: memory,
@@ -95,50 +88,40 @@ impl KernelArm {
     }
 
     pub fn protect_one(&self, rng: &mut fastrand::Rng) -> f64 {
-        timed(2 * BATCH, || {
-            for _ in 0..BATCH {
-                let page = self.page(rng.usize(..MANY));
-                mprotect(page, 1, libc::PROT_READ);
-                mprotect(page, 1, RW);
-            }
+        batch(2, || {
+            let page = self.page(rng.usize(..MANY));
+            mprotect(page, 1, libc::PROT_READ);
+            mprotect(page, 1, RW);
         })
     }
 
-    pub fn protect_range(&self) -> f64 {
-        timed(2 * BATCH, || {
-            for _ in 0..BATCH {
-                mprotect(self.large(), RANGE, libc::PROT_READ);
-                mprotect(self.large(), RANGE, RW);
-            }
+    pub fn protect_range(&self, _: &mut fastrand::Rng) -> f64 {
+        batch(2, || {
+            mprotect(self.large(), RANGE, libc::PROT_READ);
+            mprotect(self.large(), RANGE, RW);
         })
     }
 
-    pub fn idempotent(&self) -> f64 {
-        timed(BATCH, || {
-            (0..BATCH).for_each(|_| mprotect(self.large(), RANGE, RW))
-        })
+    pub fn idempotent(&self, _: &mut fastrand::Rng) -> f64 {
+        batch(1, || mprotect(self.large(), RANGE, RW))
     }
 
-    pub fn trap(&self) -> f64 {
+    pub fn trap(&self, _: &mut fastrand::Rng) -> f64 {
         let _handler = SegvHandler::new();
         PROTECT_NEXT.store(0, Ordering::Relaxed);
         mprotect(self.large(), RANGE, libc::PROT_READ);
-        timed(RANGE, || {
-            (0..RANGE).for_each(|page| touch(self.large() + page * PAGE))
-        })
+        timed(RANGE, || touch_all(self.large(), 0..RANGE))
     }
 
     pub fn appel1(&self, rng: &mut fastrand::Rng) -> f64 {
         let _handler = SegvHandler::new();
         let mut at = rng.usize(..MANY);
         mprotect(self.page(at), 1, libc::PROT_READ);
-        let time = timed(BATCH, || {
-            for _ in 0..BATCH {
-                let next = (at + 1 + rng.usize(..MANY - 1)) % MANY;
-                PROTECT_NEXT.store(self.page(next), Ordering::Relaxed);
-                touch(self.page(at));
-                at = next;
-            }
+        let time = batch(1, || {
+            let next = (at + 1 + rng.usize(..MANY - 1)) % MANY;
+            PROTECT_NEXT.store(self.page(next), Ordering::Relaxed);
+            touch(self.page(at));
+            at = next;
         });
         PROTECT_NEXT.store(0, Ordering::Relaxed);
         mprotect(self.page(at), 1, RW);
@@ -151,9 +134,7 @@ impl KernelArm {
         let order = shuffled(rng);
         timed(RANGE, || {
             mprotect(self.large(), RANGE, libc::PROT_READ);
-            for page in order {
-                touch(self.large() + page * PAGE);
-            }
+            touch_all(self.large(), order);
         })
     }
 }

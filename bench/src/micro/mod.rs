@@ -21,15 +21,12 @@
 mod kernel;
 mod ours;
 
-use crate::ExperimentError;
+use crate::prelude::*;
 use crate::report::write_json;
-use crate::statistics::median;
-use crate::table::Table;
 use kernel::KernelArm;
 use ours::OursArm;
 use serde_json::json;
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// One-page stretches, or pages, among which a random one is taken.
 const MANY: usize = 256;
@@ -50,82 +47,61 @@ pub struct Options {
 
 /// A test: the paper's name, microseconds over these interfaces, over the kernel's own primitives,
 /// and what Nemesis took on a 266 MHz Alpha, from the paper's table 1.
-struct Test {
-    name: &'static str,
-    ours: fn(&OursArm, &mut fastrand::Rng) -> f64,
-    kernel: Option<fn(&KernelArm, &mut fastrand::Rng) -> f64>,
-    nemesis_us: &'static str,
-}
+struct Test(
+    &'static str,
+    fn(&OursArm, &mut fastrand::Rng) -> f64,
+    Option<fn(&KernelArm, &mut fastrand::Rng) -> f64>,
+    &'static str,
+);
 
 const TESTS: [Test; 7] = [
-    Test {
-        name: "dirty",
-        ours: OursArm::dirty,
-        kernel: None,
-        nemesis_us: "0.15",
-    },
-    Test {
-        name: "(un)prot1",
-        ours: OursArm::protect_one,
-        kernel: Some(KernelArm::protect_one),
-        nemesis_us: "0.42 [0.40]",
-    },
-    Test {
-        name: "(un)prot100",
-        ours: |arm, _| arm.protect_range(),
-        kernel: Some(|arm, _| arm.protect_range()),
-        nemesis_us: "10.78 [0.30]",
-    },
-    Test {
-        name: "idempotent",
-        ours: |arm, _| arm.idempotent(),
-        kernel: Some(|arm, _| arm.idempotent()),
-        nemesis_us: "0.15",
-    },
-    Test {
-        name: "trap",
-        ours: |arm, _| arm.trap(),
-        kernel: Some(|arm, _| arm.trap()),
-        nemesis_us: "4.20",
-    },
-    Test {
-        name: "appel1",
-        ours: OursArm::appel1,
-        kernel: Some(KernelArm::appel1),
-        nemesis_us: "5.33",
-    },
-    Test {
-        name: "appel2",
-        ours: OursArm::appel2,
-        kernel: Some(KernelArm::appel2),
-        nemesis_us: "9.75",
-    },
+    Test("dirty", OursArm::dirty, None, "0.15"),
+    Test(
+        "(un)prot1",
+        OursArm::protect_one,
+        Some(KernelArm::protect_one),
+        "0.42 [0.40]",
+    ),
+    Test(
+        "(un)prot100",
+        OursArm::protect_range,
+        Some(KernelArm::protect_range),
+        "10.78 [0.30]",
+    ),
+    Test(
+        "idempotent",
+        OursArm::idempotent,
+        Some(KernelArm::idempotent),
+        "0.15",
+    ),
+    Test("trap", OursArm::trap, Some(KernelArm::trap), "4.20"),
+    Test("appel1", OursArm::appel1, Some(KernelArm::appel1), "5.33"),
+    Test("appel2", OursArm::appel2, Some(KernelArm::appel2), "9.75"),
 ];
 
 /// Measures and prints table 1.
-pub fn run(options: &Options) -> Result<ExitCode, ExperimentError> {
-    let lacking = |why| ExperimentError::Unavailable(format!("table 1: {why}"));
-    let ours = OursArm::new().map_err(|why| lacking(why.to_string()))?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let ours = OursArm::new().or_unavailable("table 1")?;
     let kernel = KernelArm::new()?;
     let mut rng = fastrand::Rng::with_seed(0x9e37_79b9);
     let mut table = Table::new("", ["selfpage", "kernel", "ratio"]);
     let mut rows = Vec::new();
-    for test in &TESTS {
+    for Test(name, on_ours, on_kernel, nemesis_us) in &TESTS {
         let (mut own, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            own.push((test.ours)(&ours, &mut rng));
-            beside.extend(test.kernel.map(|run| run(&kernel, &mut rng)));
+            own.push(on_ours(&ours, &mut rng));
+            beside.extend(on_kernel.map(|run| run(&kernel, &mut rng)));
         }
         let [own, beside] = [median(&own), median(&beside)];
         let ratio = own.zip(beside).map(|(own, beside)| own / beside);
         let cell = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), |v| format!("{v:.2}"));
-        let nemesis = format!("Nemesis {}", test.nemesis_us);
-        table.row(test.name, [own, beside, ratio].map(cell), &nemesis);
+        let nemesis = format!("Nemesis {nemesis_us}");
+        table.row(*name, [own, beside, ratio].map(cell), &nemesis);
         rows.push(json!({
-            "name": test.name,
+            "name": name,
             "selfpage_us": own,
             "kernel_us": beside,
-            "nemesis_us": test.nemesis_us,
+            "nemesis_us": nemesis_us,
         }));
     }
     println!(
@@ -142,6 +118,16 @@ fn timed(operations: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_nanos() as f64 / 1000.0 / operations as f64
+}
+
+/// A batch of operations, so many at a time.
+fn batch(each: usize, mut work: impl FnMut()) -> f64 {
+    timed(each * BATCH, || (0..BATCH).for_each(|_| work()))
+}
+
+/// Touches pages from an address on.
+fn touch_all(addr: usize, pages: impl IntoIterator<Item = usize>) {
+    pages.into_iter().for_each(|page| touch(addr + page * PAGE));
 }
 
 fn touch(addr: usize) {

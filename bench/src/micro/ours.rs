@@ -1,8 +1,8 @@
 //! Table 1 over the interfaces of this project.
 
-use super::{BATCH, MANY, RANGE, shuffled, timed, touch};
-use crate::page_pattern::PAGE;
-use selfpage::{Contract, DirectIo, Domain, FaultKind, Handled, Physical, Rights, Stretch};
+use super::{MANY, RANGE, batch, shuffled, timed, touch, touch_all};
+use crate::prelude::*;
+use selfpage::{Contract, DirectIo, Domain, Fault, FaultKind, Handled, Physical, Rights, Stretch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const READ_ONLY: fn() -> Rights = || Rights::READ | Rights::META;
@@ -19,43 +19,34 @@ pub struct OursArm {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl OursArm {
-    pub fn new() -> Result<Self, Box<dyn std::error::Error>> {
+    pub fn new() -> Result<Self> {
         let frames = (MANY + 4 * RANGE + 64) as u32;
+        let contract = Contract {
+            g: frames,
+            x: frames,
+        };
         let build = || {
             Domain::builder()
-                .frames(Contract {
-                    g: frames,
-                    x: frames,
-                })
+                .frames(contract)
                 .direct_io(DirectIo::PinnedOnly)
         };
         let domain = build().build()?;
-        let mut small = Vec::new();
-        for _ in 0..MANY {
-            let stretch = domain.allocate(PAGE)?;
-            stretch.bind(Physical)?;
-            touch(stretch.base());
-            small.push(stretch);
-        }
-        // Handlers are given references for good.
-        let small: &'static [Stretch] = Box::leak(small.into_boxed_slice());
-        let large = domain.allocate(RANGE * PAGE)?;
-        large.bind(Physical)?;
-        (0..RANGE).for_each(|page| touch(large.base() + page * PAGE));
+        let small = (0..MANY)
+            .map(|_| backed(&domain, 1))
+            .collect::<Result<Vec<_>>>()?;
+        let large = backed(&domain, RANGE)?;
         // Where the kernel cannot track writes the row says so.
         let tracked = match build().track_dirty(true).build() {
             Err(_) => None,
             Ok(domain) => {
-                let stretch = domain.allocate(MANY * PAGE)?;
-                stretch.bind(Physical)?;
-                (0..MANY).for_each(|page| touch(stretch.base() + page * PAGE));
+                let stretch = backed(&domain, MANY)?;
                 stretch.mark_clean(0..MANY)?;
-                (0..MANY)
-                    .step_by(2)
-                    .for_each(|page| touch(stretch.base() + page * PAGE));
+                touch_all(stretch.base(), (0..MANY).step_by(2));
                 Some((domain, stretch))
             }
         };
+        // Handlers are given references for good.
+        let small = Box::leak(small.into_boxed_slice());
         Ok(Self {
             domain,
             small,
@@ -68,85 +59,66 @@ impl OursArm {
         let Some((_, stretch)) = &self.tracked else {
             return f64::NAN;
         };
-        timed(BATCH, || {
-            for _ in 0..BATCH {
-                let page = rng.usize(..MANY);
-                let dirty = stretch.trans(page).ok().and_then(|t| t.dirty);
-                assert_eq!(dirty, Some(page.is_multiple_of(2)), "page {page}");
-            }
+        batch(1, || {
+            let page = rng.usize(..MANY);
+            let dirty = stretch.trans(page).ok().and_then(|t| t.dirty);
+            assert_eq!(dirty, Some(page.is_multiple_of(2)), "page {page}");
         })
     }
 
     pub fn protect_one(&self, rng: &mut fastrand::Rng) -> f64 {
-        timed(2 * BATCH, || {
-            for _ in 0..BATCH {
-                let stretch = &self.small[rng.usize(..MANY)];
-                let _ = stretch.protect(READ_ONLY());
-                let _ = stretch.protect(Rights::ALL);
-            }
+        batch(2, || {
+            let stretch = &self.small[rng.usize(..MANY)];
+            let _ = stretch.protect(READ_ONLY());
+            let _ = stretch.protect(Rights::ALL);
         })
     }
 
-    pub fn protect_range(&self) -> f64 {
-        timed(2 * BATCH, || {
-            for _ in 0..BATCH {
-                let _ = self.large.protect(READ_ONLY());
-                let _ = self.large.protect(Rights::ALL);
-            }
+    pub fn protect_range(&self, _: &mut fastrand::Rng) -> f64 {
+        batch(2, || {
+            let _ = self.large.protect(READ_ONLY());
+            let _ = self.large.protect(Rights::ALL);
         })
     }
 
-    pub fn idempotent(&self) -> f64 {
-        timed(BATCH, || {
-            for _ in 0..BATCH {
-                let _ = std::hint::black_box(&self.large).protect(Rights::ALL);
-            }
+    pub fn idempotent(&self, _: &mut fastrand::Rng) -> f64 {
+        batch(1, || {
+            _ = std::hint::black_box(&self.large).protect(Rights::ALL)
         })
     }
 
-    pub fn trap(&self) -> f64 {
-        let Ok(fresh) = self.domain.allocate(RANGE * PAGE) else {
+    pub fn trap(&self, _: &mut fastrand::Rng) -> f64 {
+        let fresh = self.domain.allocate(RANGE * PAGE).ok();
+        let Some(fresh) = fresh.filter(|fresh| fresh.bind(Physical).is_ok()) else {
             return f64::NAN;
         };
-        if fresh.bind(Physical).is_err() {
-            return f64::NAN;
-        }
-        timed(RANGE, || {
-            (0..RANGE).for_each(|page| touch(fresh.base() + page * PAGE))
-        })
+        timed(RANGE, || touch_all(fresh.base(), 0..RANGE))
     }
 
     pub fn appel1(&self, rng: &mut fastrand::Rng) -> f64 {
-        for (i, stretch) in self.small.iter().enumerate() {
-            let small = self.small;
-            stretch.override_fault(
-                FaultKind::Protection,
-                Some(Box::new(move |_| {
-                    let other = &small[NEXT.load(Ordering::Relaxed)];
-                    let done =
-                        small[i].protect(Rights::ALL).is_ok() && other.protect(READ_ONLY()).is_ok();
-                    if done {
-                        Handled::Resume
-                    } else {
-                        Handled::Default
-                    }
-                })),
-            );
+        let small = self.small;
+        for stretch in small {
+            let handler = Box::new(|_: &Fault| {
+                let other = &small[NEXT.load(Ordering::Relaxed)];
+                let done = stretch
+                    .protect(Rights::ALL)
+                    .and_then(|_| other.protect(READ_ONLY()));
+                done.map_or(Handled::Default, |_| Handled::Resume)
+            });
+            stretch.override_fault(FaultKind::Protection, Some(handler));
         }
         let mut at = rng.usize(..MANY);
-        let _ = self.small[at].protect(READ_ONLY());
-        let time = timed(BATCH, || {
-            for _ in 0..BATCH {
-                let next = (at + 1 + rng.usize(..MANY - 1)) % MANY;
-                NEXT.store(next, Ordering::Relaxed);
-                touch(self.small[at].base());
-                at = next;
-            }
+        let _ = small[at].protect(READ_ONLY());
+        let time = batch(1, || {
+            let next = (at + 1 + rng.usize(..MANY - 1)) % MANY;
+            NEXT.store(next, Ordering::Relaxed);
+            touch(small[at].base());
+            at = next;
         });
-        self.small
+        small
             .iter()
             .for_each(|s| s.override_fault(FaultKind::Protection, None));
-        let _ = self.small[at].protect(Rights::ALL);
+        let _ = small[at].protect(Rights::ALL);
         time
     }
 
@@ -154,9 +126,15 @@ impl OursArm {
         let order = shuffled(rng);
         timed(RANGE, || {
             let _ = self.large.unmap(0..RANGE);
-            for page in order {
-                touch(self.large.base() + page * PAGE);
-            }
+            touch_all(self.large.base(), order);
         })
     }
+}
+
+/// A physical stretch whose pages are all there.
+fn backed(domain: &Domain, pages: usize) -> Result<Stretch> {
+    let stretch = domain.allocate(pages * PAGE)?;
+    stretch.bind(Physical)?;
+    touch_all(stretch.base(), 0..pages);
+    Ok(stretch)
 }

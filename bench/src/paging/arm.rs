@@ -1,8 +1,7 @@
 //! The arms: each is a way to have more data than memory. A new one is a variant of
 //! [`Arm`] and its line in [`Arm::needs`].
 
-use crate::cli_parse;
-use clap::ValueEnum;
+use crate::prelude::*;
 use selfpage::EntryKind;
 
 /// A way to have more data than memory; its description stands in the reports.
@@ -112,21 +111,6 @@ impl Arm {
         }
     }
 
-    /// All, in the order of a report.
-    pub fn all() -> &'static [Self] {
-        Self::value_variants()
-    }
-
-    /// As a row's head, and on the command line.
-    pub fn name(self) -> String {
-        cli_parse::name(&self)
-    }
-
-    /// In words.
-    pub fn about(self) -> String {
-        cli_parse::about(&self)
-    }
-
     /// Returns true if it is ours.
     pub fn ours(self) -> bool {
         self.medium().is_some()
@@ -159,17 +143,19 @@ mod tests {
 
     #[test]
     fn every_arm_has_a_name_a_description_and_a_way_of_its_own() {
-        for arm in Arm::all() {
+        for arm in Arm::value_variants() {
             assert_eq!(Arm::from_str(&arm.name(), false), Ok(*arm));
             assert!(!arm.about().is_empty(), "{arm:?}");
-            let same = Arm::all().iter().filter(|a| a.needs() == arm.needs());
+            let same = Arm::value_variants()
+                .iter()
+                .filter(|a| a.needs() == arm.needs());
             assert_eq!(same.count(), 1, "{arm:?}");
         }
     }
 
     #[test]
     fn only_our_arms_are_compared_with_the_alternatives() {
-        for arm in Arm::all() {
+        for arm in Arm::value_variants() {
             assert_eq!(arm.ours(), !arm.rivals().is_empty());
             let theirs = |rival: &Arm| !rival.ours() || *arm == Arm::LinkedHuge;
             assert!(arm.rivals().iter().all(theirs));

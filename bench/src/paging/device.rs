@@ -2,15 +2,11 @@
 //! requests of 1 MiB in order and of a page otherwise, as many at once as threads.
 
 use super::work::Pages;
-use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, PageAt};
+use crate::prelude::*;
 use crate::swap::open_direct;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 /// Pages of a request in order.
 const REQUEST: u64 = 256;
@@ -28,7 +24,7 @@ pub struct Device {
 
 impl Device {
     /// The file at `path`, whose bytes are all there.
-    pub fn open(path: &Path) -> Result<Self, ExperimentError> {
+    pub fn open(path: &Path) -> Result<Self> {
         Ok(Self {
             file: open_direct(path)?,
             buffer: WorkerMemory::new(&MemoryKind::Anonymous, REQUEST, 0)?,
@@ -40,7 +36,7 @@ impl Device {
     }
 
     /// Writes what is held and was changed.
-    fn put(&mut self) -> Result<(), ExperimentError> {
+    fn put(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.dirty) {
             return Ok(());
         }
@@ -50,17 +46,17 @@ impl Device {
         let bytes = unsafe { std::slice::from_raw_parts(self.buffer.start(), bytes) };
         self.file
             .write_all_at(bytes, self.held.start * PAGE as u64)
-            .map_err(while_doing("write to the device"))
+            .doing("write to the device")
     }
 
-    fn get(&mut self) -> Result<(), ExperimentError> {
+    fn get(&mut self) -> Result<()> {
         let bytes = (self.held.end - self.held.start) as usize * PAGE;
         // SAFETY: `held` is at most REQUEST pages, the buffer's; no other thread uses it
         // during the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), bytes) };
         self.file
             .read_exact_at(bytes, self.held.start * PAGE as u64)
-            .map_err(while_doing("read from the device"))
+            .doing("read from the device")
     }
 }
 
@@ -71,7 +67,7 @@ impl Pages for Device {
         self.held = 0..0;
     }
 
-    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+    fn reach(&mut self, page: u64) -> Result<PageAt> {
         // Out of order nothing is kept: each access is a request.
         if self.block.is_none() || !self.held.contains(&page) {
             self.put()?;
@@ -89,7 +85,7 @@ impl Pages for Device {
         Ok(unsafe { PageAt::at(self.buffer.start().add(place), page) })
     }
 
-    fn leave(&mut self, wrote: bool) -> Result<(), ExperimentError> {
+    fn leave(&mut self, wrote: bool) -> Result<()> {
         self.dirty |= wrote;
         if self.block.is_some() {
             return Ok(());
@@ -97,7 +93,7 @@ impl Pages for Device {
         self.put()
     }
 
-    fn end(&mut self) -> Result<(), ExperimentError> {
+    fn end(&mut self) -> Result<()> {
         self.put()
     }
 }
@@ -124,18 +120,22 @@ mod tests {
         };
         let work = Workload {
             amount,
-            passes: &Pass::ALL,
+            passes: Pass::value_variants(),
             count: &CountedPages::default,
         };
         let figures = work.run(|| Device::open(&path));
         std::fs::remove_file(&path).unwrap();
         match figures {
-            Ok(figures) => assert_eq!(figures.len(), Pass::ALL.len()),
+            Ok(figures) => assert_eq!(figures.len(), Pass::value_variants().len()),
             // A file system in memory has no direct I/O.
-            Err(ExperimentError::System { source, .. }) => {
-                assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+            Err(why) => {
+                let system = why.downcast_ref::<std::io::Error>();
+                assert_eq!(
+                    system.and_then(|e| e.raw_os_error()),
+                    Some(libc::EINVAL),
+                    "{why:#}"
+                );
             }
-            Err(other) => panic!("{other}"),
         }
     }
 }

@@ -26,38 +26,34 @@ mod trial;
 mod work;
 pub mod worker;
 
-use crate::env::{EnvOptions, TestEnv, progress};
-use crate::error::refuse;
-use crate::machine::{self, Machine};
-use crate::memory::MemoryKind;
-use crate::report::Report;
-use crate::{ExperimentError, SelfExe};
+use crate::machine::{self};
+use crate::prelude::*;
 use arm::Arm;
+use clap::value_parser;
 use pass::Pass;
-use serde::{Deserialize, Serialize};
+use schedule::Amount;
 use series::{AllSeries, Series};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use target::Target;
-use trial::{Trial, Trials};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// MiB of data.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = value_parser!(u64).range(..=1 << 20))]
     pub data: u64,
     /// MiB of memory for it.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(1..))]
     pub frames: u64,
     /// Accesses in each pass that is not in order.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 20_000, value_parser = value_parser!(u64).range(16..))]
     pub accesses: u64,
     /// Numbers of threads, each measured on its own.
     #[arg(long, value_delimiter = ',', default_value = "1")]
+    #[arg(value_parser = value_parser!(u64).range(1..=256))]
     pub threads: Vec<u64>,
     /// Times each arm is run; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// Only these arms.
     #[arg(long, value_delimiter = ',')]
@@ -83,16 +79,8 @@ pub struct PagingPlan {
     pub memory: MemoryKind,
     /// What to do with it, in order; filling comes first.
     pub passes: Vec<Pass>,
-    /// Bytes of it.
-    pub bytes: u64,
-    /// Bytes of frames, for a domain of its own.
-    pub frames: u64,
-    /// Accesses of a pass that is not in order.
-    pub accesses: u64,
-    /// Threads.
-    pub threads: u64,
-    /// Makes the random order.
-    pub seed: u64,
+    /// How much; the frames are also those of a domain of its own.
+    pub amount: Amount,
 }
 
 /// Repeats below which the header notes that there are few.
@@ -100,22 +88,24 @@ const ENOUGH: u64 = 5;
 
 /// Measures and prints. The status is a failure only where an arm of ours gave wrong data
 /// or none though it could have: a target that is not met is a figure.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     check(options)?;
-    let trials = Trials {
-        env: TestEnv::new(exe, &options.env)?,
-        bytes: options.data << 20,
-        frames: options.frames << 20,
+    let env = TestEnv::new(&options.env)?;
+    let pages = |mib: u64| mib << 8;
+    let amount = Amount {
+        pages: pages(options.data),
+        frames: pages(options.frames),
         accesses: options.accesses,
+        threads: 1,
+        seed: 1,
     };
     let machine = Machine::now(&options.env.folder);
-    let mut all = AllSeries(if options.targets {
-        of_targets()
-    } else {
-        chosen(options)
+    let mut all = AllSeries(match options.targets {
+        true => of_targets(),
+        false => chosen(options),
     });
     for repeat in 0..options.repeats {
-        take(&trials, &mut all.0, repeat, options.repeats);
+        take(&env, amount, &mut all.0, repeat, options.repeats);
     }
     progress("");
     let load_at_end = machine::load();
@@ -126,8 +116,8 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.data.extend(all.json());
     report.data.extend([
         ("load_at_end".to_owned(), load_at_end.into()),
-        ("data_bytes".to_owned(), trials.bytes.into()),
-        ("frames_bytes".to_owned(), trials.frames.into()),
+        ("data_bytes".to_owned(), (options.data << 20).into()),
+        ("frames_bytes".to_owned(), (options.frames << 20).into()),
         ("accesses".to_owned(), options.accesses.into()),
         ("repeats".to_owned(), options.repeats.into()),
     ]);
@@ -168,27 +158,28 @@ fn settings(options: &Options, load: &str, load_at_end: &str) -> String {
 }
 
 /// One run of each arm, rotated, so that none always follows the same one.
-fn take(trials: &Trials, series: &mut [Series], repeat: u64, repeats: u64) {
+fn take(env: &TestEnv, amount: Amount, series: &mut [Series], repeat: u64, repeats: u64) {
     let count = series.len();
     for k in 0..count {
         let one = &mut series[(k + repeat as usize) % count];
         if one.failure.is_some() {
             continue;
         }
+        let (turn, k, arm, threads) = (repeat + 1, k + 1, one.arm.name(), one.threads);
         progress(&format!(
-            "repeat {} of {repeats}, {} of {count}: {}, {} threads",
-            repeat + 1,
-            k + 1,
-            one.arm.name(),
-            one.threads
+            "repeat {turn} of {repeats}, {k} of {count}: {arm}, {threads} threads"
         ));
-        let trial = Trial {
-            arm: one.arm,
-            threads: one.threads,
-            passes: &one.passes,
-            seed: repeat + 1,
-        };
-        match trials.run(trial) {
+        let (passes, seed) = (one.passes.clone(), repeat + 1);
+        match trial::run(
+            env,
+            one.arm,
+            passes,
+            Amount {
+                threads,
+                seed,
+                ..amount
+            },
+        ) {
             Ok(figures) => one.runs.push(figures),
             Err(failure) => one.failure = Some(failure),
         }
@@ -198,7 +189,7 @@ fn take(trials: &Trials, series: &mut [Series], repeat: u64, repeats: u64) {
 /// What the options name.
 fn chosen(options: &Options) -> Vec<Series> {
     let arms = if options.arms.is_empty() {
-        Arm::all().to_vec()
+        Arm::value_variants().to_vec()
     } else {
         options.arms.clone()
     };
@@ -237,29 +228,23 @@ fn of_targets() -> Vec<Series> {
 /// The passes that are wanted, in their order, after filling.
 fn with_fill(wanted: impl Fn(&Pass) -> bool) -> Vec<Pass> {
     let needed = |pass: &Pass| *pass == Pass::Fill || wanted(pass);
-    Pass::ALL.into_iter().filter(needed).collect()
+    Pass::value_variants()
+        .iter()
+        .copied()
+        .filter(needed)
+        .collect()
 }
 
-fn check(options: &Options) -> Result<(), ExperimentError> {
-    if options.frames == 0 || options.data < options.frames {
-        return refuse("there must be more data than memory: --data and --frames are in MiB");
+fn check(options: &Options) -> Result<()> {
+    if options.data < options.frames {
+        bail!("there must be more data than memory: --data and --frames are in MiB");
     }
-    if options.data > 1 << 20 {
-        return refuse("more than 1 TiB of data is not measured here");
-    }
-    let most = options.threads.iter().copied().max().unwrap_or(1);
-    if options.threads.contains(&0)
-        || most > 256
-        || options.repeats == 0
-        || options.accesses < most.max(16)
+    if options
+        .threads
+        .iter()
+        .any(|threads| options.accesses < *threads)
     {
-        return refuse(
-            "there must be 1 to 256 threads, a repeat, and 16 accesses or one for each thread",
-        );
-    }
-    let folder = &options.env.folder;
-    if !folder.is_dir() {
-        return refuse(format!("{} is not a folder", folder.display()));
+        bail!("there must be an access for each thread");
     }
     Ok(())
 }

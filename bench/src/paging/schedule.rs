@@ -5,12 +5,12 @@
 //! part of the memory, but never write the same page.
 
 use super::pass::Pass;
-use crate::page_pattern::mix;
-use crate::zipf::{EXPONENT, Zipf};
+use crate::prelude::*;
+use crate::zipf::Zipf;
 use std::ops::Range;
 
 /// How much work there is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Amount {
     /// Pages of memory.
     pub pages: u64,
@@ -65,7 +65,7 @@ impl Schedule {
             thread,
             block: edge(thread)..edge(thread + 1),
             own,
-            zipf: Zipf::new(own.max(1), EXPONENT),
+            zipf: Zipf::new(own),
             seed: mix(amount.seed ^ thread << 32 ^ (pass as u64) << 40),
         }
     }
@@ -162,7 +162,11 @@ mod tests {
 
     #[test]
     fn no_two_threads_share_a_page_out_of_order() {
-        for pass in Pass::ALL.into_iter().filter(|p| !p.in_order()) {
+        for pass in Pass::value_variants()
+            .iter()
+            .copied()
+            .filter(|p| !p.in_order())
+        {
             for thread in 0..3 {
                 let schedule = Schedule::new(pass, amount(1000, 3), thread);
                 for i in 0..schedule.count() {

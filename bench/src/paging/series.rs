@@ -4,9 +4,10 @@ use super::arm::Arm;
 use super::figure::Figure;
 use super::pass::Pass;
 use super::worker::Figures;
-use crate::ExperimentError;
+use crate::error::{in_words, is_unavailable};
+use crate::prelude::*;
 use crate::statistics::{self, Estimate};
-use crate::table::{Table, digits};
+use crate::table::digits;
 use serde_json::{Map, Value, json};
 
 /// One arm's runs with one number of threads.
@@ -20,7 +21,7 @@ pub struct Series {
     /// Its runs, in order.
     pub runs: Vec<Figures>,
     /// The failure that ended the runs.
-    pub failure: Option<ExperimentError>,
+    pub failure: Option<Error>,
 }
 
 impl Series {
@@ -45,20 +46,16 @@ impl Series {
     }
 
     /// What each run has of a pass, or the reason that it has no figures.
-    pub fn figures(
-        &self,
-        pass: Pass,
-        value: impl Fn(&Figure) -> f64,
-    ) -> Result<Vec<f64>, ExperimentError> {
+    pub fn figures(&self, pass: Pass, value: impl Fn(&Figure) -> f64) -> Result<Vec<f64>> {
         let name = self.arm.name();
         let lack = match &self.failure {
-            Some(failure) => format!("{name}: {failure}"),
+            Some(failure) => format!("{name}: {failure:#}"),
             None if self.runs.is_empty() || !self.passes.contains(&pass) => {
                 format!("{name}: {} was not run", pass.name())
             }
             None => return Ok(self.each(pass, value)),
         };
-        Err(ExperimentError::Unavailable(lack))
+        Err(unavailable(lack))
     }
 
     /// Nanoseconds a page.
@@ -92,7 +89,7 @@ impl Series {
                 "p99_ns": latency.map(|(_, p99)| p99),
                 "hit_rate": self.hit_rate(*pass),
             });
-            (pass.name().to_owned(), median)
+            (pass.name(), median)
         });
         json!({
             "arm": self.arm.name(),
@@ -100,7 +97,7 @@ impl Series {
             "threads": self.threads,
             "medians": medians.collect::<Map<_, _>>(),
             "runs": self.runs,
-            "failure": self.failure.as_ref().map(ToString::to_string),
+            "failure": self.failure.as_ref().map(in_words),
         })
     }
 }
@@ -112,10 +109,12 @@ impl AllSeries {
     /// Returns true if there was wrong data, or an arm of ours failed though this machine has what
     /// it needs. What an alternative lacks is said in its row.
     pub fn failed(&self) -> bool {
-        self.0.iter().any(|series| match &series.failure {
-            None | Some(ExperimentError::Unavailable(_)) => false,
-            Some(ExperimentError::WrongData { .. }) => true,
-            Some(_) => series.arm.ours(),
+        self.0.iter().any(|series| {
+            let failure = series.failure.as_ref().map(|why| (why, why.downcast_ref()));
+            failure.is_some_and(|(why, kind)| match kind {
+                Some(ExperimentError::WrongData { .. }) => true,
+                _ => series.arm.ours() && !is_unavailable(why),
+            })
         })
     }
 
@@ -149,7 +148,7 @@ impl AllSeries {
     pub fn tables(&self) -> Vec<Table> {
         let of = |threads| {
             let ran = |pass: &Pass| self.with(threads).any(|s| s.passes.contains(pass));
-            let passes: Vec<Pass> = Pass::ALL.into_iter().filter(ran).collect();
+            let passes: Vec<Pass> = Pass::value_variants().iter().copied().filter(ran).collect();
             let apart: Vec<Pass> = passes.iter().copied().filter(|p| !p.in_order()).collect();
             let times = |series: &Series, pass| shown(series.time(pass).map(|t| t.times(1e-3)));
             [
@@ -161,7 +160,7 @@ impl AllSeries {
         };
         let mut tables: Vec<_> = self.threads().into_iter().flat_map(of).flatten().collect();
         let mut arms = Table::new::<&str>("arms", []);
-        for arm in Arm::all() {
+        for arm in Arm::value_variants() {
             if self.0.iter().any(|series| series.arm == *arm) {
                 arms.row::<&str>(format!("  {}", arm.name()), [], &arm.about());
             }
@@ -196,7 +195,7 @@ impl AllSeries {
         for series in self.with(threads) {
             let name = series.arm.name();
             match &series.failure {
-                Some(why) => table.row::<&str>(name, [], &format!("cannot: {why}")),
+                Some(why) => table.row::<&str>(name, [], &format!("cannot: {why:#}")),
                 None => table.row(name, passes.iter().map(|pass| cell(series, *pass)), ""),
             }
         }
@@ -276,14 +275,17 @@ pub mod made_up {
             device_bytes: Some(10 * 4096),
         };
         let run = |ns: &u64| Figures {
-            passes: Pass::ALL.iter().map(|p| figure(*p, *ns)).collect(),
+            passes: Pass::value_variants()
+                .iter()
+                .map(|p| figure(*p, *ns))
+                .collect(),
             major_faults: 0,
             minor_faults: 0,
             resident: 0,
         };
         Series {
             runs: ns.iter().map(run).collect(),
-            ..Series::new(arm, 1, Pass::ALL.to_vec())
+            ..Series::new(arm, 1, Pass::value_variants().to_vec())
         }
     }
 }
@@ -292,7 +294,7 @@ pub mod made_up {
 mod tests {
     use super::made_up::series;
     use super::*;
-    use crate::error::failed;
+    use anyhow::anyhow;
 
     #[test]
     fn a_ratio_is_of_medians_and_an_outlier_does_not_move_it() {
@@ -314,13 +316,15 @@ mod tests {
             series.failure = Some(failure);
             AllSeries(vec![series]).failed()
         };
-        let unavailable = || ExperimentError::Unavailable("no root".into());
-        let worker = || failed("killed");
-        let wrong = || ExperimentError::WrongData {
-            page: 1,
-            word: 2,
-            found: 3,
-            expected: 4,
+        let unavailable = || unavailable("no root");
+        let worker = || anyhow!("killed");
+        let wrong = || {
+            Error::from(ExperimentError::WrongData {
+                page: 1,
+                word: 2,
+                found: 3,
+                expected: 4,
+            })
         };
         assert!(!failing(Arm::SwapFile, unavailable()));
         assert!(!failing(Arm::RunRam, unavailable()));
@@ -342,7 +346,7 @@ mod tests {
     #[test]
     fn ratios_come_first_then_figures_and_an_arm_that_cannot_run_says_why() {
         let mut gone = series(Arm::SwapFile, &[1]);
-        gone.failure = Some(ExperimentError::Unavailable("no root".into()));
+        gone.failure = Some(unavailable("no root"));
         let all = AllSeries(vec![
             series(Arm::LinkedRam, &[10, 12, 14]),
             series(Arm::SwapZram, &[24, 23, 25]),

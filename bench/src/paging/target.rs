@@ -5,7 +5,7 @@ use super::arm::Arm;
 use super::figure::Figure;
 use super::pass::Pass;
 use super::series::{AllSeries, Series};
-use crate::report::{Bound, Row, Sample};
+use crate::prelude::*;
 
 /// What a time is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,103 +52,51 @@ pub struct Target {
     pub bound: Bound,
 }
 
+/// Targets by lines of a table: in words, our arm / theirs, the work and its number of threads, per
+/// page of which kind, and how far.
+macro_rules! targets {
+    ($($name:literal: $ours:ident / $theirs:ident, $pass:ident x $threads:literal,
+       per $per:ident, $bound:ident $times:literal;)*) => {
+        [$(Target {
+            name: $name,
+            ours: Arm::$ours,
+            theirs: Arm::$theirs,
+            pass: Pass::$pass,
+            threads: $threads,
+            per: Per::$per,
+            bound: Bound::$bound($times),
+        }),*]
+    };
+}
+
 impl Target {
     /// All.
-    pub const ALL: [Self; 13] = [
-        Self::ram("compressed RAM, random read, 1 thread, linked").at_most(0.5),
-        Self::ram("compressed RAM, random read-modify-write, 1 thread, linked")
-            .on(Pass::RandomRmw)
-            .at_most(0.7),
-        Self::ram("compressed RAM, random read, 2 threads, linked")
-            .threads(2)
-            .at_least(2.0),
-        Self::ram("compressed RAM, random read, 1 thread, run")
-            .of(Arm::RunRam)
-            .at_most(0.85),
-        Self::ram("compressed RAM, random read, 2 threads, run")
-            .of(Arm::RunRam)
-            .threads(2)
-            .at_least(1.2),
-        Self::disk("disk, sequential read, linked")
-            .on(Pass::SequentialRead)
-            .at_least(3.0),
-        Self::disk("disk, sequential read, run")
-            .of(Arm::RunDisk)
-            .on(Pass::SequentialRead)
-            .at_least(3.0),
-        Self::device("disk, sequential read, linked")
-            .on(Pass::SequentialRead)
-            .at_least(0.75),
-        Self::device("disk, random read, 1 thread, linked").at_most(1.15),
-        Self::device("disk, random read, 16 threads, linked")
-            .threads(16)
-            .at_least(0.85),
-        Self::disk("disk, fill, linked")
-            .on(Pass::Fill)
-            .at_least(1.0),
-        Self::disk("disk, fill, run")
-            .of(Arm::RunDisk)
-            .on(Pass::Fill)
-            .at_least(1.0),
-        Self::new(
-            "2 MiB frames, sequential read-modify-write",
-            Arm::LinkedHuge,
-            Arm::LinkedRam,
-            Per::Page,
-        )
-        .on(Pass::SequentialRmw)
-        .at_least(1.3),
-    ];
-
-    const fn new(name: &'static str, ours: Arm, theirs: Arm, per: Per) -> Self {
-        Self {
-            name,
-            ours,
-            theirs,
-            pass: Pass::RandomRead,
-            threads: 1,
-            per,
-            bound: Bound::AtMost(1.0),
-        }
-    }
-
-    const fn ram(name: &'static str) -> Self {
-        Self::new(name, Arm::LinkedRam, Arm::SwapZram, Per::Page)
-    }
-
-    const fn disk(name: &'static str) -> Self {
-        Self::new(name, Arm::LinkedDisk, Arm::SwapFile, Per::Page)
-    }
-
-    const fn device(name: &'static str) -> Self {
-        Self::new(name, Arm::LinkedDisk, Arm::Device, Per::FetchedPage)
-    }
-
-    const fn of(mut self, ours: Arm) -> Self {
-        self.ours = ours;
-        self
-    }
-
-    const fn on(mut self, pass: Pass) -> Self {
-        self.pass = pass;
-        self
-    }
-
-    const fn threads(mut self, threads: u64) -> Self {
-        self.threads = threads;
-        self
-    }
-
-    const fn at_most(mut self, part: f64) -> Self {
-        self.bound = Bound::AtMost(part);
-        self
-    }
-
-    /// Our throughput is at least this many times theirs.
-    const fn at_least(mut self, times: f64) -> Self {
-        self.bound = Bound::AtLeast(times);
-        self
-    }
+    pub const ALL: [Self; 13] = targets! {
+        "compressed RAM, random read, 1 thread, linked":
+            LinkedRam / SwapZram, RandomRead x 1, per Page, AtMost 0.5;
+        "compressed RAM, random read-modify-write, 1 thread, linked":
+            LinkedRam / SwapZram, RandomRmw x 1, per Page, AtMost 0.7;
+        "compressed RAM, random read, 2 threads, linked":
+            LinkedRam / SwapZram, RandomRead x 2, per Page, AtLeast 2.0;
+        "compressed RAM, random read, 1 thread, run":
+            RunRam / SwapZram, RandomRead x 1, per Page, AtMost 0.85;
+        "compressed RAM, random read, 2 threads, run":
+            RunRam / SwapZram, RandomRead x 2, per Page, AtLeast 1.2;
+        "disk, sequential read, linked":
+            LinkedDisk / SwapFile, SequentialRead x 1, per Page, AtLeast 3.0;
+        "disk, sequential read, run":
+            RunDisk / SwapFile, SequentialRead x 1, per Page, AtLeast 3.0;
+        "disk, sequential read, linked":
+            LinkedDisk / Device, SequentialRead x 1, per FetchedPage, AtLeast 0.75;
+        "disk, random read, 1 thread, linked":
+            LinkedDisk / Device, RandomRead x 1, per FetchedPage, AtMost 1.15;
+        "disk, random read, 16 threads, linked":
+            LinkedDisk / Device, RandomRead x 16, per FetchedPage, AtLeast 0.85;
+        "disk, fill, linked": LinkedDisk / SwapFile, Fill x 1, per Page, AtLeast 1.0;
+        "disk, fill, run": RunDisk / SwapFile, Fill x 1, per Page, AtLeast 1.0;
+        "2 MiB frames, sequential read-modify-write":
+            LinkedHuge / LinkedRam, SequentialRmw x 1, per Page, AtLeast 1.3;
+    };
 
     /// Its figures; none where it does not concern the runs.
     pub fn row(&self, all: &AllSeries) -> Option<Row> {
@@ -170,14 +118,8 @@ impl Target {
             ("per".to_owned(), self.per.name().into()),
         ]);
         Some(match figures {
-            Ok((ours, theirs)) => {
-                let pairs = ours.into_iter().zip(theirs);
-                row.samples(pairs.map(|(ours, theirs)| Sample::new(ours, theirs)))
-            }
-            Err(failure) => Row {
-                failure: Some(failure),
-                ..row
-            },
+            Ok((ours, theirs)) => row.pairs(ours, theirs),
+            Err(failure) => row.failure(Some(failure)),
         })
     }
 }
@@ -186,7 +128,7 @@ impl Target {
 mod tests {
     use super::super::series::made_up::series;
     use super::*;
-    use crate::ExperimentError;
+    use crate::error::unavailable;
 
     #[test]
     fn a_target_is_ours_against_one_of_the_alternatives() {
@@ -211,7 +153,7 @@ mod tests {
         };
         let verdicts: Vec<_> = rows(&all).iter().map(Row::verdict).collect();
         assert_eq!(verdicts, ["met, in doubt", "met"]);
-        all.0[1].failure = Some(ExperimentError::Unavailable("no zram".into()));
+        all.0[1].failure = Some(unavailable("no zram"));
         let why = rows(&all)[0].failure.as_ref().map(ToString::to_string);
         assert_eq!(why.as_deref(), Some("swap-zram: no zram"));
     }

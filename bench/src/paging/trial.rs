@@ -3,182 +3,124 @@
 use super::PagingPlan;
 use super::arm::{Arm, BackendNeeds, Medium, SwapMedium};
 use super::pass::Pass;
+use super::schedule::Amount;
 use super::worker::Figures;
-use crate::ExperimentError;
-use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::error::{failed, while_doing};
-use crate::memory::MemoryKind;
-use crate::page_pattern::PAGE;
-use crate::process::Worker;
-use crate::swap::{PageCluster, Swap, preallocated, write_out};
-use crate::worker::WorkerPlan;
+use crate::prelude::*;
+use crate::swap::{preallocated, set_page_cluster, write_out};
 use selfpage::EntryKind;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 /// What a worker may have in memory besides its share: its program, libraries, stacks and
 /// a pager's tables.
 const SLACK: u64 = 32 << 20;
-
-/// What all runs share.
-pub struct Trials<'a> {
-    /// The command, the folder, the cleanup process.
-    pub env: TestEnv<'a>,
-    /// Bytes of data.
-    pub bytes: u64,
-    /// Bytes of memory.
-    pub frames: u64,
-    /// Accesses of a pass that is not in order.
-    pub accesses: u64,
-}
-
-/// Which run.
-#[derive(Clone, Copy, Debug)]
-pub struct Trial<'a> {
-    /// Of which arm.
-    pub arm: Arm,
-    /// With how many threads.
-    pub threads: u64,
-    /// What its worker does.
-    pub passes: &'a [Pass],
-    /// Makes the random order: the same in every arm.
-    pub seed: u64,
-}
 
 /// What an arm holds while it runs. Dropped from the top, after its worker.
 #[derive(Default)]
 struct ArmFixture {
     cgroup: Option<Cgroup>,
     _swap: Option<Swap>,
-    _cluster: Option<PageCluster>,
-    _file: Option<UndoGuard>,
+    _cluster: Option<UndoGuard>,
+    _file: Option<OwnedFile>,
 }
 
-impl Trials<'_> {
-    /// Runs an arm once.
-    pub fn run(&self, trial: Trial<'_>) -> Result<Figures, ExperimentError> {
-        let mut fixture = ArmFixture::default();
-        let needs = trial.arm.needs();
-        let memory = self.set_up(needs, trial.arm, &mut fixture)?;
-        let store = match &memory {
-            MemoryKind::Upcall(store) => Some(store.clone()),
-            _ => None,
-        };
-        let paged = match needs {
-            BackendNeeds::Run(_) => store,
-            _ => None,
-        };
-        let plan = WorkerPlan::Paging(PagingPlan {
-            memory: paged.as_ref().map_or(memory, |_| MemoryKind::Paged),
-            passes: trial.passes.to_vec(),
-            bytes: self.bytes,
-            frames: self.frames,
-            accesses: self.accesses,
-            threads: trial.threads,
-            seed: trial.seed,
-        });
-        let mut command = self.env.exe.worker(&plan)?;
-        if let Some(store) = &paged {
-            command = self.env.paged(self.frames, store, &command)?;
-        }
-        let mut worker = Worker::start(command)?;
-        if let Some(cgroup) = &fixture.cgroup {
-            cgroup.add(worker.id())?;
-        }
-        let figures: Figures = worker.call(&"go")?;
-        worker.end()?;
-        // A figure of memory that was not limited at all would be the best of them.
-        let most = self.frames + self.frames / 4 + SLACK;
-        if trial.arm != Arm::Resident && figures.resident > most {
-            return Err(failed(format_args!(
-                "it had {} MiB in memory at its end: it was not kept to {} MiB",
-                figures.resident >> 20,
-                self.frames >> 20
-            )));
-        }
-        Ok(figures)
+/// Runs an arm once, doing these passes.
+pub fn run(env: &TestEnv, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result<Figures> {
+    let mut fixture = ArmFixture::default();
+    let mut memory = fixture.set_up(env, arm, amount)?;
+    let store = match (arm.needs(), &memory) {
+        (BackendNeeds::Run(_), MemoryKind::Upcall(store)) => Some(store.clone()),
+        _ => None,
+    };
+    if store.is_some() {
+        memory = MemoryKind::Paged;
     }
+    let plan = WorkerPlan::Paging(PagingPlan {
+        memory,
+        passes,
+        amount,
+    });
+    let mut command = plan.command()?;
+    let frames = amount.frames * PAGE as u64;
+    if let Some(store) = &store {
+        command = env.paged(frames, store, &command)?;
+    }
+    let mut worker = Worker::start(command)?;
+    if let Some(cgroup) = &fixture.cgroup {
+        cgroup.add(worker.id())?;
+    }
+    let figures: Figures = worker.call(&"go")?;
+    worker.end()?;
+    // A figure of memory that was not limited at all would be the best of them.
+    if arm != Arm::Resident && figures.resident > frames + frames / 4 + SLACK {
+        let [had, limit] = [figures.resident, frames].map(|bytes| bytes >> 20);
+        bail!("it had {had} MiB in memory at its end: it was not kept to {limit} MiB");
+    }
+    Ok(figures)
+}
 
+impl ArmFixture {
     /// Makes what an arm needs. The memory of its worker.
-    fn set_up(
-        &self,
-        needs: BackendNeeds,
-        arm: Arm,
-        fixture: &mut ArmFixture,
-    ) -> Result<MemoryKind, ExperimentError> {
-        let env = &self.env;
-        Ok(match needs {
+    fn set_up(&mut self, env: &TestEnv, arm: Arm, amount: Amount) -> Result<MemoryKind> {
+        let [bytes, frames] = [amount.pages, amount.frames].map(|pages| pages * PAGE as u64);
+        let limited = || Cgroup::new(&env.cleanup, &arm.name(), frames);
+        Ok(match arm.needs() {
             BackendNeeds::Linked(EntryKind::Thread, medium) => {
-                MemoryKind::Thread(self.store(medium, fixture)?)
+                MemoryKind::Thread(self.store(env, medium, bytes)?)
             }
             BackendNeeds::Linked(EntryKind::Upcall, medium) | BackendNeeds::Run(medium) => {
-                MemoryKind::Upcall(self.store(medium, fixture)?)
+                MemoryKind::Upcall(self.store(env, medium, bytes)?)
             }
-            BackendNeeds::Huge(medium) => MemoryKind::Huge(self.store(medium, fixture)?),
+            BackendNeeds::Huge(medium) => MemoryKind::Huge(self.store(env, medium, bytes)?),
             BackendNeeds::Swap(area) => {
-                let bytes = self.bytes * 3 / 2;
-                fixture._swap = Some(match area {
-                    SwapMedium::File => Swap::on_file(&env.cleanup, &env.folder, bytes)?,
-                    SwapMedium::Zram(_) => Swap::on_zram(&env.cleanup, bytes)?,
+                self._swap = Some(match area {
+                    SwapMedium::File => Swap::on_file(env, bytes * 3 / 2)?,
+                    SwapMedium::Zram(_) => Swap::on_zram(env, bytes * 3 / 2)?,
                 });
                 if let SwapMedium::Zram(Some(pages)) = area {
-                    fixture._cluster = Some(PageCluster::set(&env.cleanup, pages)?);
+                    self._cluster = Some(set_page_cluster(env, pages)?);
                 }
-                fixture.cgroup = Some(self.limited(arm)?);
+                self.cgroup = Some(limited()?);
                 MemoryKind::Anonymous
             }
             BackendNeeds::Mapped { random } => {
-                let path = self.data(fixture)?;
-                fixture.cgroup = Some(self.limited(arm)?);
+                let path = self.data(env, bytes)?;
+                self.cgroup = Some(limited()?);
                 match random {
                     true => MemoryKind::FileRandom(path),
                     false => MemoryKind::File(path),
                 }
             }
-            BackendNeeds::Device => MemoryKind::Device(self.data(fixture)?),
+            BackendNeeds::Device => MemoryKind::Device(self.data(env, bytes)?),
             BackendNeeds::Resident => MemoryKind::Anonymous,
         })
     }
 
     /// A store in which no room is ever short: half as much again as the data at 2:1.
-    fn store(&self, medium: Medium, fixture: &mut ArmFixture) -> Result<String, ExperimentError> {
-        let all = format!("ram:{}K", (self.bytes * 3 / 4) >> 10);
-        let half = format!("ram:{}K", (self.bytes / 4) >> 10);
+    fn store(&mut self, env: &TestEnv, medium: Medium, bytes: u64) -> Result<String> {
         if medium == Medium::Ram {
-            return Ok(all);
+            return Ok(format!("ram:{}K", (bytes * 3 / 4) >> 10));
         }
-        let (path, guard) = self.env.file("store")?;
-        fixture._file = Some(guard);
-        let size = (self.bytes * 3 / 2) >> 10;
-        let disk = format!("disk:{},size={size}K", path.display());
+        let file = self._file.insert(env.file("store")?);
+        let disk = format!("disk:{},size={}K", file.display(), (bytes * 3 / 2) >> 10);
         Ok(match medium {
-            Medium::Both => format!("{half}+{disk}"),
+            Medium::Both => format!("ram:{}K+{disk}", (bytes / 4) >> 10),
             _ => disk,
         })
     }
 
     /// A file of the data's size whose blocks have been written: the first write to a
     /// block that was only promised costs the file system more than the device.
-    fn data(&self, fixture: &mut ArmFixture) -> Result<PathBuf, ExperimentError> {
-        let (path, guard) = self.env.file("data")?;
-        fixture._file = Some(guard);
-        let file = preallocated(&path, self.bytes)?;
+    fn data(&mut self, env: &TestEnv, bytes: u64) -> Result<PathBuf> {
+        let path = self._file.insert(env.file("data")?);
+        let file = preallocated(path, bytes)?;
         let zeros = vec![0; 256 * PAGE];
-        let mut at = 0;
-        while at < self.bytes {
-            let length = (self.bytes - at).min(zeros.len() as u64);
+        for at in (0..bytes).step_by(zeros.len()) {
+            let length = (bytes - at).min(zeros.len() as u64);
             file.write_all_at(&zeros[..length as usize], at)
-                .map_err(while_doing(format!("write {}", path.display())))?;
-            at += length;
+                .at("write", &*path)?;
         }
         // In the page cache it would be memory beyond the limit.
-        write_out(&file, &path)?;
-        Ok(path)
-    }
-
-    fn limited(&self, arm: Arm) -> Result<Cgroup, ExperimentError> {
-        Cgroup::new(&self.env.cleanup, &arm.name(), self.frames)
+        write_out(&file, path)?;
+        Ok(path.to_path_buf())
     }
 }

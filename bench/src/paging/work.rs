@@ -4,13 +4,11 @@
 use super::figure::{CountedPages, Figure};
 use super::pass::Pass;
 use super::schedule::{Amount, Schedule, Step};
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::PageAt;
+use crate::prelude::*;
+use crate::process::joined;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
 
 /// Time limit of a pass out of order and of its warm-up, which then end early: a mapped file
 /// without advice reads ahead 128 KiB per page under a small limit, 10 ms an access (measured).
@@ -23,15 +21,15 @@ pub trait Pages {
     fn begin(&mut self, _in_order: Option<Range<u64>>, _overwrites: bool) {}
 
     /// Where page number `page` is, until the next call.
-    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError>;
+    fn reach(&mut self, page: u64) -> Result<PageAt>;
 
     /// The page just reached has been used, and maybe written.
-    fn leave(&mut self, _wrote: bool) -> Result<(), ExperimentError> {
+    fn leave(&mut self, _wrote: bool) -> Result<()> {
         Ok(())
     }
 
     /// The pass is over.
-    fn end(&mut self) -> Result<(), ExperimentError> {
+    fn end(&mut self) -> Result<()> {
         Ok(())
     }
 }
@@ -51,7 +49,7 @@ impl Resident {
 }
 
 impl Pages for Resident {
-    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+    fn reach(&mut self, page: u64) -> Result<PageAt> {
         // SAFETY: below the number of pages, as `new` was promised, and in a pass that
         // writes this thread's alone (`schedule`).
         Ok(unsafe { PageAt::new(self.0, page) })
@@ -71,10 +69,7 @@ pub struct Workload<'a> {
 impl Workload<'_> {
     /// Does all passes, each thread with the pages that `reached` gives it, and a last
     /// check of every page untimed.
-    pub fn run<P: Pages>(
-        &self,
-        reached: impl Fn() -> Result<P, ExperimentError> + Sync,
-    ) -> Result<Vec<Figure>, ExperimentError> {
+    pub fn run<P: Pages>(&self, reached: impl Fn() -> Result<P> + Sync) -> Result<Vec<Figure>> {
         let versions: Vec<AtomicU8> = (0..self.amount.pages).map(|_| AtomicU8::new(0)).collect();
         let barrier = Barrier::new(self.amount.threads as usize);
         let one = |thread| {
@@ -84,28 +79,21 @@ impl Workload<'_> {
         };
         let parts = std::thread::scope(|scope| {
             let one = &one;
-            let threads: Vec<_> = (0..self.amount.threads)
-                .map(|thread| scope.spawn(move || one(thread)))
-                .collect();
-            let joined = threads.into_iter().map(|thread| {
-                let panicked = || Err(failed("a thread panicked"));
-                thread.join().unwrap_or_else(|_| panicked())
-            });
-            joined.collect::<Result<Vec<_>, _>>()
+            let one = |thread| scope.spawn(move || one(thread));
+            let threads: Vec<_> = (0..self.amount.threads).map(one).collect();
+            threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
         })?;
-        let each = self.passes.iter().enumerate();
-        Ok(each
-            .map(|(k, pass)| merge(*pass, parts.iter().map(|p| &p[k])))
-            .collect())
+        let merged = |(k, pass): (usize, &Pass)| merge(*pass, parts.iter().map(|p| &p[k]));
+        Ok(self.passes.iter().enumerate().map(merged).collect())
     }
 
     fn thread<P: Pages>(
         &self,
         thread: u64,
-        mut pages: Result<P, ExperimentError>,
+        mut pages: Result<P>,
         versions: &[AtomicU8],
         barrier: &Barrier,
-    ) -> Result<Vec<WorkerShare>, ExperimentError> {
+    ) -> Result<Vec<WorkerShare>> {
         let mut parts = Vec::new();
         // The first thread counts, while all stand still.
         let count = || {
@@ -157,15 +145,11 @@ struct WorkerShare {
 
 fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a WorkerShare>) -> Figure {
     let parts: Vec<_> = parts.collect();
-    let mut each: Vec<u32> = parts
-        .iter()
-        .flat_map(|p| p.each_ns.iter().copied())
-        .collect();
+    let mut each: Vec<u32> = parts.iter().flat_map(|p| &p.each_ns).copied().collect();
     each.sort_unstable();
     let at = |part: usize| {
         each.get(each.len() * part / 100)
-            .copied()
-            .map_or(0, u64::from)
+            .map_or(0, |ns| u64::from(*ns))
     };
     let begin = parts.iter().map(|p| p.begin).min();
     let end = parts.iter().map(|p| p.end).max();
@@ -201,7 +185,7 @@ impl<'a, P: Pages> PassRun<'a, P> {
         }
     }
 
-    fn warm_up(&mut self) -> Result<(), ExperimentError> {
+    fn warm_up(&mut self) -> Result<()> {
         let begin = Instant::now();
         for i in 0..self.order.warm_up() {
             self.access(self.order.warm_step(i))?;
@@ -212,7 +196,7 @@ impl<'a, P: Pages> PassRun<'a, P> {
         self.pages.end()
     }
 
-    fn timed(&mut self) -> Result<WorkerShare, ExperimentError> {
+    fn timed(&mut self) -> Result<WorkerShare> {
         let (count, each_timed) = (self.order.count(), !self.pass.in_order());
         let mut each_ns = Vec::with_capacity(if each_timed { count as usize } else { 0 });
         let begin = Instant::now();
@@ -239,7 +223,7 @@ impl<'a, P: Pages> PassRun<'a, P> {
         })
     }
 
-    fn access(&mut self, step: Step) -> Result<(), ExperimentError> {
+    fn access(&mut self, step: Step) -> Result<()> {
         let at = self.pages.reach(step.page)?;
         let version = &self.versions[step.page as usize];
         let known = version.load(Ordering::Relaxed);
@@ -262,6 +246,7 @@ impl<'a, P: Pages> PassRun<'a, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ExperimentError;
 
     #[test]
     fn every_pass_is_counted_and_verified_with_any_number_of_threads() {
@@ -281,7 +266,7 @@ mod tests {
             };
             let work = Workload {
                 amount,
-                passes: &Pass::ALL,
+                passes: Pass::value_variants(),
                 count: &count,
             };
             // SAFETY: the vector holds that many pages, for the work alone.
@@ -302,7 +287,7 @@ mod tests {
     fn a_page_that_changes_behind_the_work_is_told() {
         struct Lossy(Vec<u64>);
         impl Pages for Lossy {
-            fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+            fn reach(&mut self, page: u64) -> Result<PageAt> {
                 // SAFETY: the vector holds one page.
                 Ok(unsafe { PageAt::at(self.0.as_mut_ptr().cast(), page) })
             }
@@ -323,6 +308,10 @@ mod tests {
             count: &CountedPages::default,
         };
         let done = work.run(|| Ok(Lossy(vec![0; 512])));
-        assert!(matches!(done, Err(ExperimentError::WrongData { .. })));
+        let why = done.unwrap_err();
+        assert!(matches!(
+            why.downcast_ref(),
+            Some(ExperimentError::WrongData { .. })
+        ));
     }
 }

@@ -3,15 +3,11 @@
 use super::PagingPlan;
 use super::device::Device;
 use super::figure::{CountedPages, Figure};
-use super::schedule::Amount;
+
 use super::work::{Resident, Workload};
-use crate::error::failed;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
-use crate::worker::{ready, reply};
-use crate::{ExperimentError, machine};
-use host::procfs::field;
-use serde::{Deserialize, Serialize};
+use crate::machine;
+use crate::prelude::*;
+use procfs::process::Process;
 
 /// What a worker prints at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,17 +23,15 @@ pub struct Figures {
 }
 
 /// The main function of a worker.
-pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
-    let amount = Amount {
-        pages: plan.bytes / PAGE as u64,
-        frames: plan.frames / PAGE as u64,
-        accesses: plan.accesses,
-        threads: plan.threads.max(1),
-        seed: plan.seed,
-    };
+pub fn serve(plan: &PagingPlan) -> Result<()> {
+    let amount = plan.amount;
     let memory = match &plan.memory {
         MemoryKind::Device(_) => None,
-        kind => Some(WorkerMemory::new(kind, amount.pages, plan.frames)?),
+        kind => Some(WorkerMemory::new(
+            kind,
+            amount.pages,
+            amount.frames * PAGE as u64,
+        )?),
     };
     ready()?;
     let count = || CountedPages {
@@ -53,7 +47,7 @@ pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
         (MemoryKind::Device(path), _) => work.run(|| Device::open(path))?,
         // SAFETY: the mapping has that many pages, is the work's alone, and outlives it.
         (_, Some(memory)) => work.run(|| Ok(unsafe { Resident::new(memory.start()) }))?,
-        (_, None) => return Err(failed("has no memory")),
+        (_, None) => bail!("has no memory"),
     };
     let (major_faults, minor_faults) = faults();
     reply(&Figures {
@@ -83,18 +77,18 @@ fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
 /// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
 /// in which a pager keeps what it compressed.
 fn resident() -> u64 {
-    let text = machine::read("/proc/self/smaps_rollup");
-    let of = |name| field(&text, name).unwrap_or(0);
-    of("Pss_Anon:") + of("Pss_File:")
+    let rollup = Process::myself().and_then(|own| own.smaps_rollup());
+    let maps = rollup.map_or_else(|_| Vec::new(), |rollup| rollup.memory_map_rollup.0);
+    let sizes = maps.iter().map(|map| &map.extension.map);
+    sizes
+        .flat_map(|of| [of.get("Pss_Anon"), of.get("Pss_File")])
+        .flatten()
+        .sum()
 }
 
 /// Bytes this process, by any of its threads, has had read from block devices: zram is one.
 fn device_bytes() -> Option<u64> {
-    let text = machine::read("/proc/self/io");
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("read_bytes:"))?;
-    line.trim().parse().ok()
+    Some(Process::myself().ok()?.io().ok()?.read_bytes)
 }
 
 /// Major and minor faults of this process so far.

@@ -1,14 +1,13 @@
 //! Running a program once: started, put in its cgroup before it has any memory, its output
 //! read as it comes, its time taken, and killed where it takes too long or we end first.
 
-use crate::ExperimentError;
-use crate::cgroup::Cgroup;
-use crate::error::while_doing;
-use crate::process::{Watchdog, Worker};
+use crate::prelude::*;
+use crate::process::Watchdog;
+use crate::process_tree::children;
 use rustix::process::{Pid, WaitOptions, waitpid};
+use std::hash::Hasher;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use twox_hash::XxHash3_64;
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
@@ -39,43 +38,33 @@ pub fn run(
     start: Start<'_>,
     limit: Duration,
     sink: &mut dyn FnMut(&[u8]),
-) -> Result<Done, ExperimentError> {
+) -> Result<Done> {
     let before = processor_time();
     let mut child = Child::start(command, start, limit)?;
-    let mut digest = Digest::default();
+    let mut digest = XxHash3_64::default();
     let mut chunk = vec![0; 1 << 16];
     loop {
         let count = child.worker.read(&mut chunk)?;
         if count == 0 {
             break;
         }
-        digest.add(&chunk[..count]);
+        digest.write(&chunk[..count]);
         sink(&chunk[..count]);
     }
     let elapsed = child.finish()?;
     Ok(Done {
         elapsed,
         processor: processor_time().saturating_sub(before),
-        digest: digest.0,
+        digest: digest.finish(),
         killed: 0,
     })
 }
 
 /// Makes this process the parent of what its children leave behind. `selfpage run` ends a
 /// moment before the process that waited for the program, which knows its processor time.
-pub fn adopt() -> Result<(), ExperimentError> {
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(while_doing(
-        "become the parent of what programs leave behind",
-    ))
-}
-
-/// This process's children. None where the kernel does not say (CONFIG_PROC_CHILDREN).
-fn children() -> Vec<i32> {
-    let path = format!("/proc/self/task/{}/children", std::process::id());
-    let list = std::fs::read_to_string(path).unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
+pub fn adopt() -> Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing("become the parent of what programs leave behind")
 }
 
 /// Processor time of all children that have ended, and of their children.
@@ -91,18 +80,14 @@ pub struct Child {
     pub worker: Worker,
     watchdog: Watchdog,
     /// The children there were before it.
-    others: Vec<i32>,
+    others: Vec<u32>,
     begin: Instant,
 }
 
 impl Child {
     /// Starts it.
-    pub fn start(
-        command: Command,
-        start: Start<'_>,
-        limit: Duration,
-    ) -> Result<Self, ExperimentError> {
-        let others = children();
+    pub fn start(command: Command, start: Start<'_>, limit: Duration) -> Result<Self> {
+        let others = children(std::process::id());
         let mut begin = Instant::now();
         let worker = match start {
             Start::Now => {
@@ -130,38 +115,23 @@ impl Child {
     }
 
     /// Waits for its end, once its output has ended. The time since its work began.
-    pub fn finish(mut self) -> Result<Duration, ExperimentError> {
+    pub fn finish(mut self) -> Result<Duration> {
         let status = self.worker.wait()?;
         let elapsed = self.begin.elapsed();
-        let before = |child: &i32| self.others.contains(child);
-        for left in children().into_iter().filter(|child| !before(child)) {
+        let before = |child: &u32| self.others.contains(child);
+        for left in children(std::process::id())
+            .into_iter()
+            .filter(|child| !before(child))
+        {
             // Adopted, and on its way out; gone already is as well.
-            let _ = waitpid(Pid::from_raw(left), WaitOptions::empty());
+            let _ = waitpid(Pid::from_raw(left as i32), WaitOptions::empty());
         }
         self.watchdog.stop()?;
         match status.success() {
             true => Ok(elapsed),
-            false if status.signal() == Some(libc::SIGKILL) => Err(ExperimentError::Killed),
+            false if status.signal() == Some(libc::SIGKILL) => bail!(ExperimentError::Killed),
             false => Err(self.worker.failure()),
         }
-    }
-}
-
-/// A number that is the same for the same bytes (FNV-1a).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Digest(pub u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Digest {
-    /// With more bytes.
-    pub fn add(&mut self, bytes: &[u8]) {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        self.0 = bytes.iter().fold(self.0, step);
     }
 }
 
@@ -179,9 +149,7 @@ mod tests {
     }
 
     fn digest(bytes: &[u8]) -> u64 {
-        let mut digest = Digest::default();
-        digest.add(bytes);
-        digest.0
+        XxHash3_64::oneshot(bytes)
     }
 
     #[test]
@@ -207,7 +175,8 @@ mod tests {
     #[test]
     fn a_killed_program_is_distinct_from_one_that_fails() {
         let killed = run(shell("kill -9 $$"), Start::Now, LONG, &mut |_| ());
-        assert!(matches!(killed, Err(ExperimentError::Killed)));
+        let why = killed.unwrap_err();
+        assert!(matches!(why.downcast_ref(), Some(ExperimentError::Killed)));
     }
 
     #[test]

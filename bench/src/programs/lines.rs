@@ -1,30 +1,27 @@
 //! Text to be sorted: lines of letters, the second half of each repeating the first, so
 //! that pages of it compress 2:1 under lz4.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::page_pattern::mix;
+use crate::prelude::*;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
-use std::path::Path;
 
 /// Letters after which the second half repeats.
 const PERIOD: usize = 8;
 
 /// Writes at least `bytes` bytes of lines whose lengths are in `lengths`. How many lines.
-pub fn write(path: &Path, bytes: u64, lengths: Range<u64>) -> Result<u64, ExperimentError> {
+pub fn write(path: &Path, bytes: u64, lengths: Range<u64>) -> Result<u64> {
     let writing = || format!("write {}", path.display());
-    let file = File::create(path).map_err(while_doing(writing()))?;
+    let file = File::create(path).doing(writing())?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let (mut line, mut lines, mut written) = (Vec::new(), 0, 0);
     while written < bytes {
         fill(&mut line, lines, &lengths);
-        out.write_all(&line).map_err(while_doing(writing()))?;
+        out.write_all(&line).doing(writing())?;
         written += line.len() as u64;
         lines += 1;
     }
-    out.flush().map_err(while_doing(writing()))?;
+    out.flush().doing(writing())?;
     Ok(lines)
 }
 

@@ -2,12 +2,7 @@
 //! a cgroup.
 
 use super::child::{self, Done, Start};
-use crate::ExperimentError;
-use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::env::TestEnv;
-use crate::swap::Swap;
-use std::process::Command;
+use crate::prelude::*;
 
 /// Where pages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,18 +24,13 @@ impl Medium {
 
     /// A store that holds `bytes`, incompressible even, as `selfpage run --store` takes it, and
     /// the file under it.
-    pub fn store(
-        self,
-        env: &TestEnv<'_>,
-        bytes: u64,
-    ) -> Result<(String, Option<UndoGuard>), ExperimentError> {
+    pub fn store(self, env: &TestEnv, bytes: u64) -> Result<(String, Option<OwnedFile>)> {
         let size = (bytes * 3 / 2) >> 10;
         Ok(match self {
             Self::Ram => (format!("ram:{size}K"), None),
             Self::Disk => {
-                let (path, guard) = env.file("store")?;
-                let store = format!("disk:{},size={size}K", path.display());
-                (store, Some(guard))
+                let file = env.file("store")?;
+                (format!("disk:{},size={size}K", file.display()), Some(file))
             }
         })
     }
@@ -50,27 +40,27 @@ impl Medium {
     /// sometimes does so while swap is free [seen on zram, Linux 6.18].
     pub fn run_in_cgroup(
         self,
-        env: &TestEnv<'_>,
+        env: &TestEnv,
         bytes: u64,
         memory: u64,
-        program: impl Fn() -> Result<Command, ExperimentError>,
+        program: impl Fn() -> Result<Command>,
         sink: &mut dyn FnMut(&[u8]),
-    ) -> Result<Done, ExperimentError> {
+    ) -> Result<Done> {
         for killed in 0..TRIES {
             // Dropped after the cgroup: its processes are ended first.
             let _swap = match self {
-                Self::Ram => Swap::on_zram(&env.cleanup, bytes * 3 / 2)?,
-                Self::Disk => Swap::on_file(&env.cleanup, &env.folder, bytes * 3 / 2)?,
+                Self::Ram => Swap::on_zram(env, bytes * 3 / 2)?,
+                Self::Disk => Swap::on_file(env, bytes * 3 / 2)?,
             };
             let cgroup = Cgroup::new(&env.cleanup, "program", memory)?;
             let start = Start::WhenReady(Some(&cgroup));
             match child::run(program()?, start, env.limit, sink) {
                 Ok(done) => return Ok(Done { killed, ..done }),
-                Err(ExperimentError::Killed) => {}
+                Err(why) if matches!(why.downcast_ref(), Some(ExperimentError::Killed)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(ExperimentError::Unavailable(format!(
+        Err(unavailable(format!(
             "the kernel killed it, though swap was free, each of {TRIES} times: more memory may do"
         )))
     }

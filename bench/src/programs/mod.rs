@@ -20,38 +20,33 @@ mod sort;
 
 pub use pagerank::PagerankPlan;
 
-use crate::env::{EnvOptions, TestEnv, find_allocator, progress};
-use crate::error::{failed, refuse};
-use crate::machine::Machine;
-use crate::report::{Bound, Report, Row, Sample};
-use crate::{ExperimentError, SelfExe};
+use crate::env::find_allocator;
+use crate::prelude::*;
 use child::Done;
-use clap::ValueEnum;
+use clap::value_parser;
 use medium::Medium;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Times each is run; the median counts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// MiB that are sorted.
     #[arg(long, default_value_t = 300)]
     pub sort: u64,
     /// MiB of memory for sort.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(4..))]
     pub sort_frames: u64,
     /// Edges of PageRank's graph.
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_parser = value_parser!(u64).range(100_000..))]
     pub edges: u64,
-    /// MiB of memory for PageRank, for each 10 million edges.
-    #[arg(long, default_value_t = 32)]
+    /// MiB of memory for PageRank, for each 10 million edges: the shares are kept.
+    #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(24..))]
     pub edges_frames: u64,
     /// Seconds that a program takes which fits in its frames, about: shorter shows little.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Only these, by name.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -101,16 +96,18 @@ pub trait Benchmark {
     fn about(&self) -> (String, &'static str, Bound);
 
     /// Runs it once.
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError>;
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done>;
 }
 
 /// Most that a program may take of its own time within its frames.
 const FITS: Bound = Bound::AtMost(1.02);
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
-    check(options)?;
-    let mut env = TestEnv::new(exe, &options.env)?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    if options.sort < options.sort_frames {
+        bail!("--sort must be more than --sort-frames");
+    }
+    let mut env = TestEnv::new(&options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
     env.limit = Duration::from_secs(options.limit);
     child::adopt()?;
@@ -127,22 +124,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     report.publish(options.env.json.as_deref())
 }
 
-fn check(options: &Options) -> Result<(), ExperimentError> {
-    if options.repeats == 0 || options.seconds == 0 {
-        return refuse("--repeats and --seconds must be at least 1");
-    }
-    if options.sort_frames < 4 || options.sort < options.sort_frames {
-        return refuse("--sort must be more than --sort-frames, and that 4 MiB at least");
-    }
-    if options.edges < 100_000 || options.edges_frames < 24 {
-        return refuse(
-            "--edges must be at least 100000 and --edges-frames 24: the shares are kept",
-        );
-    }
-    Ok(())
-}
-
-fn settings(options: &Options, env: &TestEnv<'_>) -> Vec<String> {
+fn settings(options: &Options, env: &TestEnv) -> Vec<String> {
     vec![
         format!(
             "sort: {} MiB in lines of 100 to 400 bytes compressing 2:1 under lz4, {} MiB of memory, one thread, LC_ALL=C",
@@ -159,8 +141,9 @@ fn settings(options: &Options, env: &TestEnv<'_>) -> Vec<String> {
             "within frames: sized for {} s; beside it the same program, allocator {}",
             options.seconds,
             env.allocator
-                .as_ref()
-                .map_or("none".into(), |path| path.display().to_string())
+                .as_deref()
+                .unwrap_or(Path::new("none"))
+                .display()
         ),
         format!(
             "memory is frames, or a cgroup's limit; medians of {} interleaved runs, outputs compared",
@@ -173,11 +156,7 @@ fn pagerank_frames(options: &Options) -> u64 {
     (options.edges_frames << 20) * options.edges / 10_000_000
 }
 
-fn case(
-    name: Pair,
-    options: &Options,
-    env: &TestEnv<'_>,
-) -> Result<Box<dyn Benchmark>, ExperimentError> {
+fn case(name: Pair, options: &Options, env: &TestEnv) -> Result<Box<dyn Benchmark>> {
     let sort =
         |medium| sort::Sort::larger(env, options.sort << 20, options.sort_frames << 20, medium);
     let rank = |medium| pagerank::Pagerank {
@@ -197,19 +176,14 @@ fn case(
 }
 
 /// All repeats of one pair. A feature that this machine lacks is the row's failure.
-fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
-    let shown = crate::cli_parse::name(&name);
-    progress(&format!("{shown}: its input"));
-    let mut row = Row::new(shown, "s", FITS);
+fn measure(name: Pair, options: &Options, env: &TestEnv) -> Row {
+    progress(&format!("{}: its input", name.name()));
     let case = match case(name, options, env) {
         Ok(case) => case,
-        Err(failure) => {
-            row.failure = Some(failure);
-            return row;
-        }
+        Err(failure) => return Row::new(name.name(), "s", FITS).failure(Some(failure)),
     };
     let (what, beside, bound) = case.about();
-    row = Row::new(what, "s", bound).beside(beside);
+    let mut row = Row::new(what, "s", bound).beside(beside);
     let mut expected = None;
     for repeat in 0..options.repeats {
         progress(&format!(
@@ -220,10 +194,7 @@ fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
         ));
         match pair(case.as_ref(), env, repeat, &mut expected) {
             Ok(sample) => row.samples.push(sample),
-            Err(failure) => {
-                row.failure = Some(failure);
-                break;
-            }
+            Err(failure) => return row.failure(Some(failure)),
         }
     }
     row
@@ -232,26 +203,23 @@ fn measure(name: Pair, options: &Options, env: &TestEnv<'_>) -> Row {
 /// Both runs of a pair, by turns the one first and the other.
 fn pair(
     case: &dyn Benchmark,
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     repeat: u64,
     expected: &mut Option<u64>,
-) -> Result<Sample, ExperimentError> {
+) -> Result<Sample> {
     let mut run = |side| {
         let done = case.run(env, side)?;
-        let wanted = *expected.get_or_insert(done.digest);
-        match done.digest == wanted {
-            true => Ok(done),
-            false => Err(failed(format_args!(
-                "its output differs from the first run's ({side:?})"
-            ))),
+        if *expected.get_or_insert(done.digest) != done.digest {
+            bail!("its output differs from the first run's ({side:?})");
         }
+        Ok(done)
     };
-    let (ours, beside) = if repeat.is_multiple_of(2) {
-        let ours = run(System::Ours)?;
-        (ours, run(System::Beside)?)
-    } else {
-        let beside = run(System::Beside)?;
-        (run(System::Ours)?, beside)
+    let (ours, beside) = match repeat.is_multiple_of(2) {
+        true => (run(System::Ours)?, run(System::Beside)?),
+        false => {
+            let beside = run(System::Beside)?;
+            (run(System::Ours)?, beside)
+        }
     };
     let notes = [
         ("processor", ours.processor.as_secs_f64()),

@@ -10,17 +10,9 @@ use super::child::{self, Done, Start};
 use super::graph::{self, Graph};
 use super::medium::Medium;
 use super::{Benchmark, System};
-use crate::ExperimentError;
-use crate::env::TestEnv;
-use crate::error::failed;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
-use crate::report::Bound;
-use crate::worker::{WorkerPlan, ready, reply};
+use crate::prelude::*;
 use selfpage::{Stretch, StretchError};
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 /// Rounds over all edges.
 pub const ITERATIONS: u64 = 10;
@@ -51,7 +43,7 @@ pub fn bytes(edges: u64) -> u64 {
 }
 
 /// The main function of a process that ranks.
-pub fn serve(plan: &PagerankPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &PagerankPlan) -> Result<()> {
     let layout = graph::layout(plan.edges);
     let memory = WorkerMemory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
     ready()?;
@@ -62,8 +54,7 @@ pub fn serve(plan: &PagerankPlan) -> Result<(), ExperimentError> {
         WorkerMemory::Mapping(_) => None,
     });
     let begin = Instant::now();
-    rank(&mut graph, &layout, &hints)
-        .map_err(|why| failed(format_args!("a hint was refused: {why}")))?;
+    rank(&mut graph, &layout, &hints).map_err(|why| anyhow!("a hint was refused: {why}"))?;
     reply(&Ranked {
         seconds: begin.elapsed().as_secs_f64(),
         checksum: graph.checksum(),
@@ -117,14 +108,16 @@ impl Benchmark for Pagerank {
         )
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let bytes = bytes(self.edges);
+        let (edges, frames) = (self.edges, self.frames);
         let command = |memory| {
-            env.exe.worker(&WorkerPlan::Pagerank(PagerankPlan {
+            WorkerPlan::Pagerank(PagerankPlan {
                 memory,
-                edges: self.edges,
-                frames: self.frames,
-            }))
+                edges,
+                frames,
+            })
+            .command()
         };
         let mut said = Vec::new();
         let mut collect = |chunk: &[u8]| said.extend_from_slice(chunk);
@@ -141,7 +134,7 @@ impl Benchmark for Pagerank {
             }
         };
         let ranked: Ranked =
-            serde_json::from_slice(&said).map_err(|e| failed(format_args!("its figures: {e}")))?;
+            serde_json::from_slice(&said).map_err(|e| anyhow!("its figures: {e}"))?;
         Ok(Done {
             elapsed: Duration::from_secs_f64(ranked.seconds),
             digest: ranked.checksum,

@@ -3,11 +3,8 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::ExperimentError;
-use crate::env::{TestEnv, find_program};
-use crate::report::Bound;
-use std::path::PathBuf;
-use std::process::Command;
+use crate::env::find_program;
+use crate::prelude::*;
 
 /// Steps in a second here, of processor time.
 const PACE: u64 = 450_000;
@@ -23,7 +20,7 @@ pub struct Python {
 
 impl Python {
     /// As many steps as take about so long.
-    pub fn new(seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn new(seconds: u64) -> Result<Self> {
         Ok(Self {
             program: find_program("python3", "python3")?,
             steps: seconds * PACE,
@@ -36,7 +33,7 @@ impl Benchmark for Python {
         ("CPython within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let mut program = Command::new(&self.program);
         program.args(["-I", "-c", include_str!("compute.py")]);
         program.arg(self.steps.to_string());

@@ -1,21 +1,16 @@
 //! redis-server within its frames, filled and then worked by redis-benchmark, which itself
 //! is not paged. What it holds of the fill is compared at the end by its own digest.
 
-use super::child::{self, Child, Digest, Done, Start};
+use super::child::{self, Child, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System};
-use crate::ExperimentError;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::{failed, while_doing};
-use crate::page_pattern::mix;
-use crate::process::{Worker, output};
-use crate::report::Bound;
+use crate::env::find_program;
+use crate::prelude::*;
+use crate::process::{output, poll};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use twox_hash::XxHash3_64;
 
 /// Requests of each of four kinds in a second here.
 const PACE: u64 = 15_000;
@@ -28,108 +23,94 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server's and the clients' programs, and what the server is filled with.
 pub struct Redis {
-    server: PathBuf,
+    server: OwnedFile,
     client: PathBuf,
     benchmark: PathBuf,
-    socket: PathBuf,
-    fill: PathBuf,
+    socket: OwnedFile,
+    fill: OwnedFile,
     requests: u64,
-    _files: [UndoGuard; 3],
 }
 
 impl Redis {
     /// As many requests as take about so long.
-    pub fn new(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn new(env: &TestEnv, seconds: u64) -> Result<Self> {
         // Debian's redis-tools has the server's program under this name, and it is a
         // server by any other; the server's own package would start one on this machine.
         let program = find_program("redis-check-rdb", "redis-tools")?;
-        let (server, a) = env.file("redis-server")?;
-        let (socket, b) = env.file("redis.sock")?;
-        let (fill, c) = env.file("redis.fill")?;
-        std::os::unix::fs::symlink(&program, &server)
-            .map_err(while_doing(format!("link {}", server.display())))?;
-        write_fill(&fill).map_err(while_doing(format!("write {}", fill.display())))?;
+        let server = env.file("redis-server")?;
+        let fill = env.file("redis.fill")?;
+        std::os::unix::fs::symlink(&program, &server).at("link", &server)?;
+        write_fill(&fill).at("write", &fill)?;
         Ok(Self {
             server,
             client: find_program("redis-cli", "redis-tools")?,
             benchmark: find_program("redis-benchmark", "redis-tools")?,
-            socket,
+            socket: env.file("redis.sock")?,
             fill,
             requests: seconds * PACE,
-            _files: [a, b, c],
         })
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.server);
+        let mut command = Command::new(&*self.server);
         command.args(["--port", "0", "--save", "", "--databases", "2"]);
         command.args(["--daemonize", "no", "--enable-debug-command", "yes"]);
         command
             .args(["--loglevel", "warning", "--unixsocket"])
-            .arg(&self.socket);
+            .arg(&*self.socket);
         command
     }
 
     /// A client's output for one command.
-    fn client(
-        &self,
-        program: &Path,
-        args: &[&str],
-        stdin: Stdio,
-    ) -> Result<String, ExperimentError> {
+    fn client(&self, program: &Path, args: &[&str], stdin: Stdio) -> Result<String> {
         let mut command = Command::new(program);
-        command.arg("-s").arg(&self.socket).args(args);
+        command.arg("-s").arg(&*self.socket).args(args);
         let said = output(command, stdin)?;
         Ok(String::from_utf8_lossy(&said).into_owned())
     }
 
-    fn query(&self, args: &[&str]) -> Result<String, ExperimentError> {
+    fn query(&self, args: &[&str]) -> Result<String> {
         self.client(&self.client, args, Stdio::null())
     }
 
-    fn wait_for(&self, server: &mut Worker) -> Result<(), ExperimentError> {
-        let begin = Instant::now();
-        while !self
-            .query(&["PING"])
-            .is_ok_and(|said| said.contains("PONG"))
-        {
-            if server.has_ended() || begin.elapsed() > TIMEOUT {
+    fn wait_for(&self, server: &mut Worker) -> Result<()> {
+        let answers = || {
+            if server.has_ended() {
                 return Err(server.stop());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            Ok(self
+                .query(&["PING"])
+                .is_ok_and(|said| said.contains("PONG")))
+        };
+        match poll(TIMEOUT, Duration::from_millis(20), answers)? {
+            true => Ok(()),
+            false => Err(server.stop()),
         }
-        Ok(())
     }
 
     /// The work that is timed.
-    fn work(&self) -> Result<Duration, ExperimentError> {
-        let fill =
-            File::open(&self.fill).map_err(while_doing(format!("open {}", self.fill.display())))?;
+    fn work(&self) -> Result<Duration> {
+        let fill = File::open(&self.fill).at("open", &self.fill)?;
         let requests = self.requests.to_string();
         let begin = Instant::now();
         let said = self.client(&self.client, &["--pipe"], fill.into())?;
         if !said.contains("errors: 0") {
-            return Err(failed(format_args!("redis-cli --pipe: {said}")));
+            bail!("redis-cli --pipe: {said}");
         }
         // Random keys, so in a database of its own.
         let args = ["--dbnum", "1", "-q", "-n", &requests, "-r", &requests];
         let kinds = ["-d", "200", "-t", "set,get,lpush,hset"];
-        self.client(
-            &self.benchmark,
-            &[&args[..], &kinds[..]].concat(),
-            Stdio::null(),
-        )?;
+        let args = [&args[..], &kinds[..]].concat();
+        self.client(&self.benchmark, &args, Stdio::null())?;
         Ok(begin.elapsed())
     }
 
-    fn digest(&self) -> Result<u64, ExperimentError> {
+    fn digest(&self) -> Result<u64> {
         self.query(&["-n", "1", "FLUSHDB", "SYNC"])?;
         let said = self.query(&["DEBUG", "DIGEST"])?;
-        let mut digest = Digest::default();
-        digest.add(said.trim().as_bytes());
         match said.trim().len() {
-            40 => Ok(digest.0),
-            _ => Err(failed(format_args!("DEBUG DIGEST: {said}"))),
+            40 => Ok(XxHash3_64::oneshot(said.trim().as_bytes())),
+            _ => Err(anyhow!("DEBUG DIGEST: {said}")),
         }
     }
 }
@@ -139,7 +120,7 @@ impl Benchmark for Redis {
         ("redis within frames".into(), "without us", FITS)
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         let before = child::processor_time();
         let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
         let command = match side {

@@ -3,14 +3,9 @@
 use super::child::{self, Done, Start};
 use super::medium::Medium;
 use super::{Benchmark, FITS, System, lines};
-use crate::ExperimentError;
-use crate::cleanup::UndoGuard;
-use crate::env::{TestEnv, find_program};
-use crate::error::while_doing;
+use crate::env::find_program;
+use crate::prelude::*;
 use crate::process::gated;
-use crate::report::Bound;
-use std::path::PathBuf;
-use std::process::Command;
 
 /// What sort holds of a line besides its bytes, at most.
 const A_LINE: u64 = 64;
@@ -21,40 +16,30 @@ const PACE: u64 = 55;
 /// A file of lines, and memory for it.
 pub struct Sort {
     program: PathBuf,
-    input: PathBuf,
+    input: OwnedFile,
     /// Bytes that sort needs.
     buffer: u64,
     frames: u64,
     /// None where it fits.
     medium: Option<Medium>,
-    _input: UndoGuard,
 }
 
 impl Sort {
     /// Long lines, more of them than memory holds.
-    pub fn larger(
-        env: &TestEnv<'_>,
-        bytes: u64,
-        frames: u64,
-        medium: Medium,
-    ) -> Result<Self, ExperimentError> {
+    pub fn larger(env: &TestEnv, bytes: u64, frames: u64, medium: Medium) -> Result<Self> {
         let mut sort = Self::of(env, bytes, 100..401)?;
         (sort.frames, sort.medium) = (frames, Some(medium));
         Ok(sort)
     }
 
     /// Short lines that fit: sorting them is work for the processor.
-    pub fn fitting(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+    pub fn fitting(env: &TestEnv, seconds: u64) -> Result<Self> {
         Self::of(env, (seconds * PACE) << 20, 20..60)
     }
 
-    fn of(
-        env: &TestEnv<'_>,
-        bytes: u64,
-        lengths: std::ops::Range<u64>,
-    ) -> Result<Self, ExperimentError> {
+    fn of(env: &TestEnv, bytes: u64, lengths: std::ops::Range<u64>) -> Result<Self> {
         let program = find_program("sort", "coreutils")?;
-        let (input, guard) = env.file("lines")?;
+        let input = env.file("lines")?;
         let lines = lines::write(&input, bytes, lengths)?;
         let buffer = bytes + lines * A_LINE + (16 << 20);
         Ok(Self {
@@ -63,7 +48,6 @@ impl Sort {
             buffer,
             frames: buffer * 5 / 4,
             medium: None,
-            _input: guard,
         })
     }
 
@@ -71,21 +55,16 @@ impl Sort {
         let mut command = Command::new(&self.program);
         command.env("LC_ALL", "C");
         // One buffer for all: no temporary files.
-        command.args([
-            "--parallel=1",
-            &format!("--buffer-size={}K", self.buffer >> 10),
-        ]);
-        command.arg(&self.input);
+        let buffer = format!("--buffer-size={}K", self.buffer >> 10);
+        command.args(["--parallel=1", &buffer]).arg(&*self.input);
         command
     }
 
     /// Reads the input once: both sides find it in the page cache.
-    fn warm(&self) -> Result<(), ExperimentError> {
-        let reading = || format!("read {}", self.input.display());
-        let mut file = std::fs::File::open(&self.input).map_err(while_doing(reading()))?;
-        std::io::copy(&mut file, &mut std::io::sink())
-            .map(drop)
-            .map_err(while_doing(reading()))
+    fn warm(&self) -> Result<()> {
+        let file = std::fs::File::open(&self.input);
+        let read = file.and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
+        read.map(drop).at("read", &self.input)
     }
 }
 
@@ -104,7 +83,7 @@ impl Benchmark for Sort {
         }
     }
 
-    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
         self.warm()?;
         let medium = self.medium.unwrap_or(Medium::Ram);
         let program = self.command();

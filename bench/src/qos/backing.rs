@@ -1,12 +1,8 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the daemon.
 
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::PAGE;
+use crate::prelude::*;
 use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use tenant::{ContractRequest, LinkedTenant, Revocation, RevocationPolicy};
 
 /// Either of the two.
@@ -63,40 +59,43 @@ impl DomainWithContract {
     }
 
     /// Releases the contract, and the data with it.
-    pub fn leave(self) -> Result<(), ExperimentError> {
+    pub fn leave(self) -> Result<()> {
         drop(self.domain);
-        match self.tenant {
-            Some(mut tenant) => tenant.leave().map_err(failed),
-            None => Ok(()),
-        }
+        self.tenant.map_or(Ok(()), |mut tenant| Ok(tenant.leave()?))
     }
 }
 
 impl Backing {
+    /// A contract with a daemon: disk time as `--disk` takes it, MiB of swap, KiB of frames.
+    pub fn of(system: &DaemonFixture, disk: &str, swap: u64, frames: u64) -> Self {
+        Self {
+            system: Some(system.socket().to_owned()),
+            disk: Some(disk.into()),
+            swap,
+            frames,
+            ..Self::default()
+        }
+    }
+
     /// Returns true if the pages of a domain go anywhere.
     pub fn is_some(&self) -> bool {
         self.store.is_some() || self.system.is_some()
     }
 
     /// A domain over it. The worker does no direct I/O, and declares that.
-    pub fn domain(&self) -> Result<DomainWithContract, ExperimentError> {
-        let terms = FrameSpec {
-            g: count(self.frames)?,
-            x: count(self.frames + self.extra)?,
-        };
+    pub fn domain(&self) -> Result<DomainWithContract> {
+        let (g, x) = (count(self.frames)?, count(self.frames + self.extra)?);
+        let terms = FrameSpec { g, x };
         let mut builder = Domain::builder().direct_io(DirectIo::PinnedOnly);
-        let mut contract = Contract {
-            g: FEWEST_FRAMES.min(terms.g),
-            x: terms.x,
-        };
+        let g = FEWEST_FRAMES.min(g);
+        let mut contract = Contract { g, x };
         let mut tenant = None;
         if let Some(path) = &self.system {
-            let disk = self.disk.as_ref().map(|terms| terms.parse());
-            let disk: Option<DiskSpec> = disk.transpose().map_err(failed)?;
+            let disk = self.disk.as_ref().map(|terms| terms.parse::<DiskSpec>());
             let wanted = ContractRequest {
                 name: self.name.clone(),
                 frames: Some(terms),
-                disk,
+                disk: disk.transpose()?,
                 swap: Some(self.swap << 20),
                 place: None,
             };
@@ -104,19 +103,15 @@ impl Backing {
                 eager: self.greedy,
                 on_revocation: self.refuses.then(|| Box::new(refuse) as _),
             };
-            let joined = LinkedTenant::join_with(path, &wanted, manners);
-            let (joined, share) = joined.map_err(failed)?;
+            let (joined, share) = LinkedTenant::join_with(path, &wanted, manners)?;
             builder = builder.ledger(share.ledger).shared_store(share.store);
             (contract, tenant) = (share.contract, Some(joined));
         }
         if let Some(store) = &self.store {
-            builder = builder.store(store.parse::<StoreConfig>().map_err(failed)?);
+            builder = builder.store(store.parse::<StoreConfig>()?);
         }
-        let domain = builder.frames(contract).build();
-        Ok(DomainWithContract {
-            domain: domain.map_err(failed)?,
-            tenant,
-        })
+        let domain = builder.frames(contract).build()?;
+        Ok(DomainWithContract { domain, tenant })
     }
 }
 
@@ -127,7 +122,6 @@ fn refuse(_: Revocation) {
     }
 }
 
-fn count(kib: u64) -> Result<u32, ExperimentError> {
-    u32::try_from((kib << 10) / PAGE as u64)
-        .map_err(|_| ExperimentError::Options(format!("{kib} KiB are too many frames")))
+fn count(kib: u64) -> Result<u32> {
+    u32::try_from((kib << 10) / PAGE as u64).map_err(|_| anyhow!("{kib} KiB are too many frames"))
 }

@@ -1,27 +1,17 @@
 //! The device without a scheduler: direct reads of random pages at a fixed queue depth.
 
-use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::{PAGE, mix};
+use crate::prelude::*;
 use crate::qos::subject::Done;
 use crate::swap::open_direct;
 use io_uring::{IoUring, opcode, types};
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Reads pages of a file of `bytes` at random, `depth` at once.
-pub fn read(
-    path: &Path,
-    bytes: u64,
-    depth: u32,
-    during: Duration,
-) -> Result<Done, ExperimentError> {
+pub fn read(path: &Path, bytes: u64, depth: u32, during: Duration) -> Result<Done> {
     let file = open_direct(path)?;
     // Before the ring, so that it is dropped after: a ring that goes has nothing under way.
     let buffers = WorkerMemory::new(&MemoryKind::Anonymous, u64::from(depth), 0)?;
-    let mut ring = IoUring::new(depth.next_power_of_two()).map_err(while_doing("make a ring"))?;
+    let mut ring = IoUring::new(depth.next_power_of_two()).doing("make a ring")?;
     let pages = bytes / PAGE as u64;
     let began = Instant::now();
     let (mut begun, mut under_way, mut accesses) = (0u64, 0u64, 0u64);
@@ -47,7 +37,7 @@ pub fn read(
         match ring.submit_and_wait(1) {
             Ok(_) => {}
             Err(why) if why.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(why) => return Err(while_doing("read the device")(why)),
+            Err(why) => return Err(Error::from(why).context("could not read the device")),
         }
         for entry in ring.completion() {
             under_way -= 1;
@@ -63,7 +53,7 @@ pub fn read(
         }
     }
     if let Some(why) = failure {
-        return Err(while_doing("read the device")(why));
+        return Err(Error::from(why).context("could not read the device"));
     }
     Ok(Done {
         accesses,

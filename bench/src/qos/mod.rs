@@ -26,18 +26,12 @@ pub use pager::PagerPlan;
 pub use reader::ReaderPlan;
 pub use subject::SubjectPlan;
 
-use crate::cleanup::UndoGuard;
+use crate::cli_parse::positive;
 use crate::daemon_fixture::DaemonDisk;
-use crate::env::{EnvOptions, TestEnv, progress};
-use crate::error::{refuse, while_doing};
-use crate::machine::Machine;
-use crate::page_pattern::mix;
-use crate::report::Report;
+use crate::prelude::*;
 use crate::swap::{preallocated, write_out};
-use crate::{ExperimentError, SelfExe};
-use clap::ValueEnum;
+use clap::value_parser;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What to measure.
@@ -47,10 +41,10 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Experiment>,
     /// Seconds of each of the paper's experiments.
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
     pub seconds: f64,
     /// Seconds between two reports of a watch thread.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub every: f64,
     /// Requests that the disk is given at a time in the paper's experiments: 1 is the paper's.
     #[arg(long, default_value_t = 1)]
@@ -60,19 +54,19 @@ pub struct Options {
     #[arg(long, default_value_t = 1000)]
     pub spin: u64,
     /// Times each arm of a comparison is run; the median counts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
     /// Seconds of each phase of a comparison.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub phase: f64,
     /// MiB of the victim's data; its memory is an eighth.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(32..))]
     pub victim: u64,
     /// MiB of the neighbour's data; its memory is an eighth.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = value_parser!(u64).range(32..))]
     pub neighbour: u64,
     /// Accesses of the victim's a second that are due.
-    #[arg(long, default_value_t = 500.0)]
+    #[arg(long, default_value_t = 500.0, value_parser = positive)]
     pub rate: f64,
     /// Revocations.
     #[arg(long, default_value_t = 10_000)]
@@ -108,9 +102,8 @@ pub enum Experiment {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
-    check(options)?;
-    let mut env = TestEnv::new(exe, &options.env)?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let mut env = TestEnv::new(&options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
     let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
     let machine = Machine::now(&env.folder);
@@ -120,17 +113,22 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
         .filter(|one| chosen(**one))
     {
         report.rows.extend(match one {
-            Experiment::Figure7 => figure::paging(&env, options, false),
-            Experiment::Figure8 => figure::paging(&env, options, true),
-            Experiment::Figure9 => figure::file_system(&env, options),
-            Experiment::Saturation => saturation::rows(&env, options),
+            Experiment::Figure7 => lacking("figure 7", figure::paging(&env, options, false)),
+            Experiment::Figure8 => lacking("figure 8", figure::paging(&env, options, true)),
+            Experiment::Figure9 => lacking("figure 9", figure::file_system(&env, options)),
+            Experiment::Saturation => lacking("saturation", saturation::rows(&env, options)),
             Experiment::Neighbour => neighbour::rows(&env, options),
-            Experiment::Revocation => revocation::rows(&env, options),
+            Experiment::Revocation => lacking("revocation", revocation::rows(&env, options)),
             Experiment::Overhead => overhead::rows(&env, options),
         });
     }
     progress("");
     report.publish(options.env.json.as_deref())
+}
+
+/// The rows of a part of it, or one that says why there are none.
+fn lacking(what: &str, rows: Result<Vec<Row>>) -> Vec<Row> {
+    rows.unwrap_or_else(|failure| vec![Row::lacking(what, failure)])
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.
@@ -141,19 +139,18 @@ fn swap(options: &Options) -> u64 {
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
-fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard), ExperimentError> {
-    let (path, guard) = env.file("data")?;
+fn data(env: &TestEnv, mib: u64) -> Result<OwnedFile> {
+    let path = env.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];
     for n in 0..mib {
         for (k, word) in part.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&mix(n << 20 | k as u64).to_le_bytes());
         }
-        file.write_all_at(&part, n << 20)
-            .map_err(while_doing(format!("write {}", path.display())))?;
+        file.write_all_at(&part, n << 20).at("write", &path)?;
     }
     write_out(&file, &path)?;
-    Ok((path, guard))
+    Ok(path)
 }
 
 fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<String> {
@@ -169,32 +166,14 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         "revocation: until frames were asked back {} times, {} holders that refuse among them",
         options.rounds, options.refusals
     );
-    let figures = [
-        Experiment::Figure7,
-        Experiment::Figure8,
-        Experiment::Figure9,
-    ]
-    .map(&chosen)
-    .contains(&true);
-    [
-        (figures, of_paper),
-        (chosen(Experiment::Neighbour), of_neighbours),
-        (chosen(Experiment::Revocation), of_revocation),
-    ]
-    .into_iter()
-    .filter_map(|(chosen, line)| chosen.then_some(line))
-    .collect()
-}
-
-fn check(options: &Options) -> Result<(), ExperimentError> {
-    if options.victim < 32 || options.neighbour < 32 {
-        return refuse("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
-    }
-    let positive = [options.rate, options.phase]
-        .iter()
-        .all(|x| *x > 0.0 && x.is_finite());
-    if !positive || options.repeats == 0 {
-        return refuse("--rate, --phase, --seconds, --every and --repeats must be more than 0");
-    }
-    Ok(())
+    use Experiment::{Figure7, Figure8, Figure9, Neighbour, Revocation};
+    let lines = [
+        (vec![Figure7, Figure8, Figure9], of_paper),
+        (vec![Neighbour], of_neighbours),
+        (vec![Revocation], of_revocation),
+    ];
+    let wanted = lines
+        .into_iter()
+        .filter(|(of, _)| of.iter().any(|one| chosen(*one)));
+    wanted.map(|(_, line)| line).collect()
 }

@@ -3,21 +3,14 @@
 
 use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
-use super::{Options, progress};
-use crate::ExperimentError;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::memory::MemoryKind;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
-use crate::worker::WorkerPlan;
+use super::{Options, lacking};
+use crate::prelude::*;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::ring;
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 /// MiB of data, and of frames.
 const DATA: u64 = 64;
@@ -44,15 +37,14 @@ const POLLS: [(Option<Duration>, &str, f64); 3] = [
 ];
 
 /// All of it.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    let mut rows = reads(env, options)
-        .unwrap_or_else(|failure| vec![Row::lacking("a read through the daemon", failure)]);
-    rows.push(idle(env, options).unwrap_or_else(|failure| Row::lacking("idle contracts", failure)));
+pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+    let mut rows = lacking("a read through the daemon", reads(env, options));
+    rows.extend(lacking("idle contracts", idle(env, options)));
     rows.extend(scheduler(options));
     rows
 }
 
-fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+fn reads(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let mut rows = POLLS.map(|(_, how, most)| {
         let what = format!("a random read through the daemon, {how}");
         Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
@@ -70,39 +62,30 @@ fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentErr
 }
 
 /// Microseconds of a read from a store of the program's own.
-fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64, ExperimentError> {
-    let (path, _guard) = env.file("store")?;
-    let store = format!("disk:{},size={}M", path.display(), DATA * 2);
+fn own(env: &TestEnv, options: &Options) -> Result<f64> {
+    let path = env.file("store")?;
+    let store = Some(format!("disk:{},size={}M", path.display(), DATA * 2));
+    let frames = FRAMES << 10;
     let backing = Backing {
-        store: Some(store),
-        frames: FRAMES << 10,
+        store,
+        frames,
         ..Backing::default()
     };
-    let mut subject = start(env, DATA, backing)?;
+    let mut subject = SubjectPlan::start(DATA, backing)?;
     let done = read(&mut subject, options)?;
     subject.end()?;
     Ok(1e6 / done.rate())
 }
 
 /// Microseconds of a read through the daemon, and processor time of its own for it.
-fn through(
-    env: &TestEnv<'_>,
-    options: &Options,
-    spin: Option<Duration>,
-) -> Result<(f64, f64), ExperimentError> {
+fn through(env: &TestEnv, options: &Options, spin: Option<Duration>) -> Result<(f64, f64)> {
     let config = DaemonConfig {
         spin,
         ..DaemonConfig::of(FRAMES * 2)
     };
     let system = DaemonFixture::start(env, config)?;
-    let backing = Backing {
-        system: Some(system.socket().to_owned()),
-        disk: Some(SHARE.into()),
-        swap: DATA * 2,
-        frames: FRAMES << 10,
-        ..Backing::default()
-    };
-    let mut subject = start(env, DATA, backing)?;
+    let backing = Backing::of(&system, SHARE, DATA * 2, FRAMES << 10);
+    let mut subject = SubjectPlan::start(DATA, backing)?;
     let before = system.processor();
     let done = read(&mut subject, options)?;
     let burned = system.processor() - before;
@@ -116,49 +99,32 @@ fn through(
 /// More than one reader at a time can use.
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
-fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker, ExperimentError> {
-    Worker::start(env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
-        memory: MemoryKind::Anonymous,
-        mib,
-        backing,
-    }))?)
-}
-
 /// The last of the reads counts.
-fn read(subject: &mut Worker, options: &Options) -> Result<Done, ExperimentError> {
+fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
     subject.call::<Done>(&Order::Fill)?;
     subject.call::<Done>(&Order::Closed(Duration::from_millis(300)))?;
     subject.call(&Order::Closed(Duration::from_secs_f64(options.phase)))
 }
 
 /// Processor time that idle contracts cost.
-fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Row, ExperimentError> {
+fn idle(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
-    let part = |system: &DaemonFixture| {
+    let part = || {
         let before = system.processor();
         let time = Duration::from_secs_f64(options.phase.max(1.0));
         std::thread::sleep(time);
         (system.processor() - before).as_secs_f64() / time.as_secs_f64()
     };
-    let none = part(&system);
-    let mut subjects = Vec::new();
-    for _ in 0..IDLE {
-        let backing = Backing {
-            system: Some(system.socket().to_owned()),
-            disk: Some("5ms/250ms".into()),
-            swap: 1,
-            frames: 64,
-            ..Backing::default()
-        };
-        subjects.push(start(env, 1, backing)?);
-    }
-    let all = part(&system);
-    for subject in subjects {
-        subject.end()?;
-    }
+    let none = part();
+    let start = |_| SubjectPlan::start(1, Backing::of(&system, "5ms/250ms", 1, 64));
+    let subjects = (0..IDLE).map(start).collect::<Result<Vec<_>>>()?;
+    let all = part();
+    subjects
+        .into_iter()
+        .try_for_each(|subject| subject.end().map(drop))?;
     let what = format!("part of a processor for each of {IDLE} idle contracts");
     let row = Row::fact(what, Bound::AtMost(0.001), (all - none) / IDLE as f64);
-    Ok(row.notes([("with none", none)]))
+    Ok(vec![row.notes([("with none", none)])])
 }
 
 /// The scheduler by itself, with its trace on.

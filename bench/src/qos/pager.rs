@@ -10,12 +10,9 @@
 use super::backing::{Backing, DomainWithContract};
 use super::progress::{ProgressCounter, ReportedRun};
 use super::write_only_driver::WriteOnlyDriver;
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::{PAGE, PageAt};
+use crate::prelude::*;
 use crate::worker;
 use selfpage::{Paged, Stretch};
-use serde::{Deserialize, Serialize};
 
 /// What the application does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,7 +30,7 @@ pub struct PagerPlan {
 }
 
 /// The main function of the application.
-pub fn serve(plan: &PagerPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &PagerPlan) -> Result<()> {
     for _ in 0..plan.leaves {
         let (owner, application) = plan.begin()?;
         application.go_through(2)?;
@@ -51,7 +48,7 @@ pub fn serve(plan: &PagerPlan) -> Result<(), ExperimentError> {
 impl PagerPlan {
     /// The application under a contract of its own, its data written once. It is to be
     /// dropped first.
-    fn begin(&self) -> Result<(DomainWithContract, PagingClient), ExperimentError> {
+    fn begin(&self) -> Result<(DomainWithContract, PagingClient)> {
         let owner = self.backing.domain()?;
         let application = PagingClient {
             stretch: self.stretch(&owner)?,
@@ -62,14 +59,14 @@ impl PagerPlan {
     }
 
     /// Its data.
-    fn stretch(&self, owner: &DomainWithContract) -> Result<Stretch, ExperimentError> {
+    fn stretch(&self, owner: &DomainWithContract) -> Result<Stretch> {
         let stretch = owner.domain.allocate((self.stretch as usize) << 10);
-        let stretch = stretch.map_err(failed)?;
+        let stretch = stretch?;
         let bound = match self.forgets {
             true => stretch.bind(WriteOnlyDriver),
             false => stretch.bind(Paged),
         };
-        bound.map_err(failed)?;
+        bound?;
         Ok(stretch)
     }
 }
@@ -98,7 +95,7 @@ impl PagingClient {
     }
 
     /// Once through a page, in the round of this version.
-    fn step(&self, page: usize, version: u8) -> Result<(), ExperimentError> {
+    fn step(&self, page: usize, version: u8) -> Result<()> {
         match self.forgets {
             true => self.page(page).write(version),
             false => self.page(page).check(1)?,
@@ -107,11 +104,11 @@ impl PagingClient {
     }
 
     /// Once through all pages.
-    fn go_through(&self, version: u8) -> Result<(), ExperimentError> {
+    fn go_through(&self, version: u8) -> Result<()> {
         (0..self.stretch.pages()).try_for_each(|page| self.step(page, version))
     }
 
-    fn process(&self, watched: &ProgressCounter) -> Result<(), ExperimentError> {
+    fn process(&self, watched: &ProgressCounter) -> Result<()> {
         let mut version = 1;
         loop {
             // What the last round wrote must differ, or its pages need not go out.

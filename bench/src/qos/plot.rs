@@ -5,10 +5,10 @@
 //! which the relevant client received a new allocation" (section 7.2.1).
 
 use super::schedule::{Client, Interval};
-use crate::plot::{self, Area, Curve, PlotError};
+use crate::plot::{self, Area, Curve};
+use crate::prelude::*;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use std::time::Duration;
 
 /// Pixels.
 const SIZE: (u32, u32) = (1200, 760);
@@ -43,7 +43,7 @@ pub struct Figure<'a> {
 }
 
 /// The figure, as the text of an SVG file.
-pub fn drawn(figure: &Figure<'_>) -> Result<String, PlotError> {
+pub fn drawn(figure: &Figure<'_>) -> Result<String> {
     plot::draw(SIZE, TITLE, |title, body| {
         plot::write(title, &figure.title, (20, 14), 18)?;
         let (left, right) = body.split_horizontally(LEFT);
@@ -54,37 +54,34 @@ pub fn drawn(figure: &Figure<'_>) -> Result<String, PlotError> {
     })
 }
 
-fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<(), PlotError> {
+fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<()> {
     let axes = ["time (s)", "sustained bandwidth (Mbit/s)"];
     let mut chart = plot::curves(area, "", axes, 1.35, &figure.curves)?;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+    let mut labels = chart.configure_series_labels();
+    let labels = labels.position(SeriesLabelPosition::UpperRight);
+    labels
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
     Ok(())
 }
 
-fn schedule(area: &Area<'_>, figure: &Figure<'_>, seconds: f64) -> Result<(), PlotError> {
+fn schedule(area: &Area<'_>, figure: &Figure<'_>, seconds: f64) -> Result<()> {
     let rows = figure.clients.len().max(1) as f64;
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .x_label_area_size(32)
         .y_label_area_size(10)
         .build_cartesian_2d(0.0..seconds, 0.0..rows)?;
-    chart
-        .configure_mesh()
-        .disable_mesh()
-        .disable_y_axis()
-        .x_desc(format!("schedule over {seconds} s"))
-        .draw()?;
+    let mut mesh = chart.configure_mesh();
+    let mesh = mesh.disable_mesh().disable_y_axis();
+    mesh.x_desc(format!("schedule over {seconds} s")).draw()?;
     let plot = chart.plotting_area();
-    let width = plot.dim_in_pixel().0.max(1);
+    let pixel = seconds / f64::from(plot.dim_in_pixel().0.max(1));
     let window = Window {
         from: figure.from,
         seconds,
-        pixel: seconds / f64::from(width),
+        pixel,
     };
     for (row, client) in figure.clients.iter().enumerate() {
         let grey = GREYS[row.min(GREYS.len() - 1)];
@@ -126,15 +123,9 @@ impl Window {
     }
 }
 
-fn lane(
-    plot: &Plot<'_>,
-    window: &Window,
-    client: &Client,
-    row: f64,
-    grey: RGBColor,
-) -> Result<(), PlotError> {
+fn lane(plot: &Plot<'_>, window: &Window, client: &Client, row: f64, grey: RGBColor) -> Result<()> {
     for (from, to) in window.of(&client.lax) {
-        let line = vec![(from, row + 0.5), (to, row + 0.5)];
+        let line = [(from, row + 0.5), (to, row + 0.5)];
         plot.draw(&PathElement::new(line, grey.stroke_width(1)))?;
     }
     for (from, to) in window.of(&client.transactions) {
@@ -144,26 +135,15 @@ fn lane(
     }
     let allocations = client.allocations.iter().map(|at| window.at(*at));
     for at in allocations.filter(|at| (0.0..=window.seconds).contains(at)) {
-        let half = window.pixel * 3.0;
-        let head = vec![
-            (at - half, row + 0.14),
-            (at + half, row + 0.14),
-            (at, row + 0.28),
-        ];
-        plot.draw(&PathElement::new(
-            vec![(at, row + 0.02), (at, row + 0.14)],
-            grey,
-        ))?;
+        let (half, shaft, tip) = (window.pixel * 3.0, row + 0.14, row + 0.28);
+        let head = vec![(at - half, shaft), (at + half, shaft), (at, tip)];
+        plot.draw(&PathElement::new([(at, row + 0.02), (at, shaft)], grey))?;
         plot.draw(&Polygon::new(head, grey.filled()))?;
     }
     let place = plot.map_coordinate(&(0.0, row + 0.92));
     let (x, y) = plot.get_base_pixel();
-    plot.strip_coord_spec().draw(&Text::new(
-        client.name.clone(),
-        (place.0 - x + 2, place.1 - y),
-        ("sans-serif", 11),
-    ))?;
-    Ok(())
+    let at = (place.0 - x + 2, place.1 - y);
+    plot::write(&plot.strip_coord_spec(), &client.name, at, 11)
 }
 
 #[cfg(test)]

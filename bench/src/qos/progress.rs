@@ -1,10 +1,8 @@
 //! The paper's watch thread: it "wakes up every 5 seconds and logs the number of bytes
 //! processed" (section 7.2.1).
 
-use crate::worker::reply;
-use serde::{Deserialize, Serialize};
+use crate::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// A report of the watch thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

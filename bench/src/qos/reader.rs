@@ -8,14 +8,9 @@
 
 use super::progress::{ProgressCounter, ReportedRun};
 use super::subject::{Latency, latencies};
-use crate::ExperimentError;
-use crate::error::{failed, while_doing};
-use crate::page_pattern::{PAGE, mix};
+use crate::prelude::*;
 use crate::worker;
-use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
 use tenant::file::ReservedFile;
 
 /// What the client does.
@@ -41,13 +36,11 @@ pub struct ReaderPlan {
 }
 
 /// The main function of the client.
-pub fn serve(plan: &ReaderPlan) -> Result<(), ExperimentError> {
-    let file =
-        File::open(&plan.file).map_err(while_doing(format!("open {}", plan.file.display())))?;
-    let disk = plan.disk.parse().map_err(failed)?;
+pub fn serve(plan: &ReaderPlan) -> Result<()> {
+    let file = File::open(&plan.file).at("open", &plan.file)?;
+    let disk = plan.disk.parse()?;
     let mut reading = Reading {
-        file: ReservedFile::open(&plan.system, &plan.name, &file, disk, plan.depth, 1)
-            .map_err(failed)?,
+        file: ReservedFile::open(&plan.system, &plan.name, &file, disk, plan.depth, 1)?,
         random: plan.random,
         next: 0,
     };
@@ -83,19 +76,16 @@ impl Reading {
     }
 
     /// The number of a request that was answered with a page.
-    fn answer(&mut self) -> Result<usize, ExperimentError> {
+    fn answer(&mut self) -> Result<usize> {
         match self.file.wait() {
             Some(Ok(over)) if over.data.len() == PAGE => Ok(over.slot),
-            Some(Ok(over)) => Err(failed(format_args!(
-                "was given {} bytes of a page",
-                over.data.len()
-            ))),
-            Some(Err(why)) => Err(failed(why)),
-            None => Err(failed("nothing is under way in the channel")),
+            Some(Ok(over)) => Err(anyhow!("was given {} bytes of a page", over.data.len())),
+            Some(Err(why)) => Err(anyhow!(why)),
+            None => Err(anyhow!("nothing is under way in the channel")),
         }
     }
 
-    fn pipeline(&mut self, watched: &ProgressCounter) -> Result<(), ExperimentError> {
+    fn pipeline(&mut self, watched: &ProgressCounter) -> Result<()> {
         (0..self.file.depth()).for_each(|slot| self.begin(slot));
         while watched.processed(0) {
             let slot = self.answer()?;
@@ -105,11 +95,7 @@ impl Reading {
         Ok(())
     }
 
-    fn now_and_then(
-        &mut self,
-        during: Duration,
-        pause: Duration,
-    ) -> Result<Latency, ExperimentError> {
+    fn now_and_then(&mut self, during: Duration, pause: Duration) -> Result<Latency> {
         let mut times = latencies()?;
         let began = Instant::now();
         while began.elapsed() < during {

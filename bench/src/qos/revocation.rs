@@ -12,18 +12,10 @@
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::ExperimentError;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::error::failed;
-use crate::memory::MemoryKind;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
-use crate::statistics::median;
-use crate::worker::WorkerPlan;
+use crate::prelude::*;
+use crate::process::poll;
 use protocol::TenantInfo;
 use protocol::contract_spec::FrameSpec;
-use std::time::{Duration, Instant};
 use tenant::set;
 
 /// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee
@@ -72,29 +64,18 @@ const BYSTANDER: TenantSpec = TenantSpec("bystander", 32, 4, 0, "60ms/250ms,laxi
 struct TenantSpec(&'static str, u64, u64, u64, &'static str);
 
 impl TenantSpec {
-    fn start(
-        &self,
-        env: &TestEnv<'_>,
-        system: &DaemonFixture,
-        orders: &[Order],
-    ) -> Result<Worker, ExperimentError> {
+    fn start(&self, system: &DaemonFixture, orders: &[Order]) -> Result<Worker> {
         let Self(name, data, held, lent, disk) = *self;
-        let command = env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
-            memory: MemoryKind::Anonymous,
-            mib: data,
-            backing: Backing {
-                store: None,
-                system: Some(system.socket().to_owned()),
+        let mut process = SubjectPlan::start(
+            data,
+            Backing {
                 name: name.into(),
-                disk: Some(disk.into()),
-                swap: data * 2,
-                frames: held << 10,
                 extra: lent << 10,
                 refuses: name == REFUSER.0,
                 greedy: lent > 0,
+                ..Backing::of(system, disk, data * 2, held << 10)
             },
-        }))?;
-        let mut process = Worker::start(command)?;
+        )?;
         for order in orders {
             process.send(order)?;
             if *order == Order::Fill {
@@ -127,24 +108,14 @@ struct RevocationFigures {
 }
 
 /// Claims until the wanted number of revocations is reached.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    match take(env, options) {
-        Ok((seen, honest)) => judged(&seen, honest),
-        Err(failure) => vec![Row::lacking("revocation", failure)],
-    }
-}
-
-fn take(env: &TestEnv<'_>, options: &Options) -> Result<(RevocationFigures, u64), ExperimentError> {
+pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
-    run(env, options, &system).map_err(|failure| system.explain(failure))
+    let outcome = run(options, &system).map_err(|failure| system.explain(failure));
+    outcome.map(|(seen, honest)| judged(&seen, honest))
 }
 
-fn run(
-    env: &TestEnv<'_>,
-    options: &Options,
-    system: &DaemonFixture,
-) -> Result<(RevocationFigures, u64), ExperimentError> {
-    let start = |role: &TenantSpec, orders: &[Order]| role.start(env, system, orders);
+fn run(options: &Options, system: &DaemonFixture) -> Result<(RevocationFigures, u64)> {
+    let start = |role: &TenantSpec, orders: &[Order]| role.start(system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
         start(&DIRTY, &[Order::Fill, Order::Churn(1)])?,
@@ -168,21 +139,17 @@ fn run(
         let beside = watch(&mut tenants, options, turn, Some(&mut seen))?;
         seen.bystander.push([alone, beside]);
         if seen.refused * options.rounds <= seen.rounds * options.refusals {
-            refuse(env, &mut tenants, &mut seen)?;
+            refuse(&mut tenants, &mut seen)?;
         }
-        idle_turns = if seen.rounds == before {
-            idle_turns + 1
-        } else {
-            0
-        };
+        idle_turns = (idle_turns + 1) * u64::from(seen.rounds == before);
         if seen.rounds >= options.rounds && seen.refused >= options.refusals {
             break;
         }
         if idle_turns > MAX_IDLE_TURNS {
-            return Err(failed(format_args!(
+            bail!(
                 "no frames were asked back in {MAX_IDLE_TURNS} turns of claims, {} rounds before them",
                 seen.rounds
-            )));
+            );
         }
     }
     let honest = alive(tenants);
@@ -195,7 +162,7 @@ fn watch(
     options: &Options,
     turn: u64,
     seen: Option<&mut RevocationFigures>,
-) -> Result<Latency, ExperimentError> {
+) -> Result<Latency> {
     let during = Duration::from_secs_f64(options.phase.min(1.0));
     let open = Order::Open {
         during,
@@ -215,7 +182,7 @@ fn watch(
 
 /// Lowers the claimer's guarantee, so that others take what it does not need, raises it again
 /// and has it claimed. Milliseconds until it was there.
-fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64, ExperimentError> {
+fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64> {
     contract(tenants.system, &CLAIMER, HELD, 0)?;
     std::thread::sleep(LOAN_TIME);
     contract(tenants.system, &CLAIMER, CLAIMED, 0)?;
@@ -223,34 +190,27 @@ fn claim(tenants: &mut CooperativeTenants<'_>) -> Result<f64, ExperimentError> {
     Ok(claimed.ns as f64 / 1e6)
 }
 
-fn revocations(holders: &mut [Worker]) -> Result<u64, ExperimentError> {
-    let mut sum = 0;
-    for holder in holders {
-        sum += holder.call::<u64>(&Order::Revocations)?;
-    }
-    Ok(sum)
+fn revocations(holders: &mut [Worker]) -> Result<u64> {
+    holders
+        .iter_mut()
+        .map(|holder| holder.call::<u64>(&Order::Revocations))
+        .sum()
 }
 
 /// Runs a tenant that ignores revocations, until it is killed or no revocation reaches it.
-fn refuse(
-    env: &TestEnv<'_>,
-    tenants: &mut CooperativeTenants<'_>,
-    seen: &mut RevocationFigures,
-) -> Result<(), ExperimentError> {
+fn refuse(tenants: &mut CooperativeTenants<'_>, seen: &mut RevocationFigures) -> Result<()> {
     let system = tenants.system;
     contract(system, &CLEAN, HELD, SMALL_LOAN)?;
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
     // A revocation may reach it, and kill it, before it has filled its memory.
-    let refuser = REFUSER.start(env, system, &orders);
+    let refuser = REFUSER.start(system, &orders);
     seen.killed += match refuser {
         Ok(mut refuser) => {
-            let began = Instant::now();
-            let spread =
-                || Ok::<_, ExperimentError>(surplus(system, &REFUSER)? > surplus(system, &DIRTY)?);
-            while began.elapsed() < FILL_TIME && !refuser.has_ended() && !spread()? {
-                std::thread::sleep(LOAN_TIME);
-            }
+            poll(FILL_TIME, LOAN_TIME, || {
+                let is_full = surplus(system, &REFUSER)? > surplus(system, &DIRTY)?;
+                Ok(refuser.has_ended() || is_full)
+            })?;
             let began = Instant::now();
             while began.elapsed() < CLAIM_TIME && !refuser.has_ended() {
                 seen.claims.push(claim(tenants)?);
@@ -268,29 +228,22 @@ fn contract(
     TenantSpec(name, ..): &TenantSpec,
     held: u64,
     lent: u64,
-) -> Result<(), ExperimentError> {
-    let frames = FrameSpec {
-        g: (held << 8) as u32,
-        x: ((held + lent) << 8) as u32,
-    };
+) -> Result<()> {
+    let [g, x] = [held, held + lent].map(|mib| (mib << 8) as u32);
     let number = tenant(system, name)?
-        .ok_or_else(|| failed(format_args!("the {name} has no contract")))?
+        .ok_or_else(|| anyhow!("the {name} has no contract"))?
         .tenant;
-    set(system.socket(), number, Some(frames), None)
-        .map(|_| ())
-        .map_err(failed)
+    set(system.socket(), number, Some(FrameSpec { g, x }), None)?;
+    Ok(())
 }
 
 /// Frames of a tenant beyond its guarantee.
-fn surplus(
-    system: &DaemonFixture,
-    TenantSpec(name, ..): &TenantSpec,
-) -> Result<u32, ExperimentError> {
+fn surplus(system: &DaemonFixture, TenantSpec(name, ..): &TenantSpec) -> Result<u32> {
     let tenant = tenant(system, name)?;
     Ok(tenant.map_or(0, |tenant| tenant.n.saturating_sub(tenant.terms.frames.g)))
 }
 
-fn tenant(system: &DaemonFixture, name: &str) -> Result<Option<TenantInfo>, ExperimentError> {
+fn tenant(system: &DaemonFixture, name: &str) -> Result<Option<TenantInfo>> {
     Ok(system
         .tenants()?
         .into_iter()
@@ -325,6 +278,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
     let us = |latency: &Latency| latency.p99_ns as f64 / 1e3;
     let pairs = seen.bystander.iter();
     let samples = pairs.map(|[alone, beside]| Sample::new(us(beside), us(alone)));
+    let none = Bound::AtMost(0.0);
     let bystander = "revocation: a bystander's p99 while frames are asked back";
     vec![
         row("times that frames were asked back", Bound::Open, rounds).notes([
@@ -334,7 +288,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
         ]),
         row(
             "claims served later than the deadline and 50 ms",
-            Bound::AtMost(0.0),
+            none,
             late as f64,
         ),
         row(
@@ -342,11 +296,7 @@ fn judged(seen: &RevocationFigures, honest: u64) -> Vec<Row> {
             Bound::AtLeast(1.0),
             killed,
         ),
-        row(
-            "honest programs killed or gone wrong",
-            Bound::AtMost(0.0),
-            honest as f64,
-        ),
+        row("honest programs killed or gone wrong", none, honest as f64),
         Row::new(bystander, "us", Bound::Open)
             .beside("while none are")
             .samples(samples),

@@ -8,17 +8,9 @@
 use super::progress::{Progress, ReportedRun};
 use super::reader::ReaderPlan;
 use super::{Options, direct_disk, progress, shares};
-use crate::ExperimentError;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::error::failed;
-use crate::process::Worker;
-use crate::report::{Bound, Row, Sample};
-use crate::worker::WorkerPlan;
+use crate::prelude::*;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
-use std::path::Path;
-use std::time::Duration;
 
 /// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
 const PARTS: [u64; 3] = [14, 28, 57];
@@ -51,19 +43,12 @@ struct SharedDisk {
 }
 
 /// Measures the saturated device, with contracts and unscheduled.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    match take(env, options) {
-        Ok(rows) => rows,
-        Err(failure) => vec![Row::lacking("saturation", failure)],
-    }
-}
-
-fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
-    let (file, _guard) = super::data(env, FILE)?;
+pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+    let file = super::data(env, FILE)?;
     // The first measures the disk.
     drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
     let disk = env.disk.as_ref();
-    let model = disk.ok_or_else(|| failed("there is no disk"))?.model()?;
+    let model = disk.ok_or_else(|| anyhow!("there is no disk"))?.model()?;
     let depth = DEPTH * PARTS.len() as u32;
     let seconds = options.seconds / f64::from(2 * options.repeats as u32);
     let during = Duration::from_secs_f64(seconds);
@@ -95,11 +80,8 @@ fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentErro
     let far = shares::worst(&charged, &promised);
     let jain = shares::jain(&charged, &promised);
     let bytes = shares::worst(&bytes, &promised);
-    let throughput = Row::new(
-        "saturation: reads a second, contracts for all of the device",
-        "1/s",
-        Bound::AtLeast(0.85),
-    );
+    let what = "saturation: reads a second, contracts for all of the device";
+    let throughput = Row::new(what, "1/s", Bound::AtLeast(0.85)).beside("unscheduled");
     let rates = samples.iter().map(|(o, f)| Sample::new(*o, *f));
     Ok(vec![
         row(
@@ -115,7 +97,7 @@ fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentErro
             Bound::AtMost(0.05),
             bytes,
         ),
-        throughput.beside("unscheduled").samples(rates),
+        throughput.samples(rates),
         first(&plays, &samples, &model),
     ])
 }
@@ -144,16 +126,16 @@ fn name(part: u64) -> String {
 }
 
 fn share(
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     options: &Options,
     (file, model): (&Path, &CostModel),
     seconds: f64,
-) -> Result<SharedDisk, ExperimentError> {
+) -> Result<SharedDisk> {
     let system = DaemonFixture::start(env, DaemonConfig::of(16))?;
     let reader = |part: u64, depth: usize, pause: Option<Duration>| {
         let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
         let (slice, period) = (slice.as_micros(), PERIOD.as_micros());
-        Worker::start(env.exe.worker(&WorkerPlan::Reader(ReaderPlan {
+        let plan = ReaderPlan {
             file: file.to_owned(),
             system: system.socket().to_owned(),
             name: name(part),
@@ -165,13 +147,14 @@ fn share(
                 seconds,
                 every: options.every,
             },
-        }))?)
+        };
+        WorkerPlan::Reader(plan).start()
     };
-    let mut readers = Vec::new();
-    for part in PARTS {
-        readers.push(reader(part, DEPTH as usize, None)?);
-    }
-    readers.push(reader(NEWCOMER, 1, Some(PAUSE))?);
+    let all = PARTS
+        .map(|part| reader(part, DEPTH as usize, None))
+        .into_iter();
+    let all = all.chain([reader(NEWCOMER, 1, Some(PAUSE))]);
+    let mut readers = all.collect::<Result<Vec<_>>>()?;
     let before = system.tenants()?;
     for reader in &mut readers {
         reader.go()?;
@@ -185,22 +168,21 @@ fn share(
         };
         of(&after) - of(&before)
     });
-    let mut said = Vec::new();
-    for reader in readers {
-        said.push(reader.end()?);
-    }
+    let ended = readers.into_iter().map(Worker::end);
+    let mut said = ended.collect::<Result<Vec<_>>>()?;
     let newcomer = said.pop().unwrap_or_default();
-    let first = newcomer
-        .last()
-        .and_then(|line| serde_json::from_str(line).ok());
-    let last =
-        |lines: &Vec<String>| -> Option<Progress> { serde_json::from_str(lines.last()?).ok() };
+    let first = last(&newcomer).ok_or_else(|| anyhow!("the newcomer sent no latencies"))?;
     let bytes = said
         .iter()
-        .map(|lines| last(lines).map_or(0.0, |last| last.bytes as f64));
+        .map(|lines| last::<Progress>(lines).map_or(0.0, |p| p.bytes as f64));
     Ok(SharedDisk {
         charged: charged.to_vec(),
         bytes: bytes.collect(),
-        first: first.ok_or_else(|| failed("the newcomer sent no latencies"))?,
+        first,
     })
+}
+
+/// What was said last.
+fn last<T: serde::de::DeserializeOwned>(lines: &[String]) -> Option<T> {
+    serde_json::from_str(lines.last()?).ok()
 }

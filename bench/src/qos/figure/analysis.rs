@@ -1,11 +1,10 @@
 //! Turns the results of the participants into rows.
 
 use super::{ClientResult, Participant, RunResult};
+use crate::prelude::*;
 use crate::qos::progress::Progress;
 use crate::qos::schedule::{Client, DiskShare, Interval, ScheduleStats};
 use crate::qos::shares;
-use crate::report::{Bound, Row, Sample};
-use std::time::Duration;
 
 /// Figure 9: what the file client keeps, and the scheduler's rules.
 pub fn file_system(plays: &[[RunResult; 2]]) -> Vec<Row> {
@@ -32,35 +31,21 @@ pub fn paging(number: u32, play: &RunResult, participants: &[Participant]) -> Ve
         .iter()
         .map(|actor| actor.slice as f64)
         .collect();
-    let (charged, bytes) = (
-        play.charged(),
-        play.parts
-            .iter()
-            .map(ClientResult::bytes)
-            .collect::<Vec<_>>(),
-    );
-    let notes: Vec<(String, f64)> = play
-        .parts
-        .iter()
-        .map(|part| {
-            (
-                format!("{}, Mbit/s", part.client.name),
-                mean(&part.progress),
-            )
-        })
-        .chain(play.parts.iter().flat_map(each))
-        .collect();
+    let charged = play.charged();
+    let bytes: Vec<f64> = play.parts.iter().map(ClientResult::bytes).collect();
+    let bandwidth = |part: &ClientResult| {
+        let what = format!("{}, Mbit/s", part.client.name);
+        (what, mean(&part.progress))
+    };
+    let bandwidths = play.parts.iter().map(bandwidth);
+    let notes = bandwidths.chain(play.parts.iter().flat_map(each));
     let row = |what, bound, value| Row::fact(format!("figure {number}: {what}"), bound, value);
     let time = shares::worst(&charged, &promised);
     let jain = shares::jain(&charged, &promised);
     let bytes = shares::worst(&bytes, &promised);
+    let far = Bound::AtMost(0.02);
     let mut rows = vec![
-        row(
-            "charged time, farthest from 1:2:4",
-            Bound::AtMost(0.02),
-            time,
-        )
-        .notes(notes),
+        row("charged time, farthest from 1:2:4", far, time).notes(notes),
         row("charged time, Jain's index", Bound::AtLeast(0.999), jain),
         row("bytes, farthest from 1:2:4", Bound::AtMost(0.05), bytes),
     ];
@@ -100,26 +85,19 @@ fn rules(number: u32, plays: &[&RunResult]) -> [Row; 2] {
     let all: Vec<(ScheduleStats, DiskShare)> = parts
         .map(|part| (part.client.stats(), part.client.contract))
         .collect();
-    let most = |of: fn(&(ScheduleStats, DiskShare)) -> f64| all.iter().map(of).fold(0.0, f64::max);
     let lost: u64 = plays.iter().map(|play| play.lost).sum();
-    let row = |what, value| {
-        let row = Row::fact(
-            format!("figure {number}: {what}"),
-            Bound::AtMost(1.0),
-            value,
-        );
+    let row = |what, of: fn(&(ScheduleStats, DiskShare)) -> f64| {
+        let most = all.iter().map(of).fold(0.0, f64::max);
+        let row = Row::fact(format!("figure {number}: {what}"), Bound::AtMost(1.0), most);
         row.notes([("events lost", lost as f64)])
     };
     [
-        row(
-            "longest lax time / laxity",
-            most(|(stats, share)| stats.longest_lax.as_secs_f64() / share.laxity.as_secs_f64()),
-        ),
+        row("longest lax time / laxity", |(stats, share)| {
+            stats.longest_lax.div_duration_f64(share.laxity)
+        }),
         row(
             "largest overrun of a period, repaid / a transaction",
-            most(|(stats, _)| {
-                stats.overrun.as_secs_f64() / stats.transaction.as_secs_f64().max(1e-9)
-            }),
+            |(stats, _)| stats.overrun.as_secs_f64() / stats.transaction.as_secs_f64().max(1e-9),
         ),
     ]
 }

@@ -19,25 +19,17 @@ use super::progress::{Progress, ReportedRun, bandwidth};
 use super::reader::ReaderPlan;
 use super::schedule::{Client, DiskShare};
 use super::{Options, progress};
-use crate::ExperimentError;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::error::failed;
 use crate::plot::Curve;
-use crate::process::Worker;
-use crate::report::Row;
-use crate::worker::WorkerPlan;
+use crate::prelude::*;
 use protocol::TenantInfo;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);
 const LAXITY: Duration = Duration::from_millis(10);
 
-/// KiB of each application's stretch.
+/// KiB of each application's stretch, and of its frames.
 const STRETCH: u64 = 4096;
+const FRAMES: u64 = 16;
 
 /// MiB of swap of each application, and of the file that is read.
 const SWAP: u64 = 16;
@@ -94,21 +86,14 @@ impl Participant {
         format!("{role} {} ms", self.slice)
     }
 
-    fn command(self, stage: &Stage<'_>) -> Result<Command, ExperimentError> {
-        let system = stage.system.socket().to_owned();
-        let (name, disk) = (self.name(), self.disk());
-        let run = ReportedRun {
-            seconds: stage.options.seconds,
-            every: stage.options.every,
-        };
-        stage.env.exe.worker(&match self.role {
+    fn start(self, stage: &Stage<'_>) -> Result<Worker> {
+        let Options { seconds, every, .. } = *stage.options;
+        let (name, disk, run) = (self.name(), self.disk(), ReportedRun { seconds, every });
+        let plan = match self.role {
             Role::Pager | Role::Forgetter => WorkerPlan::Pager(PagerPlan {
                 backing: Backing {
-                    system: Some(system),
                     name,
-                    disk: Some(disk),
-                    swap: SWAP,
-                    ..Backing::default()
+                    ..Backing::of(stage.system, &disk, SWAP, FRAMES)
                 },
                 stretch: STRETCH,
                 forgets: self.role == Role::Forgetter,
@@ -116,8 +101,8 @@ impl Participant {
                 run,
             }),
             Role::Reader => WorkerPlan::Reader(ReaderPlan {
-                file: stage.file.clone(),
-                system,
+                file: stage.file.to_path_buf(),
+                system: stage.system.socket().to_owned(),
                 name,
                 disk,
                 depth: PIPELINE,
@@ -125,17 +110,17 @@ impl Participant {
                 pause: None,
                 run,
             }),
-        })
+        };
+        plan.start()
     }
 }
 
 /// What all participants share.
 struct Stage<'a> {
-    env: &'a TestEnv<'a>,
     options: &'a Options,
     system: &'a DaemonFixture,
     /// What readers read.
-    file: PathBuf,
+    file: OwnedFile,
 }
 
 /// The result of one participant.
@@ -178,41 +163,28 @@ impl RunResult {
 }
 
 /// Figure 7 or 8.
-pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Vec<Row> {
+pub fn paging(env: &TestEnv, options: &Options, out: bool) -> Result<Vec<Row>> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
     };
     let participants = [25, 50, 100].map(|slice| Participant { role, slice });
-    let outcome = play(env, options, &participants).and_then(|play| {
-        save(options, number, title, play.curves(false), &play)?;
-        Ok(play)
-    });
-    match outcome {
-        Ok(play) => analysis::paging(number, &play, &participants),
-        Err(failure) => vec![Row::lacking(format!("figure {number}"), failure)],
-    }
+    let play = play(env, options, &participants)?;
+    save(options, number, title, play.curves(false), &play)?;
+    Ok(analysis::paging(number, &play, &participants))
 }
 
 /// Figure 9.
-pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    match alternate(env, options) {
-        Ok(plays) => analysis::file_system(&plays),
-        Err(failure) => vec![Row::lacking("figure 9", failure)],
-    }
+pub fn file_system(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+    Ok(analysis::file_system(&alternate(env, options)?))
 }
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
-fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>, ExperimentError> {
-    let reader = Participant {
-        role: Role::Reader,
-        slice: 125,
-    };
-    let [small, large] = [25, 50].map(|slice| Participant {
-        role: Role::Pager,
-        slice,
-    });
+fn alternate(env: &TestEnv, options: &Options) -> Result<Vec<[RunResult; 2]>> {
+    let participant = |role, slice| Participant { role, slice };
+    let reader = participant(Role::Reader, 125);
+    let [small, large] = [25, 50].map(|slice| participant(Role::Pager, slice));
     let options = &Options {
         seconds: options.seconds / options.repeats as f64,
         ..options.clone()
@@ -236,20 +208,15 @@ fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>
 }
 
 /// Starts all participants, releases them at the same time, and collects their figures.
-fn play(
-    env: &TestEnv<'_>,
-    options: &Options,
-    participants: &[Participant],
-) -> Result<RunResult, ExperimentError> {
+fn play(env: &TestEnv, options: &Options, participants: &[Participant]) -> Result<RunResult> {
     let config = DaemonConfig {
         depth: Some(options.depth),
         spin: Some(Duration::from_micros(options.spin)),
         ..DaemonConfig::of(16)
     };
     let system = DaemonFixture::start(env, config)?;
-    let (file, _guard) = super::data(env, FILE)?;
+    let file = super::data(env, FILE)?;
     let stage = Stage {
-        env,
         options,
         system: &system,
         file,
@@ -257,19 +224,15 @@ fn play(
     act(&stage, participants).map_err(|failure| system.explain(failure))
 }
 
-fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, ExperimentError> {
+fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
     let Stage {
         system, options, ..
     } = stage;
     let mut processes = Vec::new();
     for participant in participants {
-        progress(&format!(
-            "{} of {} start: {}",
-            processes.len() + 1,
-            participants.len(),
-            participant.name()
-        ));
-        processes.push(Worker::start(participant.command(stage)?)?);
+        let (k, of) = (processes.len() + 1, participants.len());
+        progress(&format!("{k} of {of} start: {}", participant.name()));
+        processes.push(participant.start(stage)?);
     }
     let before = system.tenants()?;
     let mut tracer = system.tracer()?;
@@ -281,7 +244,7 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
     let during = Duration::from_secs_f64(options.seconds);
     while began.elapsed() < during {
         std::thread::sleep(SAMPLE_INTERVAL.min(during.saturating_sub(began.elapsed())));
-        let seen = tracer.read().map_err(failed)?;
+        let seen = tracer.read()?;
         events.extend(seen.events);
         lost += seen.lost;
         progress(&format!(
@@ -295,10 +258,8 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
     for (participant, process) in participants.iter().zip(processes) {
         let name = participant.name();
         let of = |all: &[TenantInfo]| {
-            all.iter()
-                .find(|tenant| tenant.name == name)
-                .cloned()
-                .ok_or_else(|| failed(format_args!("the daemon has no tenant {name:?}")))
+            let own = all.iter().find(|tenant| tenant.name == name).cloned();
+            own.ok_or_else(|| anyhow!("the daemon has no tenant {name:?}"))
         };
         let (before, after) = (of(&before)?, of(&after)?);
         let client = Client::of(&name, participant.contract(), after.client, &events);
@@ -313,10 +274,8 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, Exp
         });
     }
     // From the middle of the run, where all participants are in a steady state.
-    let first = events
-        .first()
-        .map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
-    let from = first + during.saturating_sub(SAMPLE) / 2;
+    let first = events.first().map_or(0, |event| event.at().0);
+    let from = Duration::from_nanos(first) + during.saturating_sub(SAMPLE) / 2;
     Ok(RunResult { parts, lost, from })
 }
 
@@ -326,7 +285,7 @@ fn save(
     title: &str,
     curves: Vec<Curve>,
     play: &RunResult,
-) -> Result<(), ExperimentError> {
+) -> Result<()> {
     let Some(folder) = &options.svg else {
         return Ok(());
     };

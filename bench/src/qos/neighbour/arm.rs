@@ -1,7 +1,6 @@
 //! The arms: each is a way to have a program that must answer beside one that pages hard.
 
-use crate::cli_parse;
-use clap::ValueEnum;
+use crate::prelude::*;
 
 /// A way to keep two programs apart; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -16,11 +15,4 @@ pub enum Arm {
     SwapThrottle,
     /// kernel swap, a memory cgroup each, BFQ with weights in proportion to the shares
     SwapBfq,
-}
-
-impl Arm {
-    /// As a row's head, and on the command line.
-    pub fn name(self) -> String {
-        cli_parse::name(&self)
-    }
 }

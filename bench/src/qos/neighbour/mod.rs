@@ -21,20 +21,11 @@ mod share;
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use super::{Options, progress};
-use crate::ExperimentError;
-use crate::cgroup::Cgroup;
-use crate::cleanup::UndoGuard;
-use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
-use crate::env::TestEnv;
-use crate::memory::MemoryKind;
-use crate::process::{Worker, within};
-use crate::report::Row;
-use crate::swap::Swap;
-use crate::worker::WorkerPlan;
+use crate::prelude::*;
+use crate::process::within;
+use crate::repeats::{Repeats, run_each};
 use arm::Arm;
-use share::{DiskGroup, DiskQueue, Scheduler};
-use std::process::Command;
-use std::time::Duration;
+use share::DiskQueue;
 
 /// Times as much data as memory.
 const OVER: u64 = 8;
@@ -94,36 +85,26 @@ impl Side {
     }
 
     /// The program by itself, or to be run behind another command.
-    fn command(
-        self,
-        env: &TestEnv<'_>,
-        memory: MemoryKind,
-        options: &Options,
-    ) -> Result<Command, ExperimentError> {
-        env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
+    fn command(self, memory: MemoryKind, options: &Options) -> Result<Command> {
+        let (mib, backing) = (self.mib(options), Backing::default());
+        WorkerPlan::Subject(SubjectPlan {
             memory,
-            mib: self.mib(options),
-            backing: Backing::default(),
-        }))
+            mib,
+            backing,
+        })
+        .command()
     }
 
     /// The program behind `selfpage run` with its frames and these options.
-    fn start_paged(
-        self,
-        env: &TestEnv<'_>,
-        options: &Options,
-        words: &[&str],
-    ) -> Result<Worker, ExperimentError> {
+    fn start_paged(self, env: &TestEnv, options: &Options, words: &[&str]) -> Result<Worker> {
         let mut command = Command::new(env.selfpage()?);
         let frames = format!("{}M", self.mib(options) / OVER);
         command
             .args(["run", "--frames", &frames])
             .args(words)
             .arg("--");
-        Worker::start(within(
-            command,
-            &self.command(env, MemoryKind::Paged, options)?,
-        ))
+        let program = self.command(MemoryKind::Paged, options)?;
+        Worker::start(within(command, &program))
     }
 }
 
@@ -138,48 +119,27 @@ struct ArmFixture {
 #[derive(Default)]
 struct Limits {
     /// The victim's and the neighbour's.
-    shares: Vec<DiskGroup>,
+    shares: Vec<Cgroup>,
     _cgroups: Vec<Cgroup>,
-    _scheduler: Option<Scheduler>,
+    _scheduler: Option<UndoGuard>,
     _swap: Option<Swap>,
     _system: Option<DaemonFixture>,
-    _files: Vec<UndoGuard>,
+    _files: Vec<OwnedFile>,
 }
 
 /// Runs every arm in turn.
-pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
-    let arms = [
-        Arm::System,
-        Arm::Run,
-        Arm::Swap,
-        Arm::SwapThrottle,
-        Arm::SwapBfq,
-    ];
-    let mut runs: Vec<(Arm, Vec<ArmRun>, Option<ExperimentError>)> =
-        arms.iter().map(|arm| (*arm, Vec::new(), None)).collect();
+pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+    let mut runs = Repeats::of(Arm::value_variants());
     for repeat in 0..options.repeats {
-        let count = runs.len();
-        for k in 0..count {
-            let (arm, runs, failure) = &mut runs[(k + repeat as usize) % count];
-            if failure.is_some() {
-                continue;
-            }
+        run_each(&mut runs, repeat, |arm, _| {
             progress(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
-            match run(env, options, *arm, repeat) {
-                Ok(run) => runs.push(run),
-                Err(why) => *failure = Some(why),
-            }
-        }
+            run(env, options, arm, repeat)
+        });
     }
     analysis::judged(runs)
 }
 
-fn run(
-    env: &TestEnv<'_>,
-    options: &Options,
-    arm: Arm,
-    repeat: u64,
-) -> Result<ArmRun, ExperimentError> {
+fn run(env: &TestEnv, options: &Options, arm: Arm, repeat: u64) -> Result<ArmRun> {
     let mut fixture = set_up(env, options, arm)?;
     let [victim, neighbour] = &mut fixture.subjects;
     victim.call::<Done>(&Order::Fill)?;
@@ -194,60 +154,41 @@ fn run(
         std::thread::sleep(WARM);
         let done: Done = neighbour.call(&Order::Rest)?;
         let requests = (disk.requests() - before) as f64 / (done.ns as f64 / 1e9);
-        share.throttle(&disk, (requests as u64 / PART).max(1))?;
+        share::throttle(share, &disk, (requests as u64 / PART).max(1))?;
     }
     // What comes first has an emptier machine, or a warmer one.
-    let run = if repeat.is_multiple_of(2) {
-        let alone = phase(victim, options, repeat)?;
-        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
-        ArmRun {
-            alone,
-            beside,
-            neighbour,
-        }
-    } else {
-        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
-        ArmRun {
-            alone: phase(&mut fixture.subjects[0], options, repeat)?,
-            beside,
-            neighbour,
-        }
+    let before = match repeat.is_multiple_of(2) {
+        true => Some(phase(victim, options, repeat)?),
+        false => None,
+    };
+    neighbour.send(&Order::Churn(THREADS))?;
+    std::thread::sleep(WARM);
+    let beside = phase(victim, options, repeat)?;
+    let busy = neighbour.call(&Order::Rest)?;
+    let alone = match before {
+        Some(before) => before,
+        None => phase(victim, options, repeat)?,
     };
     // Both end well, or the run has no figures.
     for subject in fixture.subjects {
         subject.end()?;
     }
-    Ok(run)
-}
-
-fn phase(
-    victim: &mut Worker,
-    options: &Options,
-    repeat: u64,
-) -> Result<VictimFigures, ExperimentError> {
-    let during = Duration::from_secs_f64(options.phase);
-    Ok(VictimFigures {
-        closed: victim.call(&Order::Closed(during))?,
-        open: victim.call(&Order::Open {
-            during,
-            rate: options.rate,
-            seed: repeat + 1,
-        })?,
+    Ok(ArmRun {
+        alone,
+        beside,
+        neighbour: busy,
     })
 }
 
-fn beside(
-    [victim, neighbour]: &mut [Worker; 2],
-    options: &Options,
-    repeat: u64,
-) -> Result<(VictimFigures, Done), ExperimentError> {
-    neighbour.send(&Order::Churn(THREADS))?;
-    std::thread::sleep(WARM);
-    let beside = phase(victim, options, repeat)?;
-    Ok((beside, neighbour.call(&Order::Rest)?))
+fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFigures> {
+    let during = Duration::from_secs_f64(options.phase);
+    let (rate, seed) = (options.rate, repeat + 1);
+    let closed = victim.call(&Order::Closed(during))?;
+    let open = victim.call(&Order::Open { during, rate, seed })?;
+    Ok(VictimFigures { closed, open })
 }
 
-fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture, ExperimentError> {
+fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
     match arm {
@@ -258,12 +199,11 @@ fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture, 
         Arm::Run => {}
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
             let bytes = (all * 3 / 2) << 20;
-            limits._swap = Some(Swap::on_file(&env.cleanup, &env.folder, bytes)?);
+            limits._swap = Some(Swap::on_file(env, bytes)?);
         }
     }
     if arm == Arm::SwapBfq {
-        let disk = DiskQueue::under(&env.folder)?;
-        limits._scheduler = Some(Scheduler::bfq(&env.cleanup, &disk)?);
+        limits._scheduler = Some(DiskQueue::under(&env.folder)?.by_bfq(env)?);
     }
     let subjects = [
         start(Side::Victim, arm, env, options, &mut limits)?,
@@ -276,10 +216,10 @@ fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture, 
 fn start(
     side: Side,
     arm: Arm,
-    env: &TestEnv<'_>,
+    env: &TestEnv,
     options: &Options,
     limits: &mut Limits,
-) -> Result<Worker, ExperimentError> {
+) -> Result<Worker> {
     let swap = side.mib(options) * 3 / 2;
     if let Some(system) = &limits._system {
         let socket = format!("--system={}", system.socket().display());
@@ -288,20 +228,20 @@ fn start(
         return side.start_paged(env, options, &words);
     }
     if arm == Arm::Run {
-        let (path, guard) = env.file(side.name())?;
-        limits._files.push(guard);
-        let store = format!("disk:{},size={swap}M", path.display());
+        let file = env.file(side.name())?;
+        let store = format!("disk:{},size={swap}M", file.display());
+        limits._files.push(file);
         return side.start_paged(env, options, &["--store", &store]);
     }
     let memory = (side.mib(options) / OVER) << 20;
     let cgroup = Cgroup::new(&env.cleanup, side.name(), memory)?;
-    let process = Worker::start(side.command(env, MemoryKind::Anonymous, options)?)?;
+    let process = Worker::start(side.command(MemoryKind::Anonymous, options)?)?;
     cgroup.add(process.id())?;
     if arm != Arm::Swap {
-        let share = DiskGroup::new(&env.cleanup, side.name(), &cgroup)?;
+        let share = cgroup.for_disk(&env.cleanup, side.name())?;
         share.add(process.id())?;
         if arm == Arm::SwapBfq {
-            share.weigh(WEIGHTS[side as usize])?;
+            share::weigh(&share, WEIGHTS[side as usize])?;
         }
         limits.shares.push(share);
     }

@@ -4,12 +4,8 @@
 //! beforehand, so that an access which had to wait for the one before it counts its waiting,
 //! and a program that is held up is not spared the accesses it did not come to.
 
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::mix;
+use crate::prelude::*;
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
 
 /// How long before an access is due the thread stops sleeping: waking takes that long.
 const SPIN_TIME: Duration = Duration::from_micros(100);
@@ -65,9 +61,9 @@ impl Latency {
 }
 
 /// Room for latencies in nanoseconds.
-pub fn latencies() -> Result<Histogram<u64>, ExperimentError> {
+pub fn latencies() -> Result<Histogram<u64>> {
     Histogram::new_with_max(MAX_LATENCY.as_nanos() as u64, 3)
-        .map_err(|why| failed(format_args!("has no histogram: {why}")))
+        .map_err(|why| anyhow!("has no histogram: {why}"))
 }
 
 /// When accesses are due that come independently of each other, so many a second.

@@ -18,13 +18,9 @@ pub use latency::{Done, Latency, latencies};
 pub use order::Order;
 
 use super::backing::{Backing, DomainWithContract};
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::memory::{MemoryKind, WorkerMemory};
-use crate::page_pattern::PAGE;
-use crate::worker::{READY, orders, reply};
+use crate::prelude::*;
+use crate::worker::{READY, orders};
 use selfpage::{Domain, Paged, Stretch};
-use serde::{Deserialize, Serialize};
 use work::SubjectWorkload;
 
 /// What a subject is.
@@ -38,8 +34,21 @@ pub struct SubjectPlan {
     pub backing: Backing,
 }
 
+impl SubjectPlan {
+    /// Starts one whose pages, so many MiB, are in a domain of its own.
+    pub fn start(mib: u64, backing: Backing) -> Result<Worker> {
+        let memory = MemoryKind::Anonymous;
+        WorkerPlan::Subject(Self {
+            memory,
+            mib,
+            backing,
+        })
+        .start()
+    }
+}
+
 /// The main function of a subject.
-pub fn serve(plan: &SubjectPlan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &SubjectPlan) -> Result<()> {
     let pages = (plan.mib << 20) / PAGE as u64;
     let memory = SubjectMemory::new(plan, pages)?;
     // SAFETY: the memory has so many pages, which are the subject's alone, and outlives it.
@@ -47,29 +56,25 @@ pub fn serve(plan: &SubjectPlan) -> Result<(), ExperimentError> {
     println!("{READY}");
     let mut orders = orders();
     while let Some(order) = orders.next() {
-        match order? {
+        let order = order?;
+        match order {
             Order::Fill => reply(&subject.fill())?,
             Order::Closed(during) => reply(&subject.closed(during)?)?,
             Order::Open { during, rate, seed } => reply(&subject.open(during, rate, seed)?)?,
-            Order::Roam(threads) => {
-                reply(&subject.work(threads, false, || until_rest(&mut orders, &memory))?)?
-            }
-            Order::Churn(threads) => {
-                reply(&subject.work(threads, true, || until_rest(&mut orders, &memory))?)?
+            Order::Roam(threads) | Order::Churn(threads) => {
+                let changes = matches!(order, Order::Churn(_));
+                reply(&subject.work(threads, changes, || until_rest(&mut orders, &memory))?)?
             }
             Order::Revocations => reply(&memory.revocations())?,
             Order::Claim(pages) => reply(&subject.claim(memory.domain()?, pages)?)?,
-            Order::Rest => return Err(failed("order to rest at rest")),
+            Order::Rest => bail!("order to rest at rest"),
         }
     }
     Ok(())
 }
 
 /// Answers queries until the order to rest arrives or the parent has exited.
-fn until_rest(
-    orders: &mut impl Iterator<Item = Result<Order, ExperimentError>>,
-    memory: &SubjectMemory,
-) {
+fn until_rest(orders: &mut impl Iterator<Item = Result<Order>>, memory: &SubjectMemory) {
     while let Some(Ok(Order::Revocations)) = orders.next()
         && reply(&memory.revocations()).is_ok()
     {}
@@ -82,23 +87,20 @@ enum SubjectMemory {
 }
 
 impl SubjectMemory {
-    fn new(plan: &SubjectPlan, pages: u64) -> Result<Self, ExperimentError> {
+    fn new(plan: &SubjectPlan, pages: u64) -> Result<Self> {
         if !plan.backing.is_some() {
             return Ok(Self::Kernel(WorkerMemory::new(&plan.memory, pages, 0)?));
         }
         let owner = plan.backing.domain()?;
-        let stretch = owner
-            .domain
-            .allocate(pages as usize * PAGE)
-            .map_err(failed)?;
-        stretch.bind(Paged).map_err(failed)?;
+        let stretch = owner.domain.allocate(pages as usize * PAGE)?;
+        stretch.bind(Paged)?;
         Ok(Self::Stretch(stretch, owner))
     }
 
-    fn domain(&self) -> Result<(&Stretch, &Domain), ExperimentError> {
+    fn domain(&self) -> Result<(&Stretch, &Domain)> {
         match self {
             Self::Stretch(stretch, owner) => Ok((stretch, &owner.domain)),
-            Self::Kernel(_) => Err(failed("has no domain")),
+            Self::Kernel(_) => Err(anyhow!("has no domain")),
         }
     }
 

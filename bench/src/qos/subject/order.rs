@@ -1,7 +1,6 @@
 //! The orders of a subject.
 
-use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use crate::prelude::*;
 
 /// An order to a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

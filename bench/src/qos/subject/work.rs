@@ -1,13 +1,10 @@
 //! What a subject does with its pages.
 
 use super::latency::{Done, Latency, latencies, schedule, wait_until};
-use crate::ExperimentError;
-use crate::error::failed;
-use crate::page_pattern::{PageAt, mix};
+use crate::prelude::*;
+use crate::process::joined;
 use selfpage::{Domain, Stretch};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// The version of every page before anything changed it.
 const INITIAL: u8 = 1;
@@ -21,7 +18,6 @@ pub struct SubjectWorkload {
     base: usize,
     pages: u64,
     resting: AtomicBool,
-    failed: Mutex<Option<ExperimentError>>,
 }
 
 impl SubjectWorkload {
@@ -34,7 +30,6 @@ impl SubjectWorkload {
             base: base.expose_provenance(),
             pages,
             resting: AtomicBool::new(false),
-            failed: Mutex::new(None),
         }
     }
 
@@ -52,7 +47,7 @@ impl SubjectWorkload {
     }
 
     /// Reads pages at random, one after the other.
-    pub fn closed(&self, during: Duration) -> Result<Done, ExperimentError> {
+    pub fn closed(&self, during: Duration) -> Result<Done> {
         let began = Instant::now();
         let mut accesses = 0;
         while began.elapsed() < during {
@@ -63,7 +58,7 @@ impl SubjectWorkload {
     }
 
     /// Reads pages at random when they are due.
-    pub fn open(&self, during: Duration, rate: f64, seed: u64) -> Result<Latency, ExperimentError> {
+    pub fn open(&self, during: Duration, rate: f64, seed: u64) -> Result<Latency> {
         let schedule = schedule(during, rate, seed);
         let mut times = latencies()?;
         let began = Instant::now();
@@ -83,12 +78,7 @@ impl SubjectWorkload {
 
     /// Reads or changes pages at random by several threads, until `until` returns. Each thread
     /// has a part of the pages of its own.
-    pub fn work(
-        &self,
-        threads: u64,
-        changes: bool,
-        until: impl FnOnce(),
-    ) -> Result<Done, ExperimentError> {
+    pub fn work(&self, threads: u64, changes: bool, until: impl FnOnce()) -> Result<Done> {
         self.resting.store(false, Ordering::Relaxed);
         let began = Instant::now();
         let threads = threads.max(1);
@@ -103,62 +93,40 @@ impl SubjectWorkload {
             let all: Vec<_> = (0..threads).map(|t| scope.spawn(work(t))).collect();
             until();
             self.resting.store(true, Ordering::Relaxed);
-            all.into_iter()
-                .filter_map(|thread| thread.join().ok())
-                .sum()
-        });
-        let failure = self.failed.lock().ok().and_then(|mut failed| failed.take());
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(done(accesses, began)),
-        }
+            all.into_iter().map(joined).sum::<Result<u64>>()
+        })?;
+        Ok(done(accesses, began))
     }
 
-    fn fail(&self, wrong: ExperimentError) {
-        if let Ok(mut failed) = self.failed.lock() {
-            *failed = Some(wrong);
-        }
-    }
-
-    fn read(&self, first: u64, pages: u64) -> u64 {
+    fn read(&self, first: u64, pages: u64) -> Result<u64> {
         let mut accesses = 0;
         while !self.resting.load(Ordering::Relaxed) {
             let page = first + mix(mix(first) ^ accesses) % pages;
-            if let Err(wrong) = self.page(page).probe(INITIAL) {
-                self.fail(wrong);
-                break;
-            }
+            self.page(page).probe(INITIAL)?;
             accesses += 1;
         }
-        accesses
+        Ok(accesses)
     }
 
     /// Touches pages, and gives them and their frames up again.
-    pub fn claim(
-        &self,
-        (stretch, domain): (&Stretch, &Domain),
-        pages: u64,
-    ) -> Result<Done, ExperimentError> {
+    pub fn claim(&self, (stretch, domain): (&Stretch, &Domain), pages: u64) -> Result<Done> {
         let pages = pages.min(self.pages);
         let began = Instant::now();
         (0..pages).for_each(|page| self.page(page).advance(INITIAL));
         let claimed = done(pages, began);
-        stretch.discard(0..pages as usize).map_err(failed)?;
+        stretch.discard(0..pages as usize)?;
         domain.relinquish(domain.n());
         Ok(claimed)
     }
 
-    fn change(&self, first: u64, pages: u64) -> u64 {
+    fn change(&self, first: u64, pages: u64) -> Result<u64> {
         let mut versions = vec![INITIAL; pages as usize];
         let mut accesses = 0;
         while !self.resting.load(Ordering::Relaxed) {
             let at = mix(mix(first) ^ accesses) % pages;
             let version = &mut versions[at as usize];
             let page = self.page(first + at);
-            if let Err(wrong) = page.probe(*version) {
-                self.fail(wrong);
-                break;
-            }
+            page.probe(*version)?;
             *version = version.wrapping_add(1);
             page.advance(*version);
             accesses += 1;
@@ -167,7 +135,7 @@ impl SubjectWorkload {
         for (at, _) in versions.iter().enumerate().filter(|(_, v)| **v != INITIAL) {
             self.page(first + at as u64).advance(INITIAL);
         }
-        accesses
+        Ok(accesses)
     }
 }
 
