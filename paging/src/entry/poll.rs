@@ -9,6 +9,8 @@ use std::time::Duration;
 pub(super) struct PollResult {
     /// A fault can be read.
     pub(super) faults: bool,
+    /// A read has completed.
+    pub(super) read: bool,
     /// The handler should doze.
     pub(super) rung: bool,
     /// The second descriptor is readable.
@@ -16,6 +18,11 @@ pub(super) struct PollResult {
 }
 
 impl PollResult {
+    /// Returns true if there was an event.
+    pub(super) fn any(&self) -> bool {
+        self.faults || self.read || self.rung || self.also
+    }
+
     /// Waits for any of these descriptors, up to `limit`; for the userfaultfd, the first, if
     /// `faults`. Those that are not waited for are left out: each adds to a fault's cost.
     pub(super) fn wait(
@@ -43,6 +50,7 @@ impl PollResult {
         }
         Self {
             faults: faults && fds[0].revents().contains(PollFlags::IN),
+            read: ring.is_some() && !fds[usize::from(faults)].revents().is_empty(),
             rung: bell.is_some()
                 && !fds[count - 1 - usize::from(also.is_some())]
                     .revents()

@@ -33,7 +33,7 @@ use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Wait;
-use wired::PAGE;
+use wired::{AdaptivePoll, PAGE};
 
 /// Faults taken without waiting between them, at most. A thread that is woken mostly runs
 /// before the handler that woke it goes to sleep, and has faulted again when the handler goes on
@@ -57,6 +57,7 @@ pub struct HandlerThread {
     generation: u32,
     cpu: usize,
     idle: IdleState,
+    poll: AdaptivePoll,
 }
 
 impl HandlerThread {
@@ -68,6 +69,7 @@ impl HandlerThread {
             generation: 0,
             cpu,
             idle: IdleState::new(cpu).map_err(std::io::Error::from)?,
+            poll: AdaptivePoll::default(),
         })
     }
 
@@ -115,15 +117,15 @@ impl HandlerThread {
         }
     }
 
-    fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> PollResult {
-        use rustix::fd::AsFd;
-        let userfault = pager.mm.userfault();
-        let channel = self.context.channel.as_ref();
-        let channel = channel.filter(|_| self.context.flights() > 0);
-        let ring = channel.and_then(|channel| channel.poll_fd());
-        let bell = (!self.under_way()).then(|| self.idle.bell());
-        let ready = channel.is_some_and(|channel| channel.is_ready());
-        let retry = match ready {
+    /// Waits for a fault, a read's completion, or time. While a read is under way it polls for a
+    /// moment first, if that pays ([`AdaptivePoll`]): nothing else runs on this processor then,
+    /// since the thread that faulted waits for the read.
+    fn wait(&mut self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> PollResult {
+        let is_ready = |thread: &Self| {
+            let channel = thread.context.channel.as_ref();
+            thread.context.flights() > 0 && channel.is_some_and(|channel| channel.is_ready())
+        };
+        let retry = match is_ready(self) {
             true => Some(Duration::ZERO),
             false => (!self.deferred.is_empty() || !take_new).then_some(RETRY),
         };
@@ -133,6 +135,37 @@ impl HandlerThread {
             .first_due()
             .map(|due| left(due).min(LIMITS_POLL));
         let limit = retry.into_iter().chain(due).min();
+        if limit.is_none() && self.context.flights() > 0 {
+            let probe = |thread: &mut Self| match is_ready(thread) {
+                true => Some(PollResult::default()),
+                false => {
+                    let found = thread.look(pager, also, take_new, Some(Duration::ZERO));
+                    found.any().then_some(found)
+                }
+            };
+            if let Some(found) =
+                AdaptivePoll::poll(self, |thread| &mut thread.poll, probe, |_| true)
+            {
+                return found;
+            }
+        }
+        self.look(pager, also, take_new, limit)
+    }
+
+    /// Waits up to `limit`.
+    fn look(
+        &self,
+        pager: &Pager,
+        also: Option<BorrowedFd<'_>>,
+        take_new: bool,
+        limit: Option<Duration>,
+    ) -> PollResult {
+        use rustix::fd::AsFd;
+        let userfault = pager.mm.userfault();
+        let channel = self.context.channel.as_ref();
+        let channel = channel.filter(|_| self.context.flights() > 0);
+        let ring = channel.and_then(|channel| channel.poll_fd());
+        let bell = (!self.under_way()).then(|| self.idle.bell());
         PollResult::wait(userfault.as_fd(), take_new, ring, bell, also, limit)
     }
 
