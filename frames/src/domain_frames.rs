@@ -18,8 +18,8 @@ use crate::domain::DomainId;
 use crate::frame_set::FrameSet;
 use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
+use crate::millis::Millis;
 use crate::ramtab::{Frame, FrameEntry, Owner, State};
-use crate::trim::Millis;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 

@@ -4,10 +4,18 @@
 //! evicts, puts the frames and releases them ([`crate::DomainFrames::release_demanded`]). Rule: no
 //! domain is made to release a frame below its guarantee, and outstanding frames are not demanded
 //! twice. The supervisor keeps the deadlines.
+//!
+//! A *trim* asks for frames without revoking them. Each domain evicts its own pages first, which
+//! keeps tenants apart; but the processes of one tree share one contract, and are to use it as one
+//! program would. So a domain whose oldest page is younger than another's last fault asks that one
+//! for frames: all its pages are older, so that a least-recently-used order over the whole tree
+//! would evict there. The other evicts by its own replacement, at its own cost, and keeps its
+//! guarantee. Nothing waits for a trim: a domain that faults evicts its own pages until frames come.
 
 use crate::domain::DomainId;
 use crate::layout::DomainSlot;
 use crate::ledger::Ledger;
+use crate::millis::Millis;
 use crate::ramtab::Owner;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -87,6 +95,39 @@ impl Ledger {
         self.outstanding()
     }
 
+    /// Asks domains that have not faulted since before `oldest` for up to `k` frames above their
+    /// guarantee, the longest idle first. What domains were asked for and have not answered yet
+    /// counts. Returns how many were asked for now. `id` is not asked, nor is a domain asked twice
+    /// for one frame.
+    pub fn trim_idle(&self, id: DomainId, k: u32, oldest: Millis) -> u32 {
+        let spare = |owner: Owner| {
+            let asked = self.memory.slot(owner).trim.load(Relaxed);
+            self.spare(owner).saturating_sub(asked)
+        };
+        let idle = |owner: Owner| {
+            let used_at = Millis(self.memory.slot(owner).used_at.load(Relaxed));
+            oldest.since(used_at)
+        };
+        let owners = 1..self.memory.reach();
+        let trims = owners.map(|owner| self.memory.slot(owner).trim.load(Relaxed));
+        let k = k.saturating_sub(trims.fold(0, u32::saturating_add));
+        let mut asked = 0;
+        while asked < k {
+            let longest = (1..self.memory.reach())
+                .filter(|owner| *owner != id.slot && idle(*owner) > 0 && spare(*owner) > 0)
+                .max_by_key(|owner| idle(*owner));
+            let Some(owner) = longest else { break };
+            let more = spare(owner).min(k - asked);
+            if more == 0 {
+                break;
+            }
+            self.memory.slot(owner).trim.fetch_add(more, SeqCst);
+            self.memory.slot(owner).ring();
+            asked += more;
+        }
+        asked
+    }
+
     /// Returns true if the frames owned, or owed to guarantees, are at most `to`: the limit can be
     /// lowered that far.
     pub fn reclaim_done(&self, to: u32) -> bool {
@@ -101,7 +142,7 @@ impl Ledger {
     }
 
     /// Frames that can still be demanded from a domain.
-    pub(crate) fn spare(&self, owner: Owner) -> u32 {
+    fn spare(&self, owner: Owner) -> u32 {
         let demanded = self.memory.slot(owner).demanded.load(SeqCst);
         self.memory.surplus(owner).saturating_sub(demanded)
     }

@@ -3,7 +3,7 @@
 //! The kernel's scheduler (EEVDF) gives each thread processor time by its weight, and the next
 //! turn to the thread whose slice ends first. So a thread with a short slice that wakes has a
 //! processor at once, and no more of it than before: the page path waits for no other's turn, and
-//! nobody buys processor time by faults. It takes no privilege. From Linux 6.12 on; before, the
+//! faults buy no processor time. It takes no privilege. From Linux 6.12 on; before, the
 //! kernel ignores it.
 
 use crate::syscall::{is_error, syscall6};

@@ -14,6 +14,7 @@
 //!   memory of an unmodified program can be paged.
 
 mod deferred;
+mod dispatch;
 pub(crate) mod failed_pages;
 pub(crate) mod idle;
 mod poll;

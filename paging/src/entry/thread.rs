@@ -16,16 +16,15 @@
 
 use crate::counters::Counter;
 use crate::entry::deferred::{DeferredFault, DeferredFaults};
+use crate::entry::dispatch::{Settled, find_allocated};
 use crate::entry::idle::IdleState;
 use crate::entry::poll::PollResult;
 use crate::entry::throttled::{ThrottledFault, ThrottledQueue};
 use crate::fault_context::{DEPTH, FaultContext};
 use crate::fault_outcome::{FaultError, FillOutcome};
 use crate::freeze_gate::FreezeGuard;
-use crate::page::State;
 use crate::pager::{Pager, page_base};
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stretch::{Fault, FaultKind, Handled, StretchState};
 use crate::throttle::{self, ThrottleDecision, ThrottleState};
 use rate::TimeNs;
 use rate::thread_counters::ThreadKey;
@@ -358,37 +357,6 @@ fn wait_for_eviction(pager: &Pager, addr: usize) {
     let _ = pager.mm.userfault().wake(page_base(addr), PAGE);
 }
 
-/// A fault that needs no page of the pager's: its thread has been woken.
-struct Settled;
-
-/// The stretch of a fault, unless the program's own handler resolves the fault, or the access
-/// is to fail.
-fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p StretchState, Settled> {
-    let addr = fault.addr;
-    let Some(stretch) = pager.mm.index.find(addr) else {
-        // Registered, but not in a stretch: the stretch has just been removed. The kernel
-        // reports that when the access is repeated.
-        let _ = pager.mm.userfault().wake(page_base(addr), PAGE);
-        return Err(Settled);
-    };
-    let table = stretch.table();
-    let untouched = table.word(table.index(addr)).load().state() == State::Empty;
-    if untouched && !pager.hooks.allocated(addr) {
-        pager.log.add(Counter::UnallocatedFaults, 1);
-        refuse_access(pager, addr);
-        return Err(Settled);
-    }
-    let kind = FaultKind::Page;
-    let write = fault.write;
-    if let Some(handler) = stretch.handler(kind)
-        && handler(&Fault { kind, addr, write }) == Handled::Resume
-    {
-        let _ = pager.mm.userfault().wake(addr, PAGE);
-        return Err(Settled);
-    }
-    Ok(stretch)
-}
-
 /// Result of a fault.
 enum FaultOutcome {
     /// Its page is resident.
@@ -402,11 +370,4 @@ enum FaultOutcome {
 /// The time from now until `due`.
 fn left(due: TimeNs) -> Duration {
     Duration::from_nanos(due.saturating_sub(throttle::now()))
-}
-
-/// An address that the program has not allocated: the access gets its natural SIGSEGV.
-fn refuse_access(pager: &Pager, addr: usize) {
-    let page = page_base(addr);
-    pager.hooks.close(page);
-    let _ = pager.mm.userfault().wake(page, PAGE);
 }
