@@ -6,6 +6,7 @@ use crate::daemon_fixture::DaemonDisk;
 use crate::prelude::*;
 use crate::process::within;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 /// Where an experiment works, and where its figures go: the same options for each.
 #[derive(Clone, Debug, clap::Args)]
@@ -127,11 +128,24 @@ pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
     found.ok_or_else(lacking)
 }
 
-/// Prints the progress on one line of a terminal; nothing where stderr is no terminal.
+/// How often a part that goes on says so where stderr is no terminal.
+const STILL: Duration = Duration::from_secs(10);
+
+/// Says on stderr what is done now: on one line of a terminal; elsewhere in a line for each part,
+/// and for one that goes on every ten seconds. A part is what is before the first comma.
 pub fn progress(what: &str) {
-    let mut terminal = std::io::stderr();
-    if terminal.is_terminal() {
-        let _ = write!(terminal, "\r\x1b[K{what}");
-        let _ = terminal.flush();
+    static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{what}");
+        let _ = stderr.flush();
+        return;
+    }
+    let part = what.split(',').next().unwrap_or_default();
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let said = |(said, at): &(String, Instant)| said == part && at.elapsed() < STILL;
+    if !what.is_empty() && !last.as_ref().is_some_and(said) {
+        let _ = writeln!(stderr, "{what}");
+        *last = Some((part.to_owned(), Instant::now()));
     }
 }

@@ -13,6 +13,7 @@
 //! This is the binary `selfpage-bench`, which `selfpage bench` starts. [`Bench`] is the set of
 //! its subcommands.
 
+mod bound;
 mod cgroup;
 mod cleanup;
 mod cli_parse;

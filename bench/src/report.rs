@@ -3,6 +3,7 @@
 //! Each row is one figure: ours over what stands beside it, or ours alone, with the interval
 //! it lies in ([`crate::statistics`]). Taking data is apart from judging it.
 
+pub use crate::bound::Bound;
 use crate::error::{in_words, is_unavailable};
 use crate::prelude::*;
 use crate::statistics::{self, Estimate};
@@ -10,52 +11,8 @@ use crate::table::digits;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
-
-/// What a value must be.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Bound {
-    /// No more than this.
-    AtMost(f64),
-    /// No less than this.
-    AtLeast(f64),
-    /// Anything: a figure to know, of which nothing was promised.
-    #[default]
-    Open,
-}
-
-impl Bound {
-    /// Returns true if a value is as it must be.
-    pub fn holds(self, value: f64) -> bool {
-        match self {
-            Self::AtMost(most) => value <= most,
-            Self::AtLeast(least) => value >= least,
-            Self::Open => true,
-        }
-    }
-
-    /// In words: whether an estimate is as it must be, and whether its interval leaves doubt.
-    fn verdict(self, estimate: Estimate) -> &'static str {
-        let doubtful = self.holds(estimate.low) != self.holds(estimate.high);
-        match (self, self.holds(estimate.median), doubtful) {
-            (Self::Open, ..) => "",
-            (_, true, false) => "met",
-            (_, true, true) => "met, in doubt",
-            (_, false, false) => "MISSED",
-            (_, false, true) => "missed, in doubt",
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AtMost(most) => write!(f, "<= {most}"),
-            Self::AtLeast(least) => write!(f, ">= {least}"),
-            Self::Open => Ok(()),
-        }
-    }
-}
 
 /// One repeat of a measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -286,6 +243,26 @@ impl Report {
     /// Prints it, writes it as JSON on request, and returns the exit status.
     pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode> {
         print!("{self}");
+        self.conclude(json)
+    }
+
+    /// Adds the rows of a part that is done, prints them, and writes all there is so far as JSON
+    /// on request: a report that is interrupted keeps them. The first part comes with the machine
+    /// and the settings; [`Report::conclude`] follows the last.
+    pub fn publish_part(&mut self, rows: Vec<Row>, json: Option<&Path>) -> Result<()> {
+        let begun = !self.rows.is_empty();
+        let before = std::mem::replace(&mut self.rows, rows);
+        match begun {
+            true => print!("{}", Rows(&self.rows)),
+            false => print!("{self}"),
+        }
+        std::io::stdout().flush()?;
+        self.rows.splice(0..0, before);
+        json.map_or(Ok(()), |path| write_json(&self.json(), path))
+    }
+
+    /// Writes it as JSON on request, and returns the exit status.
+    pub fn conclude(&self, json: Option<&Path>) -> Result<ExitCode> {
         if let Some(path) = json {
             write_json(&self.json(), path)?;
             println!("all figures: {}", path.display());
@@ -310,12 +287,22 @@ impl Report {
         }
         all
     }
+}
 
-    fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Writes data to a file.
+pub fn write_json(value: &Value, path: &Path) -> Result<()> {
+    std::fs::write(path, format!("{value:#}\n")).at("write", path)
+}
+
+/// The tables of some rows.
+struct Rows<'a>(&'a [Row]);
+
+impl fmt::Display for Rows<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = ["value", "95 % interval", "must be"];
         let mut values = Table::new("ours / beside it", columns);
         let mut medians = Table::new::<&str>("medians", []);
-        for row in &self.rows {
+        for row in self.0 {
             let beside = row.beside.as_ref().map(|b| format!(" / {b}"));
             let name = format!("{}{}", row.what, beside.unwrap_or_default());
             match row.estimate() {
@@ -332,18 +319,13 @@ impl Report {
     }
 }
 
-/// Writes data to a file.
-pub fn write_json(value: &Value, path: &Path) -> Result<()> {
-    std::fs::write(path, format!("{value:#}\n")).at("write", path)
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in self.machine.lines().iter().chain(&self.settings) {
             writeln!(f, "{line}")?;
         }
         if !self.rows.is_empty() {
-            self.rows(f)?;
+            Rows(&self.rows).fmt(f)?;
         }
         self.tables
             .iter()

@@ -33,7 +33,7 @@ mod sampler;
 mod video_clip;
 
 pub use display::DisplayPlan;
-pub use load::LoadPlan;
+pub use load::{LoadPlan, max_load};
 pub use options::Options;
 
 use crate::daemon_fixture::DaemonDisk;

@@ -28,6 +28,7 @@ pub use subject::SubjectPlan;
 
 use crate::cli_parse::positive;
 use crate::daemon_fixture::DaemonDisk;
+use crate::launch::{LoadPlan, max_load};
 use crate::prelude::*;
 use crate::swap::{preallocated, write_out};
 use clap::value_parser;
@@ -65,6 +66,9 @@ pub struct Options {
     /// MiB of the neighbour's data; its memory is an eighth.
     #[arg(long, default_value_t = 256, value_parser = value_parser!(u64).range(32..))]
     pub neighbour: u64,
+    /// Has four times as many threads as processors compute all the while.
+    #[arg(long)]
+    pub busy: bool,
     /// Accesses of the victim's a second that are due.
     #[arg(long, default_value_t = 500.0, value_parser = positive)]
     pub rate: f64,
@@ -108,11 +112,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
     let machine = Machine::now(&env.folder);
     let mut report = Report::new("qos", machine, settings(options, chosen));
+    let json = options.env.json.as_deref();
+    let _computing = options.busy.then(compute).transpose()?;
     for one in Experiment::value_variants()
         .iter()
         .filter(|one| chosen(**one))
     {
-        report.rows.extend(match one {
+        let rows = match one {
             Experiment::Figure7 => lacking("figure 7", figure::paging(&env, options, false)),
             Experiment::Figure8 => lacking("figure 8", figure::paging(&env, options, true)),
             Experiment::Figure9 => lacking("figure 9", figure::file_system(&env, options)),
@@ -120,13 +126,22 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Experiment::Neighbour => neighbour::rows(&env, options),
             Experiment::Revocation => lacking("revocation", revocation::rows(&env, options)),
             Experiment::Overhead => overhead::rows(&env, options),
-        });
+        };
+        progress("");
+        report.publish_part(rows, json)?;
     }
-    progress("");
-    report.publish(options.env.json.as_deref())
+    report.conclude(json)
 }
 
-/// The rows of a part of it, or one that says why there are none.
+/// Programs that only compute, on every processor: the load of `bench launch`, at its highest.
+fn compute() -> Result<Worker> {
+    let load = max_load();
+    let mut worker = WorkerPlan::Load(LoadPlan { load }).start()?;
+    worker.go()?;
+    Ok(worker)
+}
+
+/// The rows of a part of it, or one with the reason that it has no figures.
 fn lacking(what: &str, rows: Result<Vec<Row>>) -> Vec<Row> {
     rows.unwrap_or_else(|failure| vec![Row::lacking(what, failure)])
 }
@@ -167,7 +182,12 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         options.rounds, options.refusals
     );
     use Experiment::{Figure7, Figure8, Figure9, Neighbour, Revocation};
+    let of_load = match options.busy {
+        true => format!("beside {} threads that compute", max_load()),
+        false => "beside nothing that computes".to_owned(),
+    };
     let lines = [
+        (Experiment::value_variants().to_vec(), of_load),
         (vec![Figure7, Figure8, Figure9], of_paper),
         (vec![Neighbour], of_neighbours),
         (vec![Revocation], of_revocation),
