@@ -132,7 +132,7 @@ pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
 const STILL: Duration = Duration::from_secs(10);
 
 /// Says on stderr what is done now: on one line of a terminal; elsewhere in a line for each part,
-/// and for one that goes on every ten seconds. A part is what is before the first comma.
+/// and for one that goes on every ten seconds. A part is the text but for its numbers.
 pub fn progress(what: &str) {
     static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
     let mut stderr = std::io::stderr();
@@ -141,11 +141,11 @@ pub fn progress(what: &str) {
         let _ = stderr.flush();
         return;
     }
-    let part = what.split(',').next().unwrap_or_default();
+    let part = what.replace(|c: char| c.is_ascii_digit(), "");
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let said = |(said, at): &(String, Instant)| said == part && at.elapsed() < STILL;
+    let said = |(said, at): &(String, Instant)| *said == part && at.elapsed() < STILL;
     if !what.is_empty() && !last.as_ref().is_some_and(said) {
         let _ = writeln!(stderr, "{what}");
-        *last = Some((part.to_owned(), Instant::now()));
+        *last = Some((part, Instant::now()));
     }
 }
