@@ -122,16 +122,7 @@ fn checks() -> Vec<Check> {
 
 /// The means by which `--cpu` can reserve processor time.
 fn processor_time() -> Vec<String> {
-    let name = "page service";
-    let mut lines = match wired::slice::is_supported() {
-        true => vec![format!(
-            "{name:<22}short slices: a page that has come has a processor at once"
-        )],
-        false => vec![
-            format!("{name:<22}waits for the turns of threads that compute"),
-            format!("{:<22}mend: Linux 6.12, which has slices of threads", ""),
-        ],
-    };
+    let mut lines = Vec::new();
     for (by, lack) in host::cpu_reservation::survey() {
         let name = format!("--cpu by={}", by.name());
         match lack {

@@ -299,7 +299,6 @@ impl ProcessPager {
     /// The evictor thread's work: keeps a few frames unused, serves revocations and the
     /// program threads' commands. Never returns.
     pub fn evictor_main(&self) -> ! {
-        wired::slice::shorten(0);
         loop {
             let seq = self.pager.frames.client().bell_seq();
             self.mail.handle(|command| self.run_command(command));

@@ -17,7 +17,6 @@
 use crate::counters::{Counter, Counters};
 use crate::entry::failed_pages::FailedPages;
 use crate::entry::idle::HandlerSet;
-use crate::entry::prompt::PromptThreads;
 use crate::evict::Evictor;
 use crate::fault_context::ContextPool;
 use crate::fault_outcome::FaultError;
@@ -129,7 +128,6 @@ impl Pager {
         let faults = FaultPath {
             throttle: FaultThrottle::new(config.limits, log.clone()).map_err(memory)?,
             contexts: ContextPool::new(config.store, config.contexts)?,
-            prompt: PromptThreads::new(config.store.is_some_and(Store::has_contract)),
             streams: Streams::new(config.store, contract.x)?,
             huge: Arc::default(),
             handlers: Arc::default(),
@@ -227,8 +225,6 @@ pub(crate) struct FaultPath {
     pub(crate) throttle: FaultThrottle,
     /// Contexts of faults on threads of the program.
     pub(crate) contexts: ContextPool,
-    /// Threads that need a processor at once.
-    pub(crate) prompt: PromptThreads,
     pub(crate) streams: Streams,
     /// Where huge frames are made.
     pub(crate) huge: Arc<HugeBuffers>,

@@ -25,11 +25,6 @@ pub(crate) struct DiskBacking {
 }
 
 impl DiskBacking {
-    /// Returns true if I/O goes by a transport.
-    pub fn by_daemon(&self) -> bool {
-        self.by_daemon
-    }
-
     /// The store closes the swap file's descriptor, if there is one.
     pub fn new(by_daemon: bool, swap: Option<OwnedFd>) -> Result<Self, Errno> {
         Ok(Self {

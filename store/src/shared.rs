@@ -233,10 +233,6 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, SetupError> {
 }
 
 impl Store for SharedStore {
-    fn has_contract(&self) -> bool {
-        self.inner.backing.by_daemon()
-    }
-
     fn describe(&self) -> String {
         let mut text = self.inner.tables.line();
         let notes = self.inner.header.notes().load(Ordering::Relaxed);

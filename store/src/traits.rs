@@ -13,9 +13,6 @@ pub trait Store: Send + Sync {
     /// Describes the store, as in `ram:256MiB+disk:/x,size=2GiB`, with warnings.
     fn describe(&self) -> String;
 
-    /// Returns true if a contract promises time of the disk.
-    fn has_contract(&self) -> bool;
-
     /// Makes a channel for one thread that moves pages: it owns its ring, if there is a disk, and
     /// its buffers. `depth` bounds the reads and writes of the disk in flight (1 to 128, each of a
     /// run of up to 32 pages). It works for the holder that the store is attached as now. Setup:

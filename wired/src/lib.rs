@@ -20,7 +20,6 @@ pub mod lock;
 pub mod log_line;
 pub mod memory;
 pub mod pi;
-pub mod slice;
 pub mod syscall;
 pub mod units;
 

@@ -200,7 +200,6 @@ impl Drop for Runtime {
 }
 
 fn evict_in_background(pager: &Pager, stop: &StopSignal) {
-    wired::slice::shorten(0);
     while !stop.flag.load(Ordering::Acquire) {
         let seq = pager.frames.client().bell_seq();
         pager.maintain_watermark();

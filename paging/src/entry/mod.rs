@@ -18,7 +18,6 @@ mod dispatch;
 pub(crate) mod failed_pages;
 pub(crate) mod idle;
 mod poll;
-pub(crate) mod prompt;
 pub(crate) mod registry;
 pub(crate) mod signals;
 pub(crate) mod thread;

@@ -80,7 +80,6 @@ impl HandlerThread {
         also: Option<BorrowedFd<'_>>,
         stop: &mut dyn FnMut() -> bool,
     ) {
-        wired::slice::shorten(0);
         let mut inside: Option<FreezeGuard<'_>> = None;
         self.idle.enter(&pager.faults.handlers);
         loop {
@@ -212,7 +211,6 @@ impl HandlerThread {
                 return;
             }
         };
-        pager.faults.prompt.note(task, fault.thread as i32);
         let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
         let widest = pager.widest_window();
