@@ -63,9 +63,7 @@ pub fn serve(plan: &LoadPlan) -> Result<()> {
     exit(0)
 }
 
-/// Without a look at the clock: the kernel brings the run queue up to date for each, which by itself
-/// delays the threads that wake there (a pager beside eight had 127 Mbit/s with a look every 5 us,
-/// 216 without).
+/// Computes without a look at the clock, for which the kernel would bring the run queue up to date.
 fn compute() {
     (0u64..).for_each(|n| _ = std::hint::black_box(n));
 }
