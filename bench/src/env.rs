@@ -128,8 +128,8 @@ pub fn find_program(program: &str, package: &str) -> Result<PathBuf> {
     found.ok_or_else(lacking)
 }
 
-/// How often a part that goes on says so where stderr is no terminal.
-const STILL: Duration = Duration::from_secs(10);
+/// How often the line of a part that goes on is repeated where stderr is no terminal.
+const REMINDER: Duration = Duration::from_secs(10);
 
 /// Says on stderr what is done now: on one line of a terminal; elsewhere in a line for each part,
 /// and for one that goes on every ten seconds. A part is the text but for its numbers.
@@ -143,7 +143,7 @@ pub fn progress(what: &str) {
     }
     let part = what.replace(|c: char| c.is_ascii_digit(), "");
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let said = |(said, at): &(String, Instant)| *said == part && at.elapsed() < STILL;
+    let said = |(said, at): &(String, Instant)| *said == part && at.elapsed() < REMINDER;
     if !what.is_empty() && !last.as_ref().is_some_and(said) {
         let _ = writeln!(stderr, "{what}");
         *last = Some((part, Instant::now()));

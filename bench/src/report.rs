@@ -250,14 +250,13 @@ impl Report {
     /// on request: a report that is interrupted keeps them. The first part comes with the machine
     /// and the settings; [`Report::conclude`] follows the last.
     pub fn publish_part(&mut self, rows: Vec<Row>, json: Option<&Path>) -> Result<()> {
-        let begun = !self.rows.is_empty();
-        let before = std::mem::replace(&mut self.rows, rows);
-        match begun {
-            true => print!("{}", Rows(&self.rows)),
-            false => print!("{self}"),
+        let before = self.rows.len();
+        self.rows.extend(rows);
+        match before {
+            0 => print!("{self}"),
+            _ => print!("{}", Rows(&self.rows[before..])),
         }
         std::io::stdout().flush()?;
-        self.rows.splice(0..0, before);
         json.map_or(Ok(()), |path| write_json(&self.json(), path))
     }
 

@@ -108,8 +108,7 @@ impl Ledger {
             let used_at = Millis(self.memory.slot(owner).used_at.load(Relaxed));
             oldest.since(used_at)
         };
-        let owners = 1..self.memory.reach();
-        let trims = owners.map(|owner| self.memory.slot(owner).trim.load(Relaxed));
+        let trims = self.slots().map(|slot| slot.trim.load(Relaxed));
         let k = k.saturating_sub(trims.fold(0, u32::saturating_add));
         let mut asked = 0;
         while asked < k {

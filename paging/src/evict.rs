@@ -127,6 +127,16 @@ impl Evictor {
         self.frames.relinquish(optimistic.min(beyond));
     }
 
+    /// Evicts until about `want` frames are unused, if the background evictor's cleaner is free.
+    fn make_unused(&self, want: u32) {
+        let unused = self.frames.client().unused();
+        if unused < want
+            && let Some(mut cleaner) = self.cleaners[0].try_lock()
+        {
+            self.reclaim(&mut cleaner, want - unused);
+        }
+    }
+
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
     /// unused. `swapper_wants` is the number of frames that the fault limits call for, if they do.
     pub(crate) fn maintain_watermark(&self, swapper_wants: Option<u32>) {
@@ -137,23 +147,13 @@ impl Evictor {
         let client = self.frames.client();
         let asked = client.demanded();
         if asked > 0 {
-            let unused = client.unused();
-            if unused < asked
-                && let Some(mut cleaner) = self.cleaners[0].try_lock()
-            {
-                self.reclaim(&mut cleaner, asked - unused);
-            }
+            self.make_unused(asked);
             let given = u64::from(client.release_demanded(asked));
             self.standby.log.add(Counter::FramesReleased, given);
         }
         let trimmed = client.trimmed();
         if trimmed > 0 {
-            let unused = client.unused();
-            if unused < trimmed
-                && let Some(mut cleaner) = self.cleaners[0].try_lock()
-            {
-                self.reclaim(&mut cleaner, trimmed - unused);
-            }
+            self.make_unused(trimmed);
             let given = u64::from(client.release_trimmed(trimmed));
             self.standby.log.add(Counter::FramesReleased, given);
         }

@@ -26,7 +26,7 @@ pub(crate) struct FrameSource {
     /// frames were released while any thread waited.
     starving: AtomicU32,
     returned: AtomicU32,
-    /// How old the pages are, for what others of the tree may be asked for.
+    /// How old the oldest page is: trims of other domains go by it.
     age: PageAge,
     /// Not zero while the background evictor runs or has been rung for.
     evictor_up: AtomicU32,

@@ -171,12 +171,15 @@ impl PageTable {
         self.unit(unit).meta.load(Ordering::Acquire) & COUNT
     }
 
+    /// Returns true if page `index` is resident and may be evicted.
+    pub(crate) fn is_movable(&self, index: usize) -> bool {
+        let seen = self.word(index).load();
+        seen.state() == State::Resident && seen.may_stage()
+    }
+
     /// Returns true if a page of the unit is resident and may be evicted.
     pub(crate) fn any_movable(&self, unit: usize) -> bool {
-        let movable = |index: usize| {
-            let seen = self.word(index).load();
-            seen.state() == State::Resident && seen.may_stage()
-        };
+        let movable = |index| self.is_movable(index);
         self.resident(unit) > 0 && self.unit_pages(unit).any(movable)
     }
 
@@ -184,10 +187,7 @@ impl PageTable {
     /// from where the last part ended. None if the unit has none.
     pub(crate) fn next_part(&self, unit: usize, most: usize) -> Option<Range<usize>> {
         let pages = self.unit_pages(unit);
-        let movable = |index: &usize| {
-            let seen = self.word(*index).load();
-            seen.state() == State::Resident && seen.may_stage()
-        };
+        let movable = |index: &usize| self.is_movable(*index);
         let meta = &self.unit(unit).meta;
         let hand = (meta.load(Ordering::Acquire) & HAND) >> HAND_SHIFT;
         let hand = pages.end.min(pages.start + hand as usize);

@@ -27,7 +27,7 @@ use crate::mm::Mm;
 use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
 use crate::stream_detector::WIDEST;
-use crate::streams::Streams;
+use crate::streams::{Streams, widest_window};
 use crate::stretch::{Handler, StretchState};
 use crate::throttle::FaultThrottle;
 use frames::DomainFrames;
@@ -205,8 +205,7 @@ impl Pager {
 
     /// Pages of the widest window, by the frames that the domain can own for now.
     pub(crate) fn widest_window(&self) -> u32 {
-        let frames = self.frames.client().resident_limit();
-        self.faults.streams.widest(frames)
+        widest_window(self.frames.client().resident_limit())
     }
 
     /// The background evictor's work, once.

@@ -18,8 +18,6 @@ pub(crate) struct Streams {
     pub(crate) detector: StreamDetector,
     /// Empty if there is no store or no window.
     readers: Box<[Lock<Readahead>]>,
-    /// Pages of the widest window; below 2 there are no windows.
-    widest: u32,
 }
 
 impl Streams {
@@ -37,13 +35,7 @@ impl Streams {
         Ok(Self {
             detector: StreamDetector::default(),
             readers,
-            widest,
         })
-    }
-
-    /// Pages of the widest window while the domain can own so many frames.
-    pub(crate) fn widest(&self, frames: u32) -> u32 {
-        self.widest.min(widest_window(frames))
     }
 
     /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
@@ -84,7 +76,7 @@ impl Streams {
     }
 }
 
-/// Pages of the widest window for a domain of so many frames.
-fn widest_window(frames: u32) -> u32 {
+/// Pages of the widest window for a domain of so many frames; below 2 there are no windows.
+pub(crate) fn widest_window(frames: u32) -> u32 {
     (frames / 64).min(WIDEST)
 }

@@ -32,26 +32,25 @@ impl Stager {
 
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
     pub(crate) fn stage_unit(&self, stretch: &StretchState, unit: usize) -> u32 {
-        if !stretch.evictable() || !self.standby.mm.may_evict() {
-            return 0;
-        }
-        self.stage_part(stretch, unit, stretch.table().unit_pages(unit))
+        self.stage_at_most(stretch, unit, self.standby.mm.unit_pages)
     }
 
     /// As [`Stager::stage_unit`], for at most as many pages as one sweep takes: a domain that
     /// holds few frames of those its contract allows loses its pages by parts of a unit.
     pub(super) fn stage_sweep(&self, stretch: &StretchState, unit: usize) -> u32 {
-        let sweep = self.standby.frames.sweep();
-        if sweep >= self.standby.mm.unit_pages {
-            return self.stage_unit(stretch, unit);
-        }
+        self.stage_at_most(stretch, unit, self.standby.frames.sweep())
+    }
+
+    fn stage_at_most(&self, stretch: &StretchState, unit: usize, most: usize) -> u32 {
         if !stretch.evictable() || !self.standby.mm.may_evict() {
             return 0;
         }
-        match stretch.table().next_part(unit, sweep) {
-            Some(pages) => self.stage_part(stretch, unit, pages),
-            None => 0,
-        }
+        let table = stretch.table();
+        let pages = match most < self.standby.mm.unit_pages {
+            true => table.next_part(unit, most),
+            false => Some(table.unit_pages(unit)),
+        };
+        pages.map_or(0, |pages| self.stage_part(stretch, unit, pages))
     }
 
     /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says.
@@ -69,10 +68,7 @@ impl Stager {
         let gate = table.gate(unit);
         gate.close();
         let frames = self.standby.slots.frames(slot);
-        let resident = |i: &usize| {
-            let seen = table.word(*i).load();
-            seen.may_stage() && seen.state() == State::Resident
-        };
+        let resident = |i: &usize| table.is_movable(*i);
         let (mut count, mut spans) = (0, 0);
         let mut from = pages.start;
         // Spans between pages that must stay in place.
