@@ -6,6 +6,7 @@ use protocol::{CapacitySummary, FaultGrant, FaultShare, TenantInfo, TenantNumber
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tenant::{books, list, set};
 use wired::{Bytes, PAGE, Time};
 
@@ -91,6 +92,12 @@ fn show(all: &[TenantInfo]) {
             one.transactions,
             Bytes(one.bytes)
         );
+        if one.ran_first > Duration::ZERO {
+            println!(
+                "  processor {:.3} s before other work, with its disk time",
+                one.ran_first.as_secs_f64()
+            );
+        }
         if let Some((frames, within)) = &one.later {
             println!(
                 "  pending   frames {frames} in {:.0} s",

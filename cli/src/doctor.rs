@@ -106,6 +106,15 @@ fn checks() -> Vec<Check> {
         ),
         fact("huge pages", huge_pages()),
         check(
+            "threads that page",
+            match host::lent_priority::is_permitted() {
+                true => Ok("of a contract with a daemon come before programs that compute".into()),
+                false => Err("have no priority under a daemon that runs as this".into()),
+            },
+            "run the daemon with CAP_SYS_NICE, in a control group with real-time budget (cpu.rt_runtime_us)",
+            false,
+        ),
+        check(
             "kernel swap",
             swap(memory.swap),
             "swapoff -a, or keep contracts well below what is free",

@@ -119,6 +119,10 @@ pub struct Disk {
     /// polls. While it is awake, a client that waits for one page polls for that, too.
     #[serde(default = "poll_time")]
     pub poll_time: Time,
+    /// Whether a slice comes with processor time: on a busy machine the threads that page run
+    /// before all other work for as long.
+    #[serde(default = "processor_time")]
+    pub processor_time: bool,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
 }
@@ -213,6 +217,10 @@ fn capacity() -> f64 {
 
 /// About what it takes to be woken: then looking for the next request costs twice the least
 /// at most.
+fn processor_time() -> bool {
+    true
+}
+
 fn poll_time() -> Time {
     Time(Duration::from_micros(50))
 }

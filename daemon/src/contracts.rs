@@ -14,6 +14,7 @@ use crate::backing::Backing;
 use crate::config::Config;
 use crate::fault_rates::FaultRates;
 use crate::frame_control::FrameControl;
+use crate::processor_time::ProcessorTime;
 use crate::scrub::Scrubber;
 use crate::tenant_cgroup::CgroupRoot;
 pub(crate) use recovery::has_persisted_tenants;
@@ -26,4 +27,5 @@ pub(crate) struct Contracts {
     pub scrubber: Scrubber,
     pub groups: CgroupRoot,
     pub fault_rates: FaultRates,
+    pub processor_time: ProcessorTime,
 }

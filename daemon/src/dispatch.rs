@@ -151,9 +151,12 @@ impl Daemon {
         let Contracts {
             frames,
             fault_rates,
+            processor_time,
             ..
         } = &mut self.contracts;
-        let answer = fault_rates.request(&frames.tenants, number, weight, reservation, known);
+        let tenants = &frames.tenants;
+        let paging = processor_time.promised(tenants, None);
+        let answer = fault_rates.request(tenants, number, weight, reservation, known, paging);
         if let Err(why) = answer {
             self.connections().refuse(token, why);
         }
@@ -268,6 +271,9 @@ impl Daemon {
         let owed = self.contracts.frames.stats(number).map_or(0, |v| v.owed);
         if owed > 0 && disk.share() < was.share() {
             return Err(Refusal::Revoking { number, owed, was });
+        }
+        if disk.share() > was.share() {
+            self.contracts.check_processor_time(disk, Some(number))?;
         }
         Ok(self.contracts.disk.usd.change(client, disk.into())?)
     }

@@ -195,6 +195,17 @@ impl FaultRates {
         changed
     }
 
+    /// Checks that the processor time that comes with a share of the disk fits beside the
+    /// reservations; `promised` comes with those of the other tenants.
+    pub(crate) fn check_paging(
+        &mut self,
+        asked: Capacity,
+        promised: Capacity,
+    ) -> Result<(), Refusal> {
+        self.table.set_paging(promised);
+        Ok(self.table.check_paging(asked)?)
+    }
+
     /// A tenant reports its reservation and requests its share of the faults. One that an earlier
     /// daemon knew is `known`.
     pub(crate) fn request(
@@ -204,7 +215,9 @@ impl FaultRates {
         weight: u32,
         reservation: Option<(Duration, Duration)>,
         known: bool,
+        paging: Capacity,
     ) -> Result<(), Refusal> {
+        self.table.set_paging(paging);
         let reserved = reservation.map(|(runtime, period)| Reservation::new(runtime, period));
         let reserved = reserved.transpose()?;
         let pc = reserved.map_or(Capacity::ZERO, |reservation| reservation.pc());

@@ -8,7 +8,7 @@
 //! | part | holds |
 //! |---|---|
 //! | `Daemon` (`dispatch`, `queries`) | the contracts, signals; serves requests |
-//! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates |
+//! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
 //! | `Tenants` | each `tenant`, the connections, `jobs` that take long |
 //! | `Connections` | `peer`s, `user_limits`, the `fd_reaper` |
@@ -37,6 +37,7 @@ mod machine;
 mod peer;
 mod persisted_tenants;
 pub mod policy;
+mod processor_time;
 mod queries;
 mod refusal;
 mod scrub;
@@ -60,6 +61,7 @@ use frame_control::FrameControl;
 use jobs::{JobResult, JobRunner};
 use logging::LineQueue;
 pub use machine::total_memory;
+use processor_time::ProcessorTime;
 use protocol::{DaemonEvent, TenantNumber};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -146,6 +148,7 @@ impl Daemon {
             scrubber,
             groups: CgroupRoot::open(name.trim_start_matches('-')),
             fault_rates: FaultRates::new(config.faults),
+            processor_time: ProcessorTime::new(config.disk.processor_time),
             config,
         };
         contracts.load_tenants()?;
@@ -186,6 +189,9 @@ impl Daemon {
             if self.contracts.frames.timeout() == Some(Duration::ZERO) {
                 self.enforce_deadlines();
             }
+            let contracts = &mut self.contracts;
+            let tenants = &mut contracts.frames.tenants;
+            contracts.processor_time.tick(&contracts.disk.usd, tenants);
             self.serve_unidentified();
             if self.rss_measured.elapsed() >= RSS_INTERVAL {
                 self.rss_measured = Instant::now();
@@ -198,7 +204,8 @@ impl Daemon {
     fn timeout(&self) -> Duration {
         let next = self.contracts.frames.timeout();
         let rss = RSS_INTERVAL.saturating_sub(self.rss_measured.elapsed());
-        let all = [next, self.connections().timeout()];
+        let processor = self.contracts.processor_time.timeout();
+        let all = [next, self.connections().timeout(), processor];
         all.into_iter().flatten().fold(rss, Duration::min)
     }
 
@@ -253,6 +260,10 @@ impl Daemon {
 
     fn do_periodic_work(&mut self) {
         let contracts = &mut self.contracts;
+        let stall = contracts.frames.count_stall();
+        contracts
+            .processor_time
+            .on_stall(stall, &contracts.disk.usd);
         contracts.frames.measure_rss_all();
         contracts.kill_lost();
         let tenants = &mut contracts.frames.tenants;

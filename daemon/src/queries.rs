@@ -106,6 +106,7 @@ impl Daemon {
             lax: Duration::from_nanos(disk.totals.lax.0),
             transactions: disk.totals.transactions,
             bytes: disk.totals.bytes,
+            ran_first: tenant.ran_first,
             faults: self.contracts.fault_rates.held(number),
         })
     }

@@ -12,7 +12,7 @@ use iochannel::{ChannelError, Doorbell};
 use protocol::{ChannelNumber, ResumeToken};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Maximum of channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
 const MAX_CHANNELS: usize = 4096;
@@ -74,6 +74,8 @@ pub struct Tenant {
     pub doorbell: Doorbell,
     /// Frames resident, by the kernel's last count.
     pub resident: u32,
+    /// How long its threads ran with priority lent.
+    pub ran_first: Duration,
     /// Its channels, as the disk knows them.
     pub channels: BTreeMap<ChannelNumber, ChannelId>,
     /// The next channel's number.

@@ -7,6 +7,9 @@
 //! thread can have, and a short slice, which from Linux 6.12 on is what a thread that wakes
 //! goes by. They sleep most of the time, and what peers without a contract can have them do is bounded.
 //!
+//! Weight orders the threads of one session or control group only. Where threads wait for a
+//! processor, [`crate::processor_time`] gives both real-time priority.
+//!
 //! Rule: threads that scrub, kill and close are ordinary ones; a daemon without CAP_SYS_NICE
 //! does without.
 

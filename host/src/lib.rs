@@ -9,6 +9,7 @@ pub mod cgroup_membership;
 pub mod cpu_reservation;
 pub mod direct_io;
 pub mod elf_check;
+pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;
 pub mod seccomp;

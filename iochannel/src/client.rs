@@ -62,6 +62,8 @@ pub struct ChannelClient {
     bell: ManuallyDrop<OwnedFd>,
     /// Requests were submitted since the server was last rung.
     needs_ring: bool,
+    /// The thread that faulted, if the thread that submits serves it; 0 if not.
+    waiter: u32,
     dead: Option<Errno>,
     fork_guard: ForkGuard,
     /// What `queue` points into: dropped last.
@@ -97,6 +99,7 @@ impl ChannelClient {
             doorbell: ManuallyDrop::new(doorbell),
             bell: ManuallyDrop::new(bell),
             needs_ring: false,
+            waiter: 0,
             dead: None,
             fork_guard: ForkGuard::new().map_err(needs("a mark"))?,
             memory,
@@ -163,9 +166,19 @@ impl ChannelClient {
 
     /// Rings the server if it sleeps and requests were submitted.
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.needs_ring) && self.queue.words.server.take() {
+        if !std::mem::take(&mut self.needs_ring) {
+            return;
+        }
+        self.memory.threads().publish(self.waiter);
+        if self.queue.words.server.take() {
             self.ring();
         }
+    }
+
+    /// Names the thread that waits for the requests that follow, behind the thread that submits
+    /// them; 0 for none.
+    pub fn set_waiter(&mut self, thread: u32) {
+        self.waiter = thread;
     }
 
     fn ring(&mut self) {

@@ -32,6 +32,7 @@ pub(crate) mod at {
     pub const CLIENT_FLAG: usize = 256;
     pub const REQUESTS_TAIL: usize = 384;
     pub const COMPLETIONS_TAIL: usize = 512;
+    pub const THREADS: usize = 640;
     pub const REQUESTS: usize = 1024;
     pub const COMPLETIONS: usize = 2048;
 }

@@ -58,6 +58,8 @@ mod error;
 mod memory;
 #[cfg(not(all(test, loom)))]
 mod server;
+#[cfg(not(all(test, loom)))]
+mod threads;
 
 pub use bitset::BitSet;
 pub use geometry::{ChannelGeometry, GeometryError, MAX_PAGES, MAX_RUN, MAX_SLOTS};
@@ -71,3 +73,5 @@ pub use doorbell::Doorbell;
 pub use error::ChannelError;
 #[cfg(not(all(test, loom)))]
 pub use server::{ChannelServer, ClientFds, create};
+#[cfg(not(all(test, loom)))]
+pub use threads::ClaimedThreads;

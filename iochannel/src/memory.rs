@@ -6,6 +6,7 @@ use crate::geometry::{ChannelGeometry, SLOT, at};
 use crate::need_wakeup::WakeFlag;
 use crate::shared_words::SharedWords;
 use crate::slot::RequestSlot;
+use crate::threads::ChannelThreads;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -17,7 +18,7 @@ use wired::{PAGE, WiredMemory};
 /// First word of a channel's memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgioc");
 /// Version of the layout and of the protocol.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// f_type of tmpfs, from magic.h: a memfd of small pages.
 const TMPFS: u64 = 0x0102_1994;
@@ -108,6 +109,11 @@ impl ChannelMemory {
                 slots: self.view::<RequestSlot>(PAGE, self.geometry.slots()),
             }
         }
+    }
+
+    /// The threads that wait for the channel's requests.
+    pub fn threads(&self) -> &ChannelThreads {
+        &self.region.slice::<ChannelThreads>(at::THREADS, 1)[0]
     }
 
     /// # Safety

@@ -6,6 +6,7 @@ use crate::geometry::ChannelGeometry;
 use crate::memory::ChannelMemory;
 use crate::request::{ProtocolError, Request};
 use crate::service_queue::ServiceQueue;
+use crate::threads::ClaimedThreads;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 
@@ -112,6 +113,12 @@ impl ChannelServer {
         if std::mem::take(&mut self.unnotified) && self.queue.words().client.take() {
             ring_client(&self.bell);
         }
+    }
+
+    /// The threads that wait for its requests, as the client last wrote them: claims, to be
+    /// verified.
+    pub fn threads(&self) -> ClaimedThreads {
+        self.memory.threads().read()
     }
 
     /// Number of requests taken and not completed. The server must not be dropped while their I/O

@@ -231,6 +231,8 @@ pub struct TenantInfo {
     pub resident: u32,
     /// Its number in the disk scheduler's trace.
     pub client: u32,
+    /// How long its threads ran before other work, out of the processor time of its slices.
+    pub ran_first: Duration,
     /// Disk time it was charged.
     pub charged: Duration,
     /// Of that, time that the disk waited for it.
@@ -341,6 +343,7 @@ mod tests {
             used: u32::MAX,
             resident: u32::MAX,
             client: u32::MAX,
+            ran_first: Duration::MAX,
             charged: Duration::MAX,
             lax: Duration::MAX,
             transactions: u64::MAX,

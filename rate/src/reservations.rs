@@ -40,8 +40,8 @@ pub enum OverCommitted {
     /// The reservation would leave the faults less than their promised floor.
     #[error(
         "cannot reserve {asked}: {there} can be reserved; of the {total} for reservations and faults, {reserved} are \
-         reserved and {faults} are kept for page faults ({floor} faults in every {period:?} for each of {tasks}, at {unit} ns \
-         a fault); ask for less, or end a program with a reservation",
+         reserved and {faults} are kept for page faults (the more of {floor} faults in every {period:?} for each of {tasks}, at \
+         {unit} ns a fault, and of what comes with disk time); ask for less, or end a program with a reservation",
         unit = fault_unit, period = Duration::from_nanos(*fault_period)
     )]
     Reservation {
@@ -63,6 +63,23 @@ pub enum OverCommitted {
         fault_unit: TimeNs,
         /// system.fault_period.
         fault_period: TimeNs,
+    },
+    /// The processor time that comes with disk time does not fit beside the reservations.
+    #[error(
+        "cannot promise {asked} with disk time: {there} are left; of the {total} for reservations and faults, {reserved} are \
+         reserved and {paging} come with disk time already; ask for less, or end a program with a reservation"
+    )]
+    Paging {
+        /// What would come with it.
+        asked: Capacity,
+        /// What is left.
+        there: Capacity,
+        /// The capacity for reservations and faults.
+        total: Capacity,
+        /// The sum of task.pc.
+        reserved: Capacity,
+        /// Promised with disk time so far.
+        paging: Capacity,
     },
     /// The floors of one more task would not fit.
     #[error(
@@ -96,6 +113,8 @@ pub struct ReservationTable {
     fault_unit: TimeNs,
     tasks: BTreeMap<TaskId, Task>,
     next: u64,
+    /// Promised with disk time, for the faults that use it: a part of system.fault_pc.
+    paging: Capacity,
 }
 
 impl ReservationTable {
@@ -108,6 +127,7 @@ impl ReservationTable {
             fault_unit: fault_unit.max(1),
             tasks: BTreeMap::new(),
             next: 1,
+            paging: Capacity::ZERO,
         }
     }
 
@@ -150,10 +170,33 @@ impl ReservationTable {
             .count() as u32
     }
 
-    /// The least system.fault_pc: the cost of so many tasks' floors.
+    /// The least system.fault_pc: the cost of so many tasks' floors, or what comes with disk time.
     fn min_fault_pc(&self, tasks: u32) -> Capacity {
         let faults = u64::from(tasks) * u64::from(FAULT_FLOOR);
-        fault_pc(faults, self.fault_period, self.fault_unit)
+        fault_pc(faults, self.fault_period, self.fault_unit).max(self.paging)
+    }
+
+    /// Sets the processor time that is promised with disk time.
+    pub fn set_paging(&mut self, paging: Capacity) {
+        self.paging = paging;
+    }
+
+    /// Checks that more processor time can be promised with disk time.
+    ///
+    /// # Errors
+    /// [`OverCommitted::Paging`].
+    pub fn check_paging(&self, asked: Capacity) -> Result<(), OverCommitted> {
+        let (total, reserved, paging) = (self.total, self.pc(), self.paging);
+        match fits(reserved, paging.plus(asked), total) {
+            true => Ok(()),
+            false => Err(OverCommitted::Paging {
+                asked,
+                there: total.less(reserved).less(paging),
+                total,
+                reserved,
+                paging,
+            }),
+        }
     }
 
     /// Checks that a task fits.

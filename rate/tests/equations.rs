@@ -62,6 +62,27 @@ fn tasks() -> impl Strategy<Value = Vec<Task>> {
     prop::collection::vec(task, 1..24)
 }
 
+#[test]
+fn time_that_comes_with_a_disk_is_neither_reserved_nor_promised_twice() {
+    let half = Capacity(500_000_000);
+    let mut table = ReservationTable::new(Capacity(1_000_000_000), 100 * MS, 5_000);
+    table.check_paging(half).unwrap();
+    table.set_paging(half);
+    let reserve = |pc| Task { pc, weight: 1 };
+    let player = table.admit(reserve(half)).unwrap();
+    let why = table.check(reserve(Capacity(1))).unwrap_err().to_string();
+    assert!(why.contains("comes with disk time"), "{why}");
+    let why = table.check_paging(Capacity(1)).unwrap_err().to_string();
+    assert!(
+        why.contains("0.500 processors come with disk time"),
+        "{why}"
+    );
+    // Faults use that time, so it is no less for them.
+    assert_eq!(table.fault_limit(), 10_000);
+    table.remove(player);
+    table.check_paging(half).unwrap();
+}
+
 proptest! {
     #[test]
     fn the_limit_of_equation_4_is_the_greatest_that_equation_2_allows(

@@ -354,6 +354,12 @@ impl Channel for StoreChannel {
         }
     }
 
+    fn set_waiter(&mut self, thread: u32) {
+        if let Some(disk) = &mut self.disk {
+            disk.set_waiter(thread);
+        }
+    }
+
     /// The segment that the channel appends to, where few are free, and the one that it demotes:
     /// a store has fewer segments than a machine has processes.
     fn release_idle(&mut self) {

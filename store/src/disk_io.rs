@@ -86,6 +86,10 @@ impl DiskIo {
         !self.at_once.is_empty()
     }
 
+    pub fn set_waiter(&mut self, thread: u32) {
+        self.backend.set_waiter(thread);
+    }
+
     pub fn submit(&mut self) {
         self.backend.submit();
     }

@@ -43,6 +43,10 @@ pub(crate) trait IoBackend: Send {
         offset: u64,
     ) -> Option<i32>;
 
+    /// Names the thread that waits for what is begun from now on, behind the calling one; 0 for
+    /// none. A backend whose other side schedules threads passes it on.
+    fn set_waiter(&mut self, _thread: u32) {}
+
     /// Submits the operations that were begun.
     fn submit(&mut self);
 

@@ -55,6 +55,12 @@ impl Channel for OnDemand {
         self.channel.as_mut()?.complete(wait)
     }
 
+    fn set_waiter(&mut self, thread: u32) {
+        if let Some(channel) = &mut self.channel {
+            channel.set_waiter(thread);
+        }
+    }
+
     fn release_idle(&mut self) {
         if let Some(channel) = &mut self.channel {
             channel.release_idle();

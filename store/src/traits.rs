@@ -70,6 +70,12 @@ pub trait Channel: Send {
     /// nothing is pending.
     fn complete(&mut self, wait: Wait) -> Option<Completion>;
 
+    /// Names the thread that waits for what is submitted from now on, behind the calling one; 0 for
+    /// none.
+    fn set_waiter(&mut self, _thread: u32) {
+        // Only a disk of the daemon's gives waiting threads processor time.
+    }
+
     /// Gives back what other channels may need, where it was not used since the last call: for
     /// a channel that may be idle from now on.
     fn release_idle(&mut self) {

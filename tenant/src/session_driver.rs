@@ -98,7 +98,10 @@ impl<R> SessionDriver<R> {
             match event {
                 SessionEvent::Revoke(revocation) => self.revocation = Some(*revocation),
                 // The next daemon revokes anew, and counts its rounds anew.
-                SessionEvent::Disconnected => self.revocation = None,
+                SessionEvent::Disconnected => {
+                    self.revocation = None;
+                    end_lent_priority();
+                }
                 SessionEvent::Changed { terms, .. } => {
                     ledger.set_max_guaranteed(terms.frames.g);
                 }
@@ -126,4 +129,10 @@ impl<R> SessionDriver<R> {
         }
         // Past the deadline, too: the daemon may have extended it.
     }
+}
+
+/// No daemon measures any more how long the threads of this tree come first.
+fn end_lent_priority() {
+    let own = rustix::process::getpid();
+    host::lent_priority::end_all(host::process_tree::below(own).into_iter().chain([own]));
 }

@@ -18,6 +18,7 @@
 //!   another thread took the processor, the next waits sleep at once: twice as many after each
 //!   such poll, half as many after each poll that succeeded.
 
+use crate::sched_class::has_ordinary_class;
 use rustix::thread::sched_yield;
 use std::time::{Duration, Instant};
 
@@ -90,14 +91,6 @@ impl AdaptivePoll {
         self.backoff = (self.backoff * 2 + 1).min(MAX_SKIPPED);
         self.skips_left = self.backoff;
     }
-}
-
-/// Returns true if the calling thread has an ordinary scheduling class.
-fn has_ordinary_class() -> bool {
-    // SAFETY: reads this thread's class. The call fails, and writes `errno`, only where a filter
-    // forbids it.
-    let class = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
-    matches!(class, libc::SCHED_OTHER | libc::SCHED_BATCH)
 }
 
 #[cfg(test)]

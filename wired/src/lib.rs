@@ -20,6 +20,7 @@ pub mod lock;
 pub mod log_line;
 pub mod memory;
 pub mod pi;
+pub mod sched_class;
 pub mod syscall;
 pub mod units;
 

@@ -21,6 +21,7 @@ use protocol::{DaemonEvent, ResumeToken, TenantNumber};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use wired::PAGE;
 
 /// Frames that a tenant is granted at first, if its guarantee is as much: enough for a program to
@@ -144,7 +145,7 @@ impl Contracts {
         tenant: &Tenant,
     ) -> Result<(ClientId, FileId), Refusal> {
         let terms = tenant.record.terms;
-        let client = self.disk.usd.admit(terms.disk.into())?;
+        let client = self.open_client(terms.disk)?;
         let record = tenant.record.encode();
         match self.disk.swap.create(name, terms.swap, &record) {
             Ok(file) => Ok((client, file)),
@@ -153,6 +154,29 @@ impl Contracts {
                 Err(why.into())
             }
         }
+    }
+
+    /// A client of the disk, with the processor time that comes with its share.
+    fn open_client(&mut self, disk: DiskSpec) -> Result<ClientId, Refusal> {
+        let client = self.disk.usd.admit(disk.into())?;
+        match self.check_processor_time(disk, None) {
+            Ok(()) => Ok(client),
+            Err(why) => {
+                self.disk.usd.remove(client);
+                Err(why)
+            }
+        }
+    }
+
+    /// Refuses a share of the disk whose processor time is promised to others; `but` has it already.
+    pub(crate) fn check_processor_time(
+        &mut self,
+        disk: DiskSpec,
+        but: Option<TenantNumber>,
+    ) -> Result<(), Refusal> {
+        let promised = self.processor_time.promised(&self.frames.tenants, but);
+        let asked = self.processor_time.of_disk(disk);
+        self.fault_rates.check_paging(asked, promised)
     }
 
     /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
@@ -216,6 +240,7 @@ impl Contracts {
             client: None,
             doorbell: Doorbell::new()?,
             resident: 0,
+            ran_first: Duration::ZERO,
             channels: BTreeMap::new(),
             next_channel: 0,
         })
@@ -280,10 +305,12 @@ impl Contracts {
         let guaranteed = u64::from(terms.frames.g) * PAGE as u64;
         let protect = |frames: &TenantFrames| self.groups.protect(&frames.group, guaranteed);
         let note = tenant.frames.as_ref().map_or("", protect);
+        let lacks = [note, self.processor_time.warning()];
+        let lacks: Vec<_> = lacks.into_iter().filter(|lack| !lack.is_empty()).collect();
         let event = DaemonEvent::Admitted {
             tenant: number,
             terms,
-            note: note.into(),
+            note: lacks.join("; "),
         };
         let mut fds = vec![tenant.doorbell.as_fd()];
         fds.extend(
@@ -377,7 +404,7 @@ impl Contracts {
         let resume_token = ResumeToken::draw()?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
-        let client = self.disk.usd.admit(disk.into())?;
+        let client = self.open_client(disk)?;
         let doorbell = tenant.share_doorbell()?;
         self.disk.usd.set_target(client, backing, doorbell);
         tenant.client = Some(client);

@@ -19,7 +19,7 @@ use protocol::{ChannelNumber, DaemonEvent, ResumeToken, TenantNumber};
 use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wired::PAGE;
 
 /// Returns true if a tenant of an earlier daemon may come back.
@@ -90,6 +90,8 @@ impl Contracts {
             .admit(terms.disk.into())
             .map_err(|why| fail(why.into()))?;
         let group = self.groups.take_in(leader, record.start, number);
+        // Where the earlier daemon was killed while it lent priority.
+        host::lent_priority::end_all(group.processes());
         let tenant = Tenant {
             record,
             resume_token,
@@ -109,6 +111,7 @@ impl Contracts {
             client: Some(client),
             doorbell: Doorbell::new().map_err(|why| fail(why.into()))?,
             resident: 0,
+            ran_first: Duration::ZERO,
             channels: BTreeMap::new(),
             next_channel: 0,
         };

@@ -94,10 +94,18 @@ impl Machine {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// How many descriptors the daemon has.
+    /// How many descriptors the daemon has, but for those of the threads that page now: honest
+    /// ones do while others are hostile.
     pub fn descriptors(&self) -> usize {
         let all = std::fs::read_dir(format!("/proc/{}/fd", self.daemon.id()));
-        all.unwrap_or_else(|_| panic!("the daemon has ended: {}", self.log()))
+        let all = all.unwrap_or_else(|_| panic!("the daemon has ended: {}", self.log()));
+        let targets = all.flatten().map(|fd| std::fs::read_link(fd.path()));
+        targets
+            .filter(|target| {
+                !target
+                    .as_ref()
+                    .is_ok_and(|path| path.ends_with("schedstat"))
+            })
             .count()
     }
 

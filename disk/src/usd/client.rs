@@ -8,10 +8,12 @@ use super::channel::{Channel, WakeState};
 use super::command::UsdEvent;
 use super::stats::ClientCounters;
 use super::transaction::Transaction;
+use super::waiting_threads::WaitingThreads;
 use super::{ChannelId, IoTarget};
 use crate::atropos::ClientId;
 use crate::time::Time;
 use iochannel::{ChannelServer, Doorbell, ProtocolError};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// Requests of a client in the window: twice what any disk has in flight, so that the client with
@@ -32,6 +34,7 @@ pub(super) struct Client {
     pub window: Box<[Transaction]>,
     free: Vec<u32>,
     pub counted: ClientCounters,
+    pub waiting: Arc<WaitingThreads>,
     /// Set during removal: receives the client when it is drained.
     pub removal: Option<Sender<Option<Client>>>,
 }
@@ -65,6 +68,7 @@ impl Client {
             window: (0..WINDOW).map(|_| Transaction::none()).collect(),
             free: (0..WINDOW as u32).rev().collect(),
             counted: ClientCounters::new(),
+            waiting: Arc::default(),
             removal: None,
         }
     }
@@ -105,6 +109,7 @@ impl Client {
                 channel.complete(request.slot, -errno.raw_os_error());
                 return Received::Refused(channel.id);
             }
+            self.waiting.note(now, channel.server.threads());
             self.free.pop();
             self.spurious_wakeups = 0;
             return Received::Request(at);

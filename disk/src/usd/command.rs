@@ -5,6 +5,7 @@
 use super::IoTarget;
 use super::client::Client;
 use super::stats::{ClientStats, DiskStats};
+use super::waiting_threads::WaitingThreads;
 use crate::atropos::{AdmissionError, ClientId, DiskContract};
 use iochannel::{ChannelServer, Doorbell, ProtocolError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,6 +57,13 @@ pub(super) enum UsdCommand {
     Remove {
         client: ClientId,
         answer: Sender<Option<Client>>,
+    },
+    WaitingThreads {
+        client: ClientId,
+        answer: Sender<Option<Arc<WaitingThreads>>>,
+    },
+    SetRealTime {
+        priority: Option<i32>,
     },
     ClientStats {
         client: ClientId,

@@ -15,6 +15,7 @@ use rustix::io::read;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use wired::clock::thread_time;
+use wired::sched_class;
 
 impl DiskThread {
     /// Executes all pending commands.
@@ -54,6 +55,11 @@ impl DiskThread {
                 },
                 UsdCommand::Close { id } => self.close(id),
                 UsdCommand::Remove { client, answer } => self.remove(now, client, answer),
+                UsdCommand::WaitingThreads { client, answer } => {
+                    let own = self.find(client).and_then(|at| self.client(at));
+                    let _ = answer.send(own.map(|own| own.waiting.clone()));
+                }
+                UsdCommand::SetRealTime { priority } => self.set_real_time(priority),
                 UsdCommand::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);
                     let own = self.find(client).and_then(|at| self.client(at));
@@ -122,6 +128,15 @@ impl DiskThread {
         Doorbells::unwatch(&mut self.ring, at, client);
         client.removal = Some(answer);
         self.release_closed(at);
+    }
+
+    /// Gives this thread real-time priority, where the kernel permits it, or its own class again.
+    fn set_real_time(&mut self, priority: Option<i32>) {
+        let is_real_time = match priority {
+            Some(priority) => sched_class::set_real_time(0, priority).is_ok(),
+            None => sched_class::set_class(0, sched_class::ORDINARY).is_err(),
+        };
+        self.poll_policy.set_real_time(is_real_time);
     }
 
     fn disk_stats(&self) -> DiskStats {

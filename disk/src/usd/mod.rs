@@ -14,6 +14,7 @@
 //! | `poll_policy` | how long the thread polls before it sleeps |
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
 //! | `doorbells` | which doorbells are watched, and which muted |
+//! | `waiting_threads` | the threads that wait for a client's requests |
 //! | `stats` | statistics of the disk and its clients |
 //!
 //! Rules:
@@ -37,9 +38,11 @@ mod ring;
 mod stats;
 mod thread;
 mod transaction;
+mod waiting_threads;
 
 pub use command::{ChannelId, UsdEvent};
 pub use stats::{ClientStats, DiskStats};
+pub use waiting_threads::{WaitingThread, WaitingThreads};
 
 use crate::atropos::{AdmissionError, ClientId, DiskContract};
 use crate::cost_model::CostModel;
@@ -236,6 +239,17 @@ impl Usd {
         let (answer, gone) = mpsc::channel();
         self.control.send(UsdCommand::Remove { client, answer });
         RemovalHandle(gone)
+    }
+
+    /// The threads that wait for a client's requests, as it claims; none where there is no such client.
+    pub fn waiting_threads(&self, client: ClientId) -> Option<Arc<WaitingThreads>> {
+        self.ask(|answer| UsdCommand::WaitingThreads { client, answer })
+            .flatten()
+    }
+
+    /// Has the disk's thread run by real-time priority, without polling, or as it was started.
+    pub fn set_real_time(&self, priority: Option<i32>) {
+        self.control.send(UsdCommand::SetRealTime { priority });
     }
 
     /// A client's statistics, if it exists.

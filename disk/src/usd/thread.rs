@@ -48,7 +48,7 @@ struct Scheduled {
 pub(super) struct DiskThread {
     device: Arc<dyn AsFd + Send + Sync>,
     model: CostModel,
-    poll_policy: PollPolicy,
+    pub(super) poll_policy: PollPolicy,
     pub(super) commands: Receiver<UsdCommand>,
     pub(super) bell: Arc<OwnedFd>,
     pub(super) events: EventSender,

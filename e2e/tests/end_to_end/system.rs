@@ -5,6 +5,7 @@ mod admission;
 mod kills;
 mod leaving;
 mod operator;
+mod processor_time;
 mod programs;
 mod rates;
 mod restart;
@@ -38,6 +39,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         restart::CASES,
         revocation::CASES,
         programs::CASES,
+        processor_time::CASES,
         rates::CASES,
         leaving::CASES,
         kills::CASES,

@@ -288,6 +288,9 @@ impl HandlerThread {
             thread,
         } = fault;
         let task = Some(ThreadKey::new(thread));
+        if let Some(channel) = &mut self.context.channel {
+            channel.set_waiter(thread);
+        }
         let mut attempted = PageFault {
             addr,
             write,

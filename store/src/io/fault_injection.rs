@@ -183,6 +183,10 @@ impl<B: IoBackend> IoBackend for FaultInjection<B> {
         result
     }
 
+    fn set_waiter(&mut self, thread: u32) {
+        self.backend.set_waiter(thread);
+    }
+
     fn submit(&mut self) {
         self.backend.submit();
     }

@@ -17,6 +17,10 @@ impl IoBackend for ChannelClient {
         None
     }
 
+    fn set_waiter(&mut self, thread: u32) {
+        self.set_waiter(thread);
+    }
+
     fn submit(&mut self) {
         self.flush();
     }

@@ -1,0 +1,217 @@
+//! Disk time comes with the processor time that using it takes.
+//!
+//! From *Self-Paging in the Nemesis Operating System*: a domain has guarantees of both, and a
+//! promise of one is worth little without the other. Beside eight threads that compute on two
+//! processors, a pager with 100 ms of the disk in each 250 moved 4.5 Mbit/s where a quiet machine
+//! gives it 222, charged the same disk time: its thread waited for a processor after each
+//! completion. With the most weight that a thread can have it moved 45, with real-time priority
+//! 185 (`selfpage bench qos --only figure7 --busy`).
+//!
+//! While threads of the machine wait for processors, the threads that wait for a tenant's pages
+//! have real-time priority lent ([`host::lent_priority`]), as far as its budget reaches
+//! ([`budget`]): handler and evictor threads, linked threads that fault, and the program's threads
+//! that faulted. The tenant names them with its requests (`disk::usd::WaitingThreads`); the daemon
+//! verifies that they are its own, measures how long they ran, and takes the priority back.
+//!
+//! Rules:
+//! - The daemon's loop and the disk's thread have a higher priority, so that they can take it back.
+//! - On a machine with a processor to spare nothing is lent: threads there poll instead, which a
+//!   thread with real-time priority must not.
+//! - Where the kernel permits no real-time priority (no CAP_SYS_NICE, a control group without
+//!   real-time budget), the daemon's own threads have weight ([`crate::urgent`]), tenants' have none.
+
+mod budget;
+mod thread;
+
+use crate::tenant::TenantPhase;
+use crate::tenants::Tenants;
+use budget::ProcessorBudget;
+use disk::time::Time;
+use disk::usd::{Usd, WaitingThread, WaitingThreads};
+use host::lent_priority;
+use protocol::TenantNumber;
+use protocol::contract_spec::DiskSpec;
+use rate::{Capacity, TimeNs};
+use rustix::process::Pid;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thread::TenantThread;
+use wired::sched_class;
+
+/// How often the use of priority is measured: what a thread can overrun its budget by.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a thread that names no request is remembered: several transactions of a slow disk.
+const REMEMBERED: Duration = Duration::from_millis(300);
+
+/// Threads of a tenant that are verified at a time: each takes some reads of /proc.
+const MAX_NEW: usize = 4;
+
+/// The part of the time, of one processor, in which threads wait: above the first priority is lent,
+/// below the second no longer.
+const PRESSED: [f64; 2] = [0.2, 0.05];
+
+const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \
+                       give them real-time priority; run it with CAP_SYS_NICE, in a control group with real-time budget, or \
+                       set disk.processor_time = false";
+
+/// The processor time of one tenant.
+struct TenantTime {
+    budget: ProcessorBudget,
+    waiting: Arc<WaitingThreads>,
+    threads: Vec<TenantThread>,
+}
+
+/// The processor time of all tenants.
+pub(super) struct ProcessorTime {
+    begin: Instant,
+    /// Whether the configuration wants it.
+    wanted: bool,
+    /// Whether the kernel permits real-time priority, too.
+    permitted: bool,
+    /// Whether priority is lent now.
+    lends: bool,
+    next: Duration,
+    /// When pressure was measured last, and the stall counted until then.
+    measured: (Duration, Duration),
+    tenants: BTreeMap<TenantNumber, TenantTime>,
+}
+
+impl ProcessorTime {
+    /// Nothing is lent; nothing ever is if not `wanted`.
+    pub fn new(wanted: bool) -> Self {
+        Self {
+            begin: Instant::now(),
+            permitted: wanted && lent_priority::is_permitted(),
+            wanted,
+            lends: false,
+            next: Duration::ZERO,
+            measured: Default::default(),
+            tenants: BTreeMap::new(),
+        }
+    }
+
+    /// The processor time that comes with a share of the disk.
+    pub fn of_disk(&self, disk: DiskSpec) -> Capacity {
+        match self.permitted {
+            true => Capacity::of(nanos(disk.slice), nanos(disk.period)),
+            false => Capacity::ZERO,
+        }
+    }
+
+    /// What is promised to all tenants but one.
+    pub fn promised(&self, tenants: &Tenants, but: Option<TenantNumber>) -> Capacity {
+        let others = tenants.iter().filter(|(number, _)| Some(*number) != but);
+        let each = others.map(|(_, tenant)| self.of_disk(tenant.record.terms.disk));
+        each.fold(Capacity::ZERO, Capacity::plus)
+    }
+
+    /// The warning for a new tenant, if its disk time comes without processor time though it should.
+    pub fn warning(&self) -> &'static str {
+        match self.wanted && !self.permitted {
+            true => WITHOUT,
+            false => "",
+        }
+    }
+
+    /// Time until the next measurement, while there is one.
+    pub fn timeout(&self) -> Option<Duration> {
+        let left = self.next.saturating_sub(self.begin.elapsed());
+        self.lends.then_some(left)
+    }
+
+    /// Takes note of the time that threads of the machine have waited for a processor so far.
+    pub fn on_stall(&mut self, stall: Duration, usd: &Usd) {
+        let now = self.begin.elapsed();
+        let (then, before) = std::mem::replace(&mut self.measured, (now, stall));
+        let passed = now.saturating_sub(then);
+        let part = stall.saturating_sub(before).div_duration_f64(passed);
+        match self.lends {
+            false if self.permitted && part > PRESSED[0] => {
+                let raised = sched_class::set_real_time(0, lent_priority::DAEMON);
+                self.permitted = raised.is_ok();
+                self.lends = self.permitted;
+                if self.lends {
+                    usd.set_real_time(Some(lent_priority::DAEMON));
+                }
+            }
+            true if part < PRESSED[1] => {
+                self.tenants.clear();
+                self.lends = false;
+                usd.set_real_time(None);
+                let _ = sched_class::set_class(0, sched_class::ORDINARY);
+            }
+            _ => {}
+        }
+    }
+
+    /// Measures, charges, lends and takes back, if it is time.
+    pub fn tick(&mut self, usd: &Usd, tenants: &mut Tenants) {
+        let now = self.begin.elapsed();
+        if !self.lends || now < self.next {
+            return;
+        }
+        self.next = now + INTERVAL;
+        self.tenants.retain(|number, _| {
+            let tenant = tenants.get(*number);
+            tenant.is_some_and(|tenant| tenant.client.is_some())
+        });
+        for (number, tenant) in tenants.iter_mut() {
+            let (Some(client), Some(leader)) = (tenant.client, tenant.record.process()) else {
+                continue;
+            };
+            if matches!(tenant.phase, TenantPhase::Away(_)) {
+                continue;
+            }
+            let disk = tenant.record.terms.disk;
+            let time = match self.tenants.entry(number) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let Some(waiting) = usd.waiting_threads(client) else {
+                        continue;
+                    };
+                    entry.insert(TenantTime {
+                        budget: ProcessorBudget::new(disk.slice, disk.period, now),
+                        waiting,
+                        threads: Vec::new(),
+                    })
+                }
+            };
+            time.budget.set_terms(disk.slice, disk.period, now);
+            tenant.ran_first += time.tick(now, usd.now(), leader);
+        }
+    }
+}
+
+impl TenantTime {
+    /// Returns the time that its threads ran with priority since the last call.
+    fn tick(&mut self, now: Duration, disk_now: Time, leader: Pid) -> Duration {
+        let ran: Duration = self.threads.iter_mut().map(TenantThread::ran).sum();
+        self.budget.charge(ran, now);
+        let named: Vec<_> = self.waiting.seen_within(REMEMBERED, disk_now).collect();
+        let is_named = |one: &TenantThread| {
+            let same =
+                |other: &WaitingThread| (other.thread, other.submits) == (one.thread, one.submits);
+            named.iter().any(same)
+        };
+        self.threads.retain(is_named);
+        let is_new =
+            |other: &&WaitingThread| self.threads.iter().all(|one| one.thread != other.thread);
+        let new: Vec<_> = named.iter().filter(is_new).take(MAX_NEW).collect();
+        let new = new
+            .into_iter()
+            .map(|named| TenantThread::new(*named, leader));
+        self.threads.extend(new);
+        let (pager, program) = (self.budget.covers_pager(), self.budget.covers_program());
+        for thread in &mut self.threads {
+            thread.set_first(if thread.submits { pager } else { program });
+        }
+        ran
+    }
+}
+
+fn nanos(time: Duration) -> TimeNs {
+    TimeNs::try_from(time.as_nanos()).unwrap_or(TimeNs::MAX)
+}

@@ -1,0 +1,166 @@
+//! A tenant's thread that waits for its pages, and the priority that it has lent.
+
+use disk::usd::WaitingThread;
+use host::{lent_priority, process_tree};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::Pid;
+use std::time::Duration;
+
+/// Generations below the tenant's leader that a thread's process may be.
+const MAX_GENERATIONS: usize = 64;
+
+/// A thread that its tenant named.
+pub(super) struct TenantThread {
+    pub thread: u32,
+    /// Whether it submits requests itself.
+    pub submits: bool,
+    /// How long it ran so far: a file of /proc, which stays this thread's. None for a thread that
+    /// is not the tenant's, or that may not be given priority.
+    run_time: Option<OwnedFd>,
+    /// The run time when it was last measured.
+    measured: Duration,
+    /// Its own class, while it has priority lent.
+    lent: Option<i32>,
+}
+
+impl TenantThread {
+    /// A thread that a tenant of this leader named.
+    pub fn new(named: WaitingThread, leader: Pid) -> Self {
+        Self {
+            thread: named.thread,
+            submits: named.submits,
+            run_time: is_of(named.thread, leader)
+                .then(|| run_time_of(named.thread))
+                .flatten(),
+            measured: Duration::ZERO,
+            lent: None,
+        }
+    }
+
+    /// The time that it ran with priority since the last call. Ends with the thread.
+    pub fn ran(&mut self) -> Duration {
+        if self.lent.is_none() {
+            return Duration::ZERO;
+        }
+        match self.run_time.as_ref().and_then(read) {
+            Some(now) => {
+                let before = std::mem::replace(&mut self.measured, now);
+                now.saturating_sub(before)
+            }
+            None => {
+                // The thread has ended: its number may be another's.
+                (self.run_time, self.lent) = (None, None);
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Has it run first, or as any other.
+    pub fn set_first(&mut self, first: bool) {
+        match (first, self.lent) {
+            (true, None) => {
+                let Some(now) = self.run_time.as_ref().and_then(read) else {
+                    return;
+                };
+                self.measured = now;
+                match lent_priority::lend(self.thread) {
+                    Ok(own) => self.lent = Some(own),
+                    // It chose a class itself, or the kernel permits none.
+                    Err(_) => self.run_time = None,
+                }
+            }
+            (false, Some(own)) => {
+                self.lent = None;
+                // Not that of a thread that has the number by now.
+                if self.run_time.as_ref().and_then(read).is_some() {
+                    lent_priority::end(self.thread, own);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for TenantThread {
+    fn drop(&mut self) {
+        self.set_first(false);
+    }
+}
+
+/// Whether a thread belongs to the leader of a tenant or to a process below it.
+fn is_of(thread: u32, leader: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    let group = group.and_then(|number| Pid::from_raw(number.trim().parse().ok()?));
+    group.is_some_and(|pid| process_tree::descends_within(pid, leader, MAX_GENERATIONS))
+}
+
+fn run_time_of(thread: u32) -> Option<OwnedFd> {
+    let path = format!("/proc/{thread}/schedstat");
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// The first figure of a thread's schedstat: nanoseconds on a processor.
+fn read(file: &OwnedFd) -> Option<Duration> {
+    let mut text = [0; 80];
+    let len = rustix::io::pread(file, &mut text, 0).ok()?;
+    let first = text[..len].split(|byte| *byte == b' ').next()?;
+    let nanos = std::str::from_utf8(first).ok()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::gettid;
+    use wired::sched_class::class_of;
+
+    fn named() -> WaitingThread {
+        WaitingThread {
+            thread: gettid().as_raw_nonzero().get() as u32,
+            submits: true,
+            age: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_thread_of_the_tenant_comes_first_and_its_time_is_measured() {
+        let mut thread = TenantThread::new(named(), rustix::process::getpid());
+        thread.set_first(true);
+        if thread.lent.is_none() {
+            return eprintln!("skipped: no real-time priority here");
+        }
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        assert!(thread.ran() > Duration::ZERO);
+        thread.set_first(false);
+        assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
+        assert_eq!(thread.ran(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_thread_of_another_process_gets_nothing() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let leader = Pid::from_raw(child.id() as i32).unwrap();
+        let mut thread = TenantThread::new(named(), leader);
+        thread.set_first(true);
+        assert_eq!(thread.lent, None);
+        assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_priority_ends_with_the_record_of_the_thread() {
+        let mut thread = TenantThread::new(named(), rustix::process::getpid());
+        thread.set_first(true);
+        drop(thread);
+        assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
+    }
+}
