@@ -50,8 +50,10 @@ const REMEMBERED: Duration = Duration::from_millis(300);
 const MAX_NEW: usize = 4;
 
 /// The part of the time, of one processor, in which threads wait: above the first priority is lent,
-/// below the second no longer.
-const PRESSED: [f64; 2] = [0.2, 0.05];
+/// below the second no longer. It is 1 beside four computing threads to each processor; a victim and
+/// a neighbour that page, and do nothing else, wait 0.1 to 0.6 of it for each other, and do a quarter
+/// less with priority, since they poll no more (`selfpage bench qos --only neighbour --arms system`).
+const PRESSED: [f64; 2] = [0.8, 0.5];
 
 const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \
                        give them real-time priority; run it with CAP_SYS_NICE, in a control group with real-time budget, or \

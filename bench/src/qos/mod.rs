@@ -66,6 +66,9 @@ pub struct Options {
     /// MiB of the neighbour's data; its memory is an eighth.
     #[arg(long, default_value_t = 256, value_parser = value_parser!(u64).range(32..))]
     pub neighbour: u64,
+    /// Only these arms of the victim's; all where none is named.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub arms: Vec<neighbour::Arm>,
     /// Has four times as many threads as processors compute all the while.
     #[arg(long)]
     pub busy: bool,

@@ -24,7 +24,7 @@ use super::{Options, progress};
 use crate::prelude::*;
 use crate::process::within;
 use crate::repeats::{Repeats, run_each};
-use arm::Arm;
+pub use arm::Arm;
 use share::DiskQueue;
 
 /// Times as much data as memory.
@@ -129,7 +129,11 @@ struct Limits {
 
 /// Runs every arm in turn.
 pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
-    let mut runs = Repeats::of(Arm::value_variants());
+    let arms = match options.arms.is_empty() {
+        true => Arm::value_variants(),
+        false => &options.arms,
+    };
+    let mut runs = Repeats::of(arms);
     for repeat in 0..options.repeats {
         run_each(&mut runs, repeat, |arm, _| {
             progress(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
