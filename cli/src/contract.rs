@@ -92,6 +92,13 @@ fn show(all: &[TenantInfo]) {
             one.transactions,
             Bytes(one.bytes)
         );
+        if one.transactions > 0 {
+            println!(
+                "  requests  waited {} for the disk's schedule, took {} in all (p50, p99, p99.9)",
+                times(&one.waited),
+                times(&one.took)
+            );
+        }
         if one.ran_first > Duration::ZERO {
             println!(
                 "  processor {:.3} s before other work, with its disk time",
@@ -108,6 +115,11 @@ fn show(all: &[TenantInfo]) {
             println!("  faults    {}", in_words(faults));
         }
     }
+}
+
+fn times(all: &[Duration]) -> String {
+    let each: Vec<_> = all.iter().map(|time| format!("{time:.1?}")).collect();
+    each.join(" ")
 }
 
 fn in_words(faults: &FaultGrant) -> String {

@@ -190,7 +190,7 @@ impl Daemon {
             Ok(()) => {
                 if let Some(info) = self.tenant_info(number) {
                     self.connections()
-                        .send(token, &DaemonEvent::Tenant(info), &[]);
+                        .send(token, &DaemonEvent::Tenant(Box::new(info)), &[]);
                 }
                 self.connections().send(token, &DaemonEvent::End, &[]);
             }

@@ -5,6 +5,7 @@
 use crate::connections::Connection;
 use crate::refusal::Refusal;
 use crate::{Daemon, policy};
+use hdrhistogram::Histogram;
 use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl Daemon {
                 && let Some(info) = self.tenant_info(number)
             {
                 self.connections()
-                    .send(token, &DaemonEvent::Tenant(info), &[]);
+                    .send(token, &DaemonEvent::Tenant(Box::new(info)), &[]);
             }
         }
         self.connections().send(token, &DaemonEvent::End, &[]);
@@ -106,6 +107,8 @@ impl Daemon {
             lax: Duration::from_nanos(disk.totals.lax.0),
             transactions: disk.totals.transactions,
             bytes: disk.totals.bytes,
+            waited: percentiles(disk.wait.as_ref()),
+            took: percentiles(disk.latency.as_ref()),
             ran_first: tenant.ran_first,
             faults: self.contracts.fault_rates.held(number),
         })
@@ -127,4 +130,10 @@ impl Daemon {
             Err(errno) => self.connections().refuse(token, Refusal::NoTrace(errno)),
         }
     }
+}
+
+/// p50, p99 and p99.9 of times in nanoseconds; zero without any.
+fn percentiles(times: Option<&Histogram<u64>>) -> [Duration; 3] {
+    let of = |quantile| times.map_or(0, |times| times.value_at_quantile(quantile));
+    [0.5, 0.99, 0.999].map(|quantile| Duration::from_nanos(of(quantile)))
 }

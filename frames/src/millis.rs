@@ -7,7 +7,12 @@ pub struct Millis(pub u32);
 impl Millis {
     /// The time by the clock that all processes share.
     pub fn now() -> Self {
-        Self((wired::clock::now() / 1_000_000) as u32)
+        Self::of(wired::clock::now())
+    }
+
+    /// A time of [`wired::clock`].
+    pub fn of(nanos: u64) -> Self {
+        Self((nanos / 1_000_000) as u32)
     }
 
     /// Milliseconds from `earlier` to this time; 0 if that is later.

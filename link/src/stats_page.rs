@@ -11,7 +11,7 @@ use crate::handshake::SlotIndex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use wired::{Counter, WiredMemory};
+use wired::{Counter, Stage, WiredMemory};
 
 /// Bytes of the header: the rest of its page is left alone.
 const HEADER: usize = wired::PAGE;
@@ -21,8 +21,9 @@ const HEADER: usize = wired::PAGE;
 const GENERATION: usize = 128;
 const LIMITS: usize = 256;
 
-/// Bytes in a process's block: 16 words of state, then the figures.
-const BLOCK: usize = 1024;
+/// Bytes in a process's block: 16 words of state, then the figures and the histograms. No two
+/// processes share a page.
+const BLOCK: usize = wired::PAGE;
 
 /// Words before the figures in a block.
 const STATE: usize = 16;
@@ -31,7 +32,7 @@ const STATE: usize = 16;
 const ROOM: usize = (BLOCK - STATE * 8) / 8;
 
 const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
-const _: () = assert!(Counter::WORDS <= ROOM);
+const _: () = assert!(Stage::DOMAIN_WORDS <= ROOM);
 
 /// The stats page, mapped.
 pub struct StatsPage {
@@ -137,9 +138,15 @@ impl<'a> ProcessStats<'a> {
         &self.words[STATE + counter as usize]
     }
 
-    /// The words a domain counts in, in the order of its counters.
+    /// The words a domain counts in: its counters in their order, then its histograms.
     pub fn counters(&self) -> &'a [AtomicU64] {
-        &self.words[STATE..STATE + Counter::DOMAIN_WORDS]
+        &self.words[STATE..STATE + Stage::DOMAIN_WORDS]
+    }
+
+    /// The counts of a stage's buckets.
+    pub fn stage(&self, stage: Stage) -> impl Iterator<Item = u64> + use<'a> {
+        let words = &self.counters()[stage.words()];
+        words.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// Empties the block for its next process.

@@ -6,17 +6,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use wired::Counter;
+use wired::{Stage, StageHistogram};
 
 /// The figures' words.
 #[derive(Clone, Copy)]
 pub struct Counters(&'static [AtomicU64]);
 
 impl Counters {
-    /// Counters in `words`: [`Counter::DOMAIN_WORDS`] or more.
+    /// Counters and histograms in `words`: [`Stage::DOMAIN_WORDS`] or more.
     pub fn new(words: &'static [AtomicU64]) -> Self {
         assert!(
-            words.len() >= Counter::DOMAIN_WORDS,
-            "a word for each counter"
+            words.len() >= Stage::DOMAIN_WORDS,
+            "a word for each counter and bucket"
         );
         Self(words)
     }
@@ -35,6 +36,22 @@ impl Counters {
     pub(crate) fn add_since(&self, counter: Counter, begin: u64) {
         let waited = wired::clock::now().saturating_sub(begin);
         self.add(counter, waited / 1000);
+    }
+
+    /// Counts a stage that began at `begin`, a time of [`wired::clock`], and ends now. Returns the
+    /// time that it ends.
+    pub(crate) fn end_stage(&self, stage: Stage, begin: u64) -> u64 {
+        let now = wired::clock::now();
+        self.0[stage.word(now.saturating_sub(begin))].fetch_add(1, Ordering::Relaxed);
+        now
+    }
+
+    /// The samples of a stage so far.
+    pub fn stage(&self, stage: Stage) -> StageHistogram {
+        let mut histogram = StageHistogram::default();
+        let words = self.0[stage.words()].iter();
+        histogram.add(words.map(|word| word.load(Ordering::Relaxed)));
+        histogram
     }
 
     /// Sets a figure of what is there now.
@@ -66,7 +83,7 @@ mod tests {
 
     #[test]
     fn figures_are_shown_by_their_names() {
-        let words: Vec<_> = (0..Counter::DOMAIN_WORDS)
+        let words: Vec<_> = (0..Stage::DOMAIN_WORDS)
             .map(|_| AtomicU64::new(0))
             .collect();
         let counters = Counters::new(Box::leak(words.into_boxed_slice()));

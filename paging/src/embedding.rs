@@ -41,7 +41,7 @@ pub struct Config {
     pub store: &'static SharedStore,
     /// The process's slot in it.
     pub holder: HolderId,
-    /// Words for a domain's counters ([`Counter::DOMAIN_WORDS`](crate::Counter::DOMAIN_WORDS)), where a supervisor can read them.
+    /// Words for a domain's counters ([`wired::Stage::DOMAIN_WORDS`]), where a supervisor can read them.
     pub counters: &'static [AtomicU64],
     /// Not zero once a device may touch the process's memory.
     pub careful: &'static AtomicU32,

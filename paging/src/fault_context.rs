@@ -18,7 +18,7 @@ use rate::FaultClass;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, PageHandle, Store, StoreError, Wait};
-use wired::{PAGE, WiredMemory, clock, futex};
+use wired::{PAGE, Stage, WiredMemory, clock, futex};
 
 /// Pages one handler thread has on their way from the store at once, at most. Each faulting
 /// thread has one; further faults wait in the kernel's queue.
@@ -33,6 +33,8 @@ pub(crate) struct InFlight {
     pub(crate) frame: u32,
     /// When its read was submitted, of [`wired::clock`].
     pub(crate) submitted: u64,
+    /// When its fault began.
+    pub(crate) began: u64,
     /// Processor time that its fault has used so far; zero if that is not measured.
     pub(crate) used: u64,
 }
@@ -86,7 +88,8 @@ impl FaultContext {
         let submitted = clock::now();
         let completion = self.complete(Wait::Yes);
         counters.add(Counter::DiskReads, 1);
-        counters.add_since(Counter::DiskWaitUs, submitted);
+        let end = counters.end_stage(Stage::Read, submitted);
+        counters.add(Counter::DiskWaitUs, (end - submitted) / 1000);
         completion.map(|completion| completion.result.map(|_| ()))
     }
 
@@ -140,13 +143,15 @@ impl FaultContext {
             addr,
             frame,
             submitted,
+            began,
             used,
         } = self.flights[flight];
         let throttle = &pager.faults.throttle;
         let begin = (used != 0).then(|| throttle.used_since(0));
         pager.log.add(Counter::DiskReads, 1);
         let counters = pager.log.counters();
-        counters.add_since(Counter::DiskWaitUs, submitted);
+        let end = counters.end_stage(Stage::Read, submitted);
+        counters.add(Counter::DiskWaitUs, (end - submitted) / 1000);
         let Some(stretch) = pager.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");
@@ -164,6 +169,9 @@ impl FaultContext {
         };
         let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
         self.end_flight(flight);
+        if matches!(outcome, FillOutcome::Success) {
+            counters.end_stage(Stage::Fault, began);
+        }
         if let Some(begin) = begin {
             let handled = FaultSample {
                 class: FaultClass::Disk,

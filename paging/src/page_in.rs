@@ -17,7 +17,7 @@ use frames::Frame;
 use rate::FaultClass;
 use store::{ReadPage, StoreError, Submitted};
 use translation::{MapError, Wake};
-use wired::{PAGE, clock};
+use wired::{PAGE, Stage, clock};
 
 /// One fault on one page, as its stretch driver sees it (Nemesis, section 6.6).
 pub struct Activation<'a> {
@@ -227,6 +227,7 @@ impl Activation<'_> {
             }
             Ok(Submitted::Pending) if self.fault.detached => {
                 self.context.flights[flight].submitted = clock::now();
+                self.context.flights[flight].began = self.fault.began;
                 return FillOutcome::Pending;
             }
             Ok(Submitted::Pending) => {
@@ -252,7 +253,10 @@ impl Activation<'_> {
         match *result {
             Ok(()) => {
                 let from = self.context.buffer(flight).cast_const();
-                self.publish(seen, frame, Some(from))
+                let begin = clock::now();
+                let outcome = self.publish(seen, frame, Some(from));
+                self.pager.log.counters().end_stage(Stage::Placement, begin);
+                outcome
             }
             Err(error) => {
                 self.return_frame(frame);

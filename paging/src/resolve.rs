@@ -15,8 +15,9 @@ use crate::pager::Pager;
 use crate::stream_detector::Prediction;
 use crate::stretch::StretchState;
 use crate::throttle::FaultSample;
-use frames::Frame;
+use frames::{Frame, Millis};
 use rate::thread_counters::ThreadKey;
+use wired::{Stage, clock};
 
 /// A fault on one page, until it is resolved.
 #[derive(Default)]
@@ -35,6 +36,8 @@ pub(crate) struct PageFault {
     pub(crate) in_order: bool,
     /// True if the program has not accessed the page: it is brought in on request.
     pub(crate) at_bind: bool,
+    /// When it began, of [`wired::clock`]; 0 before its first attempt.
+    pub(crate) began: u64,
     /// The thread whose fault it is; None if the fault is not counted.
     pub(crate) task: Option<ThreadKey>,
     /// A frame that a wait brought.
@@ -81,13 +84,22 @@ impl PageFault {
         mut locate: impl FnMut(&mut Self) -> Result<&'p StretchState, E>,
     ) -> Result<Resolution, E> {
         let mut asked = false;
-        pager.frames.client().note_use(frames::Millis::now());
+        let now = clock::now();
+        pager.frames.client().note_use(Millis::of(now));
+        if self.began == 0 {
+            self.began = now;
+        }
         loop {
             let inside = waiter.enter(pager);
             let stretch = locate(self).inspect_err(|_| self.release_held(pager))?;
             let word = stretch.table().word(stretch.table().index(self.addr));
             match waiter.attempt(pager, stretch, self) {
-                FillOutcome::Success => return Ok(Resolution::Mapped),
+                FillOutcome::Success => {
+                    if self.task.is_some() {
+                        pager.log.counters().end_stage(Stage::Fault, self.began);
+                    }
+                    return Ok(Resolution::Mapped);
+                }
                 FillOutcome::Pending if self.detached => return Ok(Resolution::Reading),
                 FillOutcome::Failure(failure) => return Ok(Resolution::Failed(failure)),
                 FillOutcome::Busy => match waiter {

@@ -181,7 +181,7 @@ pub enum DaemonEvent {
     /// How many faults the tenant may have from now on.
     Faults(FaultShare),
     /// A tenant. [`DaemonEvent::End`] follows the last.
-    Tenant(TenantInfo),
+    Tenant(Box<TenantInfo>),
     /// The end of a list, and what was asked is done.
     End,
     /// What there is to promise.
@@ -241,6 +241,10 @@ pub struct TenantInfo {
     pub transactions: u64,
     /// Bytes they moved.
     pub bytes: u64,
+    /// How long its requests waited for the schedule of the disk: p50, p99 and p99.9.
+    pub waited: [Duration; 3],
+    /// How long they took with that, until the disk's thread saw that they were complete.
+    pub took: [Duration; 3],
     /// What it has of processor time and faults, if it asked for any.
     pub faults: Option<FaultGrant>,
 }
@@ -348,6 +352,8 @@ mod tests {
             lax: Duration::MAX,
             transactions: u64::MAX,
             bytes: u64::MAX,
+            waited: [Duration::MAX; 3],
+            took: [Duration::MAX; 3],
             faults: Some(FaultGrant {
                 reservation: Some((Duration::MAX, Duration::MAX)),
                 share: FaultShare {
@@ -359,7 +365,7 @@ mod tests {
             }),
         };
         for say in [
-            DaemonEvent::Tenant(listed),
+            DaemonEvent::Tenant(Box::new(listed)),
             DaemonEvent::Refused("x".repeat(TEXT)),
             DaemonEvent::Admitted {
                 tenant: u32::MAX,

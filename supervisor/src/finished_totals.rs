@@ -1,12 +1,13 @@
 //! The counters of a tree's processes that have ended.
 
 use link::stats_page::ProcessStats;
-use wired::{Aggregation, Counter};
+use wired::{Aggregation, Counter, Stage, StageHistogram};
 
 /// The totals of processes that have ended.
 #[derive(Default)]
 pub(crate) struct FinishedTotals {
     counters: std::collections::HashMap<&'static str, u64>,
+    stages: [StageHistogram; Stage::ALL.len()],
     /// Processes that joined, in all.
     pub processes: u64,
 }
@@ -19,6 +20,14 @@ impl FinishedTotals {
             let past = self.counters.entry(counter.key()).or_default();
             *past = aggregate(*counter, *past, block.get(*counter));
         }
+        for stage in Stage::ALL {
+            self.stages[stage as usize].add(block.stage(stage));
+        }
+    }
+
+    /// A stage's samples of the past.
+    pub fn stage(&self, stage: Stage) -> StageHistogram {
+        self.stages[stage as usize]
     }
 
     /// A counter of the past and of the processes that run.

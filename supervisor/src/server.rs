@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore, StoreConfig};
 use tenant::Session;
 use unclaimed::UnclaimedDomains;
-use wired::Counter;
+use wired::{Counter, Stage, StageHistogram};
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
@@ -325,6 +325,15 @@ impl Supervisor {
             .iter()
             .map(|member| self.stats_page.block(member.slot()).get(counter));
         self.past.with(counter, now)
+    }
+
+    /// The samples of a fault's stage, of the whole tree.
+    pub fn stage(&self, stage: Stage) -> StageHistogram {
+        let mut histogram = self.past.stage(stage);
+        for member in self.members.iter() {
+            histogram.add(self.stats_page.block(member.slot()).stage(stage));
+        }
+        histogram
     }
 
     /// Handles pending messages, without blocking, and returns the events.

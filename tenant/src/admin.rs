@@ -42,7 +42,7 @@ fn ask_for_list(path: &Path, ask: &Request) -> Result<Vec<TenantInfo>, TenantErr
     let mut next = converse(&connection, ask, &[])?.0;
     loop {
         match next {
-            DaemonEvent::Tenant(one) => listed.push(one),
+            DaemonEvent::Tenant(one) => listed.push(*one),
             DaemonEvent::End => return Ok(listed),
             _ => return Err(TenantError::OtherBuild),
         }

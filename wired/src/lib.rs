@@ -21,6 +21,7 @@ pub mod log_line;
 pub mod memory;
 pub mod pi;
 pub mod sched_class;
+pub mod stage;
 pub mod syscall;
 pub mod units;
 
@@ -31,6 +32,7 @@ pub use lock::{Guard, Lock};
 pub use log_line::LogLine;
 pub use memory::{Plain, WiredMemory, address_apart};
 pub use pi::{PiGuard, PiLock};
+pub use stage::{Stage, StageHistogram};
 pub use units::{Bytes, SizeError, Time, TimeError, parse_time};
 
 /// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and refuses to start on a

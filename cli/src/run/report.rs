@@ -12,8 +12,7 @@ use std::time::Duration;
 use store::{Occupancy, Store, Usage};
 use supervisor::Supervisor;
 use supervisor::run::FinishedRun;
-use wired::Counter;
-use wired::PAGE;
+use wired::{Counter, PAGE, Stage, StageHistogram};
 
 /// All figures at the end. Sizes are in bytes, times in seconds.
 #[derive(Serialize)]
@@ -36,6 +35,8 @@ pub struct Report {
     memory: Memory,
     /// The counters of the tree's domains, each added up as its `aggregation` says.
     counters: BTreeMap<&'static str, u64>,
+    /// Where the time of the tree's faults went, by stage.
+    stages: BTreeMap<&'static str, StageFigures>,
     /// The store's figures at the end, by the keys of [`Usage::FIGURES`].
     store_usage: BTreeMap<&'static str, u64>,
     store_peak: StorePeak,
@@ -43,6 +44,28 @@ pub struct Report {
     fault_rate: Option<FaultRate>,
     /// True if a process could do direct I/O, so that pages were checked for pins.
     direct_io: bool,
+}
+
+/// The samples of a stage, and what so many of them took at most.
+#[derive(Serialize)]
+struct StageFigures {
+    count: u64,
+    p50_us: u64,
+    p99_us: u64,
+    p999_us: u64,
+}
+
+impl StageFigures {
+    /// None of a stage without samples.
+    fn of(histogram: &StageHistogram) -> Option<Self> {
+        let us = |thousandths| Some(histogram.at_most(thousandths)?.as_micros() as u64);
+        Some(Self {
+            count: histogram.count(),
+            p50_us: us(500)?,
+            p99_us: us(990)?,
+            p999_us: us(999)?,
+        })
+    }
 }
 
 /// The limits in force at the end, in faults a period (0 is none), and what a fault cost.
@@ -192,6 +215,13 @@ impl Report {
             counters: Counter::ALL
                 .iter()
                 .map(|counter| (counter.key(), supervisor.counter(*counter)))
+                .collect(),
+            stages: Stage::ALL
+                .iter()
+                .filter_map(|stage| {
+                    let figures = StageFigures::of(&supervisor.stage(*stage))?;
+                    Some((stage.key(), figures))
+                })
                 .collect(),
             store_usage: supervisor.store().map(usage).unwrap_or_default(),
             store_peak: StorePeak::gather(supervisor, samples.store),

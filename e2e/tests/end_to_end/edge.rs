@@ -19,7 +19,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 18] = [
+    let cases: [(&str, Case); 19] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
         ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits::limits),
@@ -39,6 +39,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         ("a_run_within_a_run_pages_in_the_outer_one", nested),
         ("forks_are_counted", forks),
+        (
+            "the_stages_of_faults_are_counted_of_processes_that_were_killed_too",
+            stages,
+        ),
         (
             "the_pagers_own_memory_does_not_count_as_not_paged",
             pagers_own,
@@ -319,6 +323,36 @@ fn forks() -> Verdict {
     );
     ensure((forks, processes) == (3, 4), || {
         format!("{forks} forks and {processes} processes, not 3 and 4")
+    })?;
+    sandbox.check_clean()
+}
+
+fn stages() -> Verdict {
+    let sandbox = Sandbox::new("stages")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let script = format!(
+        "export HAZARD_MB=48; {0} || exit; {0} & sleep 0.3; kill -9 $!; wait; exit 0",
+        program.display()
+    );
+    let contract = Under::Contract(Contract::new(8 * MIB).over(0, 256 * MIB));
+    let outcome = shell(&sandbox, &script, &contract)?.succeeded()?;
+    let Some(stats) = &outcome.stats else {
+        return failed("no figures were written");
+    };
+    let of = |stage: &str| number(stats, &format!("/stages/{stage}/count"));
+    let counter = |name: &str| number(stats, &format!("/counters/{name}"));
+    let (faults, reads) = (of("fault")?, of("read")?);
+    // A fault that is being handled when its process ends is in one of them alone.
+    ensure(
+        faults <= counter("faults")? && faults * 10 > counter("faults")? * 9,
+        || format!("{faults} whole faults: {stats}"),
+    )?;
+    ensure(
+        reads == counter("disk_reads")? && of("placement")? <= reads && of("placement")? > 0,
+        || format!("{reads} reads: {stats}"),
+    )?;
+    ensure(of("frame_wait")? > 0, || {
+        format!("no wait for a frame: {stats}")
     })?;
     sandbox.check_clean()
 }

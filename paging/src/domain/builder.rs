@@ -2,7 +2,7 @@
 
 use super::runtime::{LedgerHandle, OwnedPtr, Runtime};
 use super::{Domain, DomainError};
-use crate::counters::{Counter, Counters};
+use crate::counters::Counters;
 use crate::pager::{FEWEST_FRAMES, Pager, PagerConfig, StderrLog};
 use frames::{Contract, Ledger};
 use rate::{FaultLimits, SharedLimits};
@@ -199,7 +199,7 @@ impl Builder {
             total_frames: x,
             store: store_of_pager,
             holder,
-            counters: Counters::new(words(Counter::DOMAIN_WORDS)),
+            counters: Counters::new(words(wired::Stage::DOMAIN_WORDS)),
             careful: careful_of_pager,
             hooks: &StderrLog,
             contexts,

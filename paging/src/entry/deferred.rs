@@ -12,6 +12,8 @@ pub(super) struct DeferredFault {
     pub(super) write: bool,
     pub(super) prediction: Option<Prediction>,
     pub(super) thread: u32,
+    /// When it began; 0 before its first attempt.
+    pub(super) began: u64,
 }
 
 /// The faults of one handler.

@@ -220,6 +220,7 @@ impl HandlerThread {
             write: fault.write,
             prediction: streams.predict(fault.thread as usize, page, widest),
             thread: fault.thread,
+            began: 0,
         };
         let ended = self.resolve(pager, deferred);
         let Some(begin) = sample else { return };
@@ -286,6 +287,7 @@ impl HandlerThread {
             write,
             prediction,
             thread,
+            began,
         } = fault;
         let task = Some(ThreadKey::new(thread));
         if let Some(channel) = &mut self.context.channel {
@@ -298,6 +300,7 @@ impl HandlerThread {
             prediction,
             whole: self.context.flights() == 0,
             task,
+            began,
             ..PageFault::default()
         };
         let mut waiter = Waiter::Handler(&mut self.context);
@@ -314,7 +317,10 @@ impl HandlerThread {
             Ok(Resolution::Reading) => return FaultOutcome::Reading,
             // The thread that fills the page wakes the faulting thread by mapping it; if it
             // fails, this fault must be retried.
-            Ok(Resolution::Deferred) => self.deferred.put(fault),
+            Ok(Resolution::Deferred) => {
+                let began = attempted.began;
+                self.deferred.put(DeferredFault { began, ..fault });
+            }
             Ok(Resolution::Failed(failure)) => self.fail(pager, addr, &failure),
             Ok(Resolution::PutBack) | Err(Settled) => {}
         }

@@ -8,7 +8,7 @@ use crate::standby::ring::PIECE;
 use crate::stretch::StretchState;
 use frames::Frame;
 use std::time::{Duration, Instant};
-use wired::clock;
+use wired::{Stage, clock};
 
 /// Back-off while another thread reclaims.
 const SHORT: Duration = Duration::from_micros(50);
@@ -36,7 +36,8 @@ impl Evictor {
         let begin = clock::now();
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
         let counters = self.standby.log.counters();
-        counters.add_since(Counter::FrameWaitUs, begin);
+        let end = counters.end_stage(Stage::FrameWait, begin);
+        counters.add(Counter::FrameWaitUs, (end - begin) / 1000);
         if demanded {
             // Other domains need not reserve frames for this one any more.
             self.frames.demand(0);

@@ -1,10 +1,10 @@
 //! All figures, a line each: `--stats`.
 
-use super::Report;
+use super::{Report, StageFigures};
 use std::fmt::Write as _;
 use store::Usage;
-use wired::Counter;
 use wired::units::size;
+use wired::{Counter, Stage};
 
 /// Rows of a name, a value and what it means.
 struct Table(String);
@@ -21,6 +21,7 @@ impl Report {
         let mut table = Table(String::new());
         self.tree_rows(&mut table);
         self.counter_rows(&mut table);
+        self.stage_rows(&mut table);
         self.store_rows(&mut table);
         table.0
     }
@@ -83,6 +84,28 @@ impl Report {
                 false => value.to_string(),
             };
             table.row(counter.key(), shown, counter.description());
+        }
+    }
+
+    /// A row for each stage that has samples, in microseconds.
+    fn stage_rows(&self, table: &mut Table) {
+        for stage in Stage::ALL {
+            let Some(figures) = self.stages.get(stage.key()) else {
+                continue;
+            };
+            let StageFigures {
+                count,
+                p50_us,
+                p99_us,
+                p999_us,
+            } = figures;
+            let name = format!("{}_us", stage.key());
+            let shown = format!("{p50_us} {p99_us} {p999_us}");
+            let what = format!(
+                "{} p50, p99 and p99.9 at most, of {count} samples.",
+                stage.description().trim_end_matches('.')
+            );
+            table.row(&name, shown, &what);
         }
     }
 
