@@ -142,7 +142,7 @@ fn revoked(disks: &Arc<Disks>, _: Size) -> Verdict {
         .args(["128", "8"])
         .arg(&ready)
         .limit(Duration::from_secs(200));
-    let contract = daemon.terms(8, 192).lending(64 * MIB);
+    let contract = daemon.terms(8, 144).lending(64 * MIB);
     let idle = launch.spawn(&Under::Contract(contract.with("--disk=50ms/250ms,extra")))?;
     wait_until("it sleeps", || Ok(ready.exists()))?;
     let owned = field(&daemon, 1, "n")?;
@@ -152,7 +152,7 @@ fn revoked(disks: &Arc<Disks>, _: Size) -> Verdict {
     let grower = Launch::new(&needy, build(&needy)?)
         .args(["60", "0"])
         .limit(Duration::from_secs(100));
-    let contract = daemon.terms(56, 48).with("--disk=50ms/250ms,extra");
+    let contract = daemon.terms(56, 80).with("--disk=50ms/250ms,extra");
     grower.run(&Under::Contract(contract))?.succeeded()?;
     ensure(!daemon.log().contains("is killed"), || daemon.said())?;
     idle.wait()?.succeeded()?;
