@@ -354,6 +354,10 @@ impl Channel for StoreChannel {
         }
     }
 
+    fn should_promote(&mut self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        self.ram.should_promote(handle, page)
+    }
+
     /// The segment that the channel appends to, where few are free, and the one that it demotes:
     /// a store has fewer segments than a machine has processes.
     fn release_idle(&mut self) {

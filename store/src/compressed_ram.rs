@@ -4,12 +4,13 @@
 //! reserve, as the destination of the first compaction. Compaction empties the segment with the
 //! fewest live bytes, which then is the next reserve.
 
-use crate::Checksum;
 use crate::codec::Codec;
 use crate::inner::{HolderStore, StoreCounter};
 use crate::location::Location;
+use crate::page_index::Lookup;
 use crate::segment::{OpenSegment, room_for};
 use crate::segment_stats::{SPARSE_THRESHOLD, SegmentStats};
+use crate::{Checksum, PageHandle};
 use wired::PAGE;
 
 /// Free segments that only compaction opens.
@@ -99,6 +100,14 @@ impl CompressedRam {
         let buffer = self.codec.unpack_buffer();
         let len = self.store.segments.read(location, buffer);
         len.is_some_and(|len| self.codec.decompress(len, to))
+    }
+
+    /// Returns true if there is room for this page, whose copy is on disk, and it compresses.
+    pub fn should_promote(&mut self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        let is_on_disk = |found| matches!(found, Lookup::At(Location::Disk { .. }));
+        self.store.segments.has_room()
+            && self.store.page_index.find(handle).is_some_and(is_on_disk)
+            && self.codec.compress(page).is_some()
     }
 
     /// Seals the open segment.

@@ -143,6 +143,7 @@ mod word {
     pub const RAM_YOUNG: usize = 121;
     pub const RAM_OLD: usize = 122;
     pub const HOLDERS_HIGH: usize = 123;
+    pub const RAM_ROOM: usize = 124;
 }
 
 /// The header's words.
@@ -178,6 +179,7 @@ impl Header {
             segments: &self.0[word::RAM_LIMIT],
             young: &self.0[word::RAM_YOUNG],
             old: &self.0[word::RAM_OLD],
+            room: &self.0[word::RAM_ROOM],
         }
     }
     /// Holders that ever had a channel: one past the last.

@@ -76,10 +76,12 @@ impl RamResizer {
         self.held
     }
 
-    /// What compressed RAM did since the store was made, and divides the segments by age anew.
+    /// What compressed RAM did since the store was made. Divides the segments by age anew, and notes
+    /// whether there is room for pages from disk.
     pub fn sample(&mut self) -> RamUse {
         let store = &self.channel.store;
         store.segments.divide_by_age();
+        store.segments.note_room();
         RamUse {
             read_young: store.total(StoreCounter::ReadYoung),
             read_old: store.total(StoreCounter::ReadOld),

@@ -70,6 +70,12 @@ pub trait Channel: Send {
     /// nothing is pending.
     fn complete(&mut self, wait: Wait) -> Option<Completion>;
 
+    /// Returns true if this page, whose stored copy is the same, is to be written all the same:
+    /// that copy is on disk, and compressed RAM under contract has room for it.
+    fn should_promote(&mut self, _handle: PageHandle, _page: &[u8; PAGE]) -> bool {
+        false
+    }
+
     /// Gives back what other channels may need, where it was not used since the last call: for
     /// a channel that may be idle from now on.
     fn release_idle(&mut self) {

@@ -72,6 +72,29 @@ fn a_segment_that_an_idle_channel_has_open_is_emptied() {
 }
 
 #[test]
+fn a_page_on_disk_is_promoted_only_where_there_is_room_and_it_compresses() {
+    let system = System::new(16 << 20);
+    let store = behind_channels(&system, Some(1 << 20), 3);
+    store.set_holder(1).unwrap();
+    let mut resizer = store.ram_resizer().unwrap();
+    let mut channel = store.channel(4).unwrap();
+    let page = packable(1);
+    let on_disk = write_one(&mut *channel, &page).unwrap();
+    assert!(!channel.should_promote(on_disk, &page.0));
+    resizer.raise(20);
+    resizer.sample();
+    assert!(channel.should_promote(on_disk, &page.0));
+    let in_ram = write_one(&mut *channel, &page).unwrap();
+    assert!(!channel.should_promote(in_ram, &page.0));
+    let mut noise = Page([0; PAGE]);
+    Rng::with_seed(1).fill(&mut noise.0);
+    assert!(!channel.should_promote(on_disk, &noise.0));
+    resizer.lower(0);
+    resizer.sample();
+    assert!(!channel.should_promote(on_disk, &page.0));
+}
+
+#[test]
 fn a_full_disk_keeps_pages_in_segments_above_the_limit() {
     let system = System::new(256 << 10);
     let store = behind_channels(&system, Some(1 << 20), 3);

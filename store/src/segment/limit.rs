@@ -23,6 +23,8 @@ pub(crate) struct RamLimit {
     pub young: &'static AtomicU64,
     /// The birth below which a segment is old.
     pub old: &'static AtomicU64,
+    /// Not 0 where so many segments below the limit are free that none is demoted soon: a hint.
+    pub room: &'static AtomicU64,
 }
 
 /// The age of a segment among those in use.
@@ -68,6 +70,18 @@ impl SegmentTable {
     /// Segments that are not free.
     pub fn in_use(&self) -> u32 {
         (0..self.high()).filter(|&at| !self.is_free(at)).count() as u32
+    }
+
+    /// Returns true if there was room for more when the room was last noted.
+    pub fn has_room(&self) -> bool {
+        self.limit.room.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes whether there is room for more: for channels, which would count too often.
+    pub fn note_room(&self) {
+        let free = self.limit().saturating_sub(self.in_use());
+        let has_room = free > self.limit() / 8 + 2;
+        self.limit.room.store(has_room.into(), Ordering::Relaxed);
     }
 
     /// Claims a sealed segment, or one that another channel has open and is not appending to: that
