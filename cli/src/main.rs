@@ -36,7 +36,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     System(system::Args),
     Contract(contract::Args),
     Disk(disk::Args),
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         machine::end_at_closed_pipes();
     }
     let outcome = start_log(&line.command).and_then(|()| match line.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::System(args) => system::system(args),
         Command::Contract(args) => contract::contract(args),
         Command::Disk(args) => disk::disk(args),

@@ -155,7 +155,7 @@ impl StoreChannel {
                 .publish_filled(handle, value, write.sum);
             return self.complete_stored(handle, write.token);
         }
-        if self.store.has_ram() {
+        if self.store.segments.limit() > 0 {
             let packed = self.ram.codec.compress(contents);
             if packed.is_some() || self.store.bloks.is_none() {
                 if self.put_in_ram(handle, contents, packed, write.sum) {
@@ -360,15 +360,20 @@ impl Channel for StoreChannel {
         }
     }
 
+    fn should_promote(&mut self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        self.ram.should_promote(handle, page)
+    }
+
     /// The segment that the channel appends to, where few are free, and the one that it demotes:
     /// a store has fewer segments than a machine has processes.
     fn release_idle(&mut self) {
-        if self.demotion.is_some() {
+        if std::mem::take(&mut self.has_written) {
             while self.reap(false) {}
             self.step_demotion();
             self.submit_io();
-        }
-        if !std::mem::take(&mut self.has_written) {
+        } else {
+            // A lower limit waits for a claimed segment.
+            self.end_demotion();
             self.ram.seal_if_low();
         }
     }

@@ -4,12 +4,13 @@
 //! reserve, as the destination of the first compaction. Compaction empties the segment with the
 //! fewest live bytes, which then is the next reserve.
 
-use crate::Checksum;
 use crate::codec::Codec;
 use crate::inner::{HolderStore, StoreCounter};
 use crate::location::Location;
+use crate::page_index::Lookup;
 use crate::segment::{OpenSegment, room_for};
 use crate::segment_stats::{SPARSE_THRESHOLD, SegmentStats};
+use crate::{Checksum, PageHandle};
 use wired::PAGE;
 
 /// Free segments that only compaction opens.
@@ -64,7 +65,8 @@ impl CompressedRam {
     }
 
     /// Appends a page, compressed (its `packed` length in the codec's buffer) or as it is, and
-    /// publishes it. Returns false if the open segment has no room.
+    /// publishes it. Returns false if the open segment has no room, or was taken for a lower
+    /// limit.
     pub fn append(
         &mut self,
         handle: u32,
@@ -79,12 +81,15 @@ impl CompressedRam {
             Some(len) => self.codec.packed(len),
             None => contents,
         };
-        let Some(location) = self.store.segments.append(open, handle, bytes) else {
-            return false;
+        let index = &self.store.page_index;
+        let publish = |location| {
+            index.set_location(handle, location, sum);
+            index.publish(handle);
         };
+        if !self.store.segments.append(open, handle, bytes, publish) {
+            return false;
+        }
         let bytes_taken = room_for(bytes.len()) as u64;
-        self.store.page_index.set_location(handle, location, sum);
-        self.store.page_index.publish(handle);
         self.store.count(StoreCounter::ToRam, 1);
         self.store.count(StoreCounter::ToRamBytes, bytes_taken);
         true
@@ -95,6 +100,14 @@ impl CompressedRam {
         let buffer = self.codec.unpack_buffer();
         let len = self.store.segments.read(location, buffer);
         len.is_some_and(|len| self.codec.decompress(len, to))
+    }
+
+    /// Returns true if there is room for this page, whose copy is on disk, and it compresses.
+    pub fn should_promote(&mut self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        let is_on_disk = |found| matches!(found, Lookup::At(Location::Disk { .. }));
+        self.store.segments.has_room()
+            && self.store.page_index.find(handle).is_some_and(is_on_disk)
+            && self.codec.compress(page).is_some()
     }
 
     /// Seals the open segment.
@@ -113,7 +126,7 @@ impl CompressedRam {
 
     /// Returns true if so few segments are free that the oldest should move to disk.
     pub fn is_low(&self, stats: &SegmentStats) -> bool {
-        stats.free <= (self.store.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
+        stats.free <= (self.store.segments.limit() / 16).clamp(RESERVE + 2, 64)
     }
 
     /// Opens a segment with room: a free one, a sealed one with room at its end, or one that is
@@ -209,6 +222,22 @@ impl CompressedRam {
         true
     }
 
+    /// Moves the live objects of a claimed segment to a free one below the limit, which takes its
+    /// place in the order of age, and releases it. Returns false, and does not, if none is free.
+    pub fn move_below_limit(&mut self, victim: u32) -> bool {
+        self.seal();
+        let segments = &self.store.segments;
+        self.open = (0..segments.limit())
+            .filter(|&at| segments.is_free(at))
+            .find_map(|at| segments.open_aged(at, self.store.holder, victim));
+        let found = self.open.is_some();
+        if found {
+            self.empty(victim);
+            self.seal();
+        }
+        found
+    }
+
     /// Moves the live objects of a claimed segment to the open one, as far as they fit.
     fn empty(&mut self, victim: u32) {
         if let Some(mut open) = self.open.take() {
@@ -231,10 +260,12 @@ impl CompressedRam {
                 continue;
             };
             let bytes = &codec.unpack_buffer()[..len];
-            let Some(to) = store.segments.append(open, handle, bytes) else {
+            let mut relocated = false;
+            let relocate = |to| relocated = store.page_index.relocate(handle, location, to);
+            if !store.segments.append(open, handle, bytes, relocate) {
                 break;
-            };
-            if store.page_index.relocate(handle, location, to) {
+            }
+            if relocated {
                 moved += 1;
             } else {
                 store.segments.mark_dead(open.segment, len as u32);

@@ -92,15 +92,20 @@ impl StoreChannel {
             return;
         }
         if self.store.segments.claim(segment, self.store.holder) {
-            self.demotion = Some(Demotion {
-                segment,
-                next: Some(0),
-                outstanding: [0; HALVES],
-                failed: false,
-            });
-            self.step_demotion();
-            self.submit_io();
+            self.demote_claimed(segment);
         }
+    }
+
+    /// Starts to empty a segment that this channel has claimed.
+    pub(crate) fn demote_claimed(&mut self, segment: u32) {
+        self.demotion = Some(Demotion {
+            segment,
+            next: Some(0),
+            outstanding: [0; HALVES],
+            failed: false,
+        });
+        self.step_demotion();
+        self.submit_io();
     }
 
     fn disk_has_room(&self) -> bool {

@@ -29,6 +29,9 @@ pub(crate) enum StoreCounter {
     /// Pages put into compressed RAM, and their bytes there.
     ToRam,
     ToRamBytes,
+    /// Reads from the youngest and from the oldest segments.
+    ReadYoung,
+    ReadOld,
     /// Not a count: whether the holder ever had a channel.
     Active,
 }
@@ -135,6 +138,7 @@ impl StoreInner {
             let segments = SegmentTable::new(
                 tables.view(o.segments, g.segments),
                 (header.births(), header.segments_high()),
+                header.ram_limit(),
                 start,
                 g.segment_size,
             );
@@ -181,6 +185,8 @@ impl StoreInner {
     /// Marks whether the holder has channels now.
     pub fn set_active(&self, holder: HolderId, active: bool) {
         let now = if active { IS_ACTIVE } else { WAS_ACTIVE };
+        let high = self.header.holders_high();
+        high.fetch_max(u64::from(holder) + 1, Ordering::AcqRel);
         self.stat(holder, StatsShard(0), StoreCounter::Active)
             .store(now, Ordering::Release);
     }
@@ -192,7 +198,10 @@ impl StoreInner {
     }
 
     fn ever_active(&self) -> impl Iterator<Item = HolderId> + '_ {
-        (0..self.tables.geometry.holders as u16).filter(|&holder| self.activity(holder) != 0)
+        // No further: a look at an untouched page of the table takes memory.
+        let high = self.header.holders_high().load(Ordering::Acquire);
+        (0..high.min(self.tables.geometry.holders as u64) as u16)
+            .filter(|&holder| self.activity(holder) != 0)
     }
 
     fn activity(&self, holder: HolderId) -> u64 {
@@ -205,7 +214,7 @@ impl StoreInner {
         |handle, location| self.page_index.is_at(handle, location)
     }
 
-    /// Returns true if there is compressed RAM.
+    /// Returns true if there may be compressed RAM: whether there is any now, the limit says.
     pub fn has_ram(&self) -> bool {
         self.segments.count() > 0
     }

@@ -4,6 +4,7 @@
 //! configuration and are written into its header, so that another process finds the same layout.
 
 use crate::error::SetupError;
+use crate::segment::RamLimit;
 use crate::{HolderId, StoreConfig};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,6 +138,12 @@ mod word {
     pub const INJECT: usize = 96;
     pub const CHANNELS: usize = 104;
     pub const SEGMENTS_HIGH: usize = 112;
+    /// Together on one line: they are written seldom and read often.
+    pub const RAM_LIMIT: usize = 120;
+    pub const RAM_YOUNG: usize = 121;
+    pub const RAM_OLD: usize = 122;
+    pub const HOLDERS_HIGH: usize = 123;
+    pub const RAM_ROOM: usize = 124;
 }
 
 /// The header's words.
@@ -166,6 +173,19 @@ impl Header {
     pub fn segments_high(&self) -> &'static AtomicU64 {
         &self.0[word::SEGMENTS_HIGH]
     }
+    /// Segments that may be in use, and the ages that a hit is counted by.
+    pub fn ram_limit(&self) -> RamLimit {
+        RamLimit {
+            segments: &self.0[word::RAM_LIMIT],
+            young: &self.0[word::RAM_YOUNG],
+            old: &self.0[word::RAM_OLD],
+            room: &self.0[word::RAM_ROOM],
+        }
+    }
+    /// Holders that ever had a channel: one past the last.
+    pub fn holders_high(&self) -> &'static AtomicU64 {
+        &self.0[word::HOLDERS_HIGH]
+    }
     pub fn inject(&self) -> &'static [AtomicU64] {
         &self.0[word::INJECT..word::INJECT + crate::io::fault_injection::WORDS]
     }
@@ -191,6 +211,8 @@ impl Tables {
             (word::HOLDERS, geometry.holders),
             (word::HANDLES, geometry.handles),
             (word::SEGMENTS, geometry.segments),
+            (word::RAM_LIMIT, geometry.segments),
+            (word::RAM_YOUNG, usize::MAX),
             (word::SEGMENT_SIZE, geometry.segment_size),
             (word::BLOKS, geometry.bloks),
             (word::BY_SYSTEM, geometry.by_daemon.into()),

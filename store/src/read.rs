@@ -11,6 +11,7 @@ use crate::inner::StoreCounter;
 use crate::io::op::{IoKind, PageSlot, RUN};
 use crate::location::Location;
 use crate::page_index::Lookup;
+use crate::segment::Age;
 use crate::traits::{ReadPage, page};
 use crate::{PageHandle, PageLocation, StoreError};
 use wired::PAGE;
@@ -73,8 +74,9 @@ impl StoreChannel {
             match location {
                 Location::Nowhere => return Err(StoreError::NoSuchPage { handle }),
                 Location::Disk { blok } => return Ok(Some(blok)),
-                Location::Ram { .. } => {
+                Location::Ram { segment, .. } => {
                     if self.ram.unpack(location, to) && self.store.page_index.verify(handle, to) {
+                        self.count_age(segment);
                         break;
                     }
                     // Unless it moved meanwhile and its old location was reused.
@@ -90,6 +92,15 @@ impl StoreChannel {
         }
         self.store.count(StoreCounter::Read, 1);
         Ok(None)
+    }
+
+    /// Counts a page found in compressed RAM by the age of its segment: see [`crate::RamSizing`].
+    fn count_age(&self, segment: u32) {
+        match self.store.segments.age(segment) {
+            Age::Young => self.store.count(StoreCounter::ReadYoung, 1),
+            Age::Old => self.store.count(StoreCounter::ReadOld, 1),
+            Age::Middle => {}
+        }
     }
 
     /// Like [`StoreChannel::read_at_once`], for a page that may be freed or moved at any moment.

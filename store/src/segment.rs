@@ -8,7 +8,7 @@
 //! | state | means |
 //! |---|---|
 //! | free | nothing alive |
-//! | open | its owner appends |
+//! | open | its owner appends, and may lose it between two appends |
 //! | sealed | no channel appends; may be claimed |
 //! | claimed | its owner moves the live objects out of it |
 //!
@@ -18,6 +18,11 @@
 //!
 //! Dead space is bounded where segments are opened: see
 //! [`SegmentStats::is_sparse`](crate::segment_stats::SegmentStats::is_sparse).
+
+mod limit;
+mod reclaim;
+
+pub(crate) use limit::{Age, RamLimit};
 
 use crate::HolderId;
 use crate::location::Location;
@@ -49,7 +54,7 @@ impl Segment {
     /// Returns true if the state was exactly `from`, and is changed.
     fn try_change(&self, from: u64, to: u64) -> bool {
         self.state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -74,7 +79,9 @@ const OPEN: u64 = 1;
 const SEALED: u64 = 2;
 const CLAIMED: u64 = 3;
 const OWNER_SHIFT: u32 = 2;
-const OWNER: u64 = 0xffff << OWNER_SHIFT;
+const OWNER: u64 = 0x7fff << OWNER_SHIFT;
+/// The owner of an open segment is appending a page, or has yet to publish it.
+const APPENDING: u64 = 1 << 17;
 const BIRTH_SHIFT: u32 = 18;
 
 fn owned(kind: u64, owner: HolderId, birth: u64) -> u64 {
@@ -100,6 +107,7 @@ pub(crate) struct SegmentTable {
     births: &'static AtomicU64,
     /// One past the last segment that was ever opened: segments behind it are free.
     high: &'static AtomicU64,
+    limit: RamLimit,
     arena: *mut u8,
     size: usize,
 }
@@ -115,6 +123,7 @@ impl SegmentTable {
     pub unsafe fn new(
         table: &'static [Segment],
         (births, high): (&'static AtomicU64, &'static AtomicU64),
+        limit: RamLimit,
         arena: *mut u8,
         size: usize,
     ) -> Self {
@@ -122,12 +131,13 @@ impl SegmentTable {
             table,
             births,
             high,
+            limit,
             arena,
             size,
         }
     }
 
-    /// Number of segments.
+    /// Number of segments that the arena has addresses for.
     pub fn count(&self) -> usize {
         self.table.len()
     }
@@ -164,7 +174,12 @@ impl SegmentTable {
         // Raised first: a segment that its opener's death leaves behind must be found.
         self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
-        if !segment.try_change(FREE, owned(OPEN, holder, birth)) {
+        let open = owned(OPEN, holder, birth);
+        if !segment.try_change(FREE, open) {
+            return None;
+        }
+        if at >= self.limit() {
+            segment.try_change(open, FREE);
             return None;
         }
         segment.used.store(0, Ordering::Release);
@@ -172,6 +187,7 @@ impl SegmentTable {
         Some(OpenSegment {
             segment: at,
             used: 0,
+            state: open,
         })
     }
 
@@ -183,6 +199,7 @@ impl SegmentTable {
         (state & KIND == SEALED && segment.try_change(state, open)).then(|| OpenSegment {
             segment: at,
             used: segment.used.load(Ordering::Acquire),
+            state: open,
         })
     }
 
@@ -191,10 +208,10 @@ impl SegmentTable {
         self.size as u32 - open.used
     }
 
-    /// Seals an open segment.
+    /// Seals an open segment, unless its owner has lost it.
     pub fn seal(&self, open: OpenSegment) {
-        let segment = &self.table[open.segment as usize];
-        segment.set_state(SEALED | segment.state() >> BIRTH_SHIFT << BIRTH_SHIFT);
+        let sealed = SEALED | open.state >> BIRTH_SHIFT << BIRTH_SHIFT;
+        self.table[open.segment as usize].try_change(open.state, sealed);
     }
 
     /// Claims a sealed segment to empty it. Returns true if it did.
@@ -225,12 +242,21 @@ impl SegmentTable {
             .is_some_and(|segment| segment.state() & KIND == CLAIMED)
     }
 
-    /// Appends an object to an open segment, if it fits.
-    pub fn append(&self, open: &mut OpenSegment, handle: u32, contents: &[u8]) -> Option<Location> {
+    /// Appends an object to an open segment and publishes it, if it fits and the segment is still
+    /// the owner's. Until `publish` returns the segment cannot be taken, so that no page is
+    /// published in one that is being emptied. Returns true if the object is in.
+    pub fn append(
+        &self,
+        open: &mut OpenSegment,
+        handle: u32,
+        contents: &[u8],
+        publish: impl FnOnce(Location),
+    ) -> bool {
         let need = room_for(contents.len());
         let offset = open.used as usize;
-        if offset + need > self.size {
-            return None;
+        let segment = &self.table[open.segment as usize];
+        if offset + need > self.size || !segment.try_change(open.state, open.state | APPENDING) {
+            return false;
         }
         let at = self.start(open.segment).wrapping_add(offset);
         let header = u64::from(handle) | (contents.len() as u64) << 32;
@@ -243,14 +269,14 @@ impl SegmentTable {
         open.used += need as u32;
         // Before the page is published: a walk of the segment after this channel's death must find
         // it.
-        self.table[open.segment as usize]
-            .used
-            .store(open.used, Ordering::Release);
-        Some(Location::Ram {
+        segment.used.store(open.used, Ordering::Release);
+        publish(Location::Ram {
             segment: open.segment,
             offset: offset as u32,
             len: contents.len() as u32,
-        })
+        });
+        segment.set_state(open.state);
+        true
     }
 
     /// Counts an object of this length as dead.
@@ -320,46 +346,6 @@ impl SegmentTable {
         })
     }
 
-    /// Seals the segments that the dead holder had open or claimed.
-    pub fn abandon(&self, dead: HolderId, is_live: impl Fn(u32, Location) -> bool) {
-        for (at, segment) in (0..).zip(self.table) {
-            let state = segment.state();
-            let mine = matches!(state & KIND, OPEN | CLAIMED)
-                && state & OWNER == (u64::from(dead) + 1) << OWNER_SHIFT;
-            if mine {
-                let live = self.live_in(at, &is_live);
-                segment.set_live(live);
-                segment.set_state(SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT);
-            }
-        }
-    }
-
-    /// Frees the sealed segments without live objects, to return their memory.
-    pub fn sweep(&self, holder: HolderId, is_live: impl Fn(u32, Location) -> bool) {
-        for (at, segment) in (0..).zip(self.table) {
-            let empty = segment.state() & KIND == SEALED && segment.live() == 0;
-            if empty && self.claim(at, holder) {
-                let live = self.live_in(at, &is_live);
-                if live == 0 {
-                    self.punch_hole(at);
-                }
-                self.release(at, live);
-            }
-        }
-    }
-
-    fn punch_hole(&self, at: u32) {
-        // SAFETY: the segment is claimed and nothing in it is alive; a late reader finds zeros and
-        // that its page has moved.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                self.start(at).cast(),
-                self.size,
-                rustix::mm::Advice::LinuxRemove,
-            )
-        };
-    }
-
     /// Live bytes of a segment that is claimed or unowned, by walking it.
     pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Location) -> bool) -> u32 {
         let (mut live, mut offset) = (0, 0);
@@ -390,6 +376,8 @@ impl SegmentTable {
 pub(crate) struct OpenSegment {
     pub segment: u32,
     used: u32,
+    /// Its state word between two appends, for as long as it is the owner's.
+    state: u64,
 }
 
 /// Bytes of arena an object of `len` bytes takes.

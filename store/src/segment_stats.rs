@@ -31,11 +31,20 @@ pub(crate) struct SegmentStats {
 }
 
 impl SegmentStats {
-    /// Gathers the statistics.
+    /// Gathers those of the segments below the limit: what lies above is being emptied.
     pub fn of(segments: &SegmentTable) -> Self {
+        Self::below(segments, segments.limit())
+    }
+
+    /// Gathers those of all.
+    pub fn of_all(segments: &SegmentTable) -> Self {
+        Self::below(segments, segments.count() as u32)
+    }
+
+    fn below(segments: &SegmentTable, limit: u32) -> Self {
         let mut stats = SegmentStats::default();
         let mut first_birth = u64::MAX;
-        let high = segments.high();
+        let high = segments.high().min(limit);
         for at in 0..high {
             match segments.state(at) {
                 SegmentState::Free => {
@@ -59,7 +68,7 @@ impl SegmentStats {
                 SegmentState::Busy => {}
             }
         }
-        let untouched = segments.count() as u32 - high;
+        let untouched = limit - high;
         if untouched > 0 {
             stats.free += untouched;
             stats.first_free.get_or_insert(high);

@@ -13,6 +13,7 @@ use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::location::Location;
 use crate::on_demand::OnDemand;
 use crate::page_index::Lookup;
+use crate::ram_resizer::RamResizer;
 use crate::segment::room_for;
 use crate::swap_file::{self, notes};
 use crate::traits::{Channel, Store};
@@ -193,6 +194,18 @@ impl SharedStore {
     /// Returns true if the swap file's file system is itself memory: such a store saves none.
     pub fn is_in_memory(&self) -> bool {
         self.inner.header.notes().load(Ordering::Relaxed) & notes::MEMORY != 0
+    }
+
+    /// What changes the limit on compressed RAM from now on: one for all processes, as the store's
+    /// present holder. It begins with a limit of 0. For a store with a disk to demote to.
+    pub fn ram_resizer(&self) -> Result<RamResizer, StoreError> {
+        let channel = StoreChannel::new(self.inner.clone(), RamResizer::DEPTH)?;
+        Ok(RamResizer::new(channel))
+    }
+
+    /// Leaves compressed RAM unused until [`RamResizer::raise`].
+    pub fn hold_ram(&self) {
+        self.inner.segments.set_limit(0);
     }
 
     /// Bytes in each tier now.

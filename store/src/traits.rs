@@ -76,6 +76,12 @@ pub trait Channel: Send {
         // Only a disk of the daemon's gives waiting threads processor time.
     }
 
+    /// Returns true if this page, whose stored copy is the same, is to be written all the same:
+    /// that copy is on disk, and compressed RAM under contract has room for it.
+    fn should_promote(&mut self, _handle: PageHandle, _page: &[u8; PAGE]) -> bool {
+        false
+    }
+
     /// Gives back what other channels may need, where it was not used since the last call: for
     /// a channel that may be idle from now on.
     fn release_idle(&mut self) {

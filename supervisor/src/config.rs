@@ -1,6 +1,6 @@
 //! What a supervisor is started with, why it cannot be, and the events of its tree.
 
-use frames::LedgerError;
+use frames::{AdmissionError, LedgerError};
 use link::MIN_FRAMES;
 use link::handshake::{ChildMessage, Message, RunFlags, SlotIndex};
 use rustix::fd::OwnedFd;
@@ -55,6 +55,9 @@ pub enum StartError {
     /// The store.
     #[error(transparent)]
     Store(#[from] SetupError),
+    /// The domain of compressed RAM.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// The system's daemon.
     #[error(transparent)]
     Session(#[from] TenantError),

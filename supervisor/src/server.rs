@@ -8,6 +8,7 @@
 mod admission;
 mod reclaim;
 mod unclaimed;
+mod upstream;
 
 use crate::config::{StartError, SupervisorConfig, TreeEvent};
 use crate::connector::Connector;
@@ -24,7 +25,6 @@ use host::seqpacket;
 use link::handshake::{ChildMessage, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
-use protocol::contract_spec::ContractSpec;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -34,7 +34,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore, StoreConfig};
-use tenant::Session;
 use unclaimed::UnclaimedDomains;
 use wired::{Counter, Stage, StageHistogram};
 
@@ -111,6 +110,7 @@ impl Supervisor {
             .transpose()?;
         if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
             store.set_transport(Box::new(ChannelUnavailable));
+            store.hold_ram();
         }
         // The swap file is the last of the store's descriptors.
         let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
@@ -158,17 +158,6 @@ impl Supervisor {
         Ok(it)
     }
 
-    /// Shows the ledger to the daemon. The last that can fail: from then on it takes a
-    /// tenant that hangs up for one that has frames, and ends it.
-    fn begin(&mut self, mut tenant: Session) -> Result<(), StartError> {
-        let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
-        tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
-        self.ledger.set_max_guaranteed(tenant.terms().frames.g);
-        self.upstream = Some(DaemonLink::new(tenant));
-        self.watch_upstream();
-        Ok(())
-    }
-
     /// Readable when [`Supervisor::dispatch`] has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -188,32 +177,10 @@ impl Supervisor {
         upstream.map_or(here, |there| here.min(there))
     }
 
-    /// The contract with the system's daemon, where there is one.
-    pub fn terms(&self) -> Option<ContractSpec> {
-        self.upstream.as_ref().map(DaemonLink::terms)
-    }
-
     /// Limits the rate of the tree's faults from now on.
     pub fn set_fault_limits(&mut self, mut limits: TreeFaultLimits) {
         limits.apply(&self.stats_page);
         self.fault_limits = Some(limits);
-    }
-
-    /// Puts a share of the faults in force that the daemon has sent.
-    fn follow_upstream(&mut self) {
-        let share = self.upstream.as_mut().and_then(DaemonLink::new_share);
-        if let (Some(limits), Some(share)) = (&mut self.fault_limits, share) {
-            limits.give(share);
-            limits.apply(&self.stats_page);
-        }
-    }
-
-    /// Watches the connection to the daemon; the one before has ended, and left the epoll.
-    fn watch_upstream(&self) {
-        if let Some(fd) = self.upstream.as_ref().and_then(DaemonLink::fd) {
-            let data = epoll::EventData::new_u64(UPSTREAM);
-            let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN);
-        }
     }
 
     /// The tree's stats page.

@@ -69,6 +69,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
     swap: Option<u64>,
 
+    /// The most of the frames that may hold compressed pages: half where it is not given, at most.
+    /// How much of that does is found while the program runs. 0 switches it off
+    #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
+    ram: Option<u64>,
+
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,

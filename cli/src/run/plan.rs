@@ -184,6 +184,7 @@ impl Plan {
             preload: preload_list(preload),
             frames: asked.x,
             store,
+            ram: args.ram,
             fallback_store: is_default_store.then(|| without_a_file(frames)),
             daemon: args.system.filter(|_| !nested).map(|path| (path, request)),
             fault_limits,

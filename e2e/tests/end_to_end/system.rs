@@ -2,6 +2,7 @@
 //! end of any process, including the daemon.
 
 mod admission;
+mod compressed;
 mod kills;
 mod leaving;
 mod operator;
@@ -34,6 +35,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
     let disks = Arc::new(Disks::default());
     let cases = [
         admission::CASES,
+        compressed::CASES,
         operator::CASES,
         systemd::CASES,
         restart::CASES,

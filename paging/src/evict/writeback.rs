@@ -217,7 +217,8 @@ impl Cleaner {
                 copy: None,
             };
             batch.count += 1;
-            match classify(standby, word - 1, (which * CLAIM + number) as u64) {
+            let token = (which * CLAIM + number) as u64;
+            match classify(standby, word - 1, token, channel.as_deref_mut()) {
                 Ok(None) => {}
                 Ok(Some(write)) => writes.push(write),
                 Err(error) => batch.refusal = Some(error),
@@ -264,11 +265,12 @@ impl Cleaner {
 }
 
 /// Decides about one staged page: it is dropped if its stored copy is the same or it is
-/// all zeros, otherwise it is to be written.
+/// all zeros, otherwise it is to be written; also where the channel promotes the same copy.
 fn classify(
     standby: &StandbyList,
     frame: u32,
     token: u64,
+    channel: Option<&mut (dyn Channel + 'static)>,
 ) -> Result<Option<WritePage>, StoreError> {
     let Some((stretch, index)) = standby.home(frame) else {
         return Ok(None);
@@ -302,6 +304,7 @@ fn classify(
     let sum = Checksum::of(page);
     if let (Some(handle), Some(store)) = (seen.handle(), standby.store.get())
         && store.checksum(handle) == sum
+        && !channel.is_some_and(|channel| channel.should_promote(handle, page))
     {
         if word.clean_drop(frame) {
             standby.log.add(Counter::DroppedClean, 1);

@@ -172,11 +172,15 @@ fn page_in_ram(
     let handle = claims.take().unwrap();
     page_index.unclaim(holder, 0, claims);
     let mut open = segments.open(0, holder).unwrap();
-    let location = segments.append(&mut open, handle, &[1; 100]).unwrap();
-    page_index.set_location(handle, location, Checksum(0));
-    page_index.publish(handle);
+    let mut found = Location::Nowhere;
+    let publish = |location| {
+        page_index.set_location(handle, location, Checksum(0));
+        page_index.publish(handle);
+        found = location;
+    };
+    assert!(segments.append(&mut open, handle, &[1; 100], publish));
     segments.seal(open);
-    (handle, location)
+    (handle, found)
 }
 
 #[test]

@@ -46,6 +46,9 @@ pub struct RunSpec {
     pub store: Option<StoreConfig>,
     /// The store to use where the file of a default one cannot be made after all.
     pub fallback_store: Option<StoreConfig>,
+    /// The most bytes of the frames that may hold compressed pages under the daemon; half of them
+    /// where `None`.
+    pub ram: Option<u64>,
     /// The daemon's socket, and the contract to request.
     pub daemon: Option<(PathBuf, ContractRequest)>,
     /// The fault rate.

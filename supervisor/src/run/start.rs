@@ -19,6 +19,7 @@ use rustix::process::{Pid, getpid, set_child_subreaper};
 use std::time::Instant;
 use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
 use tenant::{Session, bind_to_node};
+use wired::PAGE;
 
 /// Why no program runs.
 #[derive(Debug, thiserror::Error)]
@@ -182,8 +183,10 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
         }
         let terms = tenant.terms();
         spec.frames = terms.frames.x;
+        let half = u64::from(terms.frames.x) * PAGE as u64 / 2;
+        let ram = spec.ram.unwrap_or(half).min(half);
         spec.store = Some(StoreConfig {
-            ram: None,
+            ram: Some(ram).filter(|ram| *ram >= store::MIN_RAM),
             disk: Some(DiskConfig::by_daemon(terms.swap)),
         });
         tracing::info!("contract {}: {terms}", tenant.number());

@@ -1,0 +1,246 @@
+//! Compressed RAM of a tree under contract with the daemon.
+//!
+//! *Self-Paging in the Nemesis Operating System*, section 6.2, has one kind of frame and one way to
+//! take it back. So compressed RAM is a domain of the tree's ledger like a process's: its frames
+//! are owned, limited, counted and revoked as those of a process are. One thread is its pager. To
+//! grow it takes frames, demanding them from the processes where none is free, and then raises the
+//! store's limit on segments (`store::RamResizer`). To shrink it lowers that limit, demotes the
+//! oldest segments through an IO channel of its own, in the tenant's disk time, gives the memory
+//! back, and then releases the frames. So compressed pages of an idle program are revoked, too.
+//!
+//! A revocation by the daemon takes frames from all domains in proportion, and from compressed RAM
+//! in parallel with the processes' own evictions. A frame of it is several pages to write, but in
+//! runs; the deadline allows for each frame sixteen times what a page of a run costs
+//! (`daemon/src/backing.rs`). How much there is to be is `store::RamSizing`'s to decide, at most
+//! half of the frames that the tree may own now.
+//!
+//! Rule: the limit on segments never exceeds the frames owned here, so memory that holds compressed
+//! pages is always counted.
+
+use crate::config::StartError;
+use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Millis};
+use host::{process_tree, seqpacket};
+use iochannel::ChannelClient;
+use link::handshake::{Message, Reply, SlotIndex, slot_of};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use store::{DiskTransport, RamResizer, RamSizing, RamUse, SharedStore, StoreError};
+
+/// Between two looks at the counters while pages move, and while none does.
+const TICK: Duration = Duration::from_millis(5);
+const IDLE_TICK: Duration = Duration::from_millis(100);
+/// Before what could not be given back is tried again: a segment that another channel is emptying.
+const RETRY: Duration = Duration::from_millis(1);
+/// After a revocation compressed RAM does not grow for so long: the frames are wanted elsewhere.
+const HOLD_OFF: Duration = Duration::from_secs(1);
+
+/// What the thread works with.
+pub(crate) struct CompressedRamParts {
+    /// A view of the tree's ledger that rings the daemon.
+    pub ledger: Ledger,
+    pub store: SharedStore,
+    /// A channel to the daemon's disk arrives here.
+    pub channel: OwnedFd,
+    /// The most frames.
+    pub most: u32,
+}
+
+/// Admits the domain and starts its thread, which lasts as long as the supervisor. Returns the
+/// domain's slot.
+pub(crate) fn start(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
+    let process = process_tree::process(rustix::process::getpid());
+    let contract = Contract {
+        g: 0,
+        x: parts.most,
+    };
+    let domain = parts.ledger.admit(contract, process)?;
+    parts.ledger.adopt(domain, process)?;
+    let slot = slot_of(domain.raw());
+    let thread = std::thread::Builder::new().name("selfpage-ram".into());
+    let spawned = thread.spawn(move || match serve(&parts, domain) {
+        Ok(never) => match never {},
+        Err(why) => tracing::warn!("pages are not compressed in RAM: {why}"),
+    });
+    spawned.map(|_| slot).map_err(|error| {
+        StartError::call("start a thread")(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+    })
+}
+
+/// No value: the thread does not return.
+enum Never {}
+
+fn serve(parts: &CompressedRamParts, domain: DomainId) -> Result<Never, StoreError> {
+    let lost = |errno: Errno| StoreError::Channel {
+        what: "its IO channel",
+        errno: errno.raw_os_error(),
+    };
+    let client = receive_channel(&parts.channel).map_err(lost)?;
+    parts
+        .store
+        .set_transport(Box::new(OneChannel(Mutex::new(Some(client)))));
+    parts
+        .store
+        .set_holder(slot_of(domain.raw()))
+        .map_err(|_| lost(Errno::INVAL))?;
+    let resizer = parts.store.ram_resizer()?;
+    let frames = parts.ledger.client(domain).map_err(|_| lost(Errno::SRCH))?;
+    CompressedRam::new(parts, frames, resizer).run()
+}
+
+/// A transport with one channel, which is there.
+struct OneChannel(Mutex<Option<ChannelClient>>);
+
+impl DiskTransport for OneChannel {
+    fn open(&self, _: usize) -> Result<ChannelClient, Errno> {
+        let mut channel = self.0.lock().map_err(|_| Errno::NOTCONN)?;
+        channel.take().ok_or(Errno::NOTCONN)
+    }
+
+    /// The supervisor retires a process when none of its I/O is in flight.
+    fn wait_for_io(&self) {}
+}
+
+/// Waits for the channel, which the daemon may take long to open.
+fn receive_channel(from: &OwnedFd) -> Result<ChannelClient, Errno> {
+    let message = seqpacket::receive(from, RecvFlags::empty())?;
+    let opened = Reply::decode(message.as_slice()) == Some(Reply::Channel);
+    let [memory, doorbell, bell, ..] = message.fds;
+    match (opened, memory, doorbell, bell) {
+        (true, Some(memory), Some(doorbell), Some(bell)) => {
+            ChannelClient::attach(memory, doorbell, bell).map_err(|_| Errno::PROTO)
+        }
+        _ => Err(Errno::NOTCONN),
+    }
+}
+
+/// The domain's pager.
+struct CompressedRam<'a> {
+    ledger: &'a Ledger,
+    frames: DomainFrames<'a>,
+    resizer: RamResizer,
+    sizing: RamSizing,
+    /// Frames owned: at least those of the segments that may have memory.
+    owned: Vec<Frame>,
+    /// The counters at the last look.
+    seen: RamUse,
+    revoked_at: Option<Instant>,
+    is_demanding: bool,
+}
+
+impl<'a> CompressedRam<'a> {
+    fn new(parts: &'a CompressedRamParts, frames: DomainFrames<'a>, resizer: RamResizer) -> Self {
+        Self {
+            ledger: &parts.ledger,
+            frames,
+            sizing: RamSizing::new(resizer.segments()),
+            resizer,
+            owned: Vec::new(),
+            seen: RamUse::default(),
+            revoked_at: None,
+            is_demanding: false,
+        }
+    }
+
+    fn run(mut self) -> ! {
+        loop {
+            let seq = self.frames.bell_seq();
+            let gave_all = self.answer_revocation();
+            let used = self.resizer.sample();
+            let is_idle = used == self.seen;
+            if !is_idle
+                && used.read_young + used.read_old != self.seen.read_young + self.seen.read_old
+            {
+                self.frames.note_use(Millis::now());
+            }
+            self.seen = used;
+            self.resize(used);
+            let tick = match (gave_all, is_idle) {
+                (false, _) => RETRY,
+                (true, false) => TICK,
+                (true, true) => IDLE_TICK,
+            };
+            self.frames.wait_bell(seq, Some(tick));
+        }
+    }
+
+    /// Gives back what was demanded, by the daemon or by a process, and what others ask for.
+    /// Returns false if some of it could not be given back yet.
+    fn answer_revocation(&mut self) -> bool {
+        let (demanded, trimmed) = (self.frames.demanded(), self.frames.trimmed());
+        if demanded + trimmed == 0 {
+            return true;
+        }
+        self.revoked_at = Some(Instant::now());
+        let most = self.owned.len() as u32;
+        self.shrink_to(most.saturating_sub(demanded + trimmed));
+        if demanded > 0 {
+            self.frames.release_demanded(demanded);
+        }
+        if trimmed > 0 {
+            self.frames.release_trimmed(trimmed);
+        }
+        self.frames.demanded() == 0 || self.owned.is_empty()
+    }
+
+    /// Moves the limit towards what the policy wants.
+    fn resize(&mut self, used: RamUse) {
+        let target = self.sizing.update(used, self.resizer.limit());
+        // No frames for segments that no page needs yet.
+        let needed = match used.written {
+            0 => 0,
+            _ => self.resizer.in_use() * 2 + RamSizing::LEAST,
+        };
+        let pages = self.resizer.segment_pages();
+        let half = self.ledger.limit() / 2 / pages;
+        let segments = target.min(needed).min(half);
+        let segments = if segments < RamSizing::LEAST {
+            0
+        } else {
+            segments
+        };
+        let want = segments * pages;
+        if want < self.owned.len() as u32 {
+            self.demand(0);
+            self.shrink_to(want);
+            self.frames.release(self.frames.unused());
+        } else if self.revoked_at.is_none_or(|at| at.elapsed() > HOLD_OFF) {
+            self.grow_to(want);
+        }
+    }
+
+    /// Takes frames, and demands those that are not free from the processes: they come later.
+    fn grow_to(&mut self, want: u32) {
+        while (self.owned.len() as u32) < want
+            && let Some(frame) = self.frames.take()
+        {
+            self.owned.push(frame);
+        }
+        self.demand(want - self.owned.len() as u32);
+        let segments = self.owned.len() as u32 / self.resizer.segment_pages();
+        if segments > self.resizer.limit() {
+            self.resizer.raise(segments);
+        }
+    }
+
+    fn demand(&mut self, missing: u32) {
+        if missing > 0 || self.is_demanding {
+            self.ledger.demand(self.frames.id(), missing);
+            self.is_demanding = missing > 0;
+        }
+    }
+
+    /// Lowers the limit to what `keep` frames hold, and puts the frames of the segments that were
+    /// emptied: all of them, or fewer for now.
+    fn shrink_to(&mut self, keep: u32) {
+        let pages = self.resizer.segment_pages();
+        let held = self.resizer.lower(keep / pages) * pages;
+        let kept = self.owned.len().min(held.max(keep) as usize);
+        let free = self.owned.split_off(kept);
+        if let Err(why) = self.frames.put_batch(&free) {
+            tracing::error!("compressed RAM: {why}");
+        }
+    }
+}
