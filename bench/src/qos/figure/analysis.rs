@@ -53,6 +53,20 @@ pub fn paging(number: u32, play: &RunResult, participants: &[Participant]) -> Ve
     rows
 }
 
+/// What each client moves beside programs that compute, over the same on a quiet machine: the least.
+pub fn beside_computing(number: u32, play: &RunResult, quiet: &RunResult) -> Row {
+    let pairs = play.parts.iter().zip(&quiet.parts);
+    let kept = pairs.map(|(beside, alone)| {
+        let name = format!("{}, of the quiet machine's bytes", beside.client.name);
+        (name, mean(&beside.progress) / mean(&alone.progress))
+    });
+    let kept: Vec<_> = kept.collect();
+    let least = kept.iter().map(|(_, kept)| *kept).fold(f64::MAX, f64::min);
+    let what =
+        format!("figure {number}: least bytes beside programs that compute, of a quiet machine's");
+    Row::fact(what, Bound::AtLeast(0.8), least).notes(kept)
+}
+
 /// What is behind a part's bandwidth: time charged, and what of it each transaction took and
 /// each wait for the next.
 fn each(part: &ClientResult) -> [(String, f64); 3] {

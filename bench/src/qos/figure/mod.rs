@@ -162,16 +162,25 @@ impl RunResult {
     }
 }
 
-/// Figure 7 or 8.
+/// Figure 7 or 8; if programs are to compute beside it, on a quiet machine first.
 pub fn paging(env: &TestEnv, options: &Options, out: bool) -> Result<Vec<Row>> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
     };
     let participants = [25, 50, 100].map(|slice| Participant { role, slice });
-    let play = play(env, options, &participants)?;
+    let (quiet, play) = match options.busy {
+        false => (None, play(env, options, &participants)?),
+        true => {
+            let quiet = play(env, options, &participants)?;
+            let _computing = super::compute()?;
+            (Some(quiet), play(env, options, &participants)?)
+        }
+    };
     save(options, number, title, play.curves(false), &play)?;
-    Ok(analysis::paging(number, &play, &participants))
+    let mut rows = analysis::paging(number, &play, &participants);
+    rows.extend(quiet.map(|quiet| analysis::beside_computing(number, &play, &quiet)));
+    Ok(rows)
 }
 
 /// Figure 9.
