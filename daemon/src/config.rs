@@ -121,7 +121,7 @@ pub struct Disk {
     pub poll_time: Time,
     /// Whether a slice comes with processor time: on a busy machine the threads that page run
     /// before all other work for as long.
-    #[serde(default = "processor_time")]
+    #[serde(default)]
     pub processor_time: bool,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
@@ -217,10 +217,6 @@ fn capacity() -> f64 {
 
 /// About what it takes to be woken: then looking for the next request costs twice the least
 /// at most.
-fn processor_time() -> bool {
-    true
-}
-
 fn poll_time() -> Time {
     Time(Duration::from_micros(50))
 }

@@ -57,7 +57,7 @@ const PRESSED: [f64; 2] = [0.8, 0.5];
 
 const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \
                        give them real-time priority; run it with CAP_SYS_NICE, in a control group with real-time budget, or \
-                       set disk.processor_time = false";
+                       leave disk.processor_time out";
 
 /// The processor time of one tenant.
 struct TenantTime {

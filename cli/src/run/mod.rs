@@ -69,8 +69,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
     swap: Option<u64>,
 
-    /// The most of the frames that may hold compressed pages: half where it is not given, at most.
-    /// How much of that does is found while the program runs. 0 switches it off
+    /// The most of the frames that may hold compressed pages, up to half of them; none where it is not
+    /// given. How much of that does is found while the program runs
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
     ram: Option<u64>,
 

@@ -103,6 +103,7 @@ fn within(disks: &Arc<Disks>, _: Size) -> Verdict {
         .args(["64", "0"])
         .limit(Duration::from_secs(100));
     let contract = daemon.terms(32, 128).with("--disk=100ms/250ms,extra");
+    let contract = contract.with("--ram=16M");
     let outcome = launch.run(&Under::Contract(contract))?;
     let outcome = outcome.succeeded()?.within_contract()?;
     let stats = outcome.stats.as_ref().unwrap_or(&serde_json::Value::Null);
@@ -126,7 +127,7 @@ fn without(disks: &Arc<Disks>, _: Size) -> Verdict {
         .args(["48", "0"])
         .limit(Duration::from_secs(100));
     let contract = daemon.terms(24, 128).with("--disk=100ms/250ms,extra");
-    let outcome = launch.run(&Under::Contract(contract.with("--ram=0")))?;
+    let outcome = launch.run(&Under::Contract(contract))?;
     let outcome = outcome.succeeded()?;
     let stats = outcome.stats.as_ref().unwrap_or(&serde_json::Value::Null);
     let stored = number(stats, "/store_usage/to_ram")?;
@@ -142,7 +143,7 @@ fn revoked(disks: &Arc<Disks>, _: Size) -> Verdict {
         .args(["128", "8"])
         .arg(&ready)
         .limit(Duration::from_secs(200));
-    let contract = daemon.terms(8, 144).lending(64 * MIB);
+    let contract = daemon.terms(8, 144).lending(64 * MIB).with("--ram=36M");
     let idle = launch.spawn(&Under::Contract(contract.with("--disk=50ms/250ms,extra")))?;
     wait_until("it sleeps", || Ok(ready.exists()))?;
     let owned = field(&daemon, 1, "n")?;
@@ -169,6 +170,7 @@ fn killed(disks: &Arc<Disks>, _: Size) -> Verdict {
         .arg("children")
         .limit(Duration::from_secs(200));
     let contract = daemon.terms(24, 192).with("--disk=100ms/250ms,extra");
+    let contract = contract.with("--ram=12M");
     let running = launch.spawn(&Under::Contract(contract))?;
     wait_until("children start", || Ok(ready.exists()))?;
     for _ in 0..2 {

@@ -76,9 +76,16 @@ fn needs_real_time() -> Verdict {
     }
 }
 
+fn settings() -> Settings {
+    Settings {
+        disk: "processor_time = true".into(),
+        ..Settings::new(32)
+    }
+}
+
 fn first(disks: &Arc<Disks>, _: Size) -> Verdict {
     needs_real_time()?;
-    let daemon = Daemon::start(disks, &Settings::new(32))?;
+    let daemon = Daemon::start(disks, &settings())?;
     let sandbox = Sandbox::new("first")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let contract = daemon.terms(8, 128).with("--disk=100ms/250ms");
@@ -115,14 +122,14 @@ fn first(disks: &Arc<Disks>, _: Size) -> Verdict {
 
 fn killed(disks: &Arc<Disks>, _: Size) -> Verdict {
     needs_real_time()?;
-    let mut daemon = Daemon::start(disks, &Settings::new(32))?;
+    let mut daemon = Daemon::start(disks, &settings())?;
     let sandbox = Sandbox::new("first_killed")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let launch = Launch::new(&sandbox, &program)
         .variable("HAZARD_MB", "64")
-        .limit(Duration::from_secs(100));
+        .limit(Duration::from_secs(300));
     let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
-    let contract = daemon.terms(8, 128).with("--disk=25ms/250ms");
+    let contract = daemon.terms(8, 128).with("--disk=25ms/250ms,extra");
     let running = launch.spawn(&Under::Contract(contract))?;
     let computing = Computing::start()?;
     wait_until("a thread comes first", || Ok(!of_tree(&running).is_empty()))?;

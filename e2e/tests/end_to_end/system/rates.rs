@@ -158,11 +158,14 @@ fn lacks_weights(running: &mut Option<Running>, daemon: &Daemon) -> Verdict<Opti
     }
 }
 
-/// Nine tenths of a processor each: one more than fits is refused, and fits after another has
-/// ended.
+/// Nine tenths of a processor each, beside the little that comes with their disk time: one more than
+/// fits is refused, and fits after another has ended.
 fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(64))?;
-    let contract = || daemon.terms(4, 8).with("--cpu=900ms/1s,by=weight");
+    let contract = || {
+        let terms = daemon.terms(4, 8).with("--disk=1ms/250ms,extra");
+        terms.with("--cpu=900ms/1s,by=weight")
+    };
     let fit = (SHARE * processors() / 0.9) as usize;
     let mut holders = Vec::new();
     let sandboxes = (0..fit)
