@@ -52,7 +52,7 @@ impl DaemonConfig {
             "socket = {socket:?}\n\
              [memory]\nframes = \"{}M\"\nrestart_grace = \"0ms\"\nreduction_notice = \"0ms\"\n\
              [disk]\nswap = {swap:?}\nsize = \"{mib}M\"\ncalibration = {calibration:?}\n\
-             capacity = 1.0\n",
+             capacity = 1.0\nprocessor_time = true\n",
             self.managed,
         );
         if let Some(spin) = self.spin {
