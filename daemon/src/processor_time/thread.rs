@@ -120,7 +120,6 @@ mod tests {
         WaitingThread {
             thread: gettid().as_raw_nonzero().get() as u32,
             submits: true,
-            age: Duration::ZERO,
         }
     }
 

@@ -32,8 +32,6 @@ pub struct WaitingThread {
     pub thread: u32,
     /// Whether it submits requests itself: a thread of the pager's, or of a linked program.
     pub submits: bool,
-    /// Time since it was last seen, in steps of a millisecond.
-    pub age: Duration,
 }
 
 /// The threads of one client. Written by the disk's thread.
@@ -86,7 +84,6 @@ impl WaitingThreads {
             (age <= time).then_some(WaitingThread {
                 thread: word as u32,
                 submits: word & SUBMITTER != 0,
-                age,
             })
         })
     }
