@@ -184,7 +184,7 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
         let terms = tenant.terms();
         spec.frames = terms.frames.x;
         let half = u64::from(terms.frames.x) * PAGE as u64 / 2;
-        let ram = spec.ram.unwrap_or(0).min(half);
+        let ram = spec.ram.unwrap_or(half).min(half);
         spec.store = Some(StoreConfig {
             ram: Some(ram).filter(|ram| *ram >= store::MIN_RAM),
             disk: Some(DiskConfig::by_daemon(terms.swap)),

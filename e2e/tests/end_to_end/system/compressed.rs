@@ -127,6 +127,7 @@ fn without(disks: &Arc<Disks>, _: Size) -> Verdict {
         .args(["48", "0"])
         .limit(Duration::from_secs(100));
     let contract = daemon.terms(24, 128).with("--disk=100ms/250ms,extra");
+    let contract = contract.with("--ram=0");
     let outcome = launch.run(&Under::Contract(contract))?;
     let outcome = outcome.succeeded()?;
     let stats = outcome.stats.as_ref().unwrap_or(&serde_json::Value::Null);
