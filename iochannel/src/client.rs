@@ -62,6 +62,8 @@ pub struct ChannelClient {
     bell: ManuallyDrop<OwnedFd>,
     /// Requests were submitted since the server was last rung.
     needs_ring: bool,
+    /// Whether the last requests had to wake the server.
+    rang: bool,
     /// The thread that faulted, if the thread that submits serves it; 0 if not.
     waiter: u32,
     dead: Option<Errno>,
@@ -99,6 +101,7 @@ impl ChannelClient {
             doorbell: ManuallyDrop::new(doorbell),
             bell: ManuallyDrop::new(bell),
             needs_ring: false,
+            rang: false,
             waiter: 0,
             dead: None,
             fork_guard: ForkGuard::new().map_err(needs("a mark"))?,
@@ -170,7 +173,8 @@ impl ChannelClient {
             return;
         }
         self.memory.threads().publish(self.waiter);
-        if self.queue.words.server.take() {
+        self.rang = self.queue.words.server.take();
+        if self.rang {
             self.ring();
         }
     }
@@ -232,15 +236,21 @@ impl ChannelClient {
 
     /// Polls for the completion of the only operation in flight while the server is awake.
     fn poll_completion(&mut self) -> Option<(usize, i32)> {
-        if self.queue.in_flight().len() != 1 || self.server_needs_wakeup() {
+        if self.queue.in_flight().len() != 1 || !self.is_server_awake() {
             return None;
         }
-        let awake = |client: &Self| !client.server_needs_wakeup();
-        AdaptivePoll::poll(self, |client| &mut client.poll, Self::reap_ready, awake)
+        AdaptivePoll::poll(
+            self,
+            |client| &mut client.poll,
+            Self::reap_ready,
+            Self::is_server_awake,
+        )
     }
 
-    fn server_needs_wakeup(&self) -> bool {
-        self.queue.words.server.is_set()
+    /// Returns true if the server was awake when the last requests came, and still is: polling for
+    /// their completions may pay. A server that had to be woken may wait for this very processor.
+    pub fn is_server_awake(&self) -> bool {
+        !self.rang && !self.queue.words.server.is_set()
     }
 
     fn reap_ready(&mut self) -> Option<(usize, i32)> {

@@ -389,6 +389,10 @@ impl Channel for StoreChannel {
     fn is_ready(&self) -> bool {
         !self.done.0.is_empty() || self.disk.as_ref().is_some_and(DiskIo::is_ready)
     }
+
+    fn may_poll(&self) -> bool {
+        self.disk.as_ref().is_none_or(DiskIo::may_poll)
+    }
 }
 
 impl Drop for StoreChannel {

@@ -86,6 +86,11 @@ impl DiskIo {
         !self.at_once.is_empty()
     }
 
+    /// Returns true if polling for a completion may pay.
+    pub fn may_poll(&self) -> bool {
+        self.backend.may_poll()
+    }
+
     pub fn set_waiter(&mut self, thread: u32) {
         self.backend.set_waiter(thread);
     }

@@ -57,6 +57,11 @@ pub(crate) trait IoBackend: Send {
     /// Readable when completions wait; none if operations complete within [`IoBackend::begin`].
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Returns true if polling for a completion may pay.
+    fn may_poll(&self) -> bool {
+        true
+    }
+
     /// Closes its descriptors. Only in the process that made it: elsewhere their numbers may be
     /// other files' by now.
     fn close(&mut self);

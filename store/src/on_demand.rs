@@ -80,4 +80,10 @@ impl Channel for OnDemand {
             .as_ref()
             .is_some_and(|channel| channel.is_ready())
     }
+
+    fn may_poll(&self) -> bool {
+        self.channel
+            .as_ref()
+            .is_none_or(|channel| channel.may_poll())
+    }
 }

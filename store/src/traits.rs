@@ -98,6 +98,12 @@ pub trait Channel: Send {
     /// Returns true if a completion waits that happened at submission: without a ring, or by an
     /// error.
     fn is_ready(&self) -> bool;
+
+    /// Returns true if polling for a completion may pay, rather than sleeping until
+    /// [`Channel::poll_fd`] is readable.
+    fn may_poll(&self) -> bool {
+        true
+    }
 }
 
 /// A page to write.

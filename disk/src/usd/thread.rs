@@ -109,7 +109,8 @@ impl DiskThread {
             let in_flight = self.ring.in_flight() > 0;
             let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
-                self.poll_policy.on_activity(time_since(self.began));
+                let now = time_since(self.began);
+                self.poll_policy.on_activity(now, taken);
             } else if self.poll_policy.should_poll(now, in_flight, full) {
                 std::hint::spin_loop();
             } else {
@@ -146,7 +147,7 @@ impl DiskThread {
     }
 
     fn on_part_completed(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
-        self.poll_policy.on_completion();
+        self.poll_policy.on_completion(now);
         let Some(client) = self.client(at) else {
             return;
         };

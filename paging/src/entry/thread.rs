@@ -141,8 +141,13 @@ impl HandlerThread {
                     found.any().then_some(found)
                 }
             };
-            if let Some(found) =
-                AdaptivePoll::poll(self, |thread| &mut thread.poll, probe, |_| true)
+            let may_poll = |thread: &Self| {
+                let channel = thread.context.channel.as_ref();
+                channel.is_none_or(|channel| channel.may_poll())
+            };
+            if may_poll(self)
+                && let Some(found) =
+                    AdaptivePoll::poll(self, |thread| &mut thread.poll, probe, may_poll)
             {
                 return found;
             }

@@ -33,6 +33,10 @@ impl IoBackend for ChannelClient {
         Some(self.poll_fd())
     }
 
+    fn may_poll(&self) -> bool {
+        self.is_server_awake()
+    }
+
     /// Nothing: the client knows the process that made it, and closes when it is dropped there.
     fn close(&mut self) {}
 }
