@@ -20,6 +20,17 @@ impl Swap {
     /// On a file without holes.
     pub fn on_file(env: &TestEnv, bytes: u64) -> Result<Self> {
         refuse_others()?;
+        Self::on_more_file(env, bytes)
+    }
+
+    /// On a new zram device with lz4, and beyond it on a file: the kernel fills what is switched on
+    /// first.
+    pub fn on_zram_and_file(env: &TestEnv, zram: u64, file: u64) -> Result<Vec<Self>> {
+        let zram = Self::on_zram(env, zram)?;
+        Ok(vec![zram, Self::on_more_file(env, file)?])
+    }
+
+    fn on_more_file(env: &TestEnv, bytes: u64) -> Result<Self> {
         let OwnedFile(path, under) = env.file("swap")?;
         Self::on(env, &preallocated(&path, bytes)?, &path, bytes, under)
     }

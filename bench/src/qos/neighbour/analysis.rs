@@ -24,24 +24,43 @@ const FIGURES: [ComparedFigure; 4] = [
     }),
 ];
 
+/// Most that an access may take of the kernel's own.
+const MISS: Bound = Bound::AtMost(1.05);
+
 impl ArmRun {
     fn over(&self, ns: fn(&Latency) -> u64) -> f64 {
         ns(&self.beside.open) as f64 / ns(&self.alone.open) as f64
     }
 }
 
+impl Arm {
+    /// Whether a figure of this arm is compared with one of `other`: ours with those of the kernel's
+    /// that have as much compressed RAM.
+    fn is_compared_with(self, other: Self) -> bool {
+        match self {
+            Self::System => !matches!(other, Self::System | Self::SystemRam | Self::SwapZram),
+            Self::SystemRam => other == Self::SwapZram,
+            _ => false,
+        }
+    }
+}
+
 /// First ours over each of the kernel's, then every arm's own.
 pub fn judged(mut runs: Vec<Repeats<Arm, ArmRun>>) -> Vec<Row> {
     let mut rows = Vec::new();
-    let (ours, theirs): (Vec<_>, Vec<_>) = runs.iter().partition(|one| one.arm == Arm::System);
-    let ran = |one: &&&Repeats<_, _>| !one.runs.is_empty();
-    for ours in ours.iter().filter(ran) {
-        for theirs in theirs.iter().filter(ran) {
+    let ran = || runs.iter().filter(|one| !one.runs.is_empty());
+    for ours in ran() {
+        for theirs in ran().filter(|theirs| ours.arm.is_compared_with(theirs.arm)) {
             rows.extend(FIGURES.iter().map(|(what, of)| {
-                let row = Row::new(format!("{what}: system"), "of alone", Bound::Open);
+                let what = format!("{what}: {}", ours.arm.name());
+                let row = Row::new(what, "of alone", Bound::Open);
                 row.beside(theirs.arm.name())
                     .pairs(ours.each(of), theirs.each(of))
             }));
+            let p50 = |run: &ArmRun| run.alone.open.p50_ns as f64 / 1e3;
+            let row = Row::new(format!("p50, alone: {}", ours.arm.name()), "us", MISS);
+            let row = row.beside(theirs.arm.name());
+            rows.push(row.pairs(ours.each(p50), theirs.each(p50)));
         }
     }
     rows.extend(runs.iter_mut().map(|one| {

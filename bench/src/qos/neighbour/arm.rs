@@ -5,12 +5,16 @@ use crate::prelude::*;
 /// A way to keep two programs apart; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arm {
-    /// `selfpage run --system`: frames and disk time by contract
+    /// `selfpage run --system --ram 0`: frames and disk time by contract
     System,
+    /// `selfpage run --system`: the same, with compressed RAM in the frames
+    SystemRam,
     /// `selfpage run` with a store of its own: frames by contract, the disk as it comes
     Run,
     /// kernel swap, a memory cgroup each
     Swap,
+    /// half of the memory for zram (lz4) before kernel swap, a memory cgroup each of the other half
+    SwapZram,
     /// kernel swap, a memory cgroup each, the neighbour's requests throttled to its share
     SwapThrottle,
     /// kernel swap, a memory cgroup each, BFQ with weights in proportion to the shares

@@ -9,8 +9,10 @@
 //! | arm | the victim's promise |
 //! |---|---|
 //! | `system` | 125 ms of disk in 250 ms and the slack; the neighbour has 25 ms, and nothing beyond |
+//! | `system-ram` | the same, with compressed RAM in the frames of both |
 //! | `run` | none: what the neighbour leaves |
 //! | `swap` | none |
+//! | `swap-zram` | none; half of the memory of both is zram's, which the kernel fills before the disk |
 //! | `swap-throttle` | the neighbour is held to a fifth of the requests it made alone |
 //! | `swap-bfq` | BFQ weights 500 and 100 |
 
@@ -122,7 +124,7 @@ struct Limits {
     shares: Vec<Cgroup>,
     _cgroups: Vec<Cgroup>,
     _scheduler: Option<UndoGuard>,
-    _swap: Option<Swap>,
+    _swap: Vec<Swap>,
     _system: Option<DaemonFixture>,
     _files: Vec<OwnedFile>,
 }
@@ -196,14 +198,19 @@ fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
     match arm {
-        Arm::System => {
+        Arm::System | Arm::SystemRam => {
             let config = DaemonConfig::of(all / OVER + 64);
             limits._system = Some(DaemonFixture::start(env, config)?);
         }
         Arm::Run => {}
+        Arm::SwapZram => {
+            // Pages compress 2:1.
+            let bytes = (all / OVER) << 20;
+            limits._swap = Swap::on_zram_and_file(env, bytes, (all * 3 / 2) << 20)?;
+        }
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
             let bytes = (all * 3 / 2) << 20;
-            limits._swap = Some(Swap::on_file(env, bytes)?);
+            limits._swap = vec![Swap::on_file(env, bytes)?];
         }
     }
     if arm == Arm::SwapBfq {
@@ -228,7 +235,10 @@ fn start(
     if let Some(system) = &limits._system {
         let socket = format!("--system={}", system.socket().display());
         let swap = format!("{swap}M");
-        let words = [&socket, "--disk", SHARES[side as usize], "--swap", &swap];
+        let mut words = vec![&*socket, "--disk", SHARES[side as usize], "--swap", &swap];
+        if arm == Arm::System {
+            words.extend(["--ram", "0"]);
+        }
         return side.start_paged(env, options, &words);
     }
     if arm == Arm::Run {
@@ -237,11 +247,15 @@ fn start(
         limits._files.push(file);
         return side.start_paged(env, options, &["--store", &store]);
     }
-    let memory = (side.mib(options) / OVER) << 20;
+    let in_all = (side.mib(options) / OVER) << 20;
+    let memory = match arm {
+        Arm::SwapZram => in_all / 2,
+        _ => in_all,
+    };
     let cgroup = Cgroup::new(&env.cleanup, side.name(), memory)?;
     let process = Worker::start(side.command(MemoryKind::Anonymous, options)?)?;
     cgroup.add(process.id())?;
-    if arm != Arm::Swap {
+    if matches!(arm, Arm::SwapThrottle | Arm::SwapBfq) {
         let share = cgroup.for_disk(&env.cleanup, side.name())?;
         share.add(process.id())?;
         if arm == Arm::SwapBfq {
