@@ -1,0 +1,52 @@
+//! What a server reports to its broker: its whole state when claimed, and updates.
+//!
+//! From *Adaptive Remote Paging for Mobile Computers*, sections 3.2 (e) and 3.5.1: permits are
+//! created on servers, so a new broker's state is calculated from theirs.
+
+use super::ServerCapacity;
+use crate::identity::{Epoch, HostId};
+use crate::permit::Permit;
+use serde::{Deserialize, Serialize};
+
+/// A server's capacity as it changes. A broker ignores an update with a lower serial than one it
+/// has seen in the same epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CapacityUpdate {
+    /// The server.
+    pub server: HostId,
+    /// The epoch that its capacity is granted to.
+    pub epoch: Epoch,
+    /// Rises with each change of the grants.
+    pub serial: u64,
+    /// Pages that can be granted now.
+    pub lendable_pages: u64,
+}
+
+/// Everything that a broker needs of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ServerReport {
+    /// Its capacity.
+    pub update: CapacityUpdate,
+    /// The permits in force.
+    pub permits: Vec<Permit>,
+}
+
+impl ServerCapacity {
+    /// The update that the server sends periodically, and when a permit ends.
+    pub fn update(&self) -> CapacityUpdate {
+        CapacityUpdate {
+            server: self.server,
+            epoch: self.epoch,
+            serial: self.serial,
+            lendable_pages: self.lendable_pages(),
+        }
+    }
+
+    /// The report for a broker that claims the server, or has missed an update.
+    pub fn report(&self) -> ServerReport {
+        ServerReport {
+            update: self.update(),
+            permits: self.grants.values().map(|grant| grant.permit).collect(),
+        }
+    }
+}

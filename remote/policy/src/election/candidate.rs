@@ -1,0 +1,322 @@
+//! A host's part in the tournament.
+//!
+//! Rule: a candidate leaves its role of broker only by conceding, and returns to it only by
+//! regeneration, with an epoch above the one that its server was granted to.
+
+use super::{BROKER_SILENCE_TICKS, Bid, ElectionAction, Message, SERVER_SILENCE_TICKS};
+use crate::identity::{Epoch, HostId, Incarnation};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a candidate is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It controls servers, and bids for more.
+    Broker {
+        /// Its epoch.
+        epoch: Epoch,
+        /// The servers, and the ticks since each answered last. Its own is always among them.
+        servers: BTreeMap<HostId, u8>,
+    },
+    /// Another broker controls, or is to control, its server.
+    Follower {
+        /// The other broker.
+        broker: HostId,
+        /// Ticks since its last claim.
+        silent_ticks: u8,
+    },
+}
+
+/// The candidate of one host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    incarnation: Incarnation,
+    /// The epoch that this host's server is granted to.
+    held: Epoch,
+    role: Role,
+    peers: BTreeSet<HostId>,
+    /// The peer that was bid to last.
+    last_bid: Option<HostId>,
+}
+
+impl Candidate {
+    /// A candidate that controls its own server. `held` is the epoch that an earlier incarnation's
+    /// server was granted to, where the server outlived it.
+    pub fn new(incarnation: Incarnation, held: Option<Epoch>) -> (Self, Vec<ElectionAction>) {
+        let initial = Epoch {
+            number: 0,
+            broker: incarnation,
+        };
+        let host = incarnation.host;
+        let mut candidate = Self {
+            incarnation,
+            held: held.unwrap_or(initial),
+            role: Role::Follower {
+                broker: host,
+                silent_ticks: 0,
+            },
+            peers: BTreeSet::new(),
+            last_bid: None,
+        };
+        let mut actions = Vec::new();
+        candidate.regenerate(&mut actions);
+        (candidate, actions)
+    }
+
+    /// Its host.
+    pub fn host(&self) -> HostId {
+        self.incarnation.host
+    }
+
+    /// Its role.
+    pub fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// The epoch that its host's server is granted to.
+    pub fn held(&self) -> Epoch {
+        self.held
+    }
+
+    /// Sets the other hosts in reach, as the membership protocol has them.
+    pub fn on_membership(&mut self, hosts: impl IntoIterator<Item = HostId>) {
+        let host = self.host();
+        self.peers = hosts.into_iter().filter(|peer| *peer != host).collect();
+    }
+
+    /// A period has passed: a broker claims its servers again and bids to one peer that it does
+    /// not control; a follower listens for its broker's claims.
+    pub fn on_tick(&mut self) -> Vec<ElectionAction> {
+        let mut actions = Vec::new();
+        match &mut self.role {
+            Role::Broker { .. } => {
+                self.drop_silent_servers(&mut actions);
+                self.claim_servers(&mut actions);
+                self.bid_to_next_peer(&mut actions);
+            }
+            Role::Follower { silent_ticks, .. } => {
+                *silent_ticks += 1;
+                if *silent_ticks >= BROKER_SILENCE_TICKS {
+                    self.regenerate(&mut actions);
+                }
+            }
+        }
+        actions
+    }
+
+    /// A message has arrived.
+    pub fn on_message(&mut self, from: HostId, message: Message) -> Vec<ElectionAction> {
+        let mut actions = Vec::new();
+        match message {
+            Message::Bid(bid) => self.on_bid(from, bid, &mut actions),
+            Message::Redirect { broker } => self.on_redirect(broker, &mut actions),
+            Message::Concede {
+                loser,
+                epoch,
+                servers,
+            } => self.on_concede(from, loser, epoch, servers, &mut actions),
+            Message::Claim { epoch } => self.on_claim(from, epoch, &mut actions),
+            Message::Granted { epoch } => self.on_granted(from, epoch),
+            Message::Rejected { held } => self.on_rejected(from, held, &mut actions),
+        }
+        actions
+    }
+
+    fn on_bid(&mut self, from: HostId, bid: Bid, actions: &mut Vec<ElectionAction>) {
+        // A bid names its maker: a copy that came by another way is none.
+        if bid.host() != from || from == self.host() {
+            return;
+        }
+        match &self.role {
+            Role::Follower { broker, .. } if *broker == from => {}
+            Role::Follower { broker, .. } => {
+                let message = Message::Redirect { broker: *broker };
+                actions.push(ElectionAction::Send { to: from, message });
+            }
+            Role::Broker { servers, .. } => {
+                let own = Bid::new(self.host(), servers.len());
+                if bid > own {
+                    self.concede(from, actions);
+                } else {
+                    let message = Message::Bid(own);
+                    actions.push(ElectionAction::Send { to: from, message });
+                }
+            }
+        }
+    }
+
+    fn on_redirect(&self, broker: HostId, actions: &mut Vec<ElectionAction>) {
+        if let Role::Broker { servers, .. } = &self.role
+            && broker != self.host()
+        {
+            let message = Message::Bid(Bid::new(self.host(), servers.len()));
+            actions.push(ElectionAction::Send {
+                to: broker,
+                message,
+            });
+        }
+    }
+
+    fn on_concede(
+        &mut self,
+        from: HostId,
+        loser: HostId,
+        lost: Epoch,
+        conceded: BTreeSet<HostId>,
+        actions: &mut Vec<ElectionAction>,
+    ) {
+        match &mut self.role {
+            Role::Broker { epoch, servers } => {
+                servers.extend(conceded.into_iter().map(|server| (server, 0)));
+                servers.insert(loser, 0);
+                if lost > *epoch {
+                    *epoch = lost.next(self.incarnation);
+                    let epoch = *epoch;
+                    actions.push(ElectionAction::Lead(epoch));
+                    self.grant_own_server(epoch, actions);
+                }
+                self.claim_servers(actions);
+            }
+            // No win after a loss. A concession is passed on once at most: of two candidates that
+            // each lost to the other, neither is a broker, and both regenerate.
+            Role::Follower { broker, .. } if from == loser && *broker != loser => {
+                let to = *broker;
+                let servers = conceded;
+                let message = Message::Concede {
+                    loser,
+                    epoch: lost,
+                    servers,
+                };
+                actions.push(ElectionAction::Send { to, message });
+            }
+            Role::Follower { .. } => {}
+        }
+    }
+
+    fn on_claim(&mut self, from: HostId, epoch: Epoch, actions: &mut Vec<ElectionAction>) {
+        let to = from;
+        // An epoch is its broker's alone to claim with.
+        if epoch.broker.host != from || from == self.host() {
+            return;
+        }
+        if epoch < self.held {
+            let message = Message::Rejected { held: self.held };
+            actions.push(ElectionAction::Send { to, message });
+            return;
+        }
+        if let Role::Broker { .. } = self.role {
+            // The claim won this host's server by its epoch: to keep the others would be a
+            // second broker for no one's good.
+            self.concede(from, actions);
+        }
+        self.role = Role::Follower {
+            broker: from,
+            silent_ticks: 0,
+        };
+        if epoch > self.held {
+            self.held = epoch;
+            actions.push(ElectionAction::GrantServer(epoch));
+        }
+        let message = Message::Granted { epoch };
+        actions.push(ElectionAction::Send { to, message });
+    }
+
+    fn on_granted(&mut self, from: HostId, granted: Epoch) {
+        if let Role::Broker { epoch, servers } = &mut self.role
+            && granted == *epoch
+            && let Some(silent_ticks) = servers.get_mut(&from)
+        {
+            *silent_ticks = 0;
+        }
+    }
+
+    fn on_rejected(&mut self, from: HostId, held: Epoch, actions: &mut Vec<ElectionAction>) {
+        if let Role::Broker { epoch, servers } = &mut self.role
+            && held > *epoch
+            && from != self.incarnation.host
+            && servers.remove(&from).is_some()
+        {
+            actions.push(ElectionAction::DropServer(from));
+        }
+    }
+
+    fn concede(&mut self, winner: HostId, actions: &mut Vec<ElectionAction>) {
+        let follower = Role::Follower {
+            broker: winner,
+            silent_ticks: 0,
+        };
+        let Role::Broker { epoch, servers } = std::mem::replace(&mut self.role, follower) else {
+            return;
+        };
+        let message = Message::Concede {
+            loser: self.host(),
+            epoch,
+            servers: servers.into_keys().collect(),
+        };
+        actions.push(ElectionAction::Resign { winner });
+        actions.push(ElectionAction::Send {
+            to: winner,
+            message,
+        });
+    }
+
+    fn regenerate(&mut self, actions: &mut Vec<ElectionAction>) {
+        let epoch = self.held.next(self.incarnation);
+        self.role = Role::Broker {
+            epoch,
+            servers: BTreeMap::from([(self.host(), 0)]),
+        };
+        self.last_bid = None;
+        actions.push(ElectionAction::Lead(epoch));
+        self.grant_own_server(epoch, actions);
+    }
+
+    fn grant_own_server(&mut self, epoch: Epoch, actions: &mut Vec<ElectionAction>) {
+        self.held = epoch;
+        actions.push(ElectionAction::GrantServer(epoch));
+    }
+
+    fn drop_silent_servers(&mut self, actions: &mut Vec<ElectionAction>) {
+        let own = self.host();
+        let Role::Broker { servers, .. } = &mut self.role else {
+            return;
+        };
+        servers.retain(|server, silent_ticks| {
+            if *server == own {
+                return true;
+            }
+            *silent_ticks += 1;
+            let kept = *silent_ticks < SERVER_SILENCE_TICKS;
+            if !kept {
+                actions.push(ElectionAction::DropServer(*server));
+            }
+            kept
+        });
+    }
+
+    fn claim_servers(&self, actions: &mut Vec<ElectionAction>) {
+        let Role::Broker { epoch, servers } = &self.role else {
+            return;
+        };
+        let others = servers.keys().filter(|server| **server != self.host());
+        actions.extend(others.map(|server| ElectionAction::Send {
+            to: *server,
+            message: Message::Claim { epoch: *epoch },
+        }));
+    }
+
+    /// Bids go round all peers, so that a broker finds each other one that is left.
+    fn bid_to_next_peer(&mut self, actions: &mut Vec<ElectionAction>) {
+        let Role::Broker { servers, .. } = &self.role else {
+            return;
+        };
+        let free = |peer: &&HostId| !servers.contains_key(*peer);
+        let after = |peer: &&HostId| self.last_bid.is_none_or(|last| **peer > last);
+        let next = self.peers.iter().filter(free).find(after);
+        let Some(to) = next.or_else(|| self.peers.iter().find(free)).copied() else {
+            return;
+        };
+        let message = Message::Bid(Bid::new(self.host(), servers.len()));
+        self.last_bid = Some(to);
+        actions.push(ElectionAction::Send { to, message });
+    }
+}

@@ -1,0 +1,92 @@
+//! The names by which hosts, brokers, clients and paging objects are known to each other.
+//!
+//! From *Adaptive Remote Paging for Mobile Computers* (Schilit and Duchamp), section 3.5: permits
+//! die when "the client rebooted", and a new broker takes the place of one that crashed. Rule: a
+//! restart is a new incarnation, so no message of an earlier one can be taken for a later one's.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A machine. Each one can be client, paging server and broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostId(pub u64);
+
+/// One life of a process on a host: it ends with the process or the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// Its host.
+    pub host: HostId,
+    /// The kernel's boot id.
+    pub boot: u128,
+    /// When the process started, in the kernel's clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// One broker's rule over a server. A server obeys the highest epoch it has been claimed by.
+///
+/// Epochs are totally ordered, by number first, and no two brokers share one: the incarnation is
+/// part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Rises with each takeover and each regeneration.
+    pub number: u64,
+    /// The broker.
+    pub broker: Incarnation,
+}
+
+/// A paging object: a range of pages that one client reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectId {
+    /// The client that created it.
+    pub client: HostId,
+    /// The client's number for it, never used twice.
+    pub number: u64,
+}
+
+/// A client's request for storage. A copy of it that arrives again is the same request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RequestId {
+    /// The client.
+    pub client: Incarnation,
+    /// The client's number for it, never used twice by an incarnation.
+    pub number: u64,
+}
+
+impl Epoch {
+    /// The least epoch of `broker` that every server of this epoch obeys.
+    pub fn next(self, broker: Incarnation) -> Self {
+        Self {
+            number: self.number + 1,
+            broker,
+        }
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {}", self.0)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            host,
+            boot,
+            start_ticks,
+        } = self;
+        write!(f, "{host} (boot {boot:x}, started at tick {start_ticks})")
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.number, self.broker.host)
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "paging object {} of {}", self.number, self.client)
+    }
+}

@@ -1,0 +1,50 @@
+//! Permits: capabilities to write a number of pages at one paging server.
+//!
+//! From *Adaptive Remote Paging for Mobile Computers*, sections 3.3.1 and 3.5. A server issues its
+//! own permits, at the request of its broker. Rule: a permit is thin. It limits the pages written,
+//! not the size of the paging objects created with it, since only 25 to 30 % of an object's pages
+//! are ever written (section 4.1).
+
+use crate::identity::{Epoch, HostId, Incarnation, ObjectId};
+use disk::atropos::DiskContract;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A permit's name. Its server never uses a number twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PermitId {
+    /// The paging server.
+    pub server: HostId,
+    /// The server's number for it.
+    pub number: u64,
+}
+
+/// A permit as its server issued or rewrote it. The daemon adds the server's MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Permit {
+    /// Its name.
+    pub id: PermitId,
+    /// The only paging object that it is for; `None` if all objects of the client may share it.
+    pub object: Option<ObjectId>,
+    /// Pages that may be written under it.
+    pub granted_pages: u64,
+    /// The broker that had it issued, or rewritten last.
+    pub epoch: Epoch,
+    /// The client. The permit dies with this incarnation.
+    pub client: Incarnation,
+    /// (p, s, x, l) for the server's time and its link, by Atropos.
+    pub qos: DiskContract,
+}
+
+impl Permit {
+    /// Returns true if `object` may be created and written under it.
+    pub fn covers(&self, object: ObjectId) -> bool {
+        object.client == self.client.host && self.object.is_none_or(|only| only == object)
+    }
+}
+
+impl fmt::Display for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "permit {} of {}", self.number, self.server)
+    }
+}
