@@ -1,0 +1,90 @@
+//! Which servers are near: the measured round-trip time of each.
+//!
+//! From *Adaptive Remote Paging for Mobile Computers*, sections 2.3 and 5: the authors plan to
+//! move objects away from servers that deliver poor performance, and cannot measure round trips on
+//! Mach. Rule: a server is judged by several recent samples, never by one, and a move needs a
+//! factor between two servers, so that noise moves nothing back and forth.
+
+use crate::identity::HostId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A sample's weight in the smoothed time is one in so many: TCP's gain (RFC 6298).
+const GAIN: u32 = 8;
+
+/// Samples before a server is judged: with the gain above, the first one's weight is then below a
+/// half.
+const MIN_SAMPLES: u32 = 6;
+
+/// Age at which a server's last sample says nothing any more: the client may have moved.
+const STALE_AFTER: Duration = Duration::from_secs(10);
+
+/// A server is poor beside another one whose round trip is so many times shorter.
+const POOR_FACTOR: u32 = 2;
+
+/// Differences below this are a wake-up's, not the network's.
+const POOR_FLOOR: Duration = Duration::from_micros(100);
+
+/// The round-trip times of the servers that a client measures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatencyTable {
+    servers: BTreeMap<HostId, RoundTrip>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RoundTrip {
+    smoothed: Duration,
+    samples: u32,
+    last: Duration,
+}
+
+impl LatencyTable {
+    /// Enters a round trip. One that timed out counts with the time waited.
+    pub fn on_sample(&mut self, server: HostId, round_trip: Duration, now: Duration) {
+        let first = RoundTrip {
+            smoothed: round_trip,
+            samples: 0,
+            last: now,
+        };
+        let entry = self.servers.entry(server).or_insert(first);
+        if now.saturating_sub(entry.last) > STALE_AFTER {
+            *entry = first;
+        }
+        let kept = entry.smoothed - entry.smoothed / GAIN;
+        entry.smoothed = kept.saturating_add(round_trip / GAIN);
+        entry.samples = entry.samples.saturating_add(1);
+        entry.last = now;
+    }
+
+    /// Forgets a server.
+    pub fn remove(&mut self, server: HostId) {
+        self.servers.remove(&server);
+    }
+
+    /// The smoothed round-trip time of a server, if it is known well enough.
+    pub fn of(&self, server: HostId, now: Duration) -> Option<Duration> {
+        let entry = self.servers.get(&server)?;
+        let is_fresh = now.saturating_sub(entry.last) <= STALE_AFTER;
+        (is_fresh && entry.samples >= MIN_SAMPLES).then_some(entry.smoothed)
+    }
+
+    /// The servers that are known well enough, the nearest first.
+    pub fn nearest(&self, now: Duration) -> Vec<HostId> {
+        let known = |host: &HostId| Some((self.of(*host, now)?, *host));
+        let mut servers: Vec<_> = self.servers.keys().filter_map(known).collect();
+        servers.sort_unstable();
+        servers.into_iter().map(|(_, host)| host).collect()
+    }
+
+    /// The servers beside which `server` is poor, the nearest first.
+    pub fn better_than(&self, server: HostId, now: Duration) -> Vec<HostId> {
+        let Some(own) = self.of(server, now) else {
+            return Vec::new();
+        };
+        let is_better = |other: &HostId| {
+            let bound = |time: Duration| time.saturating_mul(POOR_FACTOR).max(time + POOR_FLOOR);
+            self.of(*other, now).is_some_and(|time| own > bound(time))
+        };
+        self.nearest(now).into_iter().filter(is_better).collect()
+    }
+}
