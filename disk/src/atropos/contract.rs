@@ -24,7 +24,9 @@ pub struct DiskContract {
 }
 
 /// A fraction of a disk's time, in billionths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Utilization(u64);
 

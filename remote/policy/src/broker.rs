@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A request that a server is answering.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PendingAllocation {
     request: AllocationRequest,
     server: HostId,
@@ -31,7 +31,7 @@ struct PendingAllocation {
 }
 
 /// A broker of one epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Broker {
     epoch: Epoch,
     servers: BTreeMap<HostId, ServerRecord>,

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A server's parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityConfig {
     /// Free pages above which the server lends.
     pub lend_above_pages: u64,
@@ -58,7 +58,7 @@ pub struct PermitRequest {
 }
 
 /// Something for the server's daemon to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CapacityAction {
     /// Send the client its permit, which was rewritten with fewer pages.
     SendRewritten(Permit),
@@ -88,7 +88,7 @@ pub enum CapacityAction {
 }
 
 /// Why a permit is void.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndOfPermit {
     /// Its client released it.
     Released,
@@ -101,7 +101,7 @@ pub enum EndOfPermit {
 }
 
 /// A permit in force, and what is counted against it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Grant {
     permit: Permit,
     request: RequestId,
@@ -112,14 +112,14 @@ struct Grant {
 }
 
 /// A revocation that its client has not yet complied with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PendingRevocation {
     keep_pages: u64,
     by: Duration,
 }
 
 /// The capacity of one paging server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerCapacity {
     config: CapacityConfig,
     server: HostId,

@@ -89,8 +89,18 @@ struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PendingPlacement {
     placement: Placement,
-    /// The server whose permit is to be enlarged; `None` for a new permit.
-    enlarges: Option<HostId>,
+    awaited: Awaited,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// A larger permit at a server, for the placement.
+    Larger(HostId),
+    /// A permit at another server.
+    New,
+    /// A larger permit at the server where the object is; if refused, the object moves.
+    Room(HostId),
 }
 
 /// A permit, and how much of it the client's objects need.
@@ -142,6 +152,11 @@ impl Organizer {
         Some(self.permits.get(&server)?.permit)
     }
 
+    /// Pages of a server's permit that objects need, or will once they have moved there.
+    pub fn used_pages_at(&self, server: HostId) -> u64 {
+        self.permits.get(&server).map_or(0, |held| held.used_pages)
+    }
+
     /// Enters a measured round trip to a server.
     pub fn on_round_trip(&mut self, server: HostId, round_trip: Duration, now: Duration) {
         self.latencies.on_sample(server, round_trip, now);
@@ -155,8 +170,13 @@ impl Organizer {
     /// The object has so many pages written now.
     pub fn on_written(&mut self, object: ObjectId, written_pages: u64, now: Duration) {
         self.bindings.on_use(object, 0, now);
-        let more = self.bindings.grow(object, written_pages);
-        for server in self.bindings.servers_of(object) {
+        self.grow(object, written_pages);
+    }
+
+    /// Raises the pages that an object needs at each of its servers.
+    fn grow(&mut self, object: ObjectId, pages: u64) {
+        let more = self.bindings.grow(object, pages);
+        for server in self.bindings.claimed_servers(object) {
             if let Some(held) = self.permits.get_mut(&server) {
                 held.used_pages += more;
             }
@@ -173,19 +193,16 @@ impl Organizer {
         now: Duration,
     ) -> OrganizerAction {
         self.bindings.enter(object, pages, now);
-        let mut exclude = exclude.clone();
-        exclude.extend(self.bindings.servers_of(object));
-        self.next_step(
-            Placement {
-                object,
-                pages,
-                purpose: Purpose::Copy,
-                exclude,
-                only: None,
-                refused: BTreeSet::new(),
-            },
-            now,
-        )
+        self.grow(object, pages);
+        let placement = Placement {
+            object,
+            pages: pages.max(self.bindings.pages_of(object)),
+            purpose: Purpose::Copy,
+            exclude: exclude.clone(),
+            only: None,
+            refused: BTreeSet::new(),
+        };
+        self.next_step(placement, now)
     }
 
     /// Frees an object. Its permits stay for the next one.
@@ -202,11 +219,21 @@ impl Organizer {
     pub fn on_server_lost(&mut self, server: HostId) -> Vec<ObjectId> {
         self.permits.remove(&server);
         self.latencies.remove(server);
+        let leaves = |pending: &PendingPlacement| {
+            pending.placement.purpose == Purpose::Move { from: server }
+        };
+        self.pending.retain(|_, pending| !leaves(pending));
         self.bindings.remove_server(server)
     }
 
     /// The next step of a placement, the cheapest first (section 3.3.1).
-    fn next_step(&mut self, placement: Placement, now: Duration) -> OrganizerAction {
+    fn next_step(&mut self, mut placement: Placement, now: Duration) -> OrganizerAction {
+        // Both may have changed while a request was under way.
+        let object = placement.object;
+        placement
+            .exclude
+            .extend(self.bindings.claimed_servers(object));
+        placement.pages = placement.pages.max(self.bindings.pages_of(object));
         if let Some(server) = self.permit_with_room(&placement, now) {
             return self.bind(&placement, server);
         }

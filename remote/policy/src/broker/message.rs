@@ -51,7 +51,7 @@ pub enum ServerAnswer {
 }
 
 /// Something for the broker's daemon to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BrokerAction {
     /// Have a server issue a permit.
     Allocate {
@@ -93,7 +93,7 @@ pub enum BrokerAction {
 }
 
 /// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// No server has the room.
     #[error(

@@ -10,7 +10,7 @@ use crate::permit::{Permit, PermitId};
 use std::collections::BTreeMap;
 
 /// A server's capacity and allocations, as last reported and changed since.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ServerRecord {
     serial: u64,
     lendable_pages: u64,

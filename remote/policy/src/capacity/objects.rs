@@ -10,7 +10,7 @@ use crate::permit::PermitId;
 use std::time::Duration;
 
 /// An object as its server knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StoredObject {
     pub permit: PermitId,
     pub written_pages: u64,

@@ -21,7 +21,7 @@ struct Binding {
 }
 
 impl Bindings {
-    /// Enters an object, or the pages that are expected of one that is there.
+    /// Enters an object, if it is new.
     pub fn enter(&mut self, object: ObjectId, pages: u64, now: Duration) {
         let new = Binding {
             pages,
@@ -38,6 +38,14 @@ impl Bindings {
         binding
             .into_iter()
             .flat_map(|binding| binding.servers.iter().copied())
+    }
+
+    /// The servers where pages are set aside for an object: those of its copies, and where one is
+    /// moving to.
+    pub fn claimed_servers(&self, object: ObjectId) -> BTreeSet<HostId> {
+        let binding = self.objects.get(&object);
+        let moving_to = binding.and_then(|binding| binding.moving).map(|(_, to)| to);
+        self.servers_of(object).chain(moving_to).collect()
     }
 
     pub fn pages_of(&self, object: ObjectId) -> u64 {
@@ -69,11 +77,8 @@ impl Bindings {
 
     /// Removes an object. Returns the servers where pages are set aside for it.
     pub fn remove(&mut self, object: ObjectId) -> BTreeSet<HostId> {
-        let Some(binding) = self.objects.remove(&object) else {
-            return BTreeSet::new();
-        };
-        let mut servers = binding.servers;
-        servers.extend(binding.moving.map(|(_, to)| to));
+        let servers = self.claimed_servers(object);
+        self.objects.remove(&object);
         servers
     }
 
@@ -84,10 +89,8 @@ impl Bindings {
             if binding.servers.remove(&server) {
                 lost.push(*object);
             }
-            if binding
-                .moving
-                .is_some_and(|(from, to)| from == server || to == server)
-            {
+            // A move whose source died may still arrive: the pages were copied, perhaps.
+            if binding.moving.is_some_and(|(_, to)| to == server) {
                 binding.moving = None;
             }
         }
@@ -107,9 +110,9 @@ impl Bindings {
         if !arrived {
             return Some((to, binding.pages));
         }
-        binding.servers.remove(&from);
         binding.servers.insert(to);
-        Some((from, binding.pages))
+        let was_there = binding.servers.remove(&from);
+        was_there.then_some((from, binding.pages))
     }
 
     pub fn is_moving(&self, object: ObjectId) -> bool {

@@ -124,7 +124,7 @@ impl Organizer {
             object,
             pages: self.bindings.pages_of(object),
             purpose: Purpose::Move { from },
-            exclude: self.bindings.servers_of(object).collect(),
+            exclude: BTreeSet::new(),
             only,
             refused: BTreeSet::new(),
         };
@@ -137,7 +137,7 @@ impl Organizer {
         there.filter(|one| !self.is_placing(one.object)).collect()
     }
 
-    fn is_placing(&self, object: ObjectId) -> bool {
+    pub(super) fn is_placing(&self, object: ObjectId) -> bool {
         self.pending
             .values()
             .any(|pending| pending.placement.object == object)

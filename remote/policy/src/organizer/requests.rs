@@ -1,10 +1,14 @@
 //! The organizer's requests to the broker, and their answers.
 
-use super::{HeldPermit, Organizer, OrganizerAction, PendingPlacement, Placement, with_margin};
+use super::{
+    Awaited, HeldPermit, Organizer, OrganizerAction, PendingPlacement, Placement, Purpose,
+    with_margin,
+};
 use crate::broker::{AllocationRequest, ReallocationRequest, Refusal};
 use crate::capacity::PermitRequest;
-use crate::identity::{HostId, RequestId};
+use crate::identity::{HostId, ObjectId, RequestId};
 use crate::permit::Permit;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Organizer {
@@ -13,21 +17,43 @@ impl Organizer {
         placement: Placement,
         server: HostId,
     ) -> OrganizerAction {
+        let more = placement.pages;
+        self.request_enlarged(placement, Awaited::Larger(server), server, more)
+    }
+
+    /// A server has refused a write, since the object's permit there is full. Returns the request
+    /// for a larger one; none where the object is about to move.
+    pub fn on_full(&mut self, server: HostId, object: ObjectId) -> Option<OrganizerAction> {
+        let is_there = self.bindings.servers_of(object).any(|one| one == server);
+        if !is_there || self.bindings.is_moving(object) || self.is_placing(object) {
+            return None;
+        }
+        let placement = Placement {
+            object,
+            pages: self.bindings.pages_of(object),
+            purpose: Purpose::Move { from: server },
+            exclude: BTreeSet::new(),
+            only: None,
+            refused: BTreeSet::new(),
+        };
+        Some(self.request_enlarged(placement, Awaited::Room(server), server, 0))
+    }
+
+    fn request_enlarged(
+        &mut self,
+        placement: Placement,
+        awaited: Awaited,
+        server: HostId,
+        more: u64,
+    ) -> OrganizerAction {
         let held = self.permits[&server];
-        let needed = held.used_pages.saturating_add(placement.pages);
         let request = ReallocationRequest {
             id: self.next_request_id(),
             permit: held.permit.id,
-            pages: with_margin(needed),
+            pages: with_margin(held.used_pages.saturating_add(more)),
         };
-        let enlarges = Some(server);
-        self.pending.insert(
-            request.id,
-            PendingPlacement {
-                placement,
-                enlarges,
-            },
-        );
+        self.pending
+            .insert(request.id, PendingPlacement { placement, awaited });
         OrganizerAction::Reallocate(request)
     }
 
@@ -55,14 +81,9 @@ impl Organizer {
             hints,
             exclude,
         };
-        let enlarges = None;
-        self.pending.insert(
-            id,
-            PendingPlacement {
-                placement,
-                enlarges,
-            },
-        );
+        let awaited = Awaited::New;
+        self.pending
+            .insert(id, PendingPlacement { placement, awaited });
         OrganizerAction::Allocate(request)
     }
 
@@ -75,6 +96,11 @@ impl Organizer {
     ) -> Option<OrganizerAction> {
         self.enter_permit(permit);
         let mut pending = self.pending.remove(&request)?;
+        let held = self.permits.get(&permit.id.server);
+        let has_room = held.is_some_and(|held| held.permit.granted_pages >= held.used_pages);
+        if matches!(pending.awaited, Awaited::Room(_)) && has_room {
+            return None;
+        }
         let placement = &mut pending.placement;
         // Another placement may have used it first: an enlargement is not repeated for ever.
         placement.refused.insert(permit.id.server);
@@ -104,7 +130,7 @@ impl Organizer {
         now: Duration,
     ) -> Option<OrganizerAction> {
         let mut pending = self.pending.remove(&request)?;
-        let Some(server) = pending.enlarges else {
+        let (Awaited::Larger(server) | Awaited::Room(server)) = pending.awaited else {
             let object = pending.placement.object;
             return Some(OrganizerAction::GiveUp { object, why });
         };
