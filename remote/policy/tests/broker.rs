@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{config, epoch, incarnation, request};
+use common::{config, epoch, incarnation, request, slice};
 use selfpage_remote_policy::broker::{
     AllocationRequest, Broker, BrokerAction, ReallocationRequest, Refusal, ServerAnswer,
     UpdateOutcome,
@@ -152,6 +152,33 @@ fn a_refusal_sends_the_request_to_the_next_server() {
         .unwrap()
         .on_usage(900, 800, Duration::ZERO);
     assert_eq!(server_of(&machines.allocate(allocation(1, 300))), 1);
+}
+
+#[test]
+fn a_server_that_refused_a_request_does_not_get_it_again() {
+    let mut machines = Machines::new(&[900, 800]);
+    let with_time = |number, exclude: &[u64]| {
+        let mut request = allocation(number, 100);
+        request.permit.qos = slice(60);
+        request.exclude = exclude.iter().copied().map(HostId).collect();
+        request
+    };
+    machines.allocate(with_time(1, &[2]));
+    machines.allocate(with_time(2, &[1]));
+    let mut action = machines.broker.allocate(with_time(3, &[]));
+    for host in [1, 2] {
+        let (id, answer) = machines.answer(HostId(host), machines.broker.epoch(), &action);
+        assert_eq!(answer, ServerAnswer::Refused);
+        action = machines
+            .broker
+            .on_answer(HostId(host), id, answer)
+            .remove(0);
+        // The next update has all its free pages again: it is time that it lacks.
+        machines
+            .broker
+            .on_update(&machines.servers[&HostId(host)].update());
+    }
+    assert!(matches!(action, BrokerAction::Refuse { .. }), "{action:?}");
 }
 
 #[test]

@@ -360,15 +360,20 @@ impl State {
         }
     }
 
+    /// A server that restarted has no copy, or must not serve the one it has.
     fn has_all_acknowledged(&self) -> bool {
-        let Some(server) = self.authority().filter(|server| !server.crashed) else {
+        let Some(server) = self.authority() else {
             return true;
         };
-        server.copy.as_ref().is_some_and(|copy| {
-            self.faults
-                .all_pages()
-                .all(|page| copy.version(page) >= self.client.acknowledged[page.0 as usize])
-        })
+        let is_written = |page: PageNumber, copy: &ObjectCopy| {
+            copy.version(page) >= self.client.acknowledged[page.0 as usize]
+        };
+        match &server.copy {
+            Some(copy) if copy.is_serving() || !server.crashed => {
+                self.faults.all_pages().all(|page| is_written(page, copy))
+            }
+            _ => server.crashed,
+        }
     }
 
     /// Two copies may serve only where one of them has a generation that no request is stamped
@@ -580,6 +585,24 @@ fn no_read_is_old_when_messages_are_late_or_twice() {
         duplicates: 1,
         writes: 1,
         reads: 1,
+        ..NONE
+    });
+}
+
+#[test]
+fn a_late_write_never_replaces_a_newer_one() {
+    check(Faults {
+        duplicates: 1,
+        writes: 2,
+        ..NONE
+    });
+}
+
+#[test]
+fn a_destination_that_restarted_never_serves_what_it_lost() {
+    check(Faults {
+        crashes: 1,
+        duplicates: 1,
         ..NONE
     });
 }
