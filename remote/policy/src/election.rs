@@ -11,7 +11,7 @@
 //! Rule: pure, and correct without clocks. Ticks and messages go in, messages come out; ticks may
 //! come at any time and messages be lost, duplicated and reordered, which costs rounds, not
 //! safety: a server grants itself to one epoch at a time, epochs only rise, and no two brokers
-//! have one epoch. Equal bids are settled by the lower host. `tests/election_model.rs` checks it.
+//! have one epoch. Equal bids are settled by the lower host. `tests/election_model` checks it.
 
 mod bid;
 mod candidate;

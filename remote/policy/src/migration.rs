@@ -20,7 +20,7 @@
 //! could have missed a write never serves: the destination serves only once the source was frozen
 //! and everything was copied to this very incarnation of it. "Lost" above is this copy's loss, as
 //! without a move: the object's other copies remain. A version per page, from its single writer,
-//! makes late and repeated writes harmless. `tests/migration_model.rs` checks it.
+//! makes late and repeated writes harmless. `tests/migration_model` checks it.
 
 mod coordinator;
 mod copy;
