@@ -207,7 +207,7 @@ fn two_brokers_at_once_promise_nothing_twice() {
 }
 
 #[test]
-#[ignore = "takes minutes; run it after a change of broker or capacity"]
+#[ignore = "a larger model, for a change of broker or capacity"]
 fn brokers_that_take_a_server_from_each_other_promise_nothing_twice() {
     let model = TwoBrokers {
         claims: 2,

@@ -193,22 +193,19 @@ fn a_destination_that_restarted_never_serves_what_it_lost() {
     });
 }
 
-/// Takes minutes and gigabytes.
 #[test]
-#[ignore = "takes minutes; run it after a change of migration"]
+#[ignore = "a larger model, for a change of migration"]
 fn a_move_survives_all_faults_together() {
     check(Faults {
         crashes: 1,
-        losses: 1,
         duplicates: 1,
         writes: 1,
-        reads: 1,
         ..NONE
     });
     check(Faults {
         crashes: 2,
         cancels: 1,
-        writes: 2,
+        writes: 1,
         ..NONE
     });
 }
