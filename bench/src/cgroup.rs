@@ -82,10 +82,32 @@ pub struct Cgroup {
 impl Cgroup {
     /// With so many bytes of memory.
     pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self> {
-        let cgroup = Self::fresh(cleanup, Hierarchy::find()?, name)?;
-        cgroup.hierarchy.enable("+memory");
+        let cgroup = Self::unlimited(cleanup, name)?;
         cgroup.set(["memory.limit_in_bytes", "memory.max"], limit)?;
         Ok(cgroup)
+    }
+
+    /// That counts memory and does not limit it.
+    pub fn unlimited(cleanup: &CleanupProcess, name: &str) -> Result<Self> {
+        let hierarchy = Hierarchy::find()?;
+        hierarchy.enable("+memory");
+        Self::fresh(cleanup, hierarchy, name)
+    }
+
+    /// Bytes of memory at the peak: the program's, page tables, and files that it was first to read.
+    pub fn peak_bytes(&self) -> Result<u64> {
+        let name = self.either("memory.max_usage_in_bytes", "memory.peak");
+        let text = std::fs::read_to_string(self.path.join(name))
+            .or_unavailable(format_args!("there is no {name} (Linux 5.19)"))?;
+        Ok(text.trim().parse()?)
+    }
+
+    /// Processes in it that the kernel killed for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let name = self.either("memory.oom_control", "memory.events");
+        let text = crate::machine::read(self.path.join(name));
+        let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+        text.lines().find_map(count).unwrap_or(0)
     }
 
     /// For the disk of the programs in this one: in version 2 that is its place, too.

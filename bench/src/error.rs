@@ -4,6 +4,7 @@
 use anyhow::Result;
 use std::fmt::Display;
 use std::path::Path;
+use std::time::Duration;
 
 /// The failures that reports tell apart from all others.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +24,12 @@ pub enum ExperimentError {
         /// What was written.
         expected: u64,
     },
-    /// A signal killed a program that the benchmark did not send: the kernel's OOM killer does that.
-    #[error("it was killed (SIGKILL)")]
+    /// The kernel's OOM killer killed a program in its cgroup.
+    #[error("killed by the kernel")]
     Killed,
+    /// The benchmark ended a program that took too long.
+    #[error("not done after {} s (--limit)", .0.as_secs())]
+    Late(Duration),
 }
 
 /// This machine or these permissions do not have what an arm needs.

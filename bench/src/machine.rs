@@ -89,6 +89,13 @@ pub fn usage(of: libc::c_int) -> libc::rusage {
     usage
 }
 
+/// Processor time of all children that have ended, and of their children.
+pub fn processor_time() -> Duration {
+    let usage = usage(libc::RUSAGE_CHILDREN);
+    let of = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
 /// The load average over a minute, now.
 pub fn load() -> String {
     let text = read("/proc/loadavg");

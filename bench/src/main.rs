@@ -57,7 +57,7 @@ pub enum Bench {
     Micro(micro::Options),
     /// What single operations cost, the kernel's own beside them.
     Faults(faults::Options),
-    /// Real programs: ours beside kernel swap, and beside themselves where memory suffices.
+    /// Programs that people know in less memory than they take: ours beside kernel swap.
     Programs(programs::Options),
     /// Contracts beside each other: Nemesis's figures 7, 8 and 9, and the kernel's answers.
     Qos(qos::Options),

@@ -2,8 +2,9 @@
 //! when it is dropped before its end, and when the benchmark ends for any reason.
 
 use crate::prelude::*;
+use crate::process_tree::family;
 use crate::worker::READY;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -232,7 +233,7 @@ pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(panicked)
 }
 
-/// Kills processes that take too long.
+/// Kills processes that take too long, and their descendants, which may hold their output.
 pub struct Watchdog {
     limit: Duration,
     cancel: Sender<()>,
@@ -245,12 +246,19 @@ impl Watchdog {
         // A pidfd of a process, which a process that reuses the pid does not have.
         let open = |pid: &u32| pidfd_open(Pid::from_raw(*pid as i32)?, PidfdFlags::empty()).ok();
         let all: Vec<_> = pids.iter().filter_map(open).collect();
+        let pids = pids.to_vec();
         let (cancel, cancelled) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let is_late = cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            let roots = pids.iter().filter(|_| is_late);
+            let below: Vec<u32> = roots.flat_map(|root| family(*root).split_off(1)).collect();
             for process in all.iter().filter(|_| is_late) {
                 // ESRCH: the process has exited already.
                 let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            for pid in below.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+                // As above.
+                let _ = kill_process(pid, Signal::KILL);
             }
             is_late
         });
@@ -266,7 +274,7 @@ impl Watchdog {
         drop(self.cancel);
         match self.thread.join() {
             Ok(false) => Ok(()),
-            _ => bail!("not done after {} s (--limit)", self.limit.as_secs()),
+            _ => bail!(ExperimentError::Late(self.limit)),
         }
     }
 }

@@ -253,8 +253,28 @@ impl Report {
         let before = self.rows.len();
         self.rows.extend(rows);
         match before {
-            0 => print!("{self}"),
+            0 if self.tables.is_empty() => print!("{self}"),
             _ => print!("{}", Rows(&self.rows[before..])),
+        }
+        std::io::stdout().flush()?;
+        json.map_or(Ok(()), |path| write_json(&self.json(), path))
+    }
+
+    /// Adds the tables of a part that is done, prints them, and writes all there is so far as JSON
+    /// on request. The first come with the machine and the settings; the rows of all parts follow the
+    /// last, by [`Report::publish_part`].
+    pub fn publish_tables(
+        &mut self,
+        tables: impl IntoIterator<Item = Table>,
+        json: Option<&Path>,
+    ) -> Result<()> {
+        let before = self.tables.len();
+        self.tables.extend(tables);
+        match before {
+            0 => print!("{self}"),
+            _ => self.tables[before..]
+                .iter()
+                .for_each(|table| print!("\n{table}")),
         }
         std::io::stdout().flush()?;
         json.map_or(Ok(()), |path| write_json(&self.json(), path))

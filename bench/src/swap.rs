@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Swap that is on; switched off, and its file or device removed, when dropped.
 pub struct Swap {
+    /// The zram device's number, where it is on one.
+    zram: Option<u32>,
     // In this order: a device is removed after its swap is off.
     _on: UndoGuard,
     _under: UndoGuard,
@@ -56,7 +58,20 @@ impl Swap {
             .write(true)
             .open(&path)
             .at("open", &path)?;
-        Self::on(env, &device, &path, bytes, under)
+        let swap = Self::on(env, &device, &path, bytes, under)?;
+        Ok(Self {
+            zram: Some(number),
+            ..swap
+        })
+    }
+
+    /// Bytes of memory that its compressed pages took at the peak: the fifth figure of zram's mm_stat.
+    pub fn peak_ram_bytes(&self) -> u64 {
+        let stat = self
+            .zram
+            .map(|n| read(format!("/sys/block/zram{n}/mm_stat")));
+        let peak = |text: String| text.split_whitespace().nth(4)?.parse().ok();
+        stat.and_then(peak).unwrap_or(0)
     }
 
     fn on(env: &TestEnv, area: &File, path: &Path, bytes: u64, _under: UndoGuard) -> Result<Self> {
@@ -66,7 +81,11 @@ impl Swap {
         // SAFETY: a terminated string.
         checked(unsafe { libc::swapon(name.as_ptr(), 0) })
             .at("switch on swap (root can) on", path)?;
-        Ok(Self { _on, _under })
+        Ok(Self {
+            zram: None,
+            _on,
+            _under,
+        })
     }
 }
 

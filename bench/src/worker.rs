@@ -5,7 +5,7 @@
 //! is killed with its parent.
 
 use crate::prelude::*;
-use crate::{faults, launch, paging, programs, qos};
+use crate::{faults, launch, paging, qos};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
@@ -20,8 +20,6 @@ pub const READY: &str = "ready";
 pub enum WorkerPlan {
     /// One measurement of `faults`.
     Fault(faults::FaultPlan),
-    /// PageRank.
-    Pagerank(programs::PagerankPlan),
     /// One arm's work.
     Paging(paging::PagingPlan),
     /// The application of Nemesis's section 7.2.
@@ -66,7 +64,6 @@ pub fn own_program(what: &str) -> Result<Command> {
 pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<()> {
     match plan {
         WorkerPlan::Fault(plan) => faults::serve(plan),
-        WorkerPlan::Pagerank(plan) => programs::pagerank::serve(plan),
         WorkerPlan::Paging(plan) => paging::worker::serve(plan),
         WorkerPlan::Pager(plan) => qos::pager::serve(plan),
         WorkerPlan::Reader(plan) => qos::reader::serve(plan),

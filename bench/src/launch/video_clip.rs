@@ -7,9 +7,9 @@
 
 use super::deadline_misses::due;
 use crate::env::find_program;
+use crate::machine::processor_time;
 use crate::prelude::*;
 use crate::process::output;
-use crate::programs::child::processor_time;
 use std::process::Stdio;
 
 /// Pixels.

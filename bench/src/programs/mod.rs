@@ -1,230 +1,248 @@
-//! `selfpage bench programs`: what real programs take, ours beside the kernel's.
+//! `selfpage bench programs`: programs that people know, in less memory than they take.
 //!
-//! Two questions. A program with more data than memory: is it done sooner under
-//! `selfpage run`, or linked, than under kernel swap on the same medium within a cgroup of
-//! the same size? A program that fits in its frames: what does it pay for being able to
-//! page? There the same program runs without us, its allocator replaced alike.
+//! Each program runs alone first: the peak of its cgroup is the memory that it takes. Then it has a
+//! half, a quarter and an eighth of that, under the kernel's swap and under ours ([`arm`] has what
+//! counts as memory). All arms have the same input, read from the page cache, and a run whose output
+//! differs from the first has no figure. A program that the kernel kills, or that takes too long, is
+//! a result and no error.
 //!
-//! Both runs of a pair have the same input, and a run whose output differs has no figure.
-//! Input is read from the page cache and output goes to a pipe, so that no file's pages
-//! take part of the cgroup's memory, which `selfpage run` would not count.
+//! | file | what it is |
+//! |---|---|
+//! | `program`, `sqlite`, `python`, `sort`, `lines`, `gcc`, `redis` | the programs and their input |
+//! | `arm`, `fraction` | the ways to run them, and in how much memory |
+//! | `trial`, `child` | one run |
+//! | `analysis`, `plot` | tables, rows, data; the picture |
 
-pub mod child;
-mod graph;
+mod analysis;
+mod arm;
+mod child;
+mod fraction;
+mod gcc;
 mod lines;
-mod medium;
-pub mod pagerank;
+mod options;
+mod plot;
+mod program;
 mod python;
 mod redis;
 mod sort;
+mod sqlite;
+mod trial;
 
-pub use pagerank::PagerankPlan;
+pub use options::Options;
 
+use crate::daemon_fixture::DaemonDisk;
 use crate::env::find_allocator;
 use crate::prelude::*;
-use child::Done;
-use clap::value_parser;
-use medium::Medium;
+use crate::repeats::{Repeats, run_each};
+use analysis::Part;
+use arm::Arm;
+use program::{Program, Workload};
+use serde_json::Value;
 use std::process::ExitCode;
+use trial::{Allotment, TrialFigures};
 
-/// What to measure.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {
-    /// Times each is run; the median counts.
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
-    pub repeats: u64,
-    /// MiB that are sorted.
-    #[arg(long, default_value_t = 300)]
-    pub sort: u64,
-    /// MiB of memory for sort.
-    #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(4..))]
-    pub sort_frames: u64,
-    /// Edges of PageRank's graph.
-    #[arg(long, default_value_t = 10_000_000, value_parser = value_parser!(u64).range(100_000..))]
-    pub edges: u64,
-    /// MiB of memory for PageRank, for each 10 million edges: the shares are kept.
-    #[arg(long, default_value_t = 32, value_parser = value_parser!(u64).range(24..))]
-    pub edges_frames: u64,
-    /// Seconds that a program takes which fits in its frames, about: shorter shows little.
-    #[arg(long, default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
-    pub seconds: u64,
-    /// Only these, by name.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub only: Vec<Pair>,
-    /// Seconds that a run may take at most.
-    #[arg(long, default_value_t = 3600)]
-    pub limit: u64,
-    /// Where it works, and where its figures go.
-    #[command(flatten)]
-    pub env: EnvOptions,
-    /// The allocator's library, where Debian's libmimalloc2.0 is not to be used.
-    #[arg(long)]
-    pub allocator: Option<PathBuf>,
+/// The time of a quick look.
+const QUICK: Duration = Duration::from_secs(120);
+
+/// Times what a program takes alone that a run under a limit is taken to need, of which a quick look
+/// is judged beforehand.
+const SLOWER: u32 = 3;
+
+/// MiB of the daemon's beyond the contract: its reserve, and its grants to requests.
+const MARGIN: u64 = 64;
+
+/// A program that was run alone.
+struct Measured {
+    program: Program,
+    work: Workload,
+    alone: TrialFigures,
 }
 
-/// A pair of runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pair {
-    /// GNU sort, more than memory, compressed RAM.
-    SortRam,
-    /// GNU sort, more than memory, disk.
-    SortDisk,
-    /// PageRank, more than memory, compressed RAM.
-    PagerankRam,
-    /// PageRank, more than memory, disk.
-    PagerankDisk,
-    /// GNU sort within its frames.
-    SortFits,
-    /// CPython within its frames.
-    PythonFits,
-    /// Redis within its frames.
-    RedisFits,
+/// The time that is left for runs.
+struct Budget {
+    /// When a quick look is to be over.
+    end: Option<Instant>,
+    /// The longest that a run may take.
+    limit: Duration,
+    /// Runs to come.
+    runs: u64,
 }
 
-/// Which system runs a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
-    /// With us.
-    Ours,
-    /// Without.
-    Beside,
+impl Budget {
+    /// How long the next run may take: in a quick look its part of what is left.
+    fn next(&mut self) -> Duration {
+        let runs = self.runs.max(1) as u32;
+        self.runs = self.runs.saturating_sub(1);
+        let left = |end: Instant| end.saturating_duration_since(Instant::now()) / runs;
+        self.end.map_or(self.limit, |end| left(end).min(self.limit))
+    }
 }
-
-/// A program with its input, to be run on either side.
-pub trait Benchmark {
-    /// What is measured, what stands beside it, and what must hold.
-    fn about(&self) -> (String, &'static str, Bound);
-
-    /// Runs it once.
-    fn run(&self, env: &TestEnv, side: System) -> Result<Done>;
-}
-
-/// Most that a program may take of its own time within its frames.
-const FITS: Bound = Bound::AtMost(1.02);
 
 /// Measures and prints.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    if options.sort < options.sort_frames {
-        bail!("--sort must be more than --sort-frames");
-    }
+    let options = &options.clone().settled();
     let mut env = TestEnv::new(&options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
-    env.limit = Duration::from_secs(options.limit);
     child::adopt()?;
-    let names = match options.only.as_slice() {
-        [] => Pair::value_variants(),
-        some => some,
+    let mut budget = Budget {
+        end: options.quick.then(|| Instant::now() + QUICK),
+        limit: Duration::from_secs(options.limit),
+        runs: options.only.len() as u64 * options.runs_each(),
     };
-    let machine = Machine::now(&options.env.folder);
-    let mut report = Report::new("programs", machine, settings(options, &env));
-    for name in names {
-        report.rows.push(measure(*name, options, &env));
+    let machine = Machine::now(&env.folder);
+    let mut report = Report::new("programs", machine, Vec::new());
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    for program in &options.only {
+        match measure(*program, options, &env, &mut budget) {
+            Ok(measured) => all.push(measured),
+            Err(why) => rows.push(Row::lacking(program.name(), why)),
+        }
     }
-    progress("");
-    report.publish(options.env.json.as_deref())
-}
-
-fn settings(options: &Options, env: &TestEnv) -> Vec<String> {
-    vec![
-        format!(
-            "sort: {} MiB in lines of 100 to 400 bytes compressing 2:1 under lz4, {} MiB of memory, one thread, LC_ALL=C",
-            options.sort, options.sort_frames
-        ),
-        format!(
-            "PageRank: {} edges, {} MiB of data, {} MiB of memory, {} iterations",
-            options.edges,
-            pagerank::bytes(options.edges) >> 20,
-            pagerank_frames(options) >> 20,
-            pagerank::ITERATIONS
-        ),
-        format!(
-            "within frames: sized for {} s; beside it the same program, allocator {}",
-            options.seconds,
-            env.allocator
-                .as_deref()
-                .unwrap_or(Path::new("none"))
-                .display()
-        ),
-        format!(
-            "memory is frames, or a cgroup's limit; medians of {} interleaved runs, outputs compared",
-            options.repeats
-        ),
-    ]
-}
-
-fn pagerank_frames(options: &Options) -> u64 {
-    (options.edges_frames << 20) * options.edges / 10_000_000
-}
-
-fn case(name: Pair, options: &Options, env: &TestEnv) -> Result<Box<dyn Benchmark>> {
-    let sort =
-        |medium| sort::Sort::larger(env, options.sort << 20, options.sort_frames << 20, medium);
-    let rank = |medium| pagerank::Pagerank {
-        edges: options.edges,
-        frames: pagerank_frames(options),
-        medium,
+    check_quick(options, &all, &budget)?;
+    let mut arms = options.arms.clone();
+    let daemon = match start_daemon(&mut env, options, &all) {
+        Ok(daemon) => daemon,
+        Err(why) => {
+            arms.retain(|arm| *arm != Arm::OursContract);
+            rows.push(Row::lacking(Arm::OursContract.name(), why));
+            None
+        }
     };
-    Ok(match name {
-        Pair::SortRam => Box::new(sort(Medium::Ram)?),
-        Pair::SortDisk => Box::new(sort(Medium::Disk)?),
-        Pair::PagerankRam => Box::new(rank(Medium::Ram)),
-        Pair::PagerankDisk => Box::new(rank(Medium::Disk)),
-        Pair::SortFits => Box::new(sort::Sort::fitting(env, options.seconds)?),
-        Pair::PythonFits => Box::new(python::Python::new(options.seconds)?),
-        Pair::RedisFits => Box::new(redis::Redis::new(env, options.seconds)?),
+    budget.runs = (all.len() * options.memory.len() * arms.len()) as u64 * options.repeats;
+    report.settings = settings(options, &all, &rows);
+    let mut parts: Vec<Part> = Vec::new();
+    for measured in &all {
+        for fraction in &options.memory {
+            let memory = Allotment {
+                bytes: measured.alone.peak(),
+                limit: fraction.of(measured.alone.peak()),
+            };
+            let mut part = Part {
+                program: measured.program,
+                fraction: *fraction,
+                memory,
+                series: Repeats::of(&arms),
+            };
+            for repeat in 0..options.repeats {
+                run_each(&mut part.series, repeat, |arm, _| {
+                    let (turn, of) = (repeat + 1, options.repeats);
+                    progress(&format!(
+                        "{}: {}, {turn} of {of}",
+                        part_name(measured, *fraction),
+                        arm.name()
+                    ));
+                    let (work, limit) = (&measured.work, budget.next());
+                    let done = trial::run(&env, daemon.as_ref(), arm, work, memory, limit)?;
+                    same(done, &measured.alone)
+                });
+            }
+            progress("");
+            rows.extend(part.rows());
+            parts.push(part);
+            let data = parts.iter().map(Part::json).collect::<Vec<Value>>();
+            report.data.insert("parts".into(), data.into());
+            let table = parts.last().map(Part::table);
+            report.publish_tables(table, options.env.json.as_deref())?;
+        }
+    }
+    if let Some(path) = &options.svg {
+        crate::plot::save(plot::drawn(&parts, &report.machine), path)?;
+    }
+    let summaries = options.memory.iter().map(|f| analysis::summary(*f, &parts));
+    report.publish_tables(summaries, options.env.json.as_deref())?;
+    report.publish_part(rows, options.env.json.as_deref())?;
+    report.conclude(options.env.json.as_deref())
+}
+
+fn part_name(measured: &Measured, fraction: fraction::Fraction) -> String {
+    format!("{} in {}", measured.program.name(), fraction.about())
+}
+
+/// Prepares a program and runs it alone.
+fn measure(
+    program: Program,
+    options: &Options,
+    env: &TestEnv,
+    budget: &mut Budget,
+) -> Result<Measured> {
+    progress(&format!("{}: its input, then a run alone", program.name()));
+    let work = program.prepare(options, env)?;
+    let none = Allotment { bytes: 0, limit: 0 };
+    let alone = trial::run(env, None, Arm::Alone, &work, none, budget.next())?;
+    Ok(Measured {
+        program,
+        work,
+        alone,
     })
 }
 
-/// All repeats of one pair. A feature that this machine lacks is the row's failure.
-fn measure(name: Pair, options: &Options, env: &TestEnv) -> Row {
-    progress(&format!("{}: its input", name.name()));
-    let case = match case(name, options, env) {
-        Ok(case) => case,
-        Err(failure) => return Row::new(name.name(), "s", FITS).failure(Some(failure)),
+/// Refuses a quick look that could not be one, before anything is compared.
+fn check_quick(options: &Options, all: &[Measured], budget: &Budget) -> Result<()> {
+    let Some(end) = budget.end else {
+        return Ok(());
     };
-    let (what, beside, bound) = case.about();
-    let mut row = Row::new(what, "s", bound).beside(beside);
-    let mut expected = None;
-    for repeat in 0..options.repeats {
-        progress(&format!(
-            "{} of {}: {}",
-            repeat + 1,
-            options.repeats,
-            row.what
-        ));
-        match pair(case.as_ref(), env, repeat, &mut expected) {
-            Ok(sample) => row.samples.push(sample),
-            Err(failure) => return row.failure(Some(failure)),
-        }
+    let runs = (options.arms.len() * options.memory.len()) as u32 * options.repeats as u32;
+    let alone: Duration = all.iter().map(|one| one.alone.done.elapsed).sum();
+    let (needed, left) = (
+        alone * runs * SLOWER,
+        end.saturating_duration_since(Instant::now()),
+    );
+    if needed > left {
+        bail!(
+            "no judged answer in two minutes here: the programs take {:.1} s alone, {runs} runs of each in less memory \
+             about {} s, and {} s are left; leave out --quick, or have less to do (--only, --arms, --mib)",
+            alone.as_secs_f64(),
+            needed.as_secs(),
+            left.as_secs()
+        );
     }
-    row
+    Ok(())
 }
 
-/// Both runs of a pair, by turns the one first and the other.
-fn pair(
-    case: &dyn Benchmark,
-    env: &TestEnv,
-    repeat: u64,
-    expected: &mut Option<u64>,
-) -> Result<Sample> {
-    let mut run = |side| {
-        let done = case.run(env, side)?;
-        if *expected.get_or_insert(done.digest) != done.digest {
-            bail!("its output differs from the first run's ({side:?})");
-        }
-        Ok(done)
+/// With memory and swap for any one of the programs, where an arm needs it.
+fn start_daemon(
+    env: &mut TestEnv,
+    options: &Options,
+    all: &[Measured],
+) -> Result<Option<DaemonFixture>> {
+    let most = all.iter().map(|one| one.alone.peak() >> 20).max();
+    let Some(most) = most.filter(|_| options.arms.contains(&Arm::OursContract)) else {
+        return Ok(None);
     };
-    let (ours, beside) = match repeat.is_multiple_of(2) {
-        true => (run(System::Ours)?, run(System::Beside)?),
-        false => {
-            let beside = run(System::Beside)?;
-            (run(System::Ours)?, beside)
-        }
-    };
-    let notes = [
-        ("processor", ours.processor.as_secs_f64()),
-        ("processor beside it", beside.processor.as_secs_f64()),
-        ("killed beside it", f64::from(beside.killed)),
+    let most = most * 3 / 2 + MARGIN;
+    env.disk = Some(DaemonDisk::new(env, most + MARGIN)?);
+    progress("the daemon: it measures the disk");
+    DaemonFixture::start(env, DaemonConfig::of(most)).map(Some)
+}
+
+/// A run that lost or changed data has no figure.
+fn same(done: TrialFigures, alone: &TrialFigures) -> Result<TrialFigures> {
+    match done.done.digest == alone.done.digest {
+        true => Ok(done),
+        false => Err(anyhow!("its output differs from that of the run alone")),
+    }
+}
+
+fn settings(options: &Options, all: &[Measured], skipped: &[Row]) -> Vec<String> {
+    let mut lines = vec![
+        "a run's memory is the peak of its cgroup, zram's pages added; what a program takes is measured alone".into(),
+        "in every arm but alone, zram and ours-ram the cgroup's limit is for everything: the program, our pager \
+         processes, tables, compressed pages; in zram and ours-ram compressed pages are beyond it".into(),
+        format!("medians of {} interleaved and rotated runs, outputs compared", options.repeats),
     ];
-    Ok(Sample::new(ours.elapsed.as_secs_f64(), beside.elapsed.as_secs_f64()).notes(notes))
+    lines.extend(all.iter().map(|one| {
+        let (what, alone) = (one.program.about(), one.alone);
+        let (mib, time) = (alone.peak() >> 20, alone.done.elapsed.as_secs_f64());
+        format!("{}: {what}; {mib} MiB, {time:.1} s", one.program.name())
+    }));
+    let why = |row: &Row| {
+        Some(format!(
+            "skipped: {}: {:#}",
+            row.what,
+            row.failure.as_ref()?
+        ))
+    };
+    lines.extend(skipped.iter().filter_map(why));
+    lines
 }

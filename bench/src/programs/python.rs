@@ -1,47 +1,59 @@
-//! CPython at a pure computation whose heap grows while it runs.
+//! CPython with objects in a dict, and NumPy with arrays.
 
-use super::child::{self, Done, Start};
-use super::medium::Medium;
-use super::{Benchmark, FITS, System};
+use super::program::Workload;
 use crate::env::find_program;
 use crate::prelude::*;
+use crate::process::output;
+use std::process::Stdio;
 
-/// Steps in a second here, of processor time.
-const PACE: u64 = 450_000;
+/// Objects for each MiB that CPython takes [325 MiB with a million, 3.11].
+const OBJECTS_PER_MIB: u64 = 3_000;
 
-/// More than the table of four million entries takes: 1.1 GB.
-const FRAMES: u64 = 2 << 30;
+/// Numbers in an array for each MiB that NumPy takes: four arrays of 8 bytes a number at a time.
+const NUMBERS_PER_MIB: u64 = (1 << 20) / (4 * 8);
 
-/// An interpreter and how many steps it takes.
-pub struct Python {
-    program: PathBuf,
-    steps: u64,
+/// The interpreter itself: in its place on the path there may be a script that finds it, whose shell
+/// would be paged, too.
+fn interpreter(named: Option<&Path>) -> Result<PathBuf> {
+    let found = match named {
+        Some(path) => path.to_owned(),
+        None => find_program("python3", "python3")?,
+    };
+    let mut command = Command::new(&found);
+    command.args(["-c", "import sys; print(sys.executable)"]);
+    let said = output(command, Stdio::null())
+        .or_unavailable(format_args!("{} does not run", found.display()))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&said).trim()))
 }
 
-impl Python {
-    /// As many steps as take about so long.
-    pub fn new(seconds: u64) -> Result<Self> {
-        Ok(Self {
-            program: find_program("python3", "python3")?,
-            steps: seconds * PACE,
-        })
-    }
+fn script(interpreter: &Path, text: &str, size: u64) -> Workload {
+    let mut command = Command::new(interpreter);
+    command.args(["-c", text]).arg(size.to_string());
+    // The order of a set of strings, and so the work, is the same in every run.
+    command.env("PYTHONHASHSEED", "1");
+    Workload::of(command)
 }
 
-impl Benchmark for Python {
-    fn about(&self) -> (String, &'static str, Bound) {
-        ("CPython within frames".into(), "without us", FITS)
-    }
+/// Objects in a dict, grouped.
+pub fn prepare(named: Option<&Path>, mib: u64) -> Result<Workload> {
+    let text = include_str!("group.py");
+    Ok(script(&interpreter(named)?, text, mib * OBJECTS_PER_MIB))
+}
 
-    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
-        let mut program = Command::new(&self.program);
-        program.args(["-I", "-c", include_str!("compute.py")]);
-        program.arg(self.steps.to_string());
-        let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
-        let command = match side {
-            System::Ours => env.paged(FRAMES, &store, &program)?,
-            System::Beside => env.alone(program)?,
-        };
-        child::run(command, Start::Now, env.limit, &mut |_| ())
-    }
+/// Arrays, sorted and grouped.
+pub fn prepare_numpy(named: Option<&Path>, mib: u64) -> Result<Workload> {
+    let interpreter = interpreter(named)?;
+    let mut import = Command::new(&interpreter);
+    import.args(["-c", "import numpy"]);
+    output(import, Stdio::null()).map_err(|_| {
+        unavailable(format_args!(
+            "{} has no numpy: pip install numpy, or name an interpreter that has it with --python",
+            interpreter.display()
+        ))
+    })?;
+    let text = include_str!("arrays.py");
+    let mut work = script(&interpreter, text, mib * NUMBERS_PER_MIB);
+    // A thread for each processor would each have a stack and buffers of its own.
+    work.command.env("OPENBLAS_NUM_THREADS", "1");
+    Ok(work)
 }

@@ -1,157 +1,160 @@
-//! redis-server within its frames, filled and then worked by redis-benchmark, which itself
-//! is not paged. What it holds of the fill is compared at the end by its own digest.
+//! redis-server, filled and read by one client over a UNIX socket. The client is this process, which
+//! is in no cgroup and is not paged.
 
-use super::child::{self, Child, Done, Start};
-use super::medium::Medium;
-use super::{Benchmark, FITS, System};
+use super::program::Workload;
 use crate::env::find_program;
 use crate::prelude::*;
-use crate::process::{output, poll};
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::process::Stdio;
+use crate::process::poll;
+use std::hash::Hasher;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use twox_hash::XxHash3_64;
 
-/// Requests of each of four kinds in a second here.
-const PACE: u64 = 15_000;
-/// Keys of the fill, of 1,000 bytes each.
-const KEYS: u64 = 100_000;
-/// More than the server needs for the fill and what the benchmark makes.
-const FRAMES: u64 = 2 << 30;
-/// How long a server may take to answer for the first time, or to end.
+/// Bytes of a value: half of them noise, so that pages compress 2:1.
+const VALUE: usize = 1_000;
+
+/// Keys for each MiB that the server takes, with what it adds to a value.
+const KEYS_PER_MIB: u64 = 850;
+
+/// Requests under way at a time, as redis-benchmark -P 16 has them.
+const PIPELINE: u64 = 16;
+
+/// How long a server may take to listen.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The server's and the clients' programs, and what the server is filled with.
-pub struct Redis {
-    server: OwnedFile,
-    client: PathBuf,
-    benchmark: PathBuf,
+/// The server's requests.
+pub struct Client {
     socket: OwnedFile,
-    fill: OwnedFile,
-    requests: u64,
+    keys: u64,
 }
 
-impl Redis {
-    /// As many requests as take about so long.
-    pub fn new(env: &TestEnv, seconds: u64) -> Result<Self> {
-        // Debian's redis-tools has the server's program under this name, and it is a
-        // server by any other; the server's own package would start one on this machine.
-        let program = find_program("redis-check-rdb", "redis-tools")?;
-        let server = env.file("redis-server")?;
-        let fill = env.file("redis.fill")?;
-        std::os::unix::fs::symlink(&program, &server).at("link", &server)?;
-        write_fill(&fill).at("write", &fill)?;
-        Ok(Self {
-            server,
-            client: find_program("redis-cli", "redis-tools")?,
-            benchmark: find_program("redis-benchmark", "redis-tools")?,
-            socket: env.file("redis.sock")?,
-            fill,
-            requests: seconds * PACE,
-        })
+/// The server and its client.
+pub fn prepare(env: &TestEnv, mib: u64) -> Result<Workload> {
+    let (socket, mut files) = (env.file("redis.sock")?, Vec::new());
+    let server = match find_program("redis-server", "redis-server") {
+        Ok(path) => path,
+        Err(why) => {
+            // Debian's redis-tools has the same program under another name, by which it serves
+            // nothing; the server's own package starts one on this machine.
+            let program = find_program("redis-check-rdb", "redis-tools").map_err(|_| why)?;
+            let link = env.file("redis-server")?;
+            std::os::unix::fs::symlink(program, &link).at("link", &link)?;
+            let path = link.to_path_buf();
+            files.push(link);
+            path
+        }
+    };
+    let mut command = Command::new(server);
+    command.args(["--port", "0", "--save", "", "--daemonize", "no"]);
+    command.args(["--loglevel", "warning", "--unixsocket"]);
+    command.arg(&*socket);
+    let keys = mib * KEYS_PER_MIB;
+    Ok(Workload {
+        client: Some(Client { socket, keys }),
+        files,
+        ..Workload::of(command)
+    })
+}
+
+impl Client {
+    /// Sets every key, reads as many out of order, and ends the server. The digest of all it replied.
+    pub fn drive(&self, server: &mut Worker) -> Result<u64> {
+        let stream = self.connect(server)?;
+        let mut replies = BufReader::new(stream.try_clone()?);
+        let mut digest = XxHash3_64::default();
+        for of_kind in [set, get] {
+            for first in (0..self.keys).step_by(PIPELINE as usize) {
+                let batch = first..(first + PIPELINE).min(self.keys);
+                let mut requests = Vec::new();
+                batch
+                    .clone()
+                    .for_each(|n| of_kind(&mut requests, n, self.keys));
+                (&stream)
+                    .write_all(&requests)
+                    .doing("send requests to redis-server")?;
+                for _ in batch {
+                    digest.write(&reply(&mut replies)?);
+                }
+            }
+        }
+        (&stream)
+            .write_all(b"SHUTDOWN NOSAVE\r\n")
+            .doing("end redis-server")?;
+        Ok(digest.finish())
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(&*self.server);
-        command.args(["--port", "0", "--save", "", "--databases", "2"]);
-        command.args(["--daemonize", "no", "--enable-debug-command", "yes"]);
-        command
-            .args(["--loglevel", "warning", "--unixsocket"])
-            .arg(&*self.socket);
-        command
-    }
-
-    /// A client's output for one command.
-    fn client(&self, program: &Path, args: &[&str], stdin: Stdio) -> Result<String> {
-        let mut command = Command::new(program);
-        command.arg("-s").arg(&*self.socket).args(args);
-        let said = output(command, stdin)?;
-        Ok(String::from_utf8_lossy(&said).into_owned())
-    }
-
-    fn query(&self, args: &[&str]) -> Result<String> {
-        self.client(&self.client, args, Stdio::null())
-    }
-
-    fn wait_for(&self, server: &mut Worker) -> Result<()> {
-        let answers = || {
+    fn connect(&self, server: &mut Worker) -> Result<UnixStream> {
+        let mut stream = None;
+        let listens = poll(TIMEOUT, Duration::from_millis(5), || {
             if server.has_ended() {
                 return Err(server.stop());
             }
-            Ok(self
-                .query(&["PING"])
-                .is_ok_and(|said| said.contains("PONG")))
-        };
-        match poll(TIMEOUT, Duration::from_millis(20), answers)? {
-            true => Ok(()),
-            false => Err(server.stop()),
-        }
-    }
-
-    /// The work that is timed.
-    fn work(&self) -> Result<Duration> {
-        let fill = File::open(&self.fill).at("open", &self.fill)?;
-        let requests = self.requests.to_string();
-        let begin = Instant::now();
-        let said = self.client(&self.client, &["--pipe"], fill.into())?;
-        if !said.contains("errors: 0") {
-            bail!("redis-cli --pipe: {said}");
-        }
-        // Random keys, so in a database of its own.
-        let args = ["--dbnum", "1", "-q", "-n", &requests, "-r", &requests];
-        let kinds = ["-d", "200", "-t", "set,get,lpush,hset"];
-        let args = [&args[..], &kinds[..]].concat();
-        self.client(&self.benchmark, &args, Stdio::null())?;
-        Ok(begin.elapsed())
-    }
-
-    fn digest(&self) -> Result<u64> {
-        self.query(&["-n", "1", "FLUSHDB", "SYNC"])?;
-        let said = self.query(&["DEBUG", "DIGEST"])?;
-        match said.trim().len() {
-            40 => Ok(XxHash3_64::oneshot(said.trim().as_bytes())),
-            _ => Err(anyhow!("DEBUG DIGEST: {said}")),
+            stream = UnixStream::connect(&*self.socket).ok();
+            Ok(stream.is_some())
+        })?;
+        match stream.filter(|_| listens) {
+            Some(stream) => Ok(stream),
+            None => Err(server.stop()),
         }
     }
 }
 
-impl Benchmark for Redis {
-    fn about(&self) -> (String, &'static str, Bound) {
-        ("redis within frames".into(), "without us", FITS)
+/// The nth of a pass over all keys in order.
+fn set(out: &mut Vec<u8>, n: u64, _keys: u64) {
+    out.extend(format!("*3\r\n$3\r\nSET\r\n$14\r\nkey:{n:010}\r\n${VALUE}\r\n").bytes());
+    for word in 0..(VALUE / 16) as u64 {
+        let noise = mix(n << 8 ^ word).to_le_bytes();
+        out.extend(noise);
+        out.extend([b'='; 8]);
     }
+    out.extend([b'='; VALUE % 16]);
+    out.extend(b"\r\n");
+}
 
-    fn run(&self, env: &TestEnv, side: System) -> Result<Done> {
-        let before = child::processor_time();
-        let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
-        let command = match side {
-            System::Ours => env.paged(FRAMES, &store, &self.command())?,
-            System::Beside => env.alone(self.command())?,
-        };
-        let mut server = Child::start(command, Start::Now, env.limit)?;
-        self.wait_for(&mut server.worker)?;
-        let elapsed = self.work()?;
-        let digest = self.digest()?;
-        // The server closes the connection instead of answering.
-        let _ = self.query(&["SHUTDOWN", "NOSAVE"]);
-        server.finish()?;
-        Ok(Done {
-            elapsed,
-            processor: child::processor_time().saturating_sub(before),
-            digest,
-            killed: 0,
-        })
+/// The nth of as many reads out of order.
+fn get(out: &mut Vec<u8>, n: u64, keys: u64) {
+    let key = mix(n ^ 1 << 40) % keys;
+    out.extend(format!("*2\r\n$3\r\nGET\r\n$14\r\nkey:{key:010}\r\n").bytes());
+}
+
+/// A status or a value. An error of the server's fails, as a key that is not there does.
+fn reply(from: &mut impl BufRead) -> Result<Vec<u8>> {
+    let mut line = String::new();
+    from.read_line(&mut line)
+        .doing("read redis-server's reply")?;
+    let text = line.trim_end();
+    match text.split_at_checked(1) {
+        Some(("+", status)) => Ok(status.into()),
+        Some(("$", length)) if length != "-1" => {
+            let mut value = vec![0; length.parse::<usize>()? + 2];
+            from.read_exact(&mut value)
+                .doing("read redis-server's value")?;
+            Ok(value)
+        }
+        _ => Err(anyhow!("redis-server replied {text:?}")),
     }
 }
 
-/// SET commands in Redis's own protocol, as `redis-cli --pipe` wants them.
-fn write_fill(path: &Path) -> std::io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    for key in 0..KEYS {
-        write!(out, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n$1000\r\n")?;
-        for word in 0..125 {
-            out.write_all(&mix(key << 8 ^ word).to_le_bytes())?;
-        }
-        out.write_all(b"\r\n")?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_a_value_of_the_length_that_it_announces() {
+        let mut request = Vec::new();
+        set(&mut request, 7, 10);
+        let text = String::from_utf8_lossy(&request);
+        let (head, _) = text.split_once("$1000\r\n").expect("its length");
+        assert_eq!(request.len(), head.len() + 7 + VALUE + 2);
     }
-    out.flush()
+
+    #[test]
+    fn replies_are_told_apart() {
+        let of = |text: &str| reply(&mut text.as_bytes());
+        assert_eq!(of("+OK\r\n").unwrap(), b"OK");
+        assert_eq!(of("$2\r\nab\r\n").unwrap(), b"ab\r\n");
+        for lost in ["$-1\r\n", "-OOM command not allowed\r\n", ""] {
+            assert!(of(lost).is_err(), "{lost:?}");
+        }
+    }
 }

@@ -1,0 +1,191 @@
+//! The arms: each is a way to run a program in less memory than it takes. A new one is a variant
+//! of [`Arm`] and its line in [`Arm::needs`].
+//!
+//! Every arm has a memory cgroup, whose peak is printed. A cgroup does not count what zram holds, so
+//! `ours-ram` has its compressed pages beyond the limit, too, and both print the sum. In all other
+//! arms the kernel enforces the limit on everything: the program, our pager processes, page tables
+//! and compressed pages.
+
+use crate::prelude::*;
+
+/// A way to run a program in less memory than it takes; its description stands in the reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arm {
+    /// all the memory that it takes
+    Alone,
+    /// all the memory that it takes, mimalloc in place of the C library's allocator, as `run` has it
+    AloneMimalloc,
+    /// kernel swap on zram with lz4, whose compressed pages are beyond the limit
+    Zram,
+    /// kernel swap on a file
+    Swap,
+    /// `selfpage run`, compressed RAM, which is beyond the limit as zram's is
+    OursRam,
+    /// `selfpage run`, compressed RAM within the limit, disk for the rest
+    OursBoth,
+    /// `selfpage run`, disk
+    OursDisk,
+    /// `selfpage run --system`: a contract with the daemon, up to half of the frames for compressed pages, disk
+    OursContract,
+}
+
+/// Where pages go under `selfpage run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Compressed RAM, beyond the limit.
+    Ram,
+    /// Compressed RAM within the limit, then the disk.
+    Both,
+    /// The disk.
+    Disk,
+}
+
+/// What an arm needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArmNeeds {
+    /// Nothing, or another allocator.
+    Alone {
+        /// Whether the allocator is replaced.
+        mimalloc: bool,
+    },
+    /// Swap on zram.
+    Zram,
+    /// Swap on a file.
+    SwapFile,
+    /// `selfpage run` with a store of its own.
+    Run(Store),
+    /// The daemon.
+    Contract,
+}
+
+impl Arm {
+    /// The arms that are compared by default.
+    pub const USUAL: [Self; 7] = [
+        Self::Alone,
+        Self::Zram,
+        Self::Swap,
+        Self::OursRam,
+        Self::OursBoth,
+        Self::OursDisk,
+        Self::OursContract,
+    ];
+
+    /// The arms of a quick look: without the daemon, which measures the disk first.
+    pub const QUICK: [Self; 5] = [
+        Self::Alone,
+        Self::Zram,
+        Self::Swap,
+        Self::OursRam,
+        Self::OursDisk,
+    ];
+
+    /// What it needs.
+    pub fn needs(self) -> ArmNeeds {
+        match self {
+            Self::Alone => ArmNeeds::Alone { mimalloc: false },
+            Self::AloneMimalloc => ArmNeeds::Alone { mimalloc: true },
+            Self::Zram => ArmNeeds::Zram,
+            Self::Swap => ArmNeeds::SwapFile,
+            Self::OursRam => ArmNeeds::Run(Store::Ram),
+            Self::OursBoth => ArmNeeds::Run(Store::Both),
+            Self::OursDisk => ArmNeeds::Run(Store::Disk),
+            Self::OursContract => ArmNeeds::Contract,
+        }
+    }
+
+    /// Returns true if the program runs under `selfpage run`.
+    pub fn is_ours(self) -> bool {
+        matches!(self.needs(), ArmNeeds::Run(_) | ArmNeeds::Contract)
+    }
+
+    /// The kernel's arm that it is judged by: the one whose pages go where its own go.
+    pub fn rival(self) -> Option<Self> {
+        match self.needs() {
+            ArmNeeds::Run(Store::Ram) => Some(Self::Zram),
+            ArmNeeds::Run(Store::Both | Store::Disk) | ArmNeeds::Contract => Some(Self::Swap),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a limit for everything of ours but frames and compressed pages: the supervisor, its
+/// guard, and a pager process with its tables for each process that pages. `--stats` prints the
+/// latter as `pagers`: 6 MiB of CPython with 160 MiB of data.
+fn reserve(processes: u64) -> u64 {
+    (10 << 20) + processes * (6 << 20)
+}
+
+/// The parts of a limit in an arm of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySplit {
+    /// Bytes of frames.
+    pub frames: u64,
+    /// Bytes of compressed pages.
+    pub ram: u64,
+}
+
+impl MemorySplit {
+    /// Of `limit` bytes, for a program of `bytes` bytes in so many processes at a time.
+    pub fn of(needs: ArmNeeds, limit: u64, bytes: u64, processes: u64) -> Result<Self> {
+        let own = reserve(processes);
+        let left = limit.saturating_sub(own);
+        if left < MIN_FRAMES {
+            bail!(unavailable(format_args!(
+                "of {} MiB the pager processes take {}: more data does (--mib)",
+                limit >> 20,
+                own >> 20
+            )));
+        }
+        let ram = match needs {
+            ArmNeeds::Run(Store::Both) => left / 2,
+            ArmNeeds::Run(Store::Ram) => bytes * 3 / 2,
+            ArmNeeds::Contract => left / 2,
+            _ => 0,
+        };
+        let within = matches!(needs, ArmNeeds::Run(Store::Both));
+        let frames = if within { left - ram } else { left };
+        Ok(Self { frames, ram })
+    }
+}
+
+/// Fewer frames than these bytes hold make no pager: every stream would bring in one page a fault.
+const MIN_FRAMES: u64 = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_arm_has_a_name_a_description_and_a_way_of_its_own() {
+        for arm in Arm::value_variants() {
+            assert_eq!(Arm::from_str(&arm.name(), false), Ok(*arm));
+            assert!(!arm.about().is_empty(), "{arm:?}");
+            let all = Arm::value_variants().iter();
+            assert_eq!(all.filter(|a| a.needs() == arm.needs()).count(), 1);
+        }
+    }
+
+    #[test]
+    fn only_our_arms_are_judged_and_only_by_the_kernels() {
+        for arm in Arm::value_variants() {
+            assert_eq!(arm.is_ours(), arm.rival().is_some());
+            assert!(arm.rival().is_none_or(|rival| !rival.is_ours()));
+        }
+    }
+
+    #[test]
+    fn what_is_within_a_limit_is_no_more_than_the_limit() {
+        let (limit, bytes) = (64 << 20, 256 << 20);
+        for arm in Arm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
+            let split = MemorySplit::of(arm.needs(), limit, bytes, 1).unwrap();
+            let within = match arm {
+                Arm::OursBoth => split.frames + split.ram,
+                _ => split.frames,
+            };
+            assert_eq!(within + reserve(1), limit, "{arm:?}");
+        }
+        let refused = MemorySplit::of(ArmNeeds::Contract, 8 << 20, bytes, 1);
+        assert!(refused.unwrap_err().to_string().contains("--mib"));
+    }
+}

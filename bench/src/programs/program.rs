@@ -1,0 +1,70 @@
+//! The programs: those that people know, each at work that it holds in memory. A new one is a
+//! variant of [`Program`] and its line in [`Program::prepare`].
+
+use super::options::Options;
+use super::{gcc, python, redis, sort, sqlite};
+use crate::prelude::*;
+
+/// A program at its work; its description stands in the reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// sqlite3: a database in memory is filled, indexed and grouped
+    Sqlite,
+    /// CPython: objects in a dict are built and grouped
+    Python,
+    /// GNU sort of a file, with a buffer for all of it, one thread
+    Sort,
+    /// gcc -O2 of a large generated file
+    Gcc,
+    /// redis-server: values are set, then read out of order by one client
+    Redis,
+    /// NumPy: arrays are made, sorted and grouped
+    Numpy,
+}
+
+/// A program that is ready to be run, with its input.
+pub struct Workload {
+    /// It prints its result.
+    pub command: Command,
+    /// Read before each run, so that every arm finds it in the page cache.
+    pub input: Option<OwnedFile>,
+    /// Processes that page at a time.
+    pub processes: u64,
+    /// The requests of a server; other programs do their work by themselves.
+    pub client: Option<redis::Client>,
+    /// Removed with it.
+    pub files: Vec<OwnedFile>,
+}
+
+impl Workload {
+    /// One process that takes no input.
+    pub fn of(command: Command) -> Self {
+        Self {
+            command,
+            input: None,
+            processes: 1,
+            client: None,
+            files: Vec::new(),
+        }
+    }
+}
+
+impl Program {
+    /// The programs of a quick look.
+    pub const QUICK: [Self; 2] = [Self::Sqlite, Self::Python];
+
+    /// Makes its input. A program that is not here is unavailable, with what to install.
+    pub fn prepare(self, options: &Options, env: &TestEnv) -> Result<Workload> {
+        let mib = options.mib;
+        let python = options.python.as_deref();
+        match self {
+            Self::Sqlite => sqlite::prepare(env, mib),
+            Self::Python => python::prepare(python, mib),
+            Self::Sort => sort::prepare(env, mib),
+            Self::Gcc => gcc::prepare(env, mib),
+            Self::Redis => redis::prepare(env, mib),
+            Self::Numpy => python::prepare_numpy(python, mib),
+        }
+    }
+}
