@@ -113,7 +113,7 @@ impl Arm {
 /// guard, and a pager process with its tables for each process that pages. `--stats` prints the
 /// latter as `pagers`: 6 MiB of CPython with 160 MiB of data.
 fn reserve(processes: u64) -> u64 {
-    (10 << 20) + processes * (6 << 20)
+    (6 << 20) + processes * (6 << 20)
 }
 
 /// The parts of a limit in an arm of ours.

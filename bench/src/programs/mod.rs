@@ -46,7 +46,7 @@ const QUICK: Duration = Duration::from_secs(120);
 
 /// Times what a program takes alone that a run under a limit is taken to need, of which a quick look
 /// is judged beforehand.
-const SLOWER: u32 = 3;
+const SLOWER: u32 = 2;
 
 /// MiB of the daemon's beyond the contract: its reserve, and its grants to requests.
 const MARGIN: u64 = 64;

@@ -22,8 +22,9 @@ pub struct Options {
     /// Only so much memory, of what the program takes alone; `fits` is one more than the usual ones.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub memory: Vec<Fraction>,
-    /// MiB that a program takes alone, about: 256, or 128 with --quick.
-    #[arg(long, default_value = "256", default_value_if("quick", "true", "128"))]
+    /// MiB that a program takes alone, about: 512, or 192 with --quick. With less, what our pager
+    /// processes take is a large part of the memory.
+    #[arg(long, default_value = "512", default_value_if("quick", "true", "192"))]
     #[arg(value_parser = value_parser!(u64).range(32..=65_536))]
     pub mib: u64,
     /// Two programs in a quarter of their memory, once, without the daemon: a judged answer in two
@@ -122,7 +123,7 @@ mod tests {
         );
         assert_eq!(
             (options.memory, options.repeats, options.mib),
-            (vec![Fraction::Half], 1, 128)
+            (vec![Fraction::Half], 1, 192)
         );
     }
 
