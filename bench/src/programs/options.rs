@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long, default_value = "512", default_value_if("quick", "true", "192"))]
     #[arg(value_parser = value_parser!(u64).range(32..=65_536))]
     pub mib: u64,
-    /// Two programs in a quarter of their memory, once, without the daemon: a judged answer in two
+    /// Two programs in half of their memory, once, without the daemon: a judged answer in two
     /// minutes, or the reason why there is none.
     #[arg(long)]
     pub quick: bool,
@@ -67,7 +67,7 @@ impl Options {
         }
         if self.memory.is_empty() {
             self.memory = match quick {
-                true => vec![Fraction::Quarter],
+                true => vec![Fraction::Half],
                 false => Fraction::USUAL.to_vec(),
             };
         }
