@@ -1,6 +1,7 @@
 //! One thread's channel to the store: pages in, completions out.
 
 use crate::codec::filled_with;
+use crate::completion_queue::CompletionQueue;
 use crate::compressed_ram::CompressedRam;
 use crate::demotion::{Demotion, HALVES};
 use crate::disk_io::DiskIo;
@@ -13,7 +14,6 @@ use crate::traits::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait,
 use crate::{Checksum, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{ForkGuard, PAGE, WiredMemory};
@@ -44,29 +44,6 @@ struct PendingWrites {
     slots: [PageSlot; RUN],
     sums: [Checksum; RUN],
     len: usize,
-}
-
-/// Completions not yet fetched, with room for all that may be pending. It restarts at its beginning
-/// whenever it is empty, so that it touches no more memory than it needs.
-struct CompletionQueue(VecDeque<Completion>);
-
-impl CompletionQueue {
-    fn new() -> Self {
-        Self(VecDeque::with_capacity(MAX_PENDING))
-    }
-
-    fn push(&mut self, completion: Completion) {
-        debug_assert!(self.0.len() < MAX_PENDING);
-        self.0.push_back(completion);
-    }
-
-    fn pop(&mut self) -> Option<Completion> {
-        let completion = self.0.pop_front();
-        if self.0.is_empty() {
-            self.0.clear();
-        }
-        completion
-    }
 }
 
 impl StoreChannel {
@@ -379,7 +356,7 @@ impl Channel for StoreChannel {
     }
 
     fn pending(&self) -> usize {
-        self.pages_in_io() + self.done.0.len()
+        self.pages_in_io() + self.done.len()
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -387,7 +364,7 @@ impl Channel for StoreChannel {
     }
 
     fn is_ready(&self) -> bool {
-        !self.done.0.is_empty() || self.disk.as_ref().is_some_and(DiskIo::is_ready)
+        !self.done.is_empty() || self.disk.as_ref().is_some_and(DiskIo::is_ready)
     }
 
     fn may_poll(&self) -> bool {

@@ -18,6 +18,7 @@ mod blok;
 mod channel;
 mod checksum;
 mod codec;
+mod completion_queue;
 mod compressed_ram;
 mod config;
 mod demotion;
