@@ -40,7 +40,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker that knows no server yet: each server's report adds it.
+    /// A broker without servers: each server's report adds it.
     pub fn new(epoch: Epoch) -> Self {
         Self {
             epoch,

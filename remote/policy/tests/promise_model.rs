@@ -178,7 +178,7 @@ impl Model for TwoBrokers {
                 state.permits.values().all(|numbers| numbers.len() == 1)
             }),
             Property::always(
-                "a broker knows no permit that its server did not issue",
+                "a broker has only permits that their servers issued",
                 |_, state: &State| {
                     let issued: BTreeSet<_> = state.permits.values().flatten().copied().collect();
                     let known = state.brokers.iter().flat_map(Broker::permits);

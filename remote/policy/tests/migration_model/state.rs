@@ -253,88 +253,87 @@ impl State {
     }
 
     pub fn on_server(&mut self, index: usize, sent: Sent) {
-        let host = self.servers[index].incarnation.host;
-        let peer = if index == 0 { DESTINATION } else { SOURCE };
         match sent.packet {
-            Packet::Move(message) => {
-                let Server {
-                    incarnation, copy, ..
-                } = &mut self.servers[index];
-                let reply = ObjectCopy::on_message(copy, *incarnation, message);
-                if let Some(reply) = reply {
-                    let to = if let MoveMessage::CopyPage { .. } = message {
-                        peer
-                    } else {
-                        ORGANIZER
-                    };
-                    // Progress made by the peer's acknowledgement goes to the organizer.
-                    self.send(host, to, Packet::Move(reply));
-                }
-                self.send_pages(index);
-            }
+            Packet::Move(message) => self.on_move(index, message),
             Packet::Write {
                 page,
                 version,
                 stamp,
-            } => {
-                let Some(copy) = &mut self.servers[index].copy else {
-                    return;
-                };
-                match copy.on_write(page, version, stamp) {
-                    // A write is acknowledged by its own version, also where a later one has come.
-                    Admission::Serve(_) => {
-                        self.send(host, ORGANIZER, Packet::Written { page, version })
-                    }
-                    Admission::Forward { to, generation } => {
-                        self.send(
-                            host,
-                            to,
-                            Packet::Write {
-                                page,
-                                version,
-                                stamp: generation,
-                            },
-                        );
-                    }
-                    Admission::Retry | Admission::Stale => {}
-                }
-                self.send_pages(index);
-            }
+            } => self.on_write(index, page, version, stamp),
             Packet::Read {
                 page,
                 number,
                 stamp,
-            } => {
-                let Some(copy) = &self.servers[index].copy else {
-                    return;
-                };
-                match copy.on_read(page, stamp) {
-                    Admission::Serve(version) => {
-                        self.send(
-                            host,
-                            ORGANIZER,
-                            Packet::Value {
-                                page,
-                                number,
-                                version,
-                            },
-                        );
-                    }
-                    Admission::Forward { to, generation } => {
-                        self.send(
-                            host,
-                            to,
-                            Packet::Read {
-                                page,
-                                number,
-                                stamp: generation,
-                            },
-                        );
-                    }
-                    Admission::Retry | Admission::Stale => {}
-                }
-            }
+            } => self.on_read(index, page, number, stamp),
             Packet::Written { .. } | Packet::Value { .. } => {}
+        }
+    }
+
+    fn on_move(&mut self, index: usize, message: MoveMessage) {
+        let Server {
+            incarnation, copy, ..
+        } = &mut self.servers[index];
+        let host = incarnation.host;
+        // Progress made by the peer's acknowledgement goes to the organizer.
+        let to = match (&message, index) {
+            (MoveMessage::CopyPage { .. }, 0) => DESTINATION,
+            (MoveMessage::CopyPage { .. }, _) => SOURCE,
+            _ => ORGANIZER,
+        };
+        if let Some(reply) = ObjectCopy::on_message(copy, *incarnation, message) {
+            self.send(host, to, Packet::Move(reply));
+        }
+        self.send_pages(index);
+    }
+
+    fn on_write(&mut self, index: usize, page: PageNumber, version: Version, stamp: Generation) {
+        let host = self.servers[index].incarnation.host;
+        let Some(copy) = &mut self.servers[index].copy else {
+            return;
+        };
+        match copy.on_write(page, version, stamp) {
+            // A write is acknowledged by its own version, also where a later one has come.
+            Admission::Serve(_) => self.send(host, ORGANIZER, Packet::Written { page, version }),
+            Admission::Forward { to, generation } => {
+                let stamp = generation;
+                let packet = Packet::Write {
+                    page,
+                    version,
+                    stamp,
+                };
+                self.send(host, to, packet);
+            }
+            Admission::Retry | Admission::Stale => {}
+        }
+        self.send_pages(index);
+    }
+
+    fn on_read(&mut self, index: usize, page: PageNumber, number: u8, stamp: Generation) {
+        let Server {
+            incarnation, copy, ..
+        } = &self.servers[index];
+        let (host, Some(copy)) = (incarnation.host, copy) else {
+            return;
+        };
+        match copy.on_read(page, stamp) {
+            Admission::Serve(version) => {
+                let packet = Packet::Value {
+                    page,
+                    number,
+                    version,
+                };
+                self.send(host, ORGANIZER, packet);
+            }
+            Admission::Forward { to, generation } => {
+                let stamp = generation;
+                let packet = Packet::Read {
+                    page,
+                    number,
+                    stamp,
+                };
+                self.send(host, to, packet);
+            }
+            Admission::Retry | Admission::Stale => {}
         }
     }
 }
