@@ -1,8 +1,8 @@
 //! From runs to tables, judged rows and data.
 
-use super::arm::Arm;
+use super::arm::MemoryArm;
 use super::fraction::Fraction;
-use super::program::Program;
+use super::program::KnownProgram;
 use super::trial::{Allotment, TrialFigures};
 use crate::error::{in_words, is_unavailable};
 use crate::prelude::*;
@@ -17,13 +17,13 @@ const FITS: Bound = Bound::AtMost(1.02);
 /// All runs of a program in so much memory.
 pub struct Part {
     /// Which program.
-    pub program: Program,
+    pub program: KnownProgram,
     /// How much of what it takes.
     pub fraction: Fraction,
     /// In bytes.
     pub memory: Allotment,
     /// The runs of each arm.
-    pub series: Vec<Repeats<Arm, TrialFigures>>,
+    pub series: Vec<Repeats<MemoryArm, TrialFigures>>,
 }
 
 /// Why an arm has no figure, or fewer than it was to have.
@@ -42,7 +42,7 @@ pub enum Outcome {
 }
 
 /// How an arm ended.
-pub fn outcome(series: &Repeats<Arm, TrialFigures>) -> Outcome {
+pub fn outcome(series: &Repeats<MemoryArm, TrialFigures>) -> Outcome {
     let Some(why) = &series.failure else {
         return Outcome::Finished;
     };
@@ -55,12 +55,12 @@ pub fn outcome(series: &Repeats<Arm, TrialFigures>) -> Outcome {
 }
 
 /// Seconds of each run.
-fn seconds(series: &Repeats<Arm, TrialFigures>) -> Vec<f64> {
+fn seconds(series: &Repeats<MemoryArm, TrialFigures>) -> Vec<f64> {
     series.each(|run| run.done.elapsed.as_secs_f64())
 }
 
 /// The largest peak, in MiB.
-pub fn peak_mib(series: &Repeats<Arm, TrialFigures>) -> Option<f64> {
+pub fn peak_mib(series: &Repeats<MemoryArm, TrialFigures>) -> Option<f64> {
     let peaks = series.each(|run| run.peak() as f64 / f64::from(1 << 20));
     peaks.into_iter().reduce(f64::max)
 }
@@ -72,19 +72,19 @@ impl Part {
         format!("{program}, {fraction}: {limit} of {bytes} MiB")
     }
 
-    fn of(&self, arm: Arm) -> Option<&Repeats<Arm, TrialFigures>> {
+    fn of(&self, arm: MemoryArm) -> Option<&Repeats<MemoryArm, TrialFigures>> {
         let mut all = self.series.iter();
         all.find(|one| one.arm == arm && !one.runs.is_empty())
     }
 
     /// An arm's median in seconds.
-    pub fn median(&self, arm: Arm) -> Option<f64> {
+    pub fn median(&self, arm: MemoryArm) -> Option<f64> {
         median(&seconds(self.of(arm)?))
     }
 
     /// An arm's median over that of the program alone.
-    pub fn of_alone(&self, arm: Arm) -> Option<f64> {
-        Some(self.median(arm)? / self.median(Arm::Alone)?)
+    pub fn of_alone(&self, arm: MemoryArm) -> Option<f64> {
+        Some(self.median(arm)? / self.median(MemoryArm::Alone)?)
     }
 
     /// Each arm's time and peak.
@@ -133,12 +133,14 @@ impl Part {
     }
 
     /// What an arm of ours is judged by, and how.
-    fn rival(&self, arm: Arm) -> Option<(Arm, Bound)> {
+    fn rival(&self, arm: MemoryArm) -> Option<(MemoryArm, Bound)> {
         let rival = arm.rival()?;
         Some(match self.fraction {
-            Fraction::Fits if self.of(Arm::AloneMimalloc).is_some() => (Arm::AloneMimalloc, FITS),
+            Fraction::Fits if self.of(MemoryArm::AloneMimalloc).is_some() => {
+                (MemoryArm::AloneMimalloc, FITS)
+            }
             // Its allocator is another, which is part of the difference.
-            Fraction::Fits => (Arm::Alone, Bound::Open),
+            Fraction::Fits => (MemoryArm::Alone, Bound::Open),
             _ => (rival, Bound::AtMost(1.0)),
         })
     }
@@ -166,7 +168,7 @@ impl Part {
 }
 
 /// How an arm ended, and after how many runs.
-fn remark(series: &Repeats<Arm, TrialFigures>) -> String {
+fn remark(series: &Repeats<MemoryArm, TrialFigures>) -> String {
     let Some(why) = &series.failure else {
         return String::new();
     };
@@ -185,19 +187,20 @@ fn remark(series: &Repeats<Arm, TrialFigures>) -> String {
 pub fn summary(fraction: Fraction, parts: &[Part]) -> Table {
     let of = || parts.iter().filter(|part| part.fraction == fraction);
     let first = of().next();
-    let arms: Vec<Arm> = first.map_or(Vec::new(), |part| {
+    let arms: Vec<MemoryArm> = first.map_or(Vec::new(), |part| {
         part.series.iter().map(|one| one.arm).collect()
     });
     let title = format!("seconds in {}", fraction.about());
-    let mut table = Table::new(&title, arms.iter().map(Arm::name));
+    let mut table = Table::new(&title, arms.iter().map(MemoryArm::name));
     for part in of() {
-        let cell = |one: &Repeats<Arm, TrialFigures>| match (outcome(one), part.median(one.arm)) {
-            (Outcome::Finished, Some(median)) => digits(median),
-            (Outcome::Finished | Outcome::Unavailable, _) => "-".into(),
-            (Outcome::Killed, _) => "killed".into(),
-            (Outcome::Late, _) => "too long".into(),
-            (Outcome::Failed, _) => "FAILED".into(),
-        };
+        let cell =
+            |one: &Repeats<MemoryArm, TrialFigures>| match (outcome(one), part.median(one.arm)) {
+                (Outcome::Finished, Some(median)) => digits(median),
+                (Outcome::Finished | Outcome::Unavailable, _) => "-".into(),
+                (Outcome::Killed, _) => "killed".into(),
+                (Outcome::Late, _) => "too long".into(),
+                (Outcome::Failed, _) => "FAILED".into(),
+            };
         table.row(part.program.name(), part.series.iter().map(cell), "");
     }
     table
@@ -209,7 +212,11 @@ pub mod tests {
     use super::*;
 
     /// Runs of so many seconds each.
-    pub fn series(arm: Arm, times: &[u64], failure: Option<Error>) -> Repeats<Arm, TrialFigures> {
+    pub fn series(
+        arm: MemoryArm,
+        times: &[u64],
+        failure: Option<Error>,
+    ) -> Repeats<MemoryArm, TrialFigures> {
         let run = |seconds: &u64| TrialFigures {
             done: Done {
                 elapsed: Duration::from_secs(*seconds),
@@ -227,9 +234,9 @@ pub mod tests {
     }
 
     /// A program in a quarter of 256 MiB.
-    pub fn part(series: Vec<Repeats<Arm, TrialFigures>>) -> Part {
+    pub fn part(series: Vec<Repeats<MemoryArm, TrialFigures>>) -> Part {
         Part {
-            program: Program::Sort,
+            program: KnownProgram::Sort,
             fraction: Fraction::Quarter,
             memory: Allotment {
                 bytes: 256 << 20,
@@ -241,12 +248,16 @@ pub mod tests {
 
     fn of_all() -> Part {
         part(vec![
-            series(Arm::Alone, &[2, 2, 2], None),
-            series(Arm::Zram, &[6, 5, 6], None),
-            series(Arm::Swap, &[9], Some(ExperimentError::Killed.into())),
-            series(Arm::OursRam, &[4, 4, 3], None),
-            series(Arm::OursDisk, &[], Some(anyhow!("its output differs"))),
-            series(Arm::OursContract, &[], Some(unavailable("no root"))),
+            series(MemoryArm::Alone, &[2, 2, 2], None),
+            series(MemoryArm::Zram, &[6, 5, 6], None),
+            series(MemoryArm::Swap, &[9], Some(ExperimentError::Killed.into())),
+            series(MemoryArm::OursRam, &[4, 4, 3], None),
+            series(
+                MemoryArm::OursDisk,
+                &[],
+                Some(anyhow!("its output differs")),
+            ),
+            series(MemoryArm::OursContract, &[], Some(unavailable("no root"))),
         ])
     }
 
@@ -284,9 +295,9 @@ pub mod tests {
     #[test]
     fn a_program_that_fits_is_judged_by_itself_with_the_same_allocator() {
         let mut part = part(vec![
-            series(Arm::Alone, &[3], None),
-            series(Arm::AloneMimalloc, &[2], None),
-            series(Arm::OursRam, &[2], None),
+            series(MemoryArm::Alone, &[3], None),
+            series(MemoryArm::AloneMimalloc, &[2], None),
+            series(MemoryArm::OursRam, &[2], None),
         ]);
         part.fraction = Fraction::Fits;
         let rows = part.rows();

@@ -1,5 +1,5 @@
 //! The arms: each is a way to run a program in less memory than it takes. A new one is a variant
-//! of [`Arm`] and its line in [`Arm::needs`].
+//! of [`MemoryArm`] and its line in [`MemoryArm::needs`].
 //!
 //! Every arm has a memory cgroup, whose peak is printed. A cgroup does not count what zram holds, so
 //! `ours-ram` has its compressed pages beyond the limit, too, and both print the sum. In all other
@@ -11,7 +11,7 @@ use crate::prelude::*;
 /// A way to run a program in less memory than it takes; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Arm {
+pub enum MemoryArm {
     /// all the memory that it takes
     Alone,
     /// all the memory that it takes, mimalloc in place of the C library's allocator, as `run` has it
@@ -59,7 +59,7 @@ pub enum ArmNeeds {
     Contract,
 }
 
-impl Arm {
+impl MemoryArm {
     /// The arms that are compared by default.
     pub const USUAL: [Self; 7] = [
         Self::Alone,
@@ -158,17 +158,17 @@ mod tests {
 
     #[test]
     fn every_arm_has_a_name_a_description_and_a_way_of_its_own() {
-        for arm in Arm::value_variants() {
-            assert_eq!(Arm::from_str(&arm.name(), false), Ok(*arm));
+        for arm in MemoryArm::value_variants() {
+            assert_eq!(MemoryArm::from_str(&arm.name(), false), Ok(*arm));
             assert!(!arm.about().is_empty(), "{arm:?}");
-            let all = Arm::value_variants().iter();
+            let all = MemoryArm::value_variants().iter();
             assert_eq!(all.filter(|a| a.needs() == arm.needs()).count(), 1);
         }
     }
 
     #[test]
     fn only_our_arms_are_judged_and_only_by_the_kernels() {
-        for arm in Arm::value_variants() {
+        for arm in MemoryArm::value_variants() {
             assert_eq!(arm.is_ours(), arm.rival().is_some());
             assert!(arm.rival().is_none_or(|rival| !rival.is_ours()));
         }
@@ -177,10 +177,10 @@ mod tests {
     #[test]
     fn what_is_within_a_limit_is_no_more_than_the_limit() {
         let (limit, bytes) = (64 << 20, 256 << 20);
-        for arm in Arm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
+        for arm in MemoryArm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
             let split = MemorySplit::of(arm.needs(), limit, bytes, 1).unwrap();
             let within = match arm {
-                Arm::OursBoth => split.frames + split.ram,
+                MemoryArm::OursBoth => split.frames + split.ram,
                 _ => split.frames,
             };
             assert_eq!(within + reserve(1), limit, "{arm:?}");

@@ -35,8 +35,8 @@ use crate::env::find_allocator;
 use crate::prelude::*;
 use crate::repeats::{Repeats, run_each};
 use analysis::Part;
-use arm::Arm;
-use program::{Program, Workload};
+use arm::MemoryArm;
+use program::{KnownProgram, Workload};
 use serde_json::Value;
 use std::process::ExitCode;
 use trial::{Allotment, TrialFigures};
@@ -53,7 +53,7 @@ const MARGIN: u64 = 64;
 
 /// A program that was run alone.
 struct Measured {
-    program: Program,
+    program: KnownProgram,
     work: Workload,
     alone: TrialFigures,
 }
@@ -104,8 +104,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let daemon = match start_daemon(&mut env, options, &all) {
         Ok(daemon) => daemon,
         Err(why) => {
-            arms.retain(|arm| *arm != Arm::OursContract);
-            rows.push(Row::lacking(Arm::OursContract.name(), why));
+            arms.retain(|arm| *arm != MemoryArm::OursContract);
+            rows.push(Row::lacking(MemoryArm::OursContract.name(), why));
             None
         }
     };
@@ -114,29 +114,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut parts: Vec<Part> = Vec::new();
     for measured in &all {
         for fraction in &options.memory {
-            let memory = Allotment {
-                bytes: measured.alone.peak(),
-                limit: fraction.of(measured.alone.peak()),
-            };
-            let mut part = Part {
-                program: measured.program,
-                fraction: *fraction,
-                memory,
-                series: Repeats::of(&arms),
-            };
-            for repeat in 0..options.repeats {
-                run_each(&mut part.series, repeat, |arm, _| {
-                    let (turn, of) = (repeat + 1, options.repeats);
-                    progress(&format!(
-                        "{}: {}, {turn} of {of}",
-                        part_name(measured, *fraction),
-                        arm.name()
-                    ));
+            let part = compare(
+                measured,
+                *fraction,
+                options.repeats,
+                &arms,
+                |arm, memory| {
                     let (work, limit) = (&measured.work, budget.next());
-                    let done = trial::run(&env, daemon.as_ref(), arm, work, memory, limit)?;
-                    same(done, &measured.alone)
-                });
-            }
+                    trial::run(&env, daemon.as_ref(), arm, work, memory, limit)
+                },
+            );
             progress("");
             rows.extend(part.rows());
             parts.push(part);
@@ -155,13 +142,41 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.conclude(options.env.json.as_deref())
 }
 
+/// Runs a program in a part of its memory, in each arm as often as it is to be.
+fn compare(
+    measured: &Measured,
+    fraction: fraction::Fraction,
+    repeats: u64,
+    arms: &[MemoryArm],
+    mut run: impl FnMut(MemoryArm, Allotment) -> Result<TrialFigures>,
+) -> Part {
+    let memory = Allotment {
+        bytes: measured.alone.peak(),
+        limit: fraction.of(measured.alone.peak()),
+    };
+    let mut series = Repeats::of(arms);
+    for repeat in 0..repeats {
+        run_each(&mut series, repeat, |arm, _| {
+            let (name, arm_name) = (part_name(measured, fraction), arm.name());
+            progress(&format!("{name}: {arm_name}, {} of {repeats}", repeat + 1));
+            same(run(arm, memory)?, &measured.alone)
+        });
+    }
+    Part {
+        program: measured.program,
+        fraction,
+        memory,
+        series,
+    }
+}
+
 fn part_name(measured: &Measured, fraction: fraction::Fraction) -> String {
     format!("{} in {}", measured.program.name(), fraction.about())
 }
 
 /// Prepares a program and runs it alone.
 fn measure(
-    program: Program,
+    program: KnownProgram,
     options: &Options,
     env: &TestEnv,
     budget: &mut Budget,
@@ -169,7 +184,7 @@ fn measure(
     progress(&format!("{}: its input, then a run alone", program.name()));
     let work = program.prepare(options, env)?;
     let none = Allotment { bytes: 0, limit: 0 };
-    let alone = trial::run(env, None, Arm::Alone, &work, none, budget.next())?;
+    let alone = trial::run(env, None, MemoryArm::Alone, &work, none, budget.next())?;
     Ok(Measured {
         program,
         work,
@@ -207,7 +222,7 @@ fn start_daemon(
     all: &[Measured],
 ) -> Result<Option<DaemonFixture>> {
     let most = all.iter().map(|one| one.alone.peak() >> 20).max();
-    let Some(most) = most.filter(|_| options.arms.contains(&Arm::OursContract)) else {
+    let Some(most) = most.filter(|_| options.arms.contains(&MemoryArm::OursContract)) else {
         return Ok(None);
     };
     let most = most * 3 / 2 + MARGIN;

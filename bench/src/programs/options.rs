@@ -1,8 +1,8 @@
 //! The options of `selfpage bench programs`, and the settings that follow from them.
 
-use super::arm::Arm;
+use super::arm::MemoryArm;
 use super::fraction::Fraction;
-use super::program::Program;
+use super::program::KnownProgram;
 use crate::prelude::*;
 use clap::value_parser;
 
@@ -15,10 +15,10 @@ pub struct Options {
     pub repeats: u64,
     /// Only these programs.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub only: Vec<Program>,
+    pub only: Vec<KnownProgram>,
     /// Only these arms; alone-mimalloc is one more than the usual ones.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub arms: Vec<Arm>,
+    pub arms: Vec<MemoryArm>,
     /// Only so much memory, of what the program takes alone; `fits` is one more than the usual ones.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub memory: Vec<Fraction>,
@@ -55,14 +55,14 @@ impl Options {
         let quick = self.quick;
         if self.only.is_empty() {
             self.only = match quick {
-                true => Program::QUICK.to_vec(),
-                false => Program::value_variants().to_vec(),
+                true => KnownProgram::QUICK.to_vec(),
+                false => KnownProgram::value_variants().to_vec(),
             };
         }
         if self.arms.is_empty() {
             self.arms = match quick {
-                true => Arm::QUICK.to_vec(),
-                false => Arm::USUAL.to_vec(),
+                true => MemoryArm::QUICK.to_vec(),
+                false => MemoryArm::USUAL.to_vec(),
             };
         }
         if self.memory.is_empty() {
@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn all_programs_are_run_in_every_usual_arm_and_memory() {
         let options = options(&[]).unwrap();
-        assert_eq!(options.only, Program::value_variants());
+        assert_eq!(options.only, KnownProgram::value_variants());
         assert_eq!(
             (options.arms.as_slice(), options.repeats),
-            (&Arm::USUAL[..], 3)
+            (&MemoryArm::USUAL[..], 3)
         );
         assert_eq!(options.runs_each(), 1 + 3 * 7 * 3);
     }
@@ -119,7 +119,7 @@ mod tests {
         let options = options(&words).unwrap();
         assert_eq!(
             (options.only, options.arms),
-            (vec![Program::Sort], vec![Arm::Zram])
+            (vec![KnownProgram::Sort], vec![MemoryArm::Zram])
         );
         assert_eq!(
             (options.memory, options.repeats, options.mib),

@@ -2,9 +2,9 @@
 //! without a time has the reason in its place.
 
 use super::analysis::{Outcome, Part, outcome};
-use super::arm::Arm;
+use super::arm::MemoryArm;
 use super::fraction::Fraction;
-use super::program::Program;
+use super::program::KnownProgram;
 use crate::plot::{self, Area};
 use crate::prelude::*;
 use crate::table::digits;
@@ -23,7 +23,7 @@ const BAR: f64 = 0.8;
 
 /// The picture, as the text of an SVG file.
 pub fn drawn(parts: &[Part], machine: &Machine) -> Result<String> {
-    let mut programs: Vec<Program> = parts.iter().map(|part| part.program).collect();
+    let mut programs: Vec<KnownProgram> = parts.iter().map(|part| part.program).collect();
     programs.dedup();
     let rows = programs.len().div_ceil(COLUMNS).max(1);
     let size = (WIDTH, TITLE + PANEL * rows as u32);
@@ -43,7 +43,7 @@ fn entitle(area: &Area<'_>, parts: &[Part], machine: &Machine) -> Result<()> {
         machine.processors, machine.processor, machine.kernel
     );
     plot::write(area, &what, (20, 10), 18)?;
-    let mut arms: Vec<Arm> = parts.iter().flat_map(drawn_arms).collect();
+    let mut arms: Vec<MemoryArm> = parts.iter().flat_map(drawn_arms).collect();
     arms.sort();
     arms.dedup();
     for (arm, x) in arms.into_iter().zip((20..).step_by(150)) {
@@ -55,12 +55,12 @@ fn entitle(area: &Area<'_>, parts: &[Part], machine: &Machine) -> Result<()> {
 }
 
 /// All but what stands for one.
-fn drawn_arms(part: &Part) -> Vec<Arm> {
+fn drawn_arms(part: &Part) -> Vec<MemoryArm> {
     let arms = part.series.iter().map(|one| one.arm);
-    arms.filter(|arm| *arm != Arm::Alone).collect()
+    arms.filter(|arm| *arm != MemoryArm::Alone).collect()
 }
 
-fn panel(cell: &Area<'_>, program: Program, parts: &[&Part]) -> Result<()> {
+fn panel(cell: &Area<'_>, program: KnownProgram, parts: &[&Part]) -> Result<()> {
     let heights = parts.iter().flat_map(|part| {
         drawn_arms(part)
             .into_iter()
@@ -93,7 +93,7 @@ fn panel(cell: &Area<'_>, program: Program, parts: &[&Part]) -> Result<()> {
         for (j, one) in part
             .series
             .iter()
-            .filter(|one| one.arm != Arm::Alone)
+            .filter(|one| one.arm != MemoryArm::Alone)
             .enumerate()
         {
             let left = k as f64 + 0.05 + j as f64 * step;
@@ -124,16 +124,16 @@ fn reason(outcome: Outcome) -> &'static str {
 }
 
 /// The same as in the other pictures where an arm is the same, and distinct under colour blindness.
-fn colour(arm: Arm) -> RGBColor {
+fn colour(arm: MemoryArm) -> RGBColor {
     match arm {
-        Arm::Alone => RGBColor(150, 150, 150),
-        Arm::AloneMimalloc => RGBColor(190, 190, 190),
-        Arm::Zram => RGBColor(213, 94, 0),
-        Arm::Swap => RGBColor(204, 121, 167),
-        Arm::OursRam => RGBColor(86, 180, 233),
-        Arm::OursBoth => RGBColor(0, 114, 178),
-        Arm::OursDisk => RGBColor(0, 60, 140),
-        Arm::OursContract => RGBColor(0, 158, 115),
+        MemoryArm::Alone => RGBColor(150, 150, 150),
+        MemoryArm::AloneMimalloc => RGBColor(190, 190, 190),
+        MemoryArm::Zram => RGBColor(213, 94, 0),
+        MemoryArm::Swap => RGBColor(204, 121, 167),
+        MemoryArm::OursRam => RGBColor(86, 180, 233),
+        MemoryArm::OursBoth => RGBColor(0, 114, 178),
+        MemoryArm::OursDisk => RGBColor(0, 60, 140),
+        MemoryArm::OursContract => RGBColor(0, 158, 115),
     }
 }
 
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn a_picture_has_a_bar_or_a_reason_for_every_arm() {
         let part = part(vec![
-            series(Arm::Alone, &[2], None),
-            series(Arm::OursRam, &[5], None),
-            series(Arm::Swap, &[], Some(ExperimentError::Killed.into())),
+            series(MemoryArm::Alone, &[2], None),
+            series(MemoryArm::OursRam, &[5], None),
+            series(MemoryArm::Swap, &[], Some(ExperimentError::Killed.into())),
         ]);
         let machine = Machine::now(Path::new("/"));
         let picture = drawn(&[part], &machine).unwrap();

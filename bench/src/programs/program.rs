@@ -1,5 +1,5 @@
 //! The programs: those that people know, each at work that it holds in memory. A new one is a
-//! variant of [`Program`] and its line in [`Program::prepare`].
+//! variant of [`KnownProgram`] and its line in [`KnownProgram::prepare`].
 
 use super::options::Options;
 use super::{gcc, python, redis, sort, sqlite};
@@ -8,7 +8,7 @@ use crate::prelude::*;
 /// A program at its work; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Program {
+pub enum KnownProgram {
     /// sqlite3: a database in memory is filled, indexed and grouped
     Sqlite,
     /// CPython: objects in a dict are built and grouped
@@ -32,7 +32,7 @@ pub struct Workload {
     /// Processes that page at a time.
     pub processes: u64,
     /// The requests of a server; other programs do their work by themselves.
-    pub client: Option<redis::Client>,
+    pub client: Option<redis::RedisClient>,
     /// Removed with it.
     pub files: Vec<OwnedFile>,
 }
@@ -50,7 +50,7 @@ impl Workload {
     }
 }
 
-impl Program {
+impl KnownProgram {
     /// The programs of a quick look.
     pub const QUICK: [Self; 2] = [Self::Sqlite, Self::Python];
 

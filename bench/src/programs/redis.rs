@@ -23,7 +23,7 @@ const PIPELINE: u64 = 16;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server's requests.
-pub struct Client {
+pub struct RedisClient {
     socket: OwnedFile,
     keys: u64,
 }
@@ -50,13 +50,13 @@ pub fn prepare(env: &TestEnv, mib: u64) -> Result<Workload> {
     command.arg(&*socket);
     let keys = mib * KEYS_PER_MIB;
     Ok(Workload {
-        client: Some(Client { socket, keys }),
+        client: Some(RedisClient { socket, keys }),
         files,
         ..Workload::of(command)
     })
 }
 
-impl Client {
+impl RedisClient {
     /// Sets every key, reads as many out of order, and ends the server. The digest of all it replied.
     pub fn drive(&self, server: &mut Worker) -> Result<u64> {
         let stream = self.connect(server)?;

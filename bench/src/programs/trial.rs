@@ -1,6 +1,6 @@
 //! One run of an arm: what it needs is set up, the program runs in its cgroup, and its peak is read.
 
-use super::arm::{Arm, ArmNeeds, MemorySplit, Store};
+use super::arm::{ArmNeeds, MemoryArm, MemorySplit, Store};
 use super::child::{self, Done};
 use super::program::Workload;
 use crate::prelude::*;
@@ -60,7 +60,7 @@ struct ArmFixture {
 pub fn run(
     env: &TestEnv,
     daemon: Option<&DaemonFixture>,
-    arm: Arm,
+    arm: MemoryArm,
     work: &Workload,
     memory: Allotment,
     limit: Duration,
@@ -85,7 +85,7 @@ pub fn run(
 fn set_up(
     env: &TestEnv,
     daemon: Option<&DaemonFixture>,
-    arm: Arm,
+    arm: MemoryArm,
     work: &Workload,
     memory: Allotment,
 ) -> Result<ArmFixture> {
