@@ -236,15 +236,11 @@ impl ChannelClient {
 
     /// Polls for the completion of the only operation in flight while the server is awake.
     fn poll_completion(&mut self) -> Option<(usize, i32)> {
-        if self.queue.in_flight().len() != 1 || !self.is_server_awake() {
+        if self.queue.in_flight().len() != 1 {
             return None;
         }
-        AdaptivePoll::poll(
-            self,
-            |client| &mut client.poll,
-            Self::reap_ready,
-            Self::is_server_awake,
-        )
+        let may_come = Self::is_server_awake;
+        AdaptivePoll::poll(self, |client| &mut client.poll, Self::reap_ready, may_come)
     }
 
     /// Returns true if the server was awake when the last requests came, and still is: polling for

@@ -43,14 +43,15 @@ impl AdaptivePoll {
     pub const PREEMPTED: Duration = Duration::from_micros(50);
 
     /// Calls `probe` on `waiter` until it returns a completion, if the waiter's `state` finds
-    /// polling worth it, and as long as the completion `may_come`.
+    /// polling worth it, and as long as the completion `may_come`. A wait in which it may not come
+    /// is not counted.
     pub fn poll<S, T>(
         waiter: &mut S,
         state: impl Fn(&mut S) -> &mut Self,
         probe: impl Fn(&mut S) -> Option<T>,
         may_come: impl Fn(&S) -> bool,
     ) -> Option<T> {
-        if !state(waiter).should_poll() || !has_ordinary_class() {
+        if !may_come(waiter) || !state(waiter).should_poll() || !has_ordinary_class() {
             return None;
         }
         let begin = Instant::now();

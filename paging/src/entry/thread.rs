@@ -145,9 +145,8 @@ impl HandlerThread {
                 let channel = thread.context.channel.as_ref();
                 channel.is_none_or(|channel| channel.may_poll())
             };
-            if may_poll(self)
-                && let Some(found) =
-                    AdaptivePoll::poll(self, |thread| &mut thread.poll, probe, may_poll)
+            if let Some(found) =
+                AdaptivePoll::poll(self, |thread| &mut thread.poll, probe, may_poll)
             {
                 return found;
             }
