@@ -201,6 +201,10 @@ impl<B: IoBackend> IoBackend for FaultInjection<B> {
         self.backend.poll_fd()
     }
 
+    fn may_poll(&self) -> bool {
+        self.backend.may_poll()
+    }
+
     fn close(&mut self) {
         self.backend.close();
     }
