@@ -1,25 +1,16 @@
 //! Late binding, the cheapest step first; moves for space and for latency.
 
 mod common;
+mod organizers;
 
-use common::{SECOND, epoch, incarnation, object, slack};
-use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
-use selfpage_remote_policy::identity::{HostId, ObjectId};
+use common::{SECOND, epoch, incarnation, slack};
+use organizers::{CLIENT, REFUSED, organizer, paging_object, place};
+use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest};
+use selfpage_remote_policy::identity::HostId;
 use selfpage_remote_policy::organizer::{AbdicateAnswer, KeepReason, Organizer, OrganizerAction};
 use selfpage_remote_policy::permit::{Permit, PermitId};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-const CLIENT: u64 = 7;
-const REFUSED: Refusal = Refusal::Pages {
-    asked: 1,
-    most: 0,
-    servers: 1,
-};
-
-fn organizer() -> Organizer {
-    Organizer::new(incarnation(CLIENT, 0), slack())
-}
 
 fn permit(server: u64, granted_pages: u64) -> Permit {
     Permit {
@@ -33,14 +24,6 @@ fn permit(server: u64, granted_pages: u64) -> Permit {
         client: incarnation(CLIENT, 0),
         qos: slack(),
     }
-}
-
-fn paging_object(number: u64) -> ObjectId {
-    object(CLIENT, number)
-}
-
-fn place(organizer: &mut Organizer, number: u64, pages: u64, now: Duration) -> OrganizerAction {
-    organizer.place(paging_object(number), pages, &BTreeSet::new(), now)
 }
 
 fn allocation(action: OrganizerAction) -> AllocationRequest {

@@ -1,34 +1,17 @@
 //! An organizer's count of pages under any order of answers, moves and losses.
 
 mod common;
+mod organizers;
 
-use common::{SECOND, config, epoch, incarnation, object, slack};
+use common::{SECOND, config, epoch, incarnation, slack};
+use organizers::{CLIENT, REFUSED, organizer, paging_object, place};
 use proptest::prelude::*;
-use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
+use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use selfpage_remote_policy::capacity::{PermitRequest, ServerCapacity};
 use selfpage_remote_policy::identity::{HostId, ObjectId, RequestId};
 use selfpage_remote_policy::organizer::{AbdicateAnswer, Organizer, OrganizerAction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-const CLIENT: u64 = 7;
-const REFUSED: Refusal = Refusal::Pages {
-    asked: 1,
-    most: 0,
-    servers: 1,
-};
-
-fn organizer() -> Organizer {
-    Organizer::new(incarnation(CLIENT, 0), slack())
-}
-
-fn paging_object(number: u64) -> ObjectId {
-    object(CLIENT, number)
-}
-
-fn place(organizer: &mut Organizer, number: u64, pages: u64, now: Duration) -> OrganizerAction {
-    organizer.place(paging_object(number), pages, &BTreeSet::new(), now)
-}
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -94,11 +94,32 @@ impl Model for Group {
     }
 }
 
-fn check(group: Group) -> usize {
+/// A group of hosts that have no broker yet.
+fn without_broker(hosts: u64, budget: Budget) -> Group {
+    Group {
+        hosts,
+        elected: false,
+        silent: 0,
+        budget,
+    }
+}
+
+/// Three hosts whose elected broker may fall silent.
+fn with_broker(budget: Budget) -> Group {
+    Group {
+        hosts: 3,
+        elected: true,
+        silent: 3,
+        budget,
+    }
+}
+
+fn check(group: Group) {
     let checker = group.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
-    println!("{} states", checker.unique_state_count());
-    checker.unique_state_count()
+    let states = checker.unique_state_count();
+    println!("{states} states");
+    assert!(states > 1000, "{states} states are no model");
 }
 
 const NONE: Budget = Budget {
@@ -116,13 +137,7 @@ fn three_hosts_elect_one_broker_whatever_the_order_of_messages() {
         losses: 1,
         ..NONE
     };
-    let states = check(Group {
-        hosts: 3,
-        elected: false,
-        silent: 0,
-        budget,
-    });
-    assert!(states > 1000, "{states} states are no model");
+    check(without_broker(3, budget));
 }
 
 #[test]
@@ -132,13 +147,7 @@ fn a_crash_in_the_middle_of_a_tournament_is_survived() {
         crashes: 1,
         ..NONE
     };
-    let states = check(Group {
-        hosts: 3,
-        elected: false,
-        silent: 0,
-        budget,
-    });
-    assert!(states > 1000, "{states} states are no model");
+    check(without_broker(3, budget));
 }
 
 #[test]
@@ -149,13 +158,7 @@ fn a_broker_that_falls_silent_is_regenerated_once() {
         crashes: 1,
         ..NONE
     };
-    let states = check(Group {
-        hosts: 3,
-        elected: true,
-        silent: 3,
-        budget,
-    });
-    assert!(states > 1000, "{states} states are no model");
+    check(with_broker(budget));
 }
 
 #[test]
@@ -166,13 +169,7 @@ fn a_partition_has_a_broker_on_each_side_and_one_after_it() {
         partitions: 1,
         ..NONE
     };
-    let states = check(Group {
-        hosts: 3,
-        elected: true,
-        silent: 3,
-        budget,
-    });
-    assert!(states > 1000, "{states} states are no model");
+    check(with_broker(budget));
 }
 
 #[test]
@@ -185,17 +182,6 @@ fn one_broker_is_elected_through_all_faults_together_and_of_four_hosts() {
         partitions: 1,
         ..NONE
     };
-    check(Group {
-        hosts: 3,
-        elected: true,
-        silent: 3,
-        budget,
-    });
-    let budget = Budget { ticks: 4, ..NONE };
-    check(Group {
-        hosts: 4,
-        elected: false,
-        silent: 0,
-        budget,
-    });
+    check(with_broker(budget));
+    check(without_broker(4, Budget { ticks: 4, ..NONE }));
 }
