@@ -127,3 +127,15 @@ fn run(bench: &Bench) -> Result<ExitCode> {
         }
     }
 }
+
+/// The benchmark that these words ask for.
+#[cfg(test)]
+fn parse(words: &[&str]) -> anyhow::Result<Bench> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        bench: Bench,
+    }
+    let words = ["bench"].iter().chain(words);
+    Ok(<Line as clap::Parser>::try_parse_from(words)?.bench)
+}

@@ -81,17 +81,9 @@ impl Options {
 mod tests {
     use super::*;
     use crate::Bench;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(subcommand)]
-        bench: Bench,
-    }
 
     fn options(words: &[&str]) -> Result<Options> {
-        let words = [&["bench", "launch"], words].concat();
-        match Line::try_parse_from(words)?.bench {
+        match crate::parse(&[&["launch"], words].concat())? {
             Bench::Launch(options) => options.settled(),
             _ => panic!("it is no launch"),
         }

@@ -84,17 +84,9 @@ impl Options {
 mod tests {
     use super::*;
     use crate::Bench;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(subcommand)]
-        bench: Bench,
-    }
 
     fn options(words: &[&str]) -> Result<Options> {
-        let words = [&["bench", "programs"], words].concat();
-        match Line::try_parse_from(words)?.bench {
+        match crate::parse(&[&["programs"], words].concat())? {
             Bench::Programs(options) => Ok(options.settled()),
             _ => panic!("it is another benchmark"),
         }

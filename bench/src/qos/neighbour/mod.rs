@@ -197,6 +197,7 @@ fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFi
 fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
+    let swap = (all * 3 / 2) << 20;
     match arm {
         Arm::System | Arm::SystemRam => {
             let config = DaemonConfig::of(all / OVER + 64);
@@ -206,11 +207,10 @@ fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
         Arm::SwapZram => {
             // Pages compress 2:1.
             let bytes = (all / OVER) << 20;
-            limits._swap = Swap::on_zram_and_file(env, bytes, (all * 3 / 2) << 20)?;
+            limits._swap = Swap::on_zram_and_file(env, bytes, swap)?;
         }
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
-            let bytes = (all * 3 / 2) << 20;
-            limits._swap = vec![Swap::on_file(env, bytes)?];
+            limits._swap = vec![Swap::on_file(env, swap)?];
         }
     }
     if arm == Arm::SwapBfq {
