@@ -1,11 +1,11 @@
-//! Compressed RAM of a tree under contract with the daemon.
+//! Compressed RAM that is part of a tree's frames: under contract with the daemon, or by `--ram`.
 //!
 //! *Self-Paging in the Nemesis Operating System*, section 6.2, has one kind of frame and one way to
 //! take it back. So compressed RAM is a domain of the tree's ledger like a process's: its frames
 //! are owned, limited, counted and revoked as those of a process are. One thread is its pager. To
 //! grow it takes frames, demanding them from the processes where none is free, and then raises the
 //! store's limit on segments (`store::RamResizer`). To shrink it lowers that limit, demotes the
-//! oldest segments through an IO channel of its own, in the tenant's disk time, gives the memory
+//! oldest segments through a channel of its own, under the daemon in the tenant's disk time, gives the memory
 //! back, and then releases the frames. So compressed pages of an idle program are revoked, too.
 //!
 //! A revocation by the daemon takes frames from all domains in proportion, and from compressed RAM
@@ -39,11 +39,11 @@ const HOLD_OFF: Duration = Duration::from_secs(1);
 
 /// What the thread works with.
 pub(crate) struct CompressedRamParts {
-    /// A view of the tree's ledger that rings the daemon.
+    /// A view of the tree's ledger; under the daemon one that rings it.
     pub ledger: Ledger,
     pub store: SharedStore,
-    /// A channel to the daemon's disk arrives here.
-    pub channel: OwnedFd,
+    /// A channel to the daemon's disk arrives here; `None` where the store has a file of its own.
+    pub channel: Option<OwnedFd>,
     /// The most frames.
     pub most: u32,
 }
@@ -77,10 +77,11 @@ fn serve(parts: &CompressedRamParts, domain: DomainId) -> Result<Never, StoreErr
         what: "its IO channel",
         errno: errno.raw_os_error(),
     };
-    let client = receive_channel(&parts.channel).map_err(lost)?;
-    parts
-        .store
-        .set_transport(Box::new(OneChannel(Mutex::new(Some(client)))));
+    if let Some(channel) = &parts.channel {
+        let client = receive_channel(channel).map_err(lost)?;
+        let transport = OneChannel(Mutex::new(Some(client)));
+        parts.store.set_transport(Box::new(transport));
+    }
     parts
         .store
         .set_holder(slot_of(domain.raw()))

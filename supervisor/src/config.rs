@@ -20,6 +20,9 @@ pub struct SupervisorConfig {
     pub options: RunFlags,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
+    /// True if compressed RAM is part of the frames, and sized while the tree runs. Else it is beside
+    /// them, as large as the store says.
+    pub ram_of_frames: bool,
     /// True if processes of other users than this one's get the store, too.
     pub share_store: bool,
     /// The contract with the system's daemon that the tree lives on; `frames` are then the

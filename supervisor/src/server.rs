@@ -108,9 +108,13 @@ impl Supervisor {
             .as_ref()
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
-        if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
-            store.set_transport(Box::new(ChannelUnavailable));
-            store.hold_ram();
+        if let Some((store, _)) = &store {
+            if settings.tenant.is_some() {
+                store.set_transport(Box::new(ChannelUnavailable));
+            }
+            if settings.ram_of_frames {
+                store.hold_ram();
+            }
         }
         // The swap file is the last of the store's descriptors.
         let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
@@ -154,6 +158,11 @@ impl Supervisor {
             .map_err(StartError::call("watch the port"))?;
         if let Some(tenant) = tenant {
             it.begin(tenant)?;
+        }
+        if it.settings.ram_of_frames
+            && let Err(why) = it.start_compressed_ram()
+        {
+            tracing::warn!("pages are not compressed in RAM, only written to the disk: {why}");
         }
         Ok(it)
     }

@@ -22,6 +22,7 @@ fn settings(frames: u32) -> SupervisorConfig {
         options: Default::default(),
         userfaultfd: None,
         share_store: false,
+        ram_of_frames: false,
         tenant: None,
     }
 }

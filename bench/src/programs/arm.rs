@@ -22,7 +22,7 @@ pub enum MemoryArm {
     Swap,
     /// `selfpage run`, compressed RAM, which is beyond the limit as zram's is
     OursRam,
-    /// `selfpage run`, compressed RAM within the limit, disk for the rest
+    /// `selfpage run`, up to half of the frames for compressed pages, disk for the rest
     OursBoth,
     /// `selfpage run`, disk
     OursDisk,
@@ -35,7 +35,7 @@ pub enum MemoryArm {
 pub enum Store {
     /// Compressed RAM, beyond the limit.
     Ram,
-    /// Compressed RAM within the limit, then the disk.
+    /// Compressed RAM as part of the frames, then the disk.
     Both,
     /// The disk.
     Disk,
@@ -122,7 +122,7 @@ fn reserve(processes: u64) -> u64 {
 pub struct MemorySplit {
     /// Bytes of frames.
     pub frames: u64,
-    /// Bytes of compressed pages.
+    /// Bytes of compressed pages at most: beside the frames with [`Store::Ram`], else part of them.
     pub ram: u64,
 }
 
@@ -139,14 +139,11 @@ impl MemorySplit {
             )));
         }
         let ram = match needs {
-            ArmNeeds::Run(Store::Both) => left / 2,
             ArmNeeds::Run(Store::Ram) => bytes * 3 / 2,
-            ArmNeeds::Contract => left / 2,
+            ArmNeeds::Run(Store::Both) | ArmNeeds::Contract => left / 2,
             _ => 0,
         };
-        let within = matches!(needs, ArmNeeds::Run(Store::Both));
-        let frames = if within { left - ram } else { left };
-        Ok(Self { frames, ram })
+        Ok(Self { frames: left, ram })
     }
 }
 
@@ -180,11 +177,7 @@ mod tests {
         let (limit, bytes) = (64 << 20, 256 << 20);
         for arm in MemoryArm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
             let split = MemorySplit::of(arm.needs(), limit, bytes, 1).unwrap();
-            let within = match arm {
-                MemoryArm::OursBoth => split.frames + split.ram,
-                _ => split.frames,
-            };
-            assert_eq!(within + reserve(1), limit, "{arm:?}");
+            assert_eq!(split.frames + reserve(1), limit, "{arm:?}");
         }
         let refused = MemorySplit::of(ArmNeeds::Contract, 8 << 20, bytes, 1);
         assert!(refused.unwrap_err().to_string().contains("--mib"));

@@ -113,6 +113,9 @@ fn set_up(
             if let ArmNeeds::Run(store) = needs {
                 let file = env.file("store")?;
                 run.args(["--store", &store_of(store, split, &file, memory.room())]);
+                if store == Store::Both {
+                    run.args(["--ram", &kib(split.ram)]);
+                }
                 fixture._store = Some(file);
             } else {
                 let daemon = daemon.ok_or_else(|| unavailable("the daemon does not run"))?;
@@ -129,12 +132,10 @@ fn set_up(
 
 /// As `selfpage run --store` takes it.
 fn store_of(store: Store, split: MemorySplit, file: &Path, room: u64) -> String {
-    let ram = format!("ram:{}", kib(split.ram));
     let disk = format!("disk:{},size={}", file.display(), kib(room));
     match store {
-        Store::Ram => ram,
-        Store::Both => format!("{ram}+{disk}"),
-        Store::Disk => disk,
+        Store::Ram => format!("ram:{}", kib(split.ram)),
+        Store::Both | Store::Disk => disk,
     }
 }
 

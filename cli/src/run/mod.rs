@@ -69,9 +69,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
     swap: Option<u64>,
 
-    /// The most of the frames that may hold compressed pages, up to half of them; none where it is not
-    /// given. How much of that does is found while the program runs
-    #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
+    /// The most of the frames that may hold compressed pages, up to half of them; how much does is found
+    /// while the program runs. Half of them by default with --system; without it the store needs a disk
+    /// and no ram: of its own
+    #[arg(long, value_name = "SIZE", value_parser = size_in_bytes)]
     ram: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +

@@ -77,6 +77,12 @@ enum RequestError {
          for all of them without `+`"
     )]
     Extra(FrameSpec),
+    #[error(
+        "--ram {} is part of the frames, and the store has compressed RAM of its own: leave --ram out, or name a \
+         store of a disk alone (--store disk:PATH,size=SIZE)",
+        Bytes(*.0)
+    )]
+    TwiceRam(u64),
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
@@ -158,8 +164,12 @@ impl Plan {
             }
             // The daemon's disk, once the contract has its size.
             None if args.system.is_some() => None,
-            asked => Some(asked.unwrap_or_else(|| default_store(frames))),
+            asked => Some(asked.unwrap_or_else(|| default_store(frames, args.ram.is_some()))),
         };
+        let store_ram = store.as_ref().and_then(|store| store.ram);
+        if let (Some(ram), Some(_)) = (args.ram, store_ram) {
+            return Err(RequestError::TwiceRam(ram).into());
+        }
         log_settings(frames, store.as_ref(), &preload);
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
@@ -225,9 +235,13 @@ fn notice_nested(program: &Program) {
     );
 }
 
-/// The store where none is named; with a notice where that has no file.
-fn default_store(frames: u64) -> StoreConfig {
-    let (store, lack) = choose(frames);
+/// The store where none is named, with a notice where that has no file. Compressed RAM is no part of
+/// it where the frames have some.
+fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
+    let (mut store, lack) = choose(frames);
+    if has_ram && store.disk.is_some() {
+        store.ram = None;
+    }
     if let Some(why) = lack {
         tracing::warn!("{}", run::ram_alone_notice(&store, &why));
     }

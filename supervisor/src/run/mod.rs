@@ -46,8 +46,8 @@ pub struct RunSpec {
     pub store: Option<StoreConfig>,
     /// The store to use where the file of a default one cannot be made after all.
     pub fallback_store: Option<StoreConfig>,
-    /// The most bytes of the frames that may hold compressed pages under the daemon; half of them
-    /// where `None`.
+    /// The most bytes of the frames that may hold compressed pages, half of them at most. `None`: half
+    /// of them under the daemon, and without it none, since compressed RAM is then the store's.
     pub ram: Option<u64>,
     /// The daemon's socket, and the contract to request.
     pub daemon: Option<(PathBuf, ContractRequest)>,

@@ -183,10 +183,9 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
         }
         let terms = tenant.terms();
         spec.frames = terms.frames.x;
-        let half = u64::from(terms.frames.x) * PAGE as u64 / 2;
-        let ram = spec.ram.unwrap_or(half).min(half);
+        spec.ram.get_or_insert(u64::MAX);
         spec.store = Some(StoreConfig {
-            ram: Some(ram).filter(|ram| *ram >= store::MIN_RAM),
+            ram: None,
             disk: Some(DiskConfig::by_daemon(terms.swap)),
         });
         tracing::info!("contract {}: {terms}", tenant.number());
@@ -194,7 +193,13 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
             tracing::warn!("{}", tenant.note());
         }
     }
+    if let (Some(most), Some(store)) = (spec.ram, &mut spec.store) {
+        let half = u64::from(spec.frames) * PAGE as u64 / 2;
+        store.ram = Some(most.min(half)).filter(|ram| *ram >= store::MIN_RAM);
+    }
     let settings = |spec: &RunSpec, tenant| SupervisorConfig {
+        ram_of_frames: spec.ram.is_some()
+            && spec.store.as_ref().is_some_and(|it| it.disk.is_some()),
         frames: spec.frames,
         store: spec.store.clone(),
         options: spec.flags,

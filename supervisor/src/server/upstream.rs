@@ -21,32 +21,34 @@ impl Supervisor {
         self.ledger.set_max_guaranteed(tenant.terms().frames.g);
         self.upstream = Some(DaemonLink::new(tenant));
         self.watch_upstream();
-        if let Err(why) = self.start_compressed_ram() {
-            tracing::warn!("pages are not compressed in RAM, only written to the disk: {why}");
-        }
         Ok(())
     }
 
     /// Starts the thread that sizes compressed RAM, where the store has some, with a domain of its
     /// own in the ledger.
-    fn start_compressed_ram(&mut self) -> Result<(), StartError> {
-        let (Some((store, _)), Some(upstream)) = (&self.store, &mut self.upstream) else {
+    pub(super) fn start_compressed_ram(&mut self) -> Result<(), StartError> {
+        let Some((store, _)) = &self.store else {
             return Ok(());
         };
         let Some(ram) = self.settings.store.as_ref().and_then(|store| store.ram) else {
             return Ok(());
         };
         let call = StartError::call;
-        let ledger = Ledger::attach(&self.ledger_fd)?;
-        let bell = io::fcntl_dupfd_cloexec(upstream.pressure_bell(), 0);
-        ledger.set_bell(bell.map_err(call("copy a descriptor"))?);
-        let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
-        let parts = CompressedRamParts {
-            ledger,
+        let mut parts = CompressedRamParts {
+            ledger: Ledger::attach(&self.ledger_fd)?,
             store: store.clone(),
-            channel: ours,
+            channel: None,
             most: (ram / PAGE as u64) as u32,
         };
+        let Some(upstream) = &mut self.upstream else {
+            return compressed_ram::start(parts).map(drop);
+        };
+        let bell = io::fcntl_dupfd_cloexec(upstream.pressure_bell(), 0);
+        parts
+            .ledger
+            .set_bell(bell.map_err(call("copy a descriptor"))?);
+        let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
+        parts.channel = Some(ours);
         let slot = compressed_ram::start(parts)?;
         upstream.open(slot, store::RamResizer::OPS, theirs);
         Ok(())

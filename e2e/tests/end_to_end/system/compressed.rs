@@ -1,7 +1,7 @@
 //! Compressed RAM in frames of the contract: contents, revocation, and the end of any process.
 
 use super::{Case, FRAMES, field, wait_until};
-use e2e::contract::{MIB, Size, Under};
+use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::launch::number;
 use e2e::verdict::{Doing, Verdict, ensure};
@@ -25,6 +25,14 @@ pub const CASES: &[(&str, Case)] = &[
         killed,
     ),
     ("without_compressed_ram_pages_go_to_the_disk", without),
+    (
+        "frames_without_a_daemon_have_compressed_ram_and_killed_children_lose_no_page",
+        without_daemon,
+    ),
+    (
+        "compressed_ram_in_frames_is_refused_where_the_store_does_not_fit_it",
+        unfit_store,
+    ),
 ];
 
 /// Fills memory with pages that compress to about a third, and checks and changes them in random
@@ -181,4 +189,36 @@ fn killed(disks: &Arc<Disks>, _: Size) -> Verdict {
     }
     running.wait()?.succeeded()?;
     daemon.has_everything_back()
+}
+
+fn without_daemon(_: &Arc<Disks>, _: Size) -> Verdict {
+    let sandbox = Sandbox::new("ram_of_frames")?;
+    let launch = Launch::new(&sandbox, build(&sandbox)?)
+        .args(["48", "0"])
+        .arg(sandbox.join("ready"))
+        .arg("children")
+        .limit(Duration::from_secs(200));
+    let contract = Contract::new(24 * MIB).over(0, 192 * MIB).with("--ram=12M");
+    let outcome = launch.run(&Under::Contract(contract))?;
+    let outcome = outcome.succeeded()?.within_contract()?;
+    let stats = outcome.stats.as_ref().unwrap_or(&serde_json::Value::Null);
+    let stored = number(stats, "/store_usage/to_ram")?;
+    let frames = number(stats, "/frames_peak_bytes")?;
+    ensure(stored > 1000 && frames <= 24 * MIB, || {
+        format!("{stored} pages were compressed, and {frames} bytes of frames held")
+    })?;
+    sandbox.check_clean()
+}
+
+fn unfit_store(_: &Arc<Disks>, _: Size) -> Verdict {
+    let sandbox = Sandbox::new("unfit_store")?;
+    let launch = Launch::new(&sandbox, "/bin/true");
+    for disk in [64 * MIB, 0] {
+        let contract = Contract::new(8 * MIB).over(16 * MIB, disk).with("--ram=4M");
+        let outcome = launch.run(&Under::Contract(contract))?.ended_with(125)?;
+        ensure(outcome.stderr.contains("of its own"), || {
+            format!("it says {:?}", outcome.stderr)
+        })?;
+    }
+    sandbox.check_clean()
 }
