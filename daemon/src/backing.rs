@@ -4,6 +4,7 @@ use crate::DaemonError;
 use crate::config::Disk;
 use crate::refusal::Refusal;
 use crate::tenant::Tenant;
+use crate::zero_writer;
 use disk::atropos::Utilization;
 use disk::calibrate::{Calibration, TIME};
 use disk::cost_model::{CostModel, Op};
@@ -91,7 +92,10 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     };
     let settings = UsdConfig {
         bound,
-        model,
+        model: CostModel {
+            capacity: model.capacity + zero_writer::share(),
+            ..model
+        },
         spin: disk.poll_time.0,
     };
     let usd = Usd::start(swap.medium().clone(), settings)

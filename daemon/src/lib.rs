@@ -49,6 +49,7 @@ pub mod tenant_cgroup;
 mod tenants;
 mod urgent;
 mod user_limits;
+mod zero_writer;
 
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
@@ -71,6 +72,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tenant_cgroup::CgroupRoot;
 use tenants::Tenants;
+use zero_writer::ZeroWriter;
 
 /// How often resident memory is compared with what is owned.
 const RSS_INTERVAL: Duration = Duration::from_secs(1);
@@ -123,9 +125,11 @@ impl Daemon {
         let log = LineQueue::start(LOG_FLUSH);
         let disk = backing::open(&config.disk)?;
         let jobs = JobRunner::new().map_err(call("make an eventfd"))?;
-        let trace = disk.usd.trace().clone();
+        let writer = ZeroWriter::new(&disk.usd, disk.swap.medium()).map_err(|why| {
+            DaemonError::Disk(format!("new swap files cannot be overwritten: {why}"))
+        })?;
         let scrubber =
-            Scrubber::start(trace, jobs.notifier()).map_err(|why| DaemonError::Call {
+            Scrubber::start(writer, jobs.notifier()).map_err(|why| DaemonError::Call {
                 what: "start a thread",
                 errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
             })?;

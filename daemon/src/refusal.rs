@@ -2,6 +2,7 @@
 //!
 //! A message says what was asked, what there is, and what to do.
 
+use crate::zero_writer;
 use disk::atropos::AdmissionError;
 use disk::swapfs::{FileError, ScrubError};
 use frames::LimitControlError;
@@ -25,7 +26,7 @@ pub enum Refusal {
     Frames(#[from] AllocatorError),
     /// By the disk's scheduler.
     #[error(transparent)]
-    Disk(#[from] AdmissionError),
+    Disk(AdmissionError),
     /// By the swap filesystem.
     #[error(transparent)]
     Swap(#[from] FileError),
@@ -207,6 +208,28 @@ pub enum Refusal {
     /// A file system without direct I/O.
     #[error("the file's file system has no direct I/O ({0})")]
     NoDirectIo(Errno),
+}
+
+impl From<AdmissionError> for Refusal {
+    /// The figures are of tenants alone: the daemon's own share of the disk is not theirs to ask for.
+    fn from(why: AdmissionError) -> Self {
+        Self::Disk(match why {
+            AdmissionError::Capacity {
+                contract,
+                asked,
+                reserved,
+                capacity,
+                clients,
+            } => AdmissionError::Capacity {
+                contract,
+                asked,
+                reserved: reserved - zero_writer::share(),
+                capacity: capacity - zero_writer::share(),
+                clients: clients.saturating_sub(1),
+            },
+            other => other,
+        })
+    }
 }
 
 /// Why the policy refuses a contract.

@@ -84,7 +84,7 @@ fn the_next_owner_reads_zeros() {
     let second = fs.create(name(2), 2 * UNIT, &[]).unwrap();
     assert_eq!(fs.extents(second).unwrap().size(), 0);
     let mut scrub = fs.scrub(second).unwrap().unwrap();
-    assert_eq!(scrub.step().unwrap().done, UNIT);
+    assert_eq!(scrub.step(UNIT, |_, _| Ok(())).unwrap().done, UNIT);
     let half = fs.complete_scrub(scrub);
     assert_eq!(half, Err(FileError::NotScrubbed(second)));
     let mut scrub = fs.scrub(second).unwrap().unwrap();
@@ -104,9 +104,9 @@ fn a_scrub_writes_nothing_once_its_file_is_released() {
     let file = fs.create(name(1), 4 * UNIT, &[]).unwrap();
     let mut old = fs.scrub(file).unwrap().unwrap();
     let mut new = fs.scrub(file).unwrap().unwrap();
-    assert_eq!(old.step(), Err(ScrubError::GivenUp));
+    assert_eq!(old.step(UNIT, |_, _| Ok(())), Err(ScrubError::GivenUp));
     assert_eq!(new.file(), file);
-    new.step().unwrap();
+    new.step(UNIT, |_, _| Ok(())).unwrap();
     fs.release(file).unwrap();
     assert_eq!(new.run(), Err(ScrubError::GivenUp));
     assert_eq!(fs.complete_scrub(new), Err(FileError::NotScrubbed(file)));

@@ -317,13 +317,6 @@ impl BlockDevice for Device {
     }
 
     fn zero(&self, at: u64, len: u64) -> Result<(), Errno> {
-        if self.is_partition {
-            match fallocate(&self.fd, FallocateFlags::ZERO_RANGE, at, len) {
-                // Some kernels and devices lack it.
-                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {}
-                zeroed => return zeroed,
-            }
-        }
         let zeros = self.zeros.as_slice();
         let mut done = 0;
         while done < len {

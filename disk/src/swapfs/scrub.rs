@@ -6,16 +6,17 @@
 //! neither for a file's parts nor for the device: a fresh device is scrubbed as well, which costs
 //! the same as finding out, and afterwards a page that was never written reads as zeros.
 //!
-//! It costs one pass of writing over the size of the file. A partition makes the zeros itself. A
-//! file is always written, though a file system can declare a range unwritten far faster: the
+//! It costs one pass of writing over the size of the file, under the daemon in disk time of its own.
+//! A partition could make the zeros itself, in a request that no schedule bounds. A
+//! file is always written, too, though a file system can declare a range unwritten far faster: the
 //! tenant's first write to every page would then change the file system's tables, and declaring
 //! waits for all I/O on the file. On ext4 here a GiB took 0.3 s written and 0.008 s declared;
 //! writing all of its pages by 8 threads then took 2.7 to 2.9 s and 4.0 to 5.1 s (two runs of
 //! `cargo run --release -p disk --example scrub FILE`, each the median of five rounds).
 //!
 //! Rules:
-//! - Any thread may drive it, a [`UNIT`] at a time, at any pace: only the process that requested
-//!   the file waits for it.
+//! - Any thread may drive it, a step at a time, at any pace and by any way to the device: only the
+//!   process that requested the file waits for it.
 //! - It can be cancelled at any step. [`super::SwapFs::release`], or another scrub of the file,
 //!   cancels it and waits for its current step: after that another file may get its space.
 //! - Zeros are flushed before the table records them.
@@ -109,18 +110,21 @@ impl<M: BlockDevice> Scrub<M> {
         self.file
     }
 
-    /// Overwrites at most one [`UNIT`] and returns the progress. The last step makes the zeros
-    /// durable.
-    pub fn step(&mut self) -> Result<ScrubProgress, ScrubError> {
+    /// Overwrites at most `most` bytes by `zero`, which is told their place on the device and how many
+    /// they are, and returns the progress. The last step makes the zeros durable. `most` divides
+    /// [`UNIT`].
+    pub fn step(
+        &mut self,
+        most: u64,
+        zero: impl FnOnce(u64, u64) -> Result<(), Errno>,
+    ) -> Result<ScrubProgress, ScrubError> {
         let token = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !*token {
             return Err(ScrubError::GivenUp);
         }
         if let Some(extent) = self.left.last_mut() {
-            let len = extent.len.min(UNIT);
-            self.medium
-                .zero(extent.device, len)
-                .map_err(ScrubError::Io)?;
+            let len = extent.len.min(most);
+            zero(extent.device, len).map_err(ScrubError::Io)?;
             extent.device += len;
             extent.len -= len;
             self.progress.done += len;
@@ -135,10 +139,11 @@ impl<M: BlockDevice> Scrub<M> {
         Ok(self.progress)
     }
 
-    /// Runs all remaining steps.
+    /// Runs all remaining steps on the device itself, where no other client has the disk.
     pub fn run(&mut self) -> Result<(), ScrubError> {
+        let medium = self.medium.clone();
         while !self.flushed {
-            self.step()?;
+            self.step(UNIT, |at, len| medium.zero(at, len))?;
         }
         Ok(())
     }
