@@ -121,7 +121,7 @@ pub struct Disk {
     pub poll_time: Time,
     /// Whether a slice comes with processor time: on a busy machine the threads that page run
     /// before all other work for as long.
-    #[serde(default)]
+    #[serde(default = "processor_time")]
     pub processor_time: bool,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
@@ -213,6 +213,10 @@ fn socket() -> PathBuf {
 /// The rest is headroom for scheduler overhead and device latency outliers.
 fn capacity() -> f64 {
     0.95
+}
+
+fn processor_time() -> bool {
+    true
 }
 
 /// About what it takes to be woken: then looking for the next request costs twice the least
