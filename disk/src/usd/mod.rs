@@ -8,8 +8,10 @@
 //! | file | what it is |
 //! |---|---|
 //! | `thread` | the loop: reap, take requests, schedule |
+//! | `dispatch` | starts what the scheduler names |
 //! | `command`, `control` | commands to the thread and its events; their execution |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
+//! | `transport` | transactions with another place than a device |
 //! | `transaction` | one request: its parts on the device, and which are in flight |
 //! | `poll_policy` | how long the thread polls before it sleeps |
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
@@ -32,16 +34,19 @@ mod channel;
 mod client;
 mod command;
 mod control;
+mod dispatch;
 mod doorbells;
 mod poll_policy;
 mod ring;
 mod stats;
 mod thread;
 mod transaction;
+mod transport;
 mod waiting_threads;
 
 pub use command::{ChannelId, UsdEvent};
 pub use stats::{ClientStats, DiskStats};
+pub use transport::{PartId, Transport};
 pub use waiting_threads::{WaitingThread, WaitingThreads};
 
 use crate::atropos::{AdmissionError, ClientId, DiskContract};
@@ -89,6 +94,13 @@ pub enum IoTarget {
         size: u64,
         /// True if the client may write it.
         writable: bool,
+    },
+    /// Pages that the disk's [`Transport`] reads and writes.
+    Space {
+        /// The transport's number for them.
+        number: u32,
+        /// Their size in bytes.
+        size: u64,
     },
 }
 
@@ -143,6 +155,23 @@ impl Usd {
     where
         D: AsFd + Send + Sync + 'static,
     {
+        let device: Arc<dyn AsFd + Send + Sync> = device;
+        Self::start_with(Some(device), None, config)
+    }
+
+    /// Starts a thread without a device, whose clients' targets are [`IoTarget::Space`]s.
+    pub fn start_transport(
+        transport: Box<dyn Transport>,
+        config: UsdConfig,
+    ) -> Result<Self, UsdError> {
+        Self::start_with(None, Some(transport), config)
+    }
+
+    fn start_with(
+        device: Option<Arc<dyn AsFd + Send + Sync>>,
+        transport: Option<Box<dyn Transport>>,
+        config: UsdConfig,
+    ) -> Result<Self, UsdError> {
         let (sender, commands) = mpsc::channel();
         let control = CommandSender::new(sender, bell("eventfd for commands")?);
         let notifier = Arc::new(EventNotifier::new(bell("eventfd for events")?));
@@ -151,6 +180,7 @@ impl Usd {
         let began = Instant::now();
         let parts = thread::UsdParts {
             device,
+            transport,
             config,
             commands,
             bell: control.bell(),

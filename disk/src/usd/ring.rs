@@ -30,6 +30,8 @@ pub(super) enum RingEvent {
     Bell { client: u32, number: u32 },
     /// The owner has sent commands.
     CommandSender,
+    /// The transport has something to receive.
+    Transport,
     /// A completion without effect.
     Nothing,
 }
@@ -54,6 +56,7 @@ impl RingEvent {
             Self::Bell { client, number } => (1, client, number & LOW),
             Self::CommandSender => (2, 0, 0),
             Self::Nothing => (3, 0, 0),
+            Self::Transport => (3, 0, 1),
         };
         (kind << KIND) | (u64::from(high) << HALF) | u64::from(low)
     }
@@ -71,6 +74,7 @@ impl RingEvent {
                 number: low,
             },
             2 => Self::CommandSender,
+            _ if low == 1 => Self::Transport,
             _ => Self::Nothing,
         }
     }
@@ -216,7 +220,12 @@ mod tests {
             client: 5,
             number: 9,
         };
-        for ended in [parts, bell, RingEvent::CommandSender, RingEvent::Nothing] {
+        let alone = [
+            RingEvent::CommandSender,
+            RingEvent::Transport,
+            RingEvent::Nothing,
+        ];
+        for ended in [parts, bell].into_iter().chain(alone) {
             assert_eq!(RingEvent::unpack(ended.pack()), ended);
         }
     }

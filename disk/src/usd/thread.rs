@@ -10,22 +10,21 @@ use super::command::{EventSender, UsdCommand, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
 use super::poll_policy::PollPolicy;
 use super::ring::{Ring, RingEvent};
-use super::transaction::{DevicePart, descriptor};
+use super::transport::Transport;
 use super::{ChannelId, UsdConfig, UsdError};
-use crate::atropos::{Atropos, Decision, Dispatch, TransactionDesc};
+use crate::atropos::{Atropos, TransactionDesc};
 use crate::cost_model::CostModel;
 use crate::time::{Nanos, Time};
 use crate::trace::Writer;
-use iochannel::MAX_RUN;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// What a thread is made of.
 pub(super) struct UsdParts {
-    pub device: Arc<dyn AsFd + Send + Sync>,
+    pub device: Option<Arc<dyn AsFd + Send + Sync>>,
+    pub transport: Option<Box<dyn Transport>>,
     pub config: UsdConfig,
     pub commands: Receiver<UsdCommand>,
     pub bell: Arc<OwnedFd>,
@@ -34,19 +33,9 @@ pub(super) struct UsdParts {
     pub began: Instant,
 }
 
-/// What the scheduler decided in one turn.
-#[derive(Default)]
-struct Scheduled {
-    /// A transaction was started.
-    started: bool,
-    /// The bound of what is in flight is reached.
-    full: bool,
-    /// When to schedule again.
-    until: Option<Time>,
-}
-
 pub(super) struct DiskThread {
-    device: Arc<dyn AsFd + Send + Sync>,
+    pub(super) device: Option<Arc<dyn AsFd + Send + Sync>>,
+    pub(super) transport: Option<Box<dyn Transport>>,
     model: CostModel,
     pub(super) poll_policy: PollPolicy,
     pub(super) commands: Receiver<UsdCommand>,
@@ -77,8 +66,13 @@ impl DiskThread {
         let mut ring = Ring::new()?;
         ring.watch(parts.bell.as_raw_fd(), RingEvent::CommandSender)
             .map_err(|errno| UsdError::Ring { errno })?;
+        if let Some(transport) = &parts.transport {
+            ring.watch(transport.poll_fd().as_raw_fd(), RingEvent::Transport)
+                .map_err(|errno| UsdError::Ring { errno })?;
+        }
         Ok(Self {
             device: parts.device,
+            transport: parts.transport,
             model,
             poll_policy: PollPolicy::new(spin.into()),
             commands: parts.commands,
@@ -98,15 +92,18 @@ impl DiskThread {
     }
 
     pub(super) fn run(mut self) {
-        while !self.stopping || self.ring.in_flight() > 0 {
+        while !self.stopping || self.in_flight() > 0 {
             let now = time_since(self.began);
             self.doorbells.rearm(&mut self.ring, now, &mut self.clients);
             let heard = self.drain_events(now);
             let taken = self.take_requests(now);
             let next = self.schedule(now);
             self.ring.submit();
+            if let Some(transport) = &mut self.transport {
+                transport.flush(now);
+            }
             self.notify_completions();
-            let in_flight = self.ring.in_flight() > 0;
+            let in_flight = self.in_flight() > 0;
             let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
                 let now = time_since(self.began);
@@ -117,6 +114,12 @@ impl DiskThread {
                 self.sleep(now, next.until);
             }
         }
+    }
+
+    /// Parts of transactions in flight.
+    fn in_flight(&self) -> usize {
+        let transport = self.transport.as_ref();
+        self.ring.in_flight() + transport.map_or(0, |transport| transport.in_flight())
     }
 
     /// Handles completions, rings and commands. Returns true if there were any.
@@ -134,19 +137,33 @@ impl DiskThread {
                     continue;
                 }
                 RingEvent::CommandSender => self.run_commands(now),
+                RingEvent::Transport => self.watch_transport(),
                 RingEvent::Bell { .. } | RingEvent::Nothing => {}
             }
             any = true;
         }
         self.ended = all;
+        while let Some((part, result)) = self.transport.as_mut().and_then(|it| it.reap(now)) {
+            self.on_part_completed(now, part.client, part.transaction, result);
+            any = true;
+        }
         any
+    }
+
+    /// Watches the transport anew: what is readable now is reaped after this.
+    fn watch_transport(&mut self) {
+        if let Some(transport) = &self.transport {
+            let fd = transport.poll_fd().as_raw_fd();
+            let watched = self.ring.watch(fd, RingEvent::Transport);
+            debug_assert!(watched.is_ok(), "{watched:?}");
+        }
     }
 
     pub(super) fn client(&mut self, at: u32) -> Option<&mut Client> {
         client_at(&mut self.clients, at)
     }
 
-    fn on_part_completed(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
+    pub(super) fn on_part_completed(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
         self.poll_policy.on_completion(now);
         let Some(client) = self.client(at) else {
             return;
@@ -163,7 +180,7 @@ impl DiskThread {
     }
 
     /// Completes a transaction with nothing in flight.
-    fn complete(&mut self, now: Time, at: u32, transaction: u32) {
+    pub(super) fn complete(&mut self, now: Time, at: u32, transaction: u32) {
         let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
@@ -255,76 +272,6 @@ impl DiskThread {
         any
     }
 
-    /// Starts transactions as long as the scheduler names one.
-    fn schedule(&mut self, now: Time) -> Scheduled {
-        let mut scheduled = Scheduled::default();
-        while !self.stopping && self.ring.has_room(MAX_RUN) {
-            match self.atropos.next(now) {
-                Decision::Dispatch(start) => self.start(now, &start),
-                Decision::WaitUntil(until) => {
-                    scheduled.until = Some(until);
-                    break;
-                }
-                Decision::Full => {
-                    scheduled.full = true;
-                    break;
-                }
-                Decision::Idle => break,
-            }
-            scheduled.started = true;
-        }
-        scheduled
-    }
-
-    fn start(&mut self, now: Time, start: &Dispatch) {
-        let (at, number) = untag(start.job.tag);
-        let Some(client) = client_at(&mut self.clients, at) else {
-            return;
-        };
-        let transaction = &mut client.window[number as usize];
-        transaction.started = now;
-        client.counted.on_start(now - transaction.taken);
-        transaction.ticket = start.ticket;
-        if transaction.orphan {
-            client.release_slot(number);
-            return self.atropos.complete(now, start.ticket, Nanos::ZERO);
-        }
-        let mut parts = [DevicePart::default(); MAX_RUN];
-        let made = match &client.target {
-            Some(target) => transaction.parts(target, &mut parts),
-            None => Err(Errno::INVAL),
-        };
-        let (made, fd) = match (made, &client.target) {
-            (Ok(made), Some(target)) => (made, descriptor(target, self.device.as_fd().as_raw_fd())),
-            (made, _) => {
-                let errno = made.err().unwrap_or(Errno::INVAL);
-                transaction.result = -errno.raw_os_error();
-                return self.complete(now, at, number);
-            }
-        };
-        transaction.in_flight = made;
-        let (op, id) = (transaction.op, transaction.channel);
-        if let Some(channel) = client.channel(id) {
-            channel.in_flight += made;
-        }
-        for part in &parts[..made] {
-            let then = RingEvent::Part {
-                client: at,
-                transaction: number,
-            };
-            let Some(client) = client_at(&mut self.clients, at) else {
-                return;
-            };
-            let pieces = client.window[number as usize].memory(part);
-            // SAFETY: the memory is a channel's, which is released when nothing of it is in flight;
-            // the pieces stay in the window until the transaction completes.
-            let started = unsafe { self.ring.start(op, fd, pieces, part.at, then) };
-            if let Err(errno) = started {
-                self.on_part_completed(now, at, number, -errno.raw_os_error());
-            }
-        }
-    }
-
     /// Signals clients that sleep and have completions.
     fn notify_completions(&mut self) {
         let clients = &mut self.clients;
@@ -348,7 +295,9 @@ impl DiskThread {
         });
         if !more {
             self.sleeps += 1;
-            let until = self.doorbells.next_due().into_iter().chain(until).min();
+            let asked = self.transport.as_ref().and_then(|it| it.next_due());
+            let due = [self.doorbells.next_due(), asked, until];
+            let until = due.into_iter().flatten().min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
         }

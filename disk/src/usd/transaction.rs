@@ -6,7 +6,7 @@ use crate::cost_model;
 use crate::swapfs::ExtentSlice;
 use crate::time::Time;
 use iochannel::{IoVec, MAX_RUN, Op, Request};
-use rustix::fd::{AsRawFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::io::Errno;
 use wired::PAGE;
 
@@ -108,6 +108,8 @@ impl Transaction {
                 Op::Write if end > *size => Err(Errno::FBIG),
                 Op::Write => Ok(()),
             },
+            IoTarget::Space { size, .. } if end <= *size => Ok(()),
+            IoTarget::Space { .. } => Err(Errno::INVAL),
         }
     }
 
@@ -191,8 +193,10 @@ impl Transaction {
     /// The request's result, once nothing of it is in flight.
     pub fn result(&self, target: &IoTarget) -> i32 {
         match target {
-            // An extent does not end early: a device that moved fewer bytes has failed.
-            IoTarget::Swap(_) if (0..self.len as i32).contains(&self.result) => {
+            // These do not end early: a device that moved fewer bytes has failed.
+            IoTarget::Swap(_) | IoTarget::Space { .. }
+                if (0..self.len as i32).contains(&self.result) =>
+            {
                 -Errno::IO.raw_os_error()
             }
             IoTarget::File { .. } if self.op == Op::Read && self.result > 0 => self.whole_pages(),
@@ -218,11 +222,23 @@ impl Transaction {
     }
 }
 
-/// The descriptor for I/O on the target.
-pub(super) fn descriptor(target: &IoTarget, device: RawFd) -> RawFd {
-    match target {
-        IoTarget::Swap(_) => device,
-        IoTarget::File { fd, .. } => fd.as_raw_fd(),
+/// What the parts of a transaction are started on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Descriptor(RawFd),
+    Space(u32),
+}
+
+/// The place of a target; an error where it needs a device and there is none.
+pub(super) fn place_of(
+    target: &IoTarget,
+    device: Option<&(dyn AsFd + Send + Sync)>,
+) -> Result<Place, Errno> {
+    match (target, device) {
+        (IoTarget::Swap(_), Some(device)) => Ok(Place::Descriptor(device.as_fd().as_raw_fd())),
+        (IoTarget::Swap(_), None) => Err(Errno::NODEV),
+        (IoTarget::File { fd, .. }, _) => Ok(Place::Descriptor(fd.as_raw_fd())),
+        (IoTarget::Space { number, .. }, _) => Ok(Place::Space(*number)),
     }
 }
 

@@ -1,0 +1,57 @@
+//! Carries transactions to a place that is no descriptor: pages in other machines' memory.
+//!
+//! The user-safe disk of *Self-Paging in the Nemesis Operating System* (section 6.7) schedules a
+//! device. What its thread schedules may as well be a link: clients, channels, contracts and the
+//! bound on what is in flight stay the same. A [`Transport`] belongs to the disk's thread, which alone
+//! calls it, between two turns of its loop.
+//!
+//! Rules:
+//! - Nothing blocks, and nothing allocates per transaction.
+//! - A part that was started completes once, whatever happens to the other end.
+
+use crate::time::Time;
+use iochannel::{IoVec, Op};
+use rustix::fd::BorrowedFd;
+
+/// Names a part of a transaction that is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartId {
+    pub(super) client: u32,
+    pub(super) transaction: u32,
+}
+
+/// What reads and writes the pages of [`super::IoTarget::Space`].
+pub trait Transport: Send {
+    /// Starts a part: moves the pieces, whole pages, to or from byte `at` of `space`. It may be sent
+    /// with the next [`Transport::flush`] only. Its result comes by [`Transport::reap`], later in any
+    /// case.
+    ///
+    /// # Safety
+    /// The pieces and their memory stay until the part was reaped. Another process may change the
+    /// memory at any time.
+    unsafe fn start(
+        &mut self,
+        now: Time,
+        id: PartId,
+        op: Op,
+        space: u32,
+        pieces: &[IoVec],
+        at: u64,
+    );
+
+    /// Sends what was started.
+    fn flush(&mut self, now: Time);
+
+    /// The next part that completed: its bytes, or a negative error number. Receives what has
+    /// arrived, too.
+    fn reap(&mut self, now: Time) -> Option<(PartId, i32)>;
+
+    /// Parts in flight.
+    fn in_flight(&self) -> usize;
+
+    /// Readable while there is something to receive, or room to send what waits for it.
+    fn poll_fd(&self) -> BorrowedFd<'_>;
+
+    /// When it is to be asked again though nothing is readable.
+    fn next_due(&self) -> Option<Time>;
+}

@@ -1,0 +1,175 @@
+//! The disk's thread over a transport: pages in the memory of another thread.
+
+mod tenant;
+
+use disk::time::Time;
+use disk::usd::{IoTarget, PartId, Transport, Usd};
+use iochannel::{IoVec, Op};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tenant::*;
+
+/// A byte of this page fails.
+const BAD: u64 = 900;
+
+struct Part {
+    id: PartId,
+    op: Op,
+    space: u32,
+    pieces: Vec<(usize, usize)>,
+    at: u64,
+}
+
+/// Keeps pages in a thread, which completes what it has in the opposite order.
+struct Memory {
+    queued: Vec<Part>,
+    parts: Option<Sender<Vec<Part>>>,
+    done: Receiver<(PartId, i32)>,
+    bell: Arc<OwnedFd>,
+    in_flight: usize,
+}
+
+impl Memory {
+    fn start() -> Self {
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let (parts, work) = channel::<Vec<Part>>();
+        let (sender, done) = channel();
+        let ring = bell.clone();
+        std::thread::spawn(move || {
+            let mut pages = HashMap::new();
+            while let Ok(mut all) = work.recv() {
+                all.extend(work.try_iter().flatten());
+                for part in all.into_iter().rev() {
+                    let result = serve(&mut pages, &part);
+                    sender.send((part.id, result)).unwrap();
+                }
+                write(&ring, &1u64.to_ne_bytes()).unwrap();
+            }
+        });
+        Self {
+            queued: Vec::new(),
+            parts: Some(parts),
+            done,
+            bell,
+            in_flight: 0,
+        }
+    }
+}
+
+fn serve(pages: &mut HashMap<(u32, u64), Page>, part: &Part) -> i32 {
+    let mut at = part.at / PAGE as u64;
+    for &(start, len) in &part.pieces {
+        for start in (start..start + len).step_by(PAGE) {
+            if at == BAD {
+                return -Errno::IO.raw_os_error();
+            }
+            let place: *mut Page = std::ptr::with_exposed_provenance_mut(start);
+            let page = pages.entry((part.space, at)).or_insert(Page([0; PAGE]));
+            match part.op {
+                // SAFETY: page buffers of a channel, which exist until the part is reaped.
+                Op::Read => unsafe { place.write(*page) },
+                // SAFETY: as above.
+                Op::Write => *page = unsafe { place.read() },
+            }
+            at += 1;
+        }
+    }
+    part.pieces.iter().map(|piece| piece.1 as i32).sum()
+}
+
+impl Transport for Memory {
+    unsafe fn start(&mut self, _: Time, id: PartId, op: Op, space: u32, all: &[IoVec], at: u64) {
+        let pieces = all
+            .iter()
+            .map(|one| (one.start.expose_provenance(), one.len));
+        self.queued.push(Part {
+            id,
+            op,
+            space,
+            pieces: pieces.collect(),
+            at,
+        });
+        self.in_flight += 1;
+    }
+
+    fn flush(&mut self, _: Time) {
+        if let (false, Some(parts)) = (self.queued.is_empty(), &self.parts) {
+            parts.send(std::mem::take(&mut self.queued)).unwrap();
+        }
+    }
+
+    fn reap(&mut self, _: Time) -> Option<(PartId, i32)> {
+        let _ = read(&self.bell, &mut [0; 8]);
+        let done = self.done.try_recv().ok()?;
+        self.in_flight -= 1;
+        Some(done)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        None
+    }
+}
+
+fn space(number: u32) -> IoTarget {
+    IoTarget::Space {
+        number,
+        size: 4 * MIB,
+    }
+}
+
+/// Reads eight pages.
+fn read_pages(channel: &mut Channel, first: u64) -> i32 {
+    channel.transfer(false, &mut [Page([0; PAGE]); 8], first)
+}
+
+#[test]
+fn pages_of_two_spaces_are_written_and_read_by_the_transport() {
+    let usd = Usd::start_transport(Box::new(Memory::start()), quick()).unwrap();
+    let mut tenants = [1, 2].map(|of| Tenant::new(&usd, plenty(), Some(space(of))));
+    for (of, tenant) in (1..).zip(&mut tenants) {
+        (0..256)
+            .step_by(8)
+            .for_each(|at| tenant.channel.write(of, at, 8));
+    }
+    for (of, tenant) in (1..).zip(&mut tenants) {
+        (0..256)
+            .step_by(4)
+            .for_each(|at| tenant.channel.check(of, at, 4));
+    }
+    let stats = usd.client_stats(tenants[0].id).unwrap();
+    assert_eq!((stats.totals.transactions, stats.failed), (96, 0));
+    assert_eq!(usd.disk_stats().in_flight, 0);
+}
+
+#[test]
+fn a_part_that_fails_or_lies_outside_fails_its_request_alone() {
+    let usd = Usd::start_transport(Box::new(Memory::start()), quick()).unwrap();
+    let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
+    let channel = &mut tenant.channel;
+    channel.write(1, 890, 8);
+    let failed = |errno: Errno| -errno.raw_os_error();
+    assert_eq!(read_pages(channel, 896), failed(Errno::IO));
+    assert_eq!(read_pages(channel, 1020), failed(Errno::INVAL));
+    channel.check(1, 890, 8);
+}
+
+#[test]
+fn a_thread_with_a_transport_alone_has_no_device() {
+    let usd = Usd::start_transport(Box::new(Memory::start()), quick()).unwrap();
+    let mut machine = Machine::new();
+    let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    let failed = -Errno::NODEV.raw_os_error();
+    assert_eq!(read_pages(&mut tenant.channel, 0), failed);
+}
