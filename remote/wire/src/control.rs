@@ -102,6 +102,45 @@ pub enum ControlReply {
     Status(ServerStatus),
 }
 
+/// What a server sends its client unasked, as far as the connection has room: a client that missed a
+/// notice learns the same from the next request that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerNotice {
+    /// The permit has fewer pages now: pages of it that were not written are the host's again.
+    Rewritten(SealedPermit),
+    /// The client's organizer is to move the object away. It may ignore this.
+    Abdicate(ObjectId),
+    /// The permit is revoked, whole or in part: if more pages are written after the time, it is void.
+    Revoke {
+        /// The permit.
+        permit: PermitId,
+        /// Pages that may stay written under it.
+        keep_pages: u64,
+        /// From now on.
+        within: Duration,
+    },
+    /// The permit is void, and its objects are gone.
+    Void {
+        /// The permit.
+        permit: PermitId,
+        /// Why.
+        cause: VoidCause,
+    },
+}
+
+/// Why a permit is void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VoidCause {
+    /// Its client released it.
+    Released,
+    /// Its client restarted.
+    Restarted,
+    /// Its client sent no request for the term of its lease.
+    Expired,
+    /// Its client missed the deadline of a revocation.
+    Revoked,
+}
+
 /// The state of a paging server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {

@@ -46,6 +46,8 @@ pub enum Kind {
     Discard = 3,
     /// A control request.
     Control = 4,
+    /// A [`crate::control::ServerNotice`], which a server sends unasked. It has no reply.
+    Notice = 5,
     /// Reply to a read: versions, then pages.
     ReadReply = 129,
     /// Reply to a write.
@@ -66,6 +68,7 @@ impl Kind {
             Write,
             Discard,
             Control,
+            Notice,
             ReadReply,
             WriteReply,
             DiscardReply,
@@ -85,7 +88,7 @@ impl Kind {
             Self::ReadReply => run && body == page_bytes + u32::from(pages) * 8,
             Self::Discard => pages > 0 && body == 0,
             Self::WriteReply | Self::DiscardReply => body == 0,
-            Self::Control | Self::ControlReply | Self::ErrorReply => true,
+            Self::Control | Self::Notice | Self::ControlReply | Self::ErrorReply => true,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | write | 1 to [`MAX_RUN`]; the pages, which get the header's version | no body |
 //! | discard | any number of pages; none | no body |
 //! | control | a [`control::ControlRequest`] | a [`control::ControlReply`] |
+//! | notice | a [`control::ServerNotice`], from the server, unasked | none |
 //!
 //! Every request has a number, which its reply repeats, so replies come in any order. A request that
 //! fails is answered by an error: a [`Status`] and its text.

@@ -19,24 +19,29 @@ pub struct Frame<'a> {
 }
 
 /// Finds the frames in the bytes of one link.
-pub struct FrameReader(Buffer);
+pub struct FrameReader {
+    buffer: Buffer,
+    /// Length of the first frame, once its checksum was found right; zero before.
+    checked: usize,
+}
 
 impl FrameReader {
     /// A reader with a wired buffer.
     pub fn new() -> io::Result<Self> {
-        Buffer::new(BUFFER).map(Self)
+        let buffer = Buffer::new(BUFFER)?;
+        Ok(Self { buffer, checked: 0 })
     }
 
     /// Reads what the link has, as far as there is room; frames that are there are to be taken first.
     /// Returns false at the end of the stream, true when the link has nothing more now or the buffer
     /// is full.
     pub fn fill(&mut self, link: &mut Link) -> io::Result<bool> {
-        while let Some(room) = self.0.room(1) {
+        while let Some(room) = self.buffer.room(1) {
             let len = room.len();
             match link.read(room) {
                 Ok(0) => return Ok(false),
                 Ok(read) => {
-                    self.0.add(read);
+                    self.buffer.add(read);
                     // A short read has emptied the link: another one would only say so.
                     if read < len && !link.has_buffered_input() {
                         break;
@@ -50,21 +55,47 @@ impl FrameReader {
         Ok(true)
     }
 
+    /// Returns true if [`FrameReader::fill`] would read anything that the link has.
+    pub fn has_room(&mut self) -> bool {
+        self.buffer.room(1).is_some()
+    }
+
     /// The next frame that has arrived as a whole. After an error the stream has to be closed.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
-        let held = self.0.held();
+        let Some((header, len)) = self.check()? else {
+            return Ok(None);
+        };
+        self.checked = 0;
+        let frame = self.buffer.take(len);
+        let body = &frame[HEADER..];
+        Ok(Some(Frame { header, body }))
+    }
+
+    /// The next frame, as [`FrameReader::next_frame`] has it, which stays: for a request that has to wait for its
+    /// turn where it is.
+    pub fn peek_frame(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        let Some((header, len)) = self.check()? else {
+            return Ok(None);
+        };
+        let body = &self.buffer.held()[HEADER..len];
+        Ok(Some(Frame { header, body }))
+    }
+
+    /// The header and the length of the first frame, if it is there as a whole.
+    fn check(&mut self) -> Result<Option<(Header, usize)>, FrameError> {
+        let held = self.buffer.held();
         let Some(head) = held.first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let (header, body) = Header::decode(head)?;
-        let Some(whole) = held.get(..HEADER + body) else {
+        let len = HEADER + body;
+        let Some(whole) = held.get(..len) else {
             return Ok(None);
         };
-        Header::verify(head, &whole[HEADER..])?;
-        let frame = self.0.take(HEADER + body);
-        Ok(Some(Frame {
-            header,
-            body: &frame[HEADER..],
-        }))
+        if self.checked != len {
+            Header::verify(head, &whole[HEADER..])?;
+            self.checked = len;
+        }
+        Ok(Some((header, len)))
     }
 }
