@@ -1,0 +1,139 @@
+//! One connection of a client.
+
+use crate::refusal::Refusal;
+use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::permit::PermitId;
+use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+/// Largest frames that the buffer of replies holds.
+const REPLIES: usize = 4;
+
+/// Which connection, in a place that later ones use again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionId {
+    /// Its place.
+    pub slot: u32,
+    /// Tells it from others that had the place.
+    pub stamp: u32,
+}
+
+impl ConnectionId {
+    /// As a number.
+    pub fn pack(self) -> u64 {
+        u64::from(self.stamp) << 32 | u64::from(self.slot)
+    }
+
+    /// Of a number.
+    pub fn unpack(word: u64) -> Self {
+        Self {
+            slot: word as u32,
+            stamp: (word >> 32) as u32,
+        }
+    }
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub link: Link,
+    pub reader: FrameReader,
+    pub writer: FrameWriter,
+    /// The client, once it has named itself.
+    pub client: Option<Incarnation>,
+    pub presented: BTreeSet<PermitId>,
+    /// When the first frame of the reader has its turn, it is in the schedule.
+    pub is_scheduled: bool,
+    /// It is in the list of connections to look at.
+    pub is_queued: bool,
+    /// What the kernel watches it for: input, output.
+    pub watched: (bool, bool),
+    /// Another request may be ready to be looked at.
+    pub has_more: bool,
+    /// The peer has closed its end.
+    pub is_ended: bool,
+    /// Replies that the disk has to complete first, and the bytes that they will have.
+    pub pending: u32,
+    pub pending_bytes: usize,
+    /// When it was made, or its last byte was written.
+    pub last_progress: Duration,
+    /// When the last bytes arrived, in nanoseconds of the server's clock.
+    pub arrived: u64,
+}
+
+impl Connection {
+    pub fn new(id: ConnectionId, link: Link, now: Duration) -> io::Result<Self> {
+        Ok(Self {
+            id,
+            link,
+            reader: FrameReader::new()?,
+            writer: FrameWriter::new(REPLIES)?,
+            client: None,
+            presented: BTreeSet::new(),
+            is_scheduled: false,
+            is_queued: false,
+            watched: (true, false),
+            has_more: false,
+            is_ended: false,
+            pending: 0,
+            pending_bytes: 0,
+            last_progress: now,
+            arrived: 0,
+        })
+    }
+
+    /// The host of its client.
+    pub fn host(&self) -> Option<HostId> {
+        self.client.map(|client| client.host)
+    }
+
+    /// Returns true if a reply with a body of `len` bytes has room beside those that are pending.
+    pub fn has_room(&mut self, len: usize) -> bool {
+        self.writer.has_room(len + self.pending_bytes)
+    }
+
+    /// Replies with an error. Returns false where there is no room for it.
+    pub fn refuse(&mut self, request: &Header, why: &Refusal) -> bool {
+        let head = Header {
+            pages: why.status as u16,
+            ..request.reply(Kind::ErrorReply)
+        };
+        self.writer.push(&head, why.text.as_bytes()).is_ok()
+    }
+
+    /// Writes replies as far as the peer reads. Returns true if none is left.
+    pub fn flush(&mut self, now: Duration) -> io::Result<bool> {
+        let before = self.writer.queued();
+        let is_empty = self.writer.flush(&mut self.link)?;
+        if is_empty || self.writer.queued() < before {
+            self.last_progress = now;
+        }
+        Ok(is_empty)
+    }
+
+    /// Takes the first frame out of the reader.
+    pub fn take_frame(&mut self) {
+        // The frame was looked at before, so it is valid.
+        let _ = self.reader.next_frame();
+    }
+
+    /// What the kernel should watch the connection for.
+    pub fn wanted(&mut self) -> (bool, bool) {
+        let has_output = self.writer.queued() > 0;
+        (!self.is_ended && self.reader.has_room(), has_output)
+    }
+
+    /// Counts a reply that the disk has to complete first.
+    pub fn add_pending(&mut self, body: usize) {
+        self.pending += 1;
+        self.pending_bytes += HEADER + body;
+    }
+
+    /// The reply is due now.
+    pub fn remove_pending(&mut self, body: usize) {
+        self.pending -= 1;
+        self.pending_bytes -= HEADER + body;
+    }
+}

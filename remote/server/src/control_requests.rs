@@ -1,0 +1,260 @@
+//! Serves control requests: names, permits, objects, state.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, sections 3.2 to 3.5. Rule: a permit is used by
+//! the incarnation that it was issued to, on connections on which it was presented.
+
+use crate::clients::ClientTable;
+use crate::connection::Connection;
+use crate::objects::PagingObject;
+use crate::page_service::PageService;
+use crate::refusal::Refusal;
+use remote_policy::capacity::{AllocateError, ObjectError, PermitRequest};
+use remote_policy::identity::{Incarnation, ObjectId, RequestId};
+use remote_policy::migration::Generation;
+use remote_policy::permit::PermitId;
+use remote_wire::Status;
+use remote_wire::control::{
+    ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,
+};
+use std::time::Duration;
+
+/// Most clients in a status: as many as fit a frame with their objects.
+const MAX_LISTED: usize = 64;
+/// Most objects of a client in a status.
+const MAX_LISTED_OBJECTS: usize = 64;
+
+/// What control requests reach.
+pub(crate) struct Controller<'a> {
+    pub service: &'a mut PageService,
+    pub clients: &'a mut ClientTable,
+    pub server: Incarnation,
+    pub name: &'a str,
+    pub lease: Duration,
+}
+
+impl Controller<'_> {
+    /// Serves a request.
+    ///
+    /// # Errors
+    /// The error reply.
+    pub fn serve(
+        &mut self,
+        connection: &mut Connection,
+        request: ControlRequest,
+    ) -> Result<ControlReply, Refusal> {
+        if let ControlRequest::Hello { client, name } = request {
+            return self.hello(connection, client, &name);
+        }
+        if let ControlRequest::Status = request {
+            return Ok(ControlReply::Status(self.status()));
+        }
+        let client = connection.client.ok_or_else(|| {
+            Refusal::new(
+                Status::Invalid,
+                "the first request of a connection is Hello",
+            )
+        })?;
+        self.service.issuer.on_contact(client)?;
+        match request {
+            ControlRequest::Allocate {
+                request,
+                pages,
+                object,
+                qos,
+            } => {
+                check_own(client, request)?;
+                let epoch = self.service.issuer.capacity().epoch();
+                let request = PermitRequest {
+                    id: request,
+                    object,
+                    pages,
+                    qos,
+                };
+                let permit = self.service.issuer.allocate(epoch, &request)?;
+                Ok(ControlReply::Permit(permit))
+            }
+            ControlRequest::Reallocate { permit, pages } => self.reallocate(client, permit, pages),
+            ControlRequest::Present(sealed) => self.present(connection, client, &sealed),
+            ControlRequest::Create {
+                object,
+                permit,
+                pages,
+                generation,
+            } => {
+                if !connection.presented.contains(&permit) {
+                    return Err(not_presented(permit));
+                }
+                self.create(object, permit, pages, generation)
+            }
+            ControlRequest::Terminate(object) => {
+                // One that is gone is terminated; another client's is not there for this one.
+                if self.service.object(client, object).is_ok() {
+                    self.service.terminate(object);
+                }
+                Ok(ControlReply::Done)
+            }
+            ControlRequest::Release(permit) => {
+                self.own_permit(client, permit)?;
+                self.service.issuer.release(permit);
+                Ok(ControlReply::Done)
+            }
+            _ => Ok(ControlReply::Done),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        connection: &mut Connection,
+        client: Incarnation,
+        name: &str,
+    ) -> Result<ControlReply, Refusal> {
+        if connection.client.is_some_and(|known| known != client) {
+            let text = "this connection is another client's: open one for each client";
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        self.service.issuer.on_contact(client)?;
+        connection.client = Some(client);
+        self.clients.on_hello(client, short_name(name));
+        let capacity = self.service.issuer.capacity();
+        Ok(ControlReply::Welcome {
+            server: self.server,
+            name: self.name.to_owned(),
+            epoch: capacity.epoch(),
+            lendable_pages: capacity.lendable_pages(),
+            lease: self.lease,
+        })
+    }
+
+    fn reallocate(
+        &mut self,
+        client: Incarnation,
+        permit: PermitId,
+        pages: u64,
+    ) -> Result<ControlReply, Refusal> {
+        let epoch = self.service.issuer.capacity().epoch();
+        // The client's own broker of this server is the server: each request is a new one.
+        let number = self.service.issuer.next_reallocation();
+        let request = RequestId { client, number };
+        let rewritten = self
+            .service
+            .issuer
+            .reallocate(epoch, request, permit, pages)?;
+        Ok(ControlReply::Permit(rewritten))
+    }
+
+    fn present(
+        &mut self,
+        connection: &mut Connection,
+        client: Incarnation,
+        sealed: &SealedPermit,
+    ) -> Result<ControlReply, Refusal> {
+        let id = sealed.permit.id;
+        if !self.service.issuer.is_sealed(sealed) {
+            let text = format!("{id} is not one that this server issued since it started");
+            return Err(Refusal::new(Status::NoPermit, text));
+        }
+        self.own_permit(client, id)?;
+        connection.presented.insert(id);
+        Ok(ControlReply::Done)
+    }
+
+    fn create(
+        &mut self,
+        id: ObjectId,
+        permit: PermitId,
+        pages: u64,
+        generation: Generation,
+    ) -> Result<ControlReply, Refusal> {
+        let now = self.service.issuer.now();
+        self.service.issuer.capacity_mut().create(permit, id, now)?;
+        if let Some(slot) = self.service.objects.find(id) {
+            let there = self
+                .service
+                .objects
+                .get(slot)
+                .map(|object| object.generation);
+            return match there == Some(generation) {
+                true => Ok(ControlReply::Done),
+                false => Err(Refusal::new(
+                    Status::Generation,
+                    format!("{id} is here in another generation than {}", generation.0),
+                )),
+            };
+        }
+        let object = PagingObject {
+            id,
+            permit,
+            pages,
+            generation,
+            is_durable: false,
+            written: 0,
+        };
+        let added = self.service.objects.insert(object);
+        if added.is_err() {
+            self.service.issuer.capacity_mut().terminate(id);
+        }
+        added.map(|()| ControlReply::Done)
+    }
+
+    fn own_permit(&self, client: Incarnation, id: PermitId) -> Result<(), Refusal> {
+        let permit = self.service.issuer.permit(id);
+        let permit = permit.ok_or(ObjectError::NoPermit(id))?;
+        match permit.client == client {
+            true => Ok(()),
+            false => Err(AllocateError::NoPermit(id).into()),
+        }
+    }
+
+    fn status(&self) -> ServerStatus {
+        let capacity = self.service.issuer.capacity();
+        ServerStatus {
+            server: self.server,
+            name: self.name.to_owned(),
+            epoch: capacity.epoch(),
+            owned_pages: capacity.owned_pages(),
+            granted_pages: capacity.granted_pages(),
+            used_pages: self.service.memory.used().into(),
+            clients: self.client_statuses(),
+        }
+    }
+
+    fn client_statuses(&self) -> Vec<ClientStatus> {
+        let status = |record: &crate::clients::ClientRecord| {
+            let client = record.client;
+            let permits = self.service.issuer.permits();
+            let held = permits.filter(|permit| permit.client == client);
+            let objects = self.service.objects.iter();
+            ClientStatus {
+                client,
+                name: record.name.clone(),
+                granted_pages: held.map(|permit| permit.granted_pages).sum(),
+                objects: objects
+                    .filter(|object| object.id.client == client.host)
+                    .map(|object| (object.id, object.written))
+                    .take(MAX_LISTED_OBJECTS)
+                    .collect(),
+                pages_moved: record.pages_moved,
+                service: [record.times.at_most(50), record.times.at_most(99)],
+            }
+        };
+        self.clients.iter().take(MAX_LISTED).map(status).collect()
+    }
+}
+
+fn check_own(client: Incarnation, request: RequestId) -> Result<(), Refusal> {
+    match request.client == client {
+        true => Ok(()),
+        false => {
+            let text = format!(
+                "the request is {}'s, the connection {client}'s",
+                request.client
+            );
+            Err(Refusal::new(Status::Invalid, text))
+        }
+    }
+}
+
+fn not_presented(permit: PermitId) -> Refusal {
+    let text = format!("{permit} was not presented on this connection");
+    Refusal::new(Status::NoPermit, text)
+}

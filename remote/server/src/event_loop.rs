@@ -1,0 +1,404 @@
+//! The server's thread: sockets, timers, and sleep.
+//!
+//! One thread serves all requests, since pages in RAM take it less than the kernel's part of a
+//! request does, and what one thread owns needs no locks. Rule: a turn serves a bounded number of
+//! requests, so that replies leave and other clients' requests arrive in between.
+
+use crate::clients::ClientTable;
+use crate::config::{Acceptor, HostThresholds, ServerConfig};
+use crate::connection::{Connection, ConnectionId};
+use crate::host_memory::HostMemory;
+use crate::log_limit::LogLimit;
+use crate::objects::ObjectTable;
+use crate::page_memory::PageMemory;
+use crate::page_service::PageService;
+use crate::permit_issuer::PermitIssuer;
+use crate::server::{Command, StartError};
+use disk::time::Time;
+use remote_policy::identity::Incarnation;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+use wired::{AdaptivePoll, PAGE};
+
+/// Most connections.
+const MAX_CONNECTIONS: usize = 256;
+/// Events of one wait.
+const EVENTS: usize = 64;
+/// The longest sleep: leases, unread replies and the arena are looked at as often.
+const TICK: Duration = Duration::from_secs(1);
+/// Frames that a resize takes or gives back at once: some milliseconds of the kernel's time.
+const RESIZE_STEP: u32 = 1024;
+
+const LISTENER: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX - 1;
+
+/// The server's thread.
+pub(crate) struct EventLoop {
+    epoll: OwnedFd,
+    /// What the last wait found ready.
+    ready: Vec<u64>,
+    listener: TcpListener,
+    doorbell: Arc<OwnedFd>,
+    commands: Receiver<Command>,
+    acceptor: Acceptor,
+    pub(crate) server: Incarnation,
+    pub(crate) name: String,
+    pub(crate) lease: Duration,
+    patience: Duration,
+    pub(crate) connections: Vec<Option<Connection>>,
+    stamp: u32,
+    /// Connections to look at in this turn.
+    pub(crate) active: Vec<u32>,
+    /// Those of the last turn, so that its memory is used again.
+    pub(crate) spare: Vec<u32>,
+    pub(crate) service: PageService,
+    pub(crate) clients: ClientTable,
+    pub(crate) log: LogLimit,
+    pub(crate) refusals: u64,
+    poll: AdaptivePoll,
+    /// When the schedule has something to start next.
+    pub(crate) due: Time,
+    /// When leases and clients are looked at next.
+    timer: Duration,
+    began: u64,
+    is_stopped: bool,
+}
+
+impl EventLoop {
+    /// Prepares a server: its memory, its file, its socket.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn new(
+        config: ServerConfig,
+        doorbell: Arc<OwnedFd>,
+        commands: Receiver<Command>,
+    ) -> Result<Self, StartError> {
+        let frames = u32::try_from(config.ram / PAGE as u64).unwrap_or(0);
+        if frames == 0 {
+            let text = format!("{} of RAM: expected 4K to 15T", wired::Bytes(config.ram));
+            return Err(StartError::Size(text));
+        }
+        let listener = listen(config.listen)?;
+        let memory = PageMemory::new(frames, None)?;
+        let owned = memory.capacity().into();
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        watch(&epoll, &listener, LISTENER)?;
+        watch(&epoll, &doorbell, DOORBELL)?;
+        Ok(Self {
+            epoll,
+            ready: Vec::with_capacity(EVENTS),
+            listener,
+            doorbell,
+            commands,
+            acceptor: config.acceptor,
+            server: config.server,
+            name: config.name,
+            lease: config.capacity.lease,
+            patience: config.patience,
+            connections: Vec::with_capacity(MAX_CONNECTIONS),
+            stamp: 0,
+            active: Vec::with_capacity(MAX_CONNECTIONS),
+            spare: Vec::with_capacity(MAX_CONNECTIONS),
+            service: PageService {
+                memory,
+                objects: ObjectTable::default(),
+                issuer: PermitIssuer::new(config.capacity, config.server, owned)?,
+            },
+            clients: ClientTable::default(),
+            log: LogLimit::default(),
+            refusals: 0,
+            poll: AdaptivePoll::default(),
+            due: Time::NEVER,
+            timer: Duration::ZERO,
+            began: wired::clock::now(),
+            is_stopped: false,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What its operator should know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Err(why) = self.service.memory.lock() {
+            notes.push(format!(
+                "the kernel may page out this server's pages ({why}): run as root, or raise `ulimit -l` above {}",
+                wired::Bytes(u64::from(self.service.memory.frames()) * PAGE as u64)
+            ));
+        }
+        notes
+    }
+
+    /// Serves until it is stopped.
+    ///
+    /// # Errors
+    /// Where the kernel refuses to wait for events.
+    pub fn run(&mut self) -> io::Result<()> {
+        while !self.is_stopped {
+            self.wait()?;
+            let now = self.now();
+            self.service.issuer.set_now(Duration::from_nanos(now.0));
+            self.on_events();
+            self.on_timer();
+            // A client receives what its permit is now before the replies to later requests.
+            self.carry_out();
+            self.turn();
+            self.carry_out();
+        }
+        Ok(())
+    }
+
+    /// Time since the server began.
+    pub(crate) fn now(&self) -> Time {
+        Time(wired::clock::now() - self.began)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        if !self.active.is_empty() || self.due <= self.now() {
+            self.take_events(Duration::ZERO)?;
+            return Ok(());
+        }
+        let probe = |this: &mut Self| match this.take_events(Duration::ZERO) {
+            Ok(0) => None,
+            other => Some(other),
+        };
+        let may_come = |this: &Self| !this.connections.is_empty();
+        match AdaptivePoll::poll(self, |this| &mut this.poll, probe, may_come) {
+            Some(taken) => taken.map(drop),
+            None => {
+                let now = Duration::from_nanos(self.now().0);
+                let due = Duration::from_nanos(self.due.0).min(self.timer);
+                self.take_events(due.saturating_sub(now).min(TICK))
+                    .map(drop)
+            }
+        }
+    }
+
+    fn take_events(&mut self, timeout: Duration) -> io::Result<usize> {
+        self.ready.clear();
+        let timeout = rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok((events, _)) => {
+                self.ready
+                    .extend(events.iter().map(|event| event.data.u64()));
+                Ok(events.len())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(0),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn on_events(&mut self) {
+        for at in 0..self.ready.len() {
+            match self.ready[at] {
+                LISTENER => self.accept(),
+                DOORBELL => self.on_doorbell(),
+                connection => self.on_ready(ConnectionId::unpack(connection)),
+            }
+        }
+    }
+
+    fn on_ready(&mut self, id: ConnectionId) {
+        let arrived = self.now().0;
+        let Some(connection) = self.find(id) else {
+            return;
+        };
+        connection.arrived = arrived;
+        let filled = connection.reader.fill(&mut connection.link);
+        match filled {
+            Ok(true) => {}
+            Ok(false) => connection.is_ended = true,
+            Err(why) => return self.close(id.slot, Some(&why)),
+        }
+        self.activate(id.slot);
+    }
+
+    /// The connection, unless it was closed.
+    pub(crate) fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(id.slot as usize)?.as_mut()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    /// Has the connection looked at in this turn.
+    pub(crate) fn activate(&mut self, slot: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(slot as usize)
+            && !connection.is_queued
+        {
+            connection.is_queued = true;
+            self.active.push(slot);
+        }
+    }
+
+    /// Watches for what the connection waits for.
+    pub(crate) fn update_interest(&mut self, slot: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+            return;
+        };
+        let wanted = connection.wanted();
+        if wanted == connection.watched {
+            return;
+        }
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, wanted.0);
+        flags.set(EventFlags::OUT, wanted.1);
+        let data = EventData::new_u64(connection.id.pack());
+        match epoll::modify(&self.epoll, &connection.link, data, flags) {
+            Ok(()) => connection.watched = wanted,
+            Err(why) => self.close(slot, Some(&why)),
+        }
+    }
+
+    /// Closes a connection. Its client's permits stay until their lease ends.
+    pub(crate) fn close(&mut self, slot: u32, why: Option<&dyn std::fmt::Display>) {
+        let Some(connection) = self.connections[slot as usize].take() else {
+            return;
+        };
+        let peer = connection.link.peer_address();
+        match why {
+            Some(why) => {
+                let now = self.service.issuer.now();
+                self.log
+                    .warn(now, format_args!("connection of {peer} closed: {why}"));
+            }
+            None => tracing::debug!("{peer} has closed its connection"),
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(why) if why.kind() == ErrorKind::Interrupted => continue,
+                Err(why) if why.kind() == ErrorKind::WouldBlock => return,
+                Err(why) => {
+                    let now = self.service.issuer.now();
+                    self.log
+                        .warn(now, format_args!("a connection was not accepted: {why}"));
+                    return;
+                }
+            };
+            if let Err(why) = self.add(stream) {
+                let now = self.service.issuer.now();
+                self.log
+                    .warn(now, format_args!("a connection was not accepted: {why}"));
+            }
+        }
+    }
+
+    fn add(&mut self, stream: std::net::TcpStream) -> io::Result<()> {
+        let free = self.connections.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.connections.len());
+        if slot >= MAX_CONNECTIONS {
+            let text = format!("{MAX_CONNECTIONS} are open, the most that one server has");
+            return Err(io::Error::other(text));
+        }
+        let link = (self.acceptor)(stream)?;
+        link.set_peer_timeout(self.patience)?;
+        self.stamp = self.stamp.wrapping_add(1) & (u32::MAX >> 1);
+        let id = ConnectionId {
+            slot: slot as u32,
+            stamp: self.stamp,
+        };
+        watch(&self.epoll, &link, id.pack())?;
+        let connection = Connection::new(id, link, self.service.issuer.now())?;
+        match free {
+            Some(slot) => self.connections[slot] = Some(connection),
+            None => self.connections.push(Some(connection)),
+        }
+        Ok(())
+    }
+
+    fn on_doorbell(&mut self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.doorbell, &mut count);
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                    self.is_stopped = true;
+                    return;
+                }
+                Ok(Command::Usage(host, thresholds)) => self.on_usage(host, thresholds),
+                Ok(Command::Issuer(act)) => act(&mut self.service.issuer),
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    fn on_usage(&mut self, host: HostMemory, thresholds: HostThresholds) {
+        let memory = &mut self.service.memory;
+        let frames = memory.frames().into();
+        let spare = host.spare_frames(thresholds, frames, memory.resident_frames().into());
+        self.service.issuer.on_usage(spare);
+    }
+
+    fn on_timer(&mut self) {
+        let now = self.service.issuer.now();
+        if now < self.timer {
+            return;
+        }
+        self.service.issuer.on_timer();
+        let next = self.service.issuer.capacity().next_timer(now);
+        self.timer = next.map_or(now + TICK, |at| at.clamp(now + TICK / 100, now + TICK));
+        let memory = &mut self.service.memory;
+        memory.resize(memory.frames(), RESIZE_STEP);
+        for slot in 0..self.connections.len() as u32 {
+            self.check_progress(slot, now);
+        }
+        let connections = &self.connections;
+        let issuer = &self.service.issuer;
+        self.clients.retain(|client| {
+            let is_connected = connections
+                .iter()
+                .flatten()
+                .any(|connection| connection.client == Some(client));
+            is_connected || issuer.permits().any(|permit| permit.client == client)
+        });
+    }
+
+    /// A client that leaves its replies unread, or does not name itself, is disconnected.
+    fn check_progress(&mut self, slot: u32, now: Duration) {
+        let Some(connection) = &self.connections[slot as usize] else {
+            return;
+        };
+        let is_late = now.saturating_sub(connection.last_progress) > self.patience;
+        let queued = connection.writer.queued();
+        if is_late && queued > 0 {
+            let why = format!(
+                "{queued} bytes of replies were not read for {:?}",
+                self.patience
+            );
+            self.close(slot, Some(&why));
+        } else if is_late && connection.client.is_none() {
+            let why = format!("it sent no Hello for {:?}", self.patience);
+            self.close(slot, Some(&why));
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, source: impl rustix::fd::AsFd, data: u64) -> io::Result<()> {
+    let data = EventData::new_u64(data);
+    Ok(epoll::add(epoll, source, data, EventFlags::IN)?)
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let listener = TcpListener::bind(address).map_err(|why| match why.kind() {
+        ErrorKind::AddrInUse => StartError::InUse(address),
+        _ => StartError::Listen { address, why },
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

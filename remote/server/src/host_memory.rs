@@ -1,0 +1,93 @@
+//! The host's own demand for memory.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, section 2.3: a server serves its own host first. Rule: what the
+//! host has available beyond a threshold may become pages; under pressure the server lends nothing more and
+//! shrinks a step at a time, since pressure follows a change only after seconds.
+
+use crate::config::HostThresholds;
+use host::procfs::field;
+use wired::PAGE;
+
+/// Under pressure the server shrinks by one part in so many, each second.
+const SHRINK_PARTS: u64 = 32;
+
+/// What the kernel says of the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HostMemory {
+    /// MemAvailable, in bytes; `None` where it is not known.
+    pub available: Option<u64>,
+    /// `some avg10` of the pressure on memory; `None` where the kernel does not measure it.
+    pub pressure: Option<f64>,
+}
+
+impl HostMemory {
+    /// Measures.
+    pub fn measure() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            available: field(&read("/proc/meminfo"), "MemAvailable:"),
+            pressure: some_avg10(&read("/proc/pressure/memory")),
+        }
+    }
+
+    /// Frames of `frames` that the server may own, where `resident` have memory now.
+    pub fn spare_frames(&self, thresholds: HostThresholds, frames: u64, resident: u64) -> u64 {
+        let Some(available) = self.available else {
+            return frames;
+        };
+        let page = PAGE as u64;
+        let wanted = match available.checked_sub(thresholds.keep_available) {
+            Some(spare) => resident + spare / page,
+            None => resident.saturating_sub((thresholds.keep_available - available) / page),
+        };
+        let is_pressed = self
+            .pressure
+            .is_some_and(|percent| percent > thresholds.pressure_percent);
+        let most = match is_pressed {
+            true => resident - resident / SHRINK_PARTS,
+            false => frames,
+        };
+        wanted.min(most).min(frames)
+    }
+}
+
+fn some_avg10(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let field = line
+        .split(' ')
+        .find_map(|part| part.strip_prefix("avg10="))?;
+    field.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THRESHOLDS: HostThresholds = HostThresholds {
+        keep_available: 100 * PAGE as u64,
+        pressure_percent: 10.0,
+    };
+
+    fn host(available_pages: u64, pressure: f64) -> HostMemory {
+        HostMemory {
+            available: Some(available_pages * PAGE as u64),
+            pressure: Some(pressure),
+        }
+    }
+
+    #[test]
+    fn the_host_keeps_what_is_available_below_the_threshold() {
+        let spare = |host: HostMemory| host.spare_frames(THRESHOLDS, 1000, 320);
+        assert_eq!(spare(host(5000, 0.0)), 1000);
+        assert_eq!(spare(host(300, 0.0)), 520);
+        assert_eq!(spare(host(40, 0.0)), 260);
+        assert_eq!(spare(host(5000, 11.0)), 310);
+    }
+
+    #[test]
+    fn the_kernels_pressure_is_read() {
+        let text = "some avg10=1.25 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.50 avg60=0.00\n";
+        assert_eq!(some_avg10(text), Some(1.25));
+        assert_eq!(some_avg10(""), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! The paging server: keeps pages of other machines' programs, under permits.
+//!
+//! *Adaptive Remote Paging for Mobile Computers* (Schilit and Duchamp, 1991), section 3.4. From the
+//! memory upwards:
+//!
+//! | module | holds |
+//! |---|---|
+//! | `frame_arena` | frames that the kernel does not page out, given back when they are free |
+//! | `page_index` | which pages of which objects are written |
+//! | `page_memory` | the pages: versions, frames, what the disk has |
+//! | `permit_issuer` | permits, their seals, their places in the schedule: the one owner of the capacity |
+//! | `page_service` | requests of pages: checks and permit arithmetic |
+//! | `control_requests`, `demands` | control messages; what the capacity demands of clients |
+//! | `event_loop`, `turn` | the thread: sockets, the schedule, sleep |
+//!
+//! Rules:
+//! - One thread serves all requests and owns all state. Other threads reach it by
+//!   [`ServerHandle::with_issuer`].
+//! - Requests of pages allocate nothing and take no lock. They are scheduled by the contract of their
+//!   permit ([`disk::atropos`]), so that a client delays others by its share at most.
+//! - A page read is the page last written, or an error. A write that would exceed its permit is
+//!   refused; no page is dropped for room.
+
+mod clients;
+mod config;
+mod connection;
+mod control_requests;
+mod demands;
+mod event_loop;
+mod frame_arena;
+mod host_memory;
+mod log_limit;
+mod objects;
+mod page_index;
+mod page_memory;
+mod page_service;
+mod permit_issuer;
+mod refusal;
+mod server;
+mod service_times;
+mod turn;
+mod wired_table;
+
+pub use config::{Acceptor, DiskConfig, HostThresholds, ServerConfig};
+pub use permit_issuer::{MAX_PERMITS, PermitIssuer};
+pub use refusal::Refusal;
+pub use server::{Server, ServerHandle, StartError};

@@ -1,0 +1,284 @@
+//! A turn: requests that have arrived enter the schedule, those that are due are served, replies
+//! leave.
+//!
+//! A connection's first request waits in its reader until the schedule starts it, so that requests
+//! take no memory beside the reader, and a client with more of them than its share waits for
+//! itself. Control requests, and those that are refused, are served one a turn of each connection.
+
+use crate::connection::ConnectionId;
+use crate::control_requests::Controller;
+use crate::event_loop::EventLoop;
+use crate::page_service::{PageService, Requester};
+use crate::refusal::Refusal;
+use disk::atropos::{Decision, Dispatch, TransactionDesc};
+use disk::time::{Nanos, Time};
+use remote_wire::control;
+use remote_wire::{FrameError, Header, Kind, MAX_BODY, Status};
+use std::time::Duration;
+
+/// Requests served in a turn.
+const BATCH: usize = 16;
+
+/// Room that every request needs for its reply: an error's text.
+const LEAST_ROOM: usize = 1024;
+
+/// What looking at a connection's first request came to.
+enum Advance {
+    /// Nothing to do before something arrives, leaves or is served.
+    Wait,
+    /// It was served: there may be another.
+    Again,
+    /// The stream does not follow the protocol.
+    Close(FrameError),
+    /// The peer sent what only servers send.
+    WrongKind(Kind),
+}
+
+impl EventLoop {
+    /// Serves what has arrived, as far as it is due.
+    pub(crate) fn turn(&mut self) {
+        let now = self.now();
+        let mut at = 0;
+        while let Some(&slot) = self.active.get(at) {
+            self.advance(slot, now);
+            at += 1;
+        }
+        self.dispatch();
+        std::mem::swap(&mut self.active, &mut self.spare);
+        for at in 0..self.spare.len() {
+            let slot = self.spare[at];
+            self.finish(slot);
+        }
+        self.spare.clear();
+    }
+
+    /// Looks at the first request of a connection.
+    fn advance(&mut self, slot: u32, now: Time) {
+        match self.advance_one(slot, now) {
+            Advance::Wait => {}
+            Advance::Again => {
+                if let Some(Some(connection)) = self.connections.get_mut(slot as usize) {
+                    connection.take_frame();
+                    connection.has_more = true;
+                }
+            }
+            Advance::Close(why) => {
+                self.close(slot, Some(&why));
+            }
+            Advance::WrongKind(kind) => {
+                let why = format!("it sent a frame of kind {kind:?}, which clients do not send");
+                self.close(slot, Some(&why));
+            }
+        }
+    }
+
+    fn advance_one(&mut self, slot: u32, now: Time) -> Advance {
+        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+            return Advance::Wait;
+        };
+        if connection.is_scheduled {
+            return Advance::Wait;
+        }
+        let header = match connection.reader.peek_frame() {
+            Ok(Some(frame)) => frame.header,
+            Ok(None) => return Advance::Wait,
+            Err(why) => return Advance::Close(why),
+        };
+        let room = match header.kind {
+            Kind::Control => MAX_BODY,
+            _ => PageService::reply_body(&header).max(LEAST_ROOM),
+        };
+        if !connection.has_room(room) {
+            return Advance::Wait;
+        }
+        match header.kind {
+            Kind::Control => self.serve_control(slot, &header),
+            Kind::Read | Kind::Write | Kind::Discard => self.schedule(slot, &header, now),
+            kind => Advance::WrongKind(kind),
+        }
+    }
+
+    /// Puts the first request of a connection into the schedule, or refuses it.
+    fn schedule(&mut self, slot: u32, header: &Header, now: Time) -> Advance {
+        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+            return Advance::Wait;
+        };
+        let admitted = match connection.client {
+            None => Err(Refusal::new(
+                Status::Invalid,
+                "the first request of a connection is Hello",
+            )),
+            Some(client) => {
+                let from = Requester {
+                    client,
+                    presented: &connection.presented,
+                };
+                let contact = self.service.issuer.on_contact(client);
+                let contact = contact.map_err(Refusal::from);
+                contact.and_then(|()| self.service.admit(&from, header))
+            }
+        };
+        match admitted {
+            Ok(admitted) => {
+                let job = TransactionDesc {
+                    tag: connection.id.pack(),
+                    ..admitted.job
+                };
+                let schedule = &mut self.service.issuer.schedule;
+                connection.is_scheduled = schedule.submit(now, admitted.scheduled, job);
+                Advance::Wait
+            }
+            Err(why) => self.refuse(slot, header, &why),
+        }
+    }
+
+    fn serve_control(&mut self, slot: u32, header: &Header) -> Advance {
+        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+            return Advance::Wait;
+        };
+        let request = match connection.reader.peek_frame() {
+            Ok(Some(frame)) => control::decode(frame.body),
+            _ => return Advance::Wait,
+        };
+        let mut controller = Controller {
+            service: &mut self.service,
+            clients: &mut self.clients,
+            server: self.server,
+            name: &self.name,
+            lease: self.lease,
+        };
+        let reply = match request {
+            Ok(request) => controller.serve(connection, request),
+            Err(why) => return Advance::Close(why),
+        };
+        let encoded = reply.and_then(|reply| {
+            control::encode(&reply)
+                .map_err(|_| Refusal::new(Status::Busy, "the reply is too long for a frame"))
+        });
+        match encoded {
+            Ok(body) => {
+                let head = header.reply(Kind::ControlReply);
+                // There is room: it was checked for the largest.
+                let _ = connection.writer.push(&head, &body);
+                Advance::Again
+            }
+            Err(why) => self.refuse(slot, header, &why),
+        }
+    }
+
+    fn refuse(&mut self, slot: u32, header: &Header, why: &Refusal) -> Advance {
+        let now = self.service.issuer.now();
+        self.refusals += 1;
+        if let Some(Some(connection)) = self.connections.get_mut(slot as usize) {
+            let peer = connection.link.peer_address();
+            self.log.warn(
+                now,
+                format_args!("refused {:?} of {peer}: {why}", header.kind),
+            );
+            connection.refuse(header, why);
+        }
+        Advance::Again
+    }
+
+    /// Serves requests that are due.
+    fn dispatch(&mut self) {
+        for _ in 0..BATCH {
+            let now = self.now();
+            match self.service.issuer.schedule.next(now) {
+                Decision::Dispatch(start) => self.serve(start, now),
+                Decision::WaitUntil(at) => {
+                    self.due = at;
+                    return;
+                }
+                Decision::Full | Decision::Idle => {
+                    self.due = Time::NEVER;
+                    return;
+                }
+            }
+        }
+        // There may be more: after the replies of these have left.
+        self.due = Time(0);
+    }
+
+    fn serve(&mut self, start: Dispatch, now: Time) {
+        let id = ConnectionId::unpack(start.job.tag);
+        let served = self.serve_first(id);
+        let done = self.now();
+        let elapsed = Nanos(done.0 - now.0);
+        let schedule = &mut self.service.issuer.schedule;
+        schedule.complete(done, start.ticket, elapsed);
+        if served {
+            self.activate(id.slot);
+            self.advance(id.slot, done);
+        }
+    }
+
+    /// Serves the first request of a connection. Returns true if the connection is still there.
+    fn serve_first(&mut self, id: ConnectionId) -> bool {
+        let done = self.now().0;
+        let Some(Some(connection)) = self.connections.get_mut(id.slot as usize) else {
+            return false;
+        };
+        if connection.id != id {
+            return false;
+        }
+        connection.is_scheduled = false;
+        let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
+        else {
+            return true;
+        };
+        let header = frame.header;
+        let served = match header.kind {
+            Kind::Read => self.service.read(client, &header, &mut connection.writer),
+            Kind::Write => {
+                let written = self.service.write(client, &header, frame.body);
+                written.map(|()| acknowledge(&mut connection.writer, &header, Kind::WriteReply))
+            }
+            _ => {
+                let discarded = self.service.discard(client, &header);
+                discarded.map(|()| acknowledge(&mut connection.writer, &header, Kind::DiscardReply))
+            }
+        };
+        if let Some(record) = self.clients.get_mut(client.host) {
+            let moved = matches!(header.kind, Kind::Read | Kind::Write);
+            record.pages_moved += u64::from(header.pages) * u64::from(moved);
+            let time = done.saturating_sub(connection.arrived);
+            record.times.add(Duration::from_nanos(time));
+        }
+        connection.take_frame();
+        if let Err(why) = served {
+            self.refuse(id.slot, &header, &why);
+        }
+        true
+    }
+
+    /// Writes the replies of a connection and decides when it is looked at again.
+    fn finish(&mut self, slot: u32) {
+        let now = self.service.issuer.now();
+        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+            return;
+        };
+        connection.is_queued = false;
+        let queued = connection.writer.queued();
+        if let Err(why) = connection.flush(now) {
+            return self.close(slot, Some(&why));
+        }
+        let has_left = connection.writer.queued() < queued;
+        // Replies that left may have made the room that the next request waits for.
+        let is_due = std::mem::take(&mut connection.has_more) || has_left;
+        let has_request =
+            !connection.is_scheduled && !matches!(connection.reader.peek_frame(), Ok(None));
+        if is_due && has_request {
+            self.activate(slot);
+        } else if connection.is_ended && !has_request && !connection.is_scheduled {
+            // What it had requested is served; replies that it has not read are lost with it.
+            return self.close(slot, None);
+        }
+        self.update_interest(slot);
+    }
+}
+
+fn acknowledge(writer: &mut remote_wire::FrameWriter, header: &Header, kind: Kind) {
+    // There is room: a request enters the schedule only then.
+    let _ = writer.push(&header.reply(kind), &[]);
+}
