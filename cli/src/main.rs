@@ -16,6 +16,7 @@ mod doctor;
 mod machine;
 mod preload;
 mod run;
+mod serve;
 mod system;
 mod trace;
 
@@ -40,6 +41,7 @@ enum Command {
     System(system::Args),
     Contract(contract::Args),
     Disk(disk::Args),
+    Serve(serve::Args),
     Trace(trace::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
 
     if !matches!(
         line.command,
-        Command::Run(_) | Command::System(_) | Command::Bench(_)
+        Command::Run(_) | Command::System(_) | Command::Serve(_) | Command::Bench(_)
     ) {
         machine::end_at_closed_pipes();
     }
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::System(args) => system::system(args),
         Command::Contract(args) => contract::contract(args),
         Command::Disk(args) => disk::disk(args),
+        Command::Serve(args) => serve::serve(args),
         Command::Trace(args) => trace::trace(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Bench(args) => bench::bench(args),
@@ -85,6 +88,7 @@ fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {
     let (prefix, level) = match command {
         Command::Run(args) => ("selfpage: ", args.level()),
         Command::System(args) => ("selfpage system: ", args.level()),
+        Command::Serve(args) => ("selfpage serve: ", args.level()),
         _ => ("selfpage: ", LevelFilter::WARN),
     };
     Ok(logging::init(prefix, level)?)

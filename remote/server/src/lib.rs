@@ -29,6 +29,7 @@ mod demands;
 mod event_loop;
 mod frame_arena;
 mod host_memory;
+pub mod identity;
 mod log_limit;
 mod objects;
 mod page_index;

@@ -1,0 +1,196 @@
+//! `selfpage serve`: memory of this machine for programs of others.
+
+use crate::machine::Memory;
+use remote_server::identity::{own_incarnation, server_host};
+use remote_server::{DiskConfig, HostThresholds, Server, ServerConfig};
+use remote_wire::{Link, PORT};
+use std::error::Error;
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+use tracing::level_filters::LevelFilter;
+use wired::Bytes;
+
+/// How long lines of the log are waited for at the end.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The default of `--ram`, of what is available.
+const RAM_PART: u64 = 4;
+/// The default of `--keep-free`, of the machine's memory.
+const KEEP_PART: u64 = 20;
+
+/// Lend memory of this machine to programs of other machines.
+///
+/// A paging server keeps pages of paging objects in RAM, for clients that hold its permits. It lends what
+/// this machine does not need itself, and takes it back when the machine does. SIGTERM ends it; its pages
+/// end with it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// RAM for pages, which is taken as it is used. The default is a quarter of what is available
+    #[arg(long, value_name = "SIZE")]
+    ram: Option<Bytes>,
+
+    /// A file for pages: RAM is a cache of it then
+    #[arg(long, value_name = "PATH,size=SIZE")]
+    disk: Option<Disk>,
+
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)))]
+    listen: SocketAddr,
+
+    /// Serve any client, in the clear: every host that reaches the port can borrow memory, and every host on the way can read
+    /// and change pages
+    #[arg(long)]
+    insecure: bool,
+
+    /// Available memory that stays this machine's own. The default is a twentieth of its memory
+    #[arg(long, value_name = "SIZE")]
+    keep_free: Option<Bytes>,
+
+    /// Share of time in which tasks of this machine wait for memory (`some avg10` of /proc/pressure/memory)
+    /// above which nothing more is lent, and a part is taken back each second
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    pressure: f64,
+
+    /// Log more: each connection that is closed; twice: all there is
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Args {
+    /// The least level of what is logged.
+    pub fn level(&self) -> LevelFilter {
+        match self.verbose {
+            0 => LevelFilter::INFO,
+            1 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// The value of `--disk`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Disk(DiskConfig);
+
+impl FromStr for Disk {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("invalid disk {text}: expected PATH,size=SIZE");
+        let (path, size) = text.rsplit_once(",size=").ok_or_else(expected)?;
+        if path.is_empty() {
+            return Err(expected());
+        }
+        let size: Bytes = size
+            .parse()
+            .map_err(|why| format!("invalid size of {path}: {why}"))?;
+        Ok(Self(DiskConfig {
+            path: PathBuf::from(path),
+            size: size.0,
+        }))
+    }
+}
+
+/// Runs the server.
+pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    if !args.insecure {
+        return Err("links with keys are not there yet: pass --insecure to serve any client in the clear, on a network whose \
+                    hosts you trust"
+            .into());
+    }
+    let memory = Memory::now();
+    let ram = args.ram.unwrap_or(Bytes(memory.available / RAM_PART));
+    if ram.0 > memory.most() {
+        let text = format!(
+            "--ram {ram} is more than this machine or control group has, {}",
+            Bytes(memory.most())
+        );
+        return Err(text.into());
+    }
+    let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
+    let _log = logging::LineQueue::start(LOG_PATIENCE);
+    // Before the threads, which inherit it.
+    let signals = block_signals();
+    let not_wired = wire_all();
+    let server = Server::start(ServerConfig {
+        listen: args.listen,
+        server: own_incarnation(server_host(args.listen)),
+        name: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+        ram: ram.0,
+        disk: args.disk.map(|disk| disk.0),
+        capacity: ServerConfig::default_capacity(),
+        host: Some(HostThresholds {
+            keep_available: keep.0,
+            pressure_percent: args.pressure,
+        }),
+        patience: Duration::from_secs(10),
+        acceptor: Box::new(Link::plain),
+    })?;
+    for note in server.notes() {
+        tracing::warn!("{note}");
+    }
+    if let Err(why) = not_wired {
+        tracing::warn!("the kernel may page out this server's own tables: {why}");
+    }
+    tracing::info!(
+        "serves {ram} at {}, in the clear to any client",
+        server.address()
+    );
+    let handle = server.handle();
+    std::thread::spawn(move || {
+        wait_for(&signals);
+        handle.stop();
+    });
+    server.join()?;
+    tracing::info!("has ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Memory of the process stays in RAM as it is touched, where the kernel permits it.
+fn wire_all() -> std::io::Result<()> {
+    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: locking changes no contents.
+    match unsafe { libc::mlockall(all) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// SIGTERM and SIGINT wait from now on, for this thread and those it starts.
+fn block_signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is made before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        set.assume_init()
+    }
+}
+
+fn wait_for(signals: &libc::sigset_t) {
+    let mut signal = 0;
+    // SAFETY: the set was made by `block_signals`.
+    unsafe { libc::sigwait(signals, &raw mut signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_a_path_and_a_size() {
+        let disk = "/tmp/a,b,size=4M".parse::<Disk>().unwrap();
+        assert_eq!(disk.0.path, PathBuf::from("/tmp/a,b"));
+        assert_eq!(disk.0.size, 4 << 20);
+        for text in ["/tmp/a", ",size=4M", "/tmp/a,size=x"] {
+            assert!(text.parse::<Disk>().is_err(), "{text}");
+        }
+    }
+}
