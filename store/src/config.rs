@@ -26,6 +26,8 @@ pub struct StoreConfig {
 pub enum DiskLocation {
     /// The store's own: the name of a file to make; it is unlinked once it is open.
     File(PathBuf),
+    /// The memory of paging servers, reached through IO channels to a remote client.
+    Remote,
     /// The daemon's, reached through IO channels that a [`crate::DiskTransport`] opens. It has a
     /// swap file for the store already; a configuration line cannot request one.
     System,
@@ -62,6 +64,14 @@ impl DiskConfig {
         }
     }
 
+    /// `size` bytes of paging servers.
+    pub fn remote(size: u64) -> Self {
+        Self {
+            place: DiskLocation::Remote,
+            ..Self::new("", size)
+        }
+    }
+
     /// A disk of the daemon's that gives the store `size` bytes.
     pub fn by_daemon(size: u64) -> Self {
         Self {
@@ -74,12 +84,19 @@ impl DiskConfig {
 /// An invalid configuration line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Neither `ram:` nor `disk:`.
-    #[error("no store in {0:?}: write ram:SIZE, disk:PATH,size=SIZE, or both joined by +")]
+    /// No tier's name.
+    #[error(
+        "no store in {0:?}: write ram:SIZE, disk:PATH,size=SIZE or remote:SIZE, or ram: and one of the others joined by +"
+    )]
     Nothing(String),
     /// The same tier twice.
     #[error("{0}: given twice")]
     Twice(&'static str),
+    /// Two places behind compressed RAM.
+    #[error(
+        "disk: and remote: are given; pages that leave compressed RAM go to one of them: leave the other out"
+    )]
+    DiskAndRemote,
     /// `disk:` with no path.
     #[error("disk: needs a path, as in disk:/var/tmp,size=2G")]
     NoPath,
@@ -121,6 +138,12 @@ impl StoreConfig {
     /// Returns true if the store makes a swap file: its descriptor is then the last of the store's.
     pub fn has_file(&self) -> bool {
         (self.disk.as_ref()).is_some_and(|disk| matches!(disk.place, DiskLocation::File(_)))
+    }
+
+    /// Returns true if pages go to paging servers.
+    pub fn is_remote(&self) -> bool {
+        let disk = self.disk.as_ref();
+        disk.is_some_and(|disk| disk.place == DiskLocation::Remote)
     }
 
     /// Checks that the sizes are possible.
@@ -166,9 +189,10 @@ impl FromStr for StoreConfig {
                     return Err(ConfigError::Twice("ram:"));
                 }
             } else if let Some(rest) = part.strip_prefix("disk:") {
-                if config.disk.replace(parse_disk(rest)?).is_some() {
-                    return Err(ConfigError::Twice("disk:"));
-                }
+                set_disk(&mut config, parse_disk(rest)?, "disk:")?;
+            } else if let Some(size) = part.strip_prefix("remote:") {
+                let remote = DiskConfig::remote(size.parse::<Bytes>()?.0);
+                set_disk(&mut config, remote, "remote:")?;
             } else {
                 return Err(ConfigError::Nothing(text.to_owned()));
             }
@@ -178,15 +202,36 @@ impl FromStr for StoreConfig {
     }
 }
 
+/// Sets what is behind compressed RAM.
+fn set_disk(
+    config: &mut StoreConfig,
+    disk: DiskConfig,
+    name: &'static str,
+) -> Result<(), ConfigError> {
+    let is_remote = |disk: &DiskConfig| disk.place == DiskLocation::Remote;
+    match &config.disk {
+        Some(before) if is_remote(before) == is_remote(&disk) => Err(ConfigError::Twice(name)),
+        Some(_) => Err(ConfigError::DiskAndRemote),
+        None => {
+            config.disk = Some(disk);
+            Ok(())
+        }
+    }
+}
+
 /// Splits at each `+` that a tier's name follows: a path may contain a `+`.
 fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let here = rest?;
-        let cut = [here.find("+ram:"), here.find("+disk:")]
-            .into_iter()
-            .flatten()
-            .min();
+        let cut = [
+            here.find("+ram:"),
+            here.find("+disk:"),
+            here.find("+remote:"),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         match cut {
             Some(at) => {
                 rest = Some(&here[at + 1..]);
@@ -244,6 +289,7 @@ impl std::fmt::Display for StoreConfig {
             let size = Bytes(disk.size);
             match &disk.place {
                 DiskLocation::File(path) => write!(f, "{join}disk:{},size={size}", path.display())?,
+                DiskLocation::Remote => write!(f, "{join}remote:{size}")?,
                 DiskLocation::System => write!(f, "{join}disk by the system,size={size}")?,
             }
             if disk.written {
@@ -271,6 +317,9 @@ mod tests {
         assert_eq!(both.ram, Some(256 << 20));
         assert_eq!(both.disk, Some(DiskConfig::new("/var/tmp", 2 << 30)));
         assert_eq!(both.to_string(), "ram:256MiB+disk:/var/tmp,size=2GiB");
+        let remote: StoreConfig = "ram:256M+remote:4G".parse().unwrap();
+        assert_eq!(remote.disk, Some(DiskConfig::remote(4 << 30)));
+        assert_eq!(remote.to_string().parse::<StoreConfig>(), Ok(remote));
     }
 
     #[test]
@@ -296,6 +345,9 @@ mod tests {
             ("disk:/tmp,size=0", "too small"),
             ("disk:/tmp,colour=red,size=1G", "unknown option"),
             ("disk:/tmp,size=1G,grow,written", "not both"),
+            ("remote:1G+remote:1G", "twice"),
+            ("remote:1G+disk:/tmp,size=1G", "leave the other out"),
+            ("remote:0", "too small"),
             ("tape:1G", "no store"),
             ("", "no store"),
         ] {

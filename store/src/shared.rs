@@ -54,7 +54,7 @@ impl SharedStore {
         let disk = match &config.disk {
             Some(disk) => match &disk.place {
                 DiskLocation::File(path) => Some(swap_file::create(path, disk)?),
-                DiskLocation::System => None,
+                DiskLocation::System | DiskLocation::Remote => None,
             },
             None => None,
         };
