@@ -15,6 +15,7 @@ mod disk;
 mod doctor;
 mod machine;
 mod preload;
+mod remote_client;
 mod run;
 mod serve;
 mod system;
@@ -42,6 +43,7 @@ enum Command {
     Contract(contract::Args),
     Disk(disk::Args),
     Serve(serve::Args),
+    RemoteClient(remote_client::Args),
     Trace(trace::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
@@ -64,7 +66,11 @@ fn main() -> ExitCode {
 
     if !matches!(
         line.command,
-        Command::Run(_) | Command::System(_) | Command::Serve(_) | Command::Bench(_)
+        Command::Run(_)
+            | Command::System(_)
+            | Command::Serve(_)
+            | Command::RemoteClient(_)
+            | Command::Bench(_)
     ) {
         machine::end_at_closed_pipes();
     }
@@ -74,6 +80,7 @@ fn main() -> ExitCode {
         Command::Contract(args) => contract::contract(args),
         Command::Disk(args) => disk::disk(args),
         Command::Serve(args) => serve::serve(args),
+        Command::RemoteClient(args) => remote_client::remote_client(args),
         Command::Trace(args) => trace::trace(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Bench(args) => bench::bench(args),

@@ -18,6 +18,7 @@ mod finished_totals;
 pub mod memory_sampler;
 mod orphaned_memory;
 mod processes;
+pub mod remote_link;
 pub mod run;
 pub mod server;
 mod sockets;

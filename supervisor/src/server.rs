@@ -19,6 +19,7 @@ use crate::finished_totals::FinishedTotals;
 use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
+use crate::remote_link::RemoteLink;
 use crate::sockets::{self, Listeners, Peer};
 use frames::{DomainId, Ledger};
 use host::seqpacket;
@@ -88,6 +89,7 @@ pub struct Supervisor {
     store_seen: Instant,
     swept: Instant,
     upstream: Option<DaemonLink>,
+    remote: Option<RemoteLink>,
     fault_limits: Option<TreeFaultLimits>,
 }
 
@@ -109,7 +111,7 @@ impl Supervisor {
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
         if let Some((store, _)) = &store {
-            if settings.tenant.is_some() {
+            if settings.tenant.is_some() || settings.remote.is_some() {
                 store.set_transport(Box::new(ChannelUnavailable));
             }
             if settings.ram_of_frames {
@@ -130,6 +132,7 @@ impl Supervisor {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(StartError::call("make an epoll"))?;
         let tenant = settings.tenant.take();
+        let remote = settings.remote.take();
         let mut it = Self {
             settings,
             epoll,
@@ -152,10 +155,16 @@ impl Supervisor {
             store_seen: Instant::now(),
             swept: Instant::now(),
             upstream: None,
+            remote: remote.map(RemoteLink::new),
             fault_limits: None,
         };
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
+        if let Some(remote) = &it.remote {
+            let data = epoll::EventData::new_u64(UPSTREAM);
+            epoll::add(&it.epoll, remote.fd(), data, epoll::EventFlags::IN)
+                .map_err(StartError::call("watch the remote client"))?;
+        }
         if let Some(tenant) = tenant {
             it.begin(tenant)?;
         }
@@ -335,6 +344,12 @@ impl Supervisor {
             upstream.dispatch(&self.ledger, &mut happened);
             if happened.contains(&TreeEvent::Back) {
                 self.watch_upstream();
+            }
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.dispatch(&mut happened);
+            if happened.contains(&TreeEvent::RemoteLost) {
+                let _ = epoll::delete(&self.epoll, remote.fd());
             }
         }
         self.follow_upstream();

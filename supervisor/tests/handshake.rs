@@ -24,6 +24,7 @@ fn settings(frames: u32) -> SupervisorConfig {
         share_store: false,
         ram_of_frames: false,
         tenant: None,
+        remote: None,
     }
 }
 

@@ -75,7 +75,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size_in_bytes)]
     ram: Option<u64>,
 
-    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
+    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE or remote:SIZE (memory of other
+    /// machines, named by --remote), or ram: and one of the others joined by +
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,
@@ -83,6 +84,21 @@ pub struct Args {
     /// Where no such folder has room, compressed RAM alone, with a notice.
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
+
+    /// Machines whose memory remote:SIZE is, where `selfpage serve` runs: pages have copies on two of
+    /// them, as far as there are two
+    #[arg(
+        long,
+        value_name = "HOST[:PORT],...",
+        value_delimiter = ',',
+        requires = "store"
+    )]
+    remote: Vec<String>,
+
+    /// Send pages to other machines in the clear, unauthenticated: every host on the way can read and
+    /// change them
+    #[arg(long, requires = "remote")]
+    insecure: bool,
 
     /// Faults of each thread handled in a period, FAULTS/PERIOD, and of all threads together:
     /// 200/10ms,tree=1000. A thread over its limit sleeps in the fault until the next period.

@@ -2,7 +2,7 @@
 
 use super::store::{choose, without_a_file};
 use super::{Args, Format};
-use crate::{machine, preload};
+use crate::{machine, preload, remote_client};
 use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
 use link::client::SupervisorPort;
@@ -83,6 +83,22 @@ enum RequestError {
         Bytes(*.0)
     )]
     TwiceRam(u64),
+    #[error(
+        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there"
+    )]
+    NoServers,
+    #[error(
+        "--remote {0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
+    )]
+    NotRemote(String),
+    #[error(
+        "links with keys are not there yet: pass --insecure to send pages in the clear, on a network whose hosts you trust"
+    )]
+    InTheClear,
+    #[error(
+        "--store remote:SIZE: a program under contract with the daemon (--system) pages to its disk; leave one out"
+    )]
+    RemoteAndSystem,
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
@@ -171,6 +187,12 @@ impl Plan {
             return Err(RequestError::TwiceRam(ram).into());
         }
         log_settings(frames, store.as_ref(), &preload);
+        check_remote(
+            store.as_ref(),
+            &args.remote,
+            args.insecure,
+            args.system.is_some(),
+        )?;
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
@@ -189,6 +211,16 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
+        let remote = match &store {
+            Some(store) if store.is_remote() => {
+                let size = store.disk.as_ref().map_or(0, |disk| disk.size);
+                Some(remote_client::start(&args.remote, size)?)
+            }
+            _ => None,
+        };
+        let kept = json.iter().map(|file| file.as_raw_fd());
+        let links = remote.iter();
+        let links = links.flat_map(|link| [link.socket.as_raw_fd(), link.doorbell.as_raw_fd()]);
         let spec = RunSpec {
             program,
             preload: preload_list(preload),
@@ -204,7 +236,8 @@ impl Plan {
             on_exit: args.on_exit.into(),
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
-            kept_fds: json.iter().map(|file| file.as_raw_fd()).collect(),
+            kept_fds: kept.chain(links).collect(),
+            remote,
         };
         let output = ReportOutput {
             stats: args.stats,
@@ -233,6 +266,23 @@ fn notice_nested(program: &Program) {
          --store given here are not used",
         program.name()
     );
+}
+
+/// Refuses options of remote memory that do not fit each other.
+fn check_remote(
+    store: Option<&StoreConfig>,
+    servers: &[String],
+    insecure: bool,
+    system: bool,
+) -> Result<(), RequestError> {
+    let is_remote = store.is_some_and(StoreConfig::is_remote);
+    match (is_remote, servers) {
+        (true, _) if system => Err(RequestError::RemoteAndSystem),
+        (true, []) => Err(RequestError::NoServers),
+        (true, _) if !insecure => Err(RequestError::InTheClear),
+        (false, [_, ..]) => Err(RequestError::NotRemote(servers.join(","))),
+        _ => Ok(()),
+    }
 }
 
 /// The store where none is named, with a notice where that has no file. Compressed RAM is no part of

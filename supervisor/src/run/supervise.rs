@@ -215,6 +215,12 @@ impl MainLoop {
                 pid.as_raw_nonzero()
             ),
             TreeEvent::Back => tracing::warn!("the daemon is there again"),
+            TreeEvent::RemoteLost => {
+                tracing::error!(
+                    "the remote client has ended, and the pages it had are out of reach: the program is ended"
+                );
+                process_tree::kill_below(KILL_LIMIT);
+            }
         }
     }
 

@@ -138,17 +138,15 @@ impl Supervisor {
     /// A process asks for a channel to the system's disk.
     fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: RawDomainId, depth: u32) {
         let is_its_own = self.is(domain, pid);
-        match &mut self.upstream {
-            Some(upstream) if is_its_own => upstream.open(
-                slot_of(domain),
-                depth.min(u16::MAX.into()) as u16,
-                connection,
-            ),
-            Some(_) => refuse(
+        let (slot, depth) = (slot_of(domain), depth.min(u16::MAX.into()) as u16);
+        match (&mut self.upstream, &mut self.remote) {
+            (Some(_), _) | (_, Some(_)) if !is_its_own => refuse(
                 &connection,
                 "a channel is asked for in another process's name",
             ),
-            None => refuse(
+            (Some(upstream), _) => upstream.open(slot, depth, connection),
+            (None, Some(remote)) => remote.open(slot, depth, connection),
+            (None, None) => refuse(
                 &connection,
                 "this tree has a disk of its own, and no channels",
             ),

@@ -67,10 +67,11 @@ impl Supervisor {
     /// Pages before frames: once the ledger has the slot back another process may get it.
     fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
         let slot = slot_of(domain.raw());
-        let quiet = match &mut self.upstream {
+        let quiet = match (&mut self.upstream, &mut self.remote) {
             // The daemon may be away for any time: it still has the requests.
-            Some(upstream) => upstream.is_quiet(slot),
-            None => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
+            (Some(upstream), _) => upstream.is_quiet(slot),
+            (None, Some(remote)) => remote.is_quiet(slot),
+            (None, None) => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
         };
         let free = quiet && self.store().is_none_or(|store| store.retire(slot));
         if free {

@@ -1,0 +1,147 @@
+//! `selfpage remote-client`, which `selfpage run --store remote:SIZE` starts, and the start itself.
+
+use host::seqpacket;
+use remote_client::protocol::{self, ClientEvent};
+use remote_client::{RemoteConfig, run, wire};
+use remote_wire::PORT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::net::RecvFlags;
+use std::error::Error;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use supervisor::remote_link::RemoteConnection;
+
+/// How long the client may take to say that it serves: as long as connecting, and some more.
+const START: Duration = Duration::from_secs(15);
+/// Copies of each page, as far as there are servers.
+const REPLICAS: u8 = 2;
+
+/// The way to paging servers for the programs of one `selfpage run`, which starts it.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub struct Args {
+    /// Paging servers, HOST:PORT
+    #[arg(long, value_delimiter = ',', required = true)]
+    servers: Vec<String>,
+    /// Bytes of the space
+    #[arg(long)]
+    size: u64,
+    /// The descriptor of the socket to the supervisor
+    #[arg(long)]
+    socket: RawFd,
+}
+
+/// Runs the client.
+pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    // SAFETY: `run` passes the descriptor, and nothing else of this process uses it.
+    let socket = unsafe { OwnedFd::from_raw_fd(args.socket) };
+    fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
+    for lack in wire() {
+        tracing::debug!("{lack}");
+    }
+    let config = RemoteConfig {
+        servers: args.servers,
+        size: args.size,
+        replicas: REPLICAS,
+    };
+    // What fails at the start is said by `run`.
+    Ok(match run(&config, &socket) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+/// Starts a client for a space of `size` bytes, and waits until it serves.
+pub fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
+    let servers: Vec<String> = servers.iter().map(|server| with_port(server)).collect();
+    let (own, theirs) = seqpacket::pair()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["remote-client", "--servers", &servers.join(",")])
+        .args(["--size", &size.to_string()])
+        .args(["--socket", &theirs.as_raw_fd().to_string()])
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        // A signal of the terminal is the program's, not the pager's.
+        .process_group(0);
+    let passed = theirs.as_raw_fd();
+    // SAFETY: makes one system call.
+    unsafe {
+        command.pre_exec(move || {
+            let fd = rustix::fd::BorrowedFd::borrow_raw(passed);
+            Ok(fcntl_setfd(fd, FdFlags::empty())?)
+        })
+    };
+    // It ends when its socket is closed, and nobody waits for it.
+    drop(command.spawn()?);
+    drop(theirs);
+    let patience = Timespec::try_from(START)?;
+    let mut fds = [PollFd::new(&own, PollFlags::IN)];
+    if poll(&mut fds, Some(&patience))? == 0 {
+        return Err("the remote client does not start: it has not answered for 15 s".into());
+    }
+    let mut message = seqpacket::receive(&own, RecvFlags::DONTWAIT)?;
+    let doorbell = message.fds[0].take();
+    match (protocol::decode(message.as_slice()), doorbell) {
+        (Some(ClientEvent::Ready { connected, named }), Some(doorbell)) => {
+            warn_of_copies(connected, named);
+            Ok(RemoteConnection {
+                socket: own,
+                doorbell,
+            })
+        }
+        (Some(ClientEvent::Failed { why }), _) => Err(why.into()),
+        _ => Err("the remote client has ended at its start".into()),
+    }
+}
+
+fn warn_of_copies(connected: u32, named: u32) {
+    if named == 1 {
+        tracing::warn!(
+            "one paging server has the only copy of each page: if it ends, the program does; name two or more with --remote"
+        );
+    } else if connected < named {
+        tracing::warn!(
+            "{connected} of {named} paging servers answer; the others are used when they do"
+        );
+    }
+}
+
+/// HOST:PORT of HOST or HOST:PORT.
+fn with_port(server: &str) -> String {
+    let has_port = match server.rsplit_once(':') {
+        // An IPv6 address without brackets has no port.
+        Some((host, port)) => {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        }
+        None => false,
+    };
+    match has_port {
+        true => server.to_owned(),
+        false if server.contains(':') && !server.starts_with('[') => format!("[{server}]:{PORT}"),
+        false => format!("{server}:{PORT}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_port_gets_the_usual_one() {
+        for (text, expected) in [
+            ("near", "near:4763"),
+            ("near:9", "near:9"),
+            ("10.0.0.1", "10.0.0.1:4763"),
+            ("::1", "[::1]:4763"),
+            ("[::1]:9", "[::1]:9"),
+            ("[::1]", "[::1]:4763"),
+        ] {
+            assert_eq!(with_port(text), expected);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Connects to a paging server, again and again: one thread a server, since connecting blocks.
+//!
+//! The thread that serves pages asks for a connection and goes on; the connection arrives with the
+//! server's welcome in a queue, and a bell rings. Attempts that fail are repeated after pauses that
+//! double.
+
+use remote_policy::identity::Incarnation;
+use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
+use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link};
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Pauses between attempts.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(2)];
+/// After this long without a sign of the server its connection is given up.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server that answered.
+pub struct Connection {
+    pub link: Link,
+    pub reader: FrameReader,
+    pub welcome: Welcome,
+}
+
+/// What it said.
+pub struct Welcome {
+    pub server: Incarnation,
+    pub name: String,
+    pub lendable_pages: u64,
+    pub lease: Duration,
+}
+
+/// The outcome of an attempt.
+pub struct Attempt {
+    /// Index of the server.
+    pub server: usize,
+    pub outcome: Result<Connection, String>,
+}
+
+/// What a connector works with.
+pub struct Connector {
+    pub index: usize,
+    /// HOST:PORT.
+    pub address: String,
+    pub client: Incarnation,
+    /// This host's name, for people.
+    pub name: String,
+    /// A word here asks for a connection.
+    pub wanted: Receiver<()>,
+    pub attempts: Sender<Attempt>,
+    /// Rung for each attempt.
+    pub bell: Arc<OwnedFd>,
+}
+
+impl Connector {
+    /// Serves requests for connections until the other side is gone. The first needs no request.
+    pub fn run(self) {
+        loop {
+            let mut pause = PAUSES[0];
+            loop {
+                let outcome = self.connect();
+                let is_connected = outcome.is_ok();
+                let attempt = Attempt {
+                    server: self.index,
+                    outcome: outcome.map_err(|why| why.to_string()),
+                };
+                if self.attempts.send(attempt).is_err() {
+                    return;
+                }
+                let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+                if is_connected {
+                    break;
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSES[1]);
+            }
+            if self.wanted.recv().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let addresses: Vec<SocketAddr> = self.address.to_socket_addrs()?.collect();
+        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, ATTEMPT) {
+                Ok(stream) => return self.greet(Link::plain(stream)?),
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+
+    /// Says who the client is.
+    fn greet(&self, mut link: Link) -> io::Result<Connection> {
+        link.set_peer_timeout(PEER_TIMEOUT)?;
+        let hello = ControlRequest::Hello {
+            client: self.client,
+            name: self.name.clone(),
+        };
+        let body = encode(&hello).map_err(io::Error::other)?;
+        let mut writer = FrameWriter::new(1)?;
+        let header = Header::control(Kind::Control, 0);
+        writer.push(&header, &body).map_err(io::Error::other)?;
+        let begun = Instant::now();
+        while !writer.flush(&mut link)? {
+            wait(&link, true, begun)?;
+        }
+        let mut reader = FrameReader::new()?;
+        loop {
+            let is_open = reader.fill(&mut link)?;
+            let frame = reader.next_frame().map_err(io::Error::other)?;
+            if let Some(frame) = frame {
+                let welcome = Welcome::of(&frame)?;
+                return Ok(Connection {
+                    link,
+                    reader,
+                    welcome,
+                });
+            }
+            if !is_open {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            wait(&link, false, begun)?;
+        }
+    }
+}
+
+impl Welcome {
+    fn of(frame: &Frame<'_>) -> io::Result<Self> {
+        let text = || String::from_utf8_lossy(frame.body).into_owned();
+        if frame.header.kind == Kind::ErrorReply {
+            return Err(io::Error::other(text()));
+        }
+        match decode(frame.body) {
+            Ok(ControlReply::Welcome {
+                server,
+                name,
+                lendable_pages,
+                lease,
+                ..
+            }) if frame.header.kind == Kind::ControlReply => Ok(Self {
+                server,
+                name,
+                lendable_pages,
+                lease,
+            }),
+            _ => Err(io::Error::other("its first frame is no welcome")),
+        }
+    }
+}
+
+/// Waits until the link is ready, for as long as an attempt may take.
+fn wait(link: &Link, has_output: bool, begun: Instant) -> io::Result<()> {
+    let left = ATTEMPT.saturating_sub(begun.elapsed());
+    let left = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    let mut fds = [PollFd::from_borrowed_fd(
+        link.as_fd(),
+        link.interest(has_output),
+    )];
+    match poll(&mut fds, Some(&left)) {
+        Ok(0) => Err(ErrorKind::TimedOut.into()),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

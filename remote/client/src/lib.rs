@@ -1,0 +1,32 @@
+//! The remote client: pages of a tree of processes in the memory of paging servers.
+//!
+//! *Adaptive Remote Paging for Mobile Computers* (Schilit and Duchamp, 1991), the client's side. A
+//! tree's processes reach it by IO channels, as they reach the daemon's disk: the disk's thread
+//! ([`disk::usd`]) takes their requests, schedules them by Atropos, and hands them to a
+//! [`disk::usd::Transport`], which speaks to servers.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `objects` | the space, cut into paging objects; their copies, and versions of pages |
+//! | `requests` | what is under way |
+//! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
+//! | `transport`, `pages`, `placement` | the transport: links and time; requests of pages; copies |
+//! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
+//!
+//! Rules:
+//! - Processes get no socket, key or heap on their page paths: only an IO channel.
+//! - A page read is the page last written, or an error. `objects` has the rule that makes it so.
+//! - Requests of pages allocate nothing. Objects and permits do, once for each 16 MiB.
+
+mod connector;
+mod objects;
+mod pages;
+mod placement;
+mod process;
+pub mod protocol;
+mod requests;
+mod server;
+mod transport;
+
+pub use objects::OBJECT_PAGES;
+pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run, wire};

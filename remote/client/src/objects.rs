@@ -1,0 +1,237 @@
+//! The paging objects of one swap space: where their copies are, and which version each page has.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, section 2.2: the size of a paging object decides
+//! how often one is created, and how finely storage moves. The space is cut into objects of
+//! [`OBJECT_PAGES`]: 16 MiB, for which a request of creation costs a thousandth of writing the pages,
+//! and which moves in a fraction of a second. A space fills from its lowest pages, so objects are
+//! dense and their whole span is asked for at once.
+//!
+//! | state of a copy | receives writes | is read |
+//! |---|---|---|
+//! | creating | no | no |
+//! | copying: pages of another copy are on their way | yes | no |
+//! | current | yes | yes |
+//!
+//! Rule: a copy that is read has every acknowledged write. Versions rise with each write of the space,
+//! and a server keeps the highest, so a page that is copied late never covers a later write.
+
+use remote_policy::identity::{HostId, ObjectId};
+use remote_policy::migration::{Generation, PageNumber, Version};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wired::{PAGE, WiredMemory};
+
+/// Pages of an object.
+pub const OBJECT_PAGES: u64 = 4096;
+
+/// The version of a page whose copies are all lost.
+const LOST: u64 = u64::MAX;
+
+/// A set of servers, by their index.
+pub type ServerSet = u64;
+
+/// The set of one server.
+pub fn bit(server: usize) -> ServerSet {
+    1 << server
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyState {
+    /// Its server was asked for it, or for the permit.
+    Creating,
+    /// It receives writes, and lacks older pages.
+    Copying,
+    /// It has every acknowledged write.
+    Current,
+}
+
+/// A copy of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectCopy {
+    /// Index of its server.
+    pub server: usize,
+    /// How far it is.
+    pub state: CopyState,
+    /// The server wants it gone.
+    pub is_leaving: bool,
+}
+
+/// A paging object.
+#[derive(Debug, Default)]
+pub struct PagingObject {
+    /// Its copies.
+    pub copies: Vec<ObjectCopy>,
+    /// Rises whenever it has been lost or a copy was created, so that no late request of an earlier copy is served.
+    pub generation: u64,
+    /// Some page of it was written and acknowledged.
+    pub has_pages: bool,
+}
+
+impl PagingObject {
+    /// The servers with a copy in one of the states.
+    pub fn servers(&self, is: impl Fn(CopyState) -> bool) -> ServerSet {
+        let copies = self.copies.iter().filter(|copy| is(copy.state));
+        copies.fold(0, |set, copy| set | bit(copy.server))
+    }
+
+    /// The servers that a read may go to.
+    pub fn readable(&self) -> ServerSet {
+        self.servers(|state| state == CopyState::Current)
+    }
+
+    /// The servers that a write has to go to.
+    pub fn writable(&self) -> ServerSet {
+        self.servers(|state| state != CopyState::Creating)
+    }
+
+    /// Returns true if a copy is being created.
+    pub fn is_creating(&self) -> bool {
+        self.servers(|state| state == CopyState::Creating) != 0
+    }
+
+    /// The copy at a server.
+    pub fn copy_at(&mut self, server: usize) -> Option<&mut ObjectCopy> {
+        self.copies.iter_mut().find(|copy| copy.server == server)
+    }
+}
+
+/// The objects of a space.
+pub struct ObjectMap {
+    client: HostId,
+    objects: Vec<PagingObject>,
+    /// The version last acknowledged of each page; 0 where it was never written.
+    versions: WiredMemory,
+    pages: u64,
+}
+
+impl ObjectMap {
+    /// A space of so many bytes, in which nothing is written.
+    pub fn new(client: HostId, size: u64) -> io::Result<Self> {
+        let pages = size.div_ceil(PAGE as u64);
+        let count = pages.div_ceil(OBJECT_PAGES) as usize;
+        Ok(Self {
+            client,
+            objects: std::iter::repeat_with(PagingObject::default)
+                .take(count)
+                .collect(),
+            versions: WiredMemory::private(pages as usize * size_of::<u64>())?,
+            pages,
+        })
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// An object.
+    pub fn get(&mut self, object: usize) -> &mut PagingObject {
+        &mut self.objects[object]
+    }
+
+    /// All objects.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &PagingObject)> {
+        self.objects.iter().enumerate()
+    }
+
+    /// The name of an object.
+    pub fn id(&self, object: usize) -> ObjectId {
+        ObjectId {
+            client: self.client,
+            number: object as u64,
+        }
+    }
+
+    /// The generation of an object.
+    pub fn generation(&self, object: usize) -> Generation {
+        Generation(self.objects[object].generation)
+    }
+
+    /// The object of a server's name for it.
+    pub fn find(&self, id: ObjectId) -> Option<usize> {
+        let number = usize::try_from(id.number).ok()?;
+        (id.client == self.client && number < self.objects.len()).then_some(number)
+    }
+
+    /// The page of an object that is a page of the space.
+    pub fn page(page: u64) -> (usize, PageNumber) {
+        let object = (page / OBJECT_PAGES) as usize;
+        (object, PageNumber(page % OBJECT_PAGES))
+    }
+
+    /// The acknowledged version of a page of an object.
+    pub fn version(&self, object: usize, page: u64) -> Version {
+        Version(self.word(object, page).load(Ordering::Relaxed))
+    }
+
+    /// Returns true if a page of an object was written and is lost.
+    pub fn is_lost(&self, object: usize, page: u64) -> bool {
+        self.version(object, page).0 == LOST
+    }
+
+    /// Notes the acknowledged write of a page.
+    pub fn acknowledge(&mut self, object: usize, page: u64, version: Version) {
+        self.objects[object].has_pages = true;
+        let word = self.word(object, page);
+        let known = word.load(Ordering::Relaxed);
+        if known == LOST || known < version.0 {
+            word.store(version.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the written pages of an object lost, and returns how many they are.
+    pub fn lose(&mut self, object: usize) -> u64 {
+        self.objects[object].has_pages = false;
+        let mut lost = 0;
+        for page in self.pages_of(object) {
+            let word = self.word(object, page);
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(LOST, Ordering::Relaxed);
+                lost += 1;
+            }
+        }
+        lost
+    }
+
+    /// The pages of an object: the last may be shorter than the others.
+    pub fn pages_of(&self, object: usize) -> Range<u64> {
+        0..(self.pages - object as u64 * OBJECT_PAGES).min(OBJECT_PAGES)
+    }
+
+    fn word(&self, object: usize, page: u64) -> &AtomicU64 {
+        let at = object * OBJECT_PAGES as usize + page as usize;
+        &self.versions.slice::<AtomicU64>(at * size_of::<u64>(), 1)[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = (OBJECT_PAGES + 10) * PAGE as u64;
+
+    #[test]
+    fn a_space_ends_within_its_last_object() {
+        let map = ObjectMap::new(HostId(1), SIZE).unwrap();
+        assert_eq!(
+            (map.len(), map.pages_of(0), map.pages_of(1)),
+            (2, 0..OBJECT_PAGES, 0..10)
+        );
+        assert_eq!(ObjectMap::page(OBJECT_PAGES + 3), (1, PageNumber(3)));
+        assert_eq!((map.find(map.id(1)), map.find(map.id(2))), (Some(1), None));
+    }
+
+    #[test]
+    fn a_lost_page_stays_lost_until_it_is_written_again() {
+        let mut map = ObjectMap::new(HostId(1), SIZE).unwrap();
+        map.acknowledge(1, 4, Version(7));
+        map.acknowledge(1, 4, Version(6));
+        assert_eq!(map.version(1, 4), Version(7));
+        assert_eq!(map.lose(1), 1);
+        assert!(map.is_lost(1, 4) && !map.is_lost(1, 5));
+        map.acknowledge(1, 4, Version(8));
+        assert_eq!(map.version(1, 4), Version(8));
+    }
+}

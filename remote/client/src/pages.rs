@@ -1,0 +1,417 @@
+//! Requests of pages: which servers they go to, and what their replies mean.
+
+use crate::objects::{CopyState, bit};
+use crate::requests::{Purpose, Segment};
+use crate::transport::{GRACE, PATIENCE, RemoteTransport, connected, since_start};
+use disk::time::Time;
+use iochannel::Op;
+use remote_policy::migration::PageNumber;
+use remote_wire::{Frame, Header, Kind, Status};
+use rustix::io::Errno;
+use wired::PAGE;
+
+impl RemoteTransport {
+    /// Decides which servers a segment goes to. Where none will do now it waits.
+    pub(crate) fn route(&mut self, slot: usize, now: Time) {
+        let Some(segment) = self.requests.get(slot).copied() else {
+            return;
+        };
+        match segment.op {
+            Op::Read => self.route_read(slot, &segment, now),
+            Op::Write => {
+                let object = self.objects.get(segment.object);
+                // The first write waits until all copies are there.
+                let targets = match object.is_creating() && !object.has_pages {
+                    true => 0,
+                    false => object.writable(),
+                };
+                if let Some(segment) = self.requests.get(slot) {
+                    (segment.awaited, segment.unsent) = (targets, targets);
+                }
+                self.has_unsent = true;
+                if targets == 0 && !self.objects.get(segment.object).is_creating() {
+                    self.place(segment.object, now);
+                }
+            }
+        }
+    }
+
+    fn route_read(&mut self, slot: usize, segment: &Segment, now: Time) {
+        let pages = segment.page..segment.page + segment.count as u64;
+        if pages
+            .clone()
+            .any(|page| self.objects.is_lost(segment.object, page))
+        {
+            return self.end_read(slot, Err(Errno::IO), now);
+        }
+        if pages
+            .clone()
+            .all(|page| self.objects.version(segment.object, page).0 == 0)
+        {
+            for page in self.requests.pages(segment) {
+                // SAFETY: a page of the part, which nobody else writes until it is reaped.
+                unsafe { page.write_bytes(0, PAGE) };
+            }
+            return self.end_read(slot, Ok(()), now);
+        }
+        let readable = self.objects.get(segment.object).readable() & !segment.failed;
+        if readable == 0 {
+            return self.end_read(slot, Err(Errno::IO), now);
+        }
+        let there = readable & connected(&self.servers);
+        let time = since_start(now);
+        let latency = |server: &usize| {
+            let host = self.servers[*server].host();
+            host.and_then(|host| self.latencies.of(host, time))
+        };
+        let servers = (0..self.servers.len()).filter(|server| there & bit(*server) != 0);
+        let nearest = servers.min_by_key(latency).map_or(0, bit);
+        if let Some(segment) = self.requests.get(slot) {
+            (segment.awaited, segment.unsent) = (nearest, nearest);
+        }
+        self.has_unsent = true;
+    }
+
+    /// Ends a read. One for a copy ends the copy, too, where it failed.
+    fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
+        let purpose = self.requests.get(slot).map(|segment| segment.purpose);
+        self.end(slot, result);
+        if !matches!(purpose, Some(Purpose::Part(_))) {
+            self.on_copy_failed(now);
+        }
+    }
+
+    /// Sends what is not sent yet to the servers that are connected, as far as their buffers have room.
+    pub(crate) fn send_unsent(&mut self, now: Time) {
+        self.has_unsent = false;
+        let up = connected(&self.servers);
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot).copied() else {
+                continue;
+            };
+            if segment.awaited == 0 {
+                // It waits for an object or a server.
+                self.route(slot, now);
+            }
+            let Some(segment) = self.requests.get(slot).copied() else {
+                continue;
+            };
+            for server in (0..self.servers.len()).filter(|at| segment.unsent & up & bit(*at) != 0) {
+                if self.send(slot, &segment, server)
+                    && let Some(segment) = self.requests.get(slot)
+                {
+                    segment.unsent &= !bit(server);
+                    segment.sent = now;
+                }
+            }
+            let left = self.requests.get(slot).map_or(0, |segment| segment.unsent);
+            self.has_unsent |= left & up != 0;
+        }
+    }
+
+    fn send(&mut self, slot: usize, segment: &Segment, server: usize) -> bool {
+        let header = Header {
+            kind: match segment.op {
+                Op::Read => Kind::Read,
+                Op::Write => Kind::Write,
+            },
+            pages: segment.count as u16,
+            request: self.requests.number(slot),
+            object: self.objects.id(segment.object),
+            page: PageNumber(segment.page),
+            version: segment.version,
+            generation: self.objects.generation(segment.object),
+        };
+        let len = match segment.op {
+            Op::Read => 0,
+            Op::Write => segment.count * PAGE,
+        };
+        let requests = &self.requests;
+        self.servers[server].send(&header, len, |room| {
+            for (page, room) in requests.pages(segment).zip(room.chunks_exact_mut(PAGE)) {
+                // SAFETY: a page of the part, mapped until it is reaped. Its program may change it
+                // meanwhile; what was copied is what is hashed and sent.
+                unsafe { std::ptr::copy_nonoverlapping(page, room.as_mut_ptr(), PAGE) };
+            }
+        })
+    }
+
+    /// Handles a reply. `Err` if the server does not keep to the protocol.
+    pub(crate) fn on_page_frame(
+        &mut self,
+        now: Time,
+        server: usize,
+        frame: &Frame<'_>,
+        later: &mut Vec<(Header, Vec<u8>)>,
+    ) -> Result<(), String> {
+        if frame.header.kind == Kind::ErrorReply && frame.header.request >> 31 == 1 {
+            later.push((frame.header, frame.body.to_vec()));
+            return Ok(());
+        }
+        // A reply to a request that went elsewhere meanwhile.
+        let Some(slot) = self.requests.slot_of(frame.header.request) else {
+            return Ok(());
+        };
+        let Some(segment) = self.requests.get(slot).copied() else {
+            return Ok(());
+        };
+        if segment.awaited & bit(server) == 0 || segment.unsent & bit(server) != 0 {
+            return Ok(());
+        }
+        let trip = since_start(now).saturating_sub(since_start(segment.sent));
+        if let Some(host) = self.servers[server].host() {
+            self.latencies.on_sample(host, trip, since_start(now));
+        }
+        match (frame.header.kind, segment.op) {
+            (Kind::ReadReply, Op::Read) if usize::from(frame.header.pages) == segment.count => {
+                self.on_read(slot, &segment, server, frame.body, now);
+            }
+            (Kind::WriteReply, Op::Write) => self.on_written(slot, server, now),
+            (Kind::ErrorReply, _) => {
+                let text = String::from_utf8_lossy(frame.body);
+                self.on_refused(slot, &segment, server, frame.header.pages, &text, now);
+            }
+            (kind, _) => return Err(format!("it answered a {:?} by {kind:?}", segment.op)),
+        }
+        Ok(())
+    }
+
+    fn on_read(&mut self, slot: usize, segment: &Segment, server: usize, body: &[u8], now: Time) {
+        let (versions, pages) = body.split_at(segment.count * size_of::<u64>());
+        let versions = versions.chunks_exact(size_of::<u64>());
+        let versions =
+            versions.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+        for (at, version) in versions.clone().enumerate() {
+            let known = self
+                .objects
+                .version(segment.object, segment.page + at as u64);
+            if version < known.0 {
+                let why = format!(
+                    "page {} has version {version} there, and {} was acknowledged",
+                    segment.page + at as u64,
+                    known.0
+                );
+                self.drop_copy(segment.object, server, &why, now);
+                return self.retry_elsewhere(slot, server, now);
+            }
+        }
+        if let Purpose::CopyRead { to } = segment.purpose {
+            let runs: Vec<u64> = versions.collect();
+            self.on_copy_read(segment, to, &runs, pages, now);
+            return self.end(slot, Ok(()));
+        }
+        for (to, from) in self.requests.pages(segment).zip(pages.chunks_exact(PAGE)) {
+            // SAFETY: a page of the part, mapped until it is reaped.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, PAGE) };
+        }
+        self.end(slot, Ok(()));
+    }
+
+    /// A read that a server could not serve goes to another.
+    fn retry_elsewhere(&mut self, slot: usize, server: usize, now: Time) {
+        if let Some(segment) = self.requests.get(slot) {
+            segment.failed |= bit(server);
+            (segment.awaited, segment.unsent) = (0, 0);
+            self.route(slot, now);
+        }
+    }
+
+    fn on_written(&mut self, slot: usize, server: usize, now: Time) {
+        if let Some(segment) = self.requests.get(slot) {
+            segment.awaited &= !bit(server);
+            segment.written |= bit(server);
+        }
+        self.end_write_if_done(slot, now);
+    }
+
+    /// Ends a write that all copies have.
+    fn end_write_if_done(&mut self, slot: usize, now: Time) {
+        let Some(segment) = self.requests.get(slot).copied() else {
+            return;
+        };
+        if segment.awaited != 0 || segment.written == 0 {
+            return;
+        }
+        for page in segment.page..segment.page + segment.count as u64 {
+            self.objects
+                .acknowledge(segment.object, page, segment.version);
+        }
+        if segment.purpose == Purpose::CopyWrite {
+            self.end(slot, Ok(()));
+            return self.on_copy_written(now);
+        }
+        self.end(slot, Ok(()));
+    }
+
+    fn on_refused(
+        &mut self,
+        slot: usize,
+        segment: &Segment,
+        server: usize,
+        status: u16,
+        text: &str,
+        now: Time,
+    ) {
+        match Status::from_code(status) {
+            Some(Status::Busy) if matches!(segment.purpose, Purpose::Part(_)) => {
+                if let Some(segment) = self.requests.get(slot) {
+                    segment.unsent |= bit(server);
+                    self.has_unsent = true;
+                }
+            }
+            _ => {
+                self.drop_copy(segment.object, server, text, now);
+                if segment.op == Op::Read {
+                    self.retry_elsewhere(slot, server, now);
+                }
+            }
+        }
+    }
+
+    /// A server's connection is lost: what it was sent is sent again when it is back, and reads go to
+    /// another copy.
+    pub(crate) fn resend(&mut self, server: usize) {
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            if segment.awaited & bit(server) == 0 {
+                continue;
+            }
+            match (segment.op, segment.purpose) {
+                (Op::Read, _) => (segment.awaited, segment.unsent) = (0, 0),
+                (Op::Write, Purpose::Part(_)) => segment.unsent |= bit(server),
+                // Its pages are not here any more: the copy begins anew.
+                (Op::Write, _) => self.end(slot, Err(Errno::IO)),
+            }
+        }
+        self.has_unsent = true;
+    }
+
+    /// Removes an object's copy, which lacks pages or cannot be reached, before writes are acknowledged
+    /// without it.
+    pub(crate) fn drop_copy(&mut self, object: usize, server: usize, why: &str, now: Time) {
+        let name = &self.servers[server].name;
+        let id = self.objects.id(object);
+        let copies = &mut self.objects.get(object).copies;
+        let Some(at) = copies.iter().position(|copy| copy.server == server) else {
+            return;
+        };
+        let copy = copies.swap_remove(at);
+        self.copy.take_if(|job| job.is_of(object, server));
+        tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
+        let to = &mut self.servers[server];
+        to.reserved_pages = to
+            .reserved_pages
+            .saturating_sub(crate::objects::OBJECT_PAGES);
+        to.stale.push(object);
+        if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
+            let lost = self.objects.lose(object);
+            if lost > 0 {
+                tracing::error!("{lost} pages of {id} are lost: no server has them");
+            }
+            // Copies that were being made from it are worth nothing.
+            self.copy.take_if(|job| job.is_of_object(object));
+            let rest = std::mem::take(&mut self.objects.get(object).copies);
+            for copy in rest {
+                self.servers[copy.server].stale.push(object);
+            }
+        }
+        self.forget_server(object, server, now);
+    }
+
+    /// Segments of an object wait for a server no longer.
+    fn forget_server(&mut self, object: usize, server: usize, now: Time) {
+        let remaining = self.objects.get(object).writable();
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            if segment.object != object || segment.op != Op::Write || segment.awaited == 0 {
+                continue;
+            }
+            segment.awaited &= !bit(server) & remaining;
+            segment.unsent &= !bit(server) & remaining;
+            segment.written &= remaining;
+            match (segment.awaited, segment.written, segment.purpose) {
+                // No copy has it: another is made, and gets it.
+                (0, 0, Purpose::Part(_)) => self.route(slot, now),
+                (0, 0, _) => self.end(slot, Err(Errno::IO)),
+                (0, _, _) => self.end_write_if_done(slot, now),
+                _ => {}
+            }
+        }
+    }
+
+    /// All copies at a server are lost.
+    pub(crate) fn lose_server(&mut self, server: usize, now: Time) {
+        self.on_copy_server_lost(server, now);
+        for object in 0..self.objects.len() {
+            if self.objects.get(object).copy_at(server).is_some() {
+                self.drop_copy(object, server, "its server has lost it", now);
+            }
+        }
+        self.servers[server].stale.clear();
+    }
+
+    /// Goes on without a server that is away for too long, where another one has a copy.
+    pub(crate) fn leave_out(&mut self, server: usize, now: Time) {
+        let there = connected(&self.servers);
+        self.on_copy_server_lost(server, now);
+        for object in 0..self.objects.len() {
+            let of = self.objects.get(object);
+            let is_elsewhere = of.readable() & there & !bit(server) != 0;
+            if is_elsewhere && of.copy_at(server).is_some() {
+                let why = format!("no connection for {GRACE}");
+                self.drop_copy(object, server, &why, now);
+            }
+        }
+    }
+
+    /// Fails what has waited for too long.
+    pub(crate) fn give_up_late(&mut self, now: Time) {
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            if now >= segment.begun + PATIENCE {
+                let id = self
+                    .objects
+                    .id(self.requests.get(slot).map_or(0, |it| it.object));
+                tracing::error!(
+                    "a request of {id} fails: none of its servers answers for {PATIENCE}"
+                );
+                self.end_read(slot, Err(Errno::IO), now);
+            }
+        }
+    }
+
+    /// Adds a server to the writes of an object that are under way: a copy there receives writes from
+    /// now on, and these may be later than what is copied.
+    pub(crate) fn add_to_writes(&mut self, object: usize, server: usize) {
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            let is_own = matches!(segment.purpose, Purpose::Part(_));
+            if segment.object == object && segment.op == Op::Write && is_own && segment.awaited != 0
+            {
+                segment.awaited |= bit(server);
+                segment.unsent |= bit(server);
+            }
+        }
+        self.has_unsent = true;
+    }
+
+    /// Fails the writes that wait for an object that no server has room for.
+    pub(crate) fn fail_writes(&mut self, object: usize) {
+        for slot in self.requests.slots() {
+            let waits = |segment: &mut Segment| {
+                segment.object == object && segment.op == Op::Write && segment.awaited == 0
+            };
+            if self.requests.get(slot).is_some_and(waits) {
+                self.end(slot, Err(Errno::NOSPC));
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The process of a remote client.
+//!
+//! It is wired, since the pages of programs come through it: a page of its own that had to be read
+//! from where it puts others' would wait for itself. Its main thread opens and closes channels, one
+//! thread a server connects, and the disk's thread does the rest.
+
+use crate::connector::{Attempt, Connector};
+use crate::objects::ObjectMap;
+use crate::protocol::{self, ClientEvent, ClientRequest, short};
+use crate::server::Server;
+use crate::transport::RemoteTransport;
+use disk::atropos::{ClientId, DiskContract, Utilization};
+use disk::cost_model::{CostModel, OpCost};
+use disk::time::Nanos;
+use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
+use host::seqpacket;
+use iochannel::{ChannelGeometry, Doorbell};
+use remote_policy::identity::{HostId, Incarnation};
+use remote_wire::control::{host_id, short_name};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long the first connection may take.
+const FIRST: Duration = Duration::from_secs(5);
+/// Most servers: they are counted by the bits of a word.
+pub const MAX_SERVERS: usize = 32;
+
+/// What a page costs on a link: only its proportions matter, since a tree has the link to itself.
+const PAGE_COST: OpCost = OpCost {
+    base: Nanos::micros(5),
+    per_kib: Nanos(1000),
+};
+/// Cost that may be under way: some hundred pages.
+const BOUND: Nanos = Nanos::millis(2);
+/// How long the disk's thread polls before it sleeps, at least.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The contract of the tree with its own client.
+const WHOLE: DiskContract = DiskContract {
+    period: Nanos::millis(100),
+    slice: Nanos::millis(90),
+    extra: true,
+    laxity: Nanos::ZERO,
+};
+
+/// What a client is started for.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// Paging servers, HOST:PORT.
+    pub servers: Vec<String>,
+    /// Bytes of the space.
+    pub size: u64,
+    /// Copies of each page, as far as there are servers.
+    pub replicas: u8,
+}
+
+/// Why a client cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No server answers.
+    #[error(
+        "no paging server answers: {0}; start one there with `selfpage serve`, or name others with --remote HOST[:PORT],..."
+    )]
+    NoServer(String),
+    /// Too many, or none.
+    #[error("{0} paging servers are named: name 1 to {MAX_SERVERS}")]
+    Servers(usize),
+    /// The kernel.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What for.
+        what: &'static str,
+        /// What it said.
+        errno: Errno,
+    },
+    /// The disk's thread.
+    #[error("{0}")]
+    Thread(String),
+}
+
+fn call(what: &'static str) -> impl Fn(Errno) -> ClientError {
+    move |errno| ClientError::Call { what, errno }
+}
+
+/// Serves channels until the supervisor at `socket` is gone.
+pub fn run(config: &RemoteConfig, socket: &OwnedFd) -> Result<(), ClientError> {
+    match Process::start(config) {
+        Ok((mut process, connected)) => {
+            let ready = ClientEvent::Ready {
+                connected,
+                named: config.servers.len() as u32,
+            };
+            let doorbell = [process.doorbell.as_fd()];
+            protocol::send(socket, &ready, &doorbell).map_err(call("answer the supervisor"))?;
+            process.serve(socket)
+        }
+        Err(why) => {
+            let failed = ClientEvent::Failed {
+                why: why.to_string().chars().take(400).collect(),
+            };
+            let _ = protocol::send(socket, &failed, &[]);
+            Err(why)
+        }
+    }
+}
+
+struct Process {
+    usd: Usd,
+    client: ClientId,
+    doorbell: Doorbell,
+    channels: BTreeMap<u64, ChannelId>,
+    next_channel: u64,
+}
+
+impl Process {
+    fn start(config: &RemoteConfig) -> Result<(Self, u32), ClientError> {
+        let named = config.servers.len();
+        if !(1..=MAX_SERVERS).contains(&named) {
+            return Err(ClientError::Servers(named));
+        }
+        let client = own_incarnation();
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
+        let (attempts, attempted) = channel();
+        let mut servers = Vec::new();
+        let name = rustix::system::uname();
+        let name = short_name(&name.nodename().to_string_lossy());
+        for (index, address) in config.servers.iter().enumerate() {
+            let (reconnect, wanted) = channel();
+            let connector = Connector {
+                index,
+                address: address.clone(),
+                client,
+                name: name.clone(),
+                wanted,
+                attempts: attempts.clone(),
+                bell: bell.clone(),
+            };
+            std::thread::Builder::new()
+                .name("selfpage-link".into())
+                .spawn(move || connector.run())
+                .map_err(|_| call("start a thread")(Errno::AGAIN))?;
+            servers.push(Server::new(address.clone(), reconnect));
+        }
+        let first = first_attempts(named, &attempted)?;
+        let connected = first
+            .iter()
+            .filter(|attempt| attempt.outcome.is_ok())
+            .count() as u32;
+        // The transport takes them as it takes later ones.
+        first
+            .into_iter()
+            .for_each(|attempt| _ = attempts.send(attempt));
+        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        let memory = |error: std::io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+            call("get memory for the table of versions")(errno)
+        };
+        let objects = ObjectMap::new(client.host, config.size).map_err(memory)?;
+        let replicas = config.replicas.clamp(1, named as u8);
+        let transport = RemoteTransport::new(client, objects, servers, replicas, (attempted, bell))
+            .map_err(call("make an epoll"))?;
+        let thread = |why: &dyn std::fmt::Display| ClientError::Thread(why.to_string());
+        let usd =
+            Usd::start_transport(Box::new(transport), settings()).map_err(|why| thread(&why))?;
+        let client = usd.admit(WHOLE).map_err(|why| thread(&why))?;
+        let doorbell = Doorbell::new().map_err(|why| thread(&why))?;
+        let own = doorbell
+            .share()
+            .and_then(Doorbell::attach)
+            .map_err(|why| thread(&why))?;
+        let space = IoTarget::Space {
+            number: 0,
+            size: config.size,
+        };
+        usd.set_target(client, space, own);
+        let process = Self {
+            usd,
+            client,
+            doorbell,
+            channels: BTreeMap::new(),
+            next_channel: 1,
+        };
+        Ok((process, connected))
+    }
+
+    fn serve(&mut self, socket: &OwnedFd) -> Result<(), ClientError> {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.usd.event_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(call("wait")(errno)),
+            }
+            self.on_events(socket);
+            loop {
+                let received = seqpacket::receive(socket, RecvFlags::DONTWAIT);
+                let message = match received {
+                    Ok(message) if message.len > 0 => message,
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    _ => return Ok(()),
+                };
+                match protocol::decode(message.as_slice()) {
+                    Some(ClientRequest::Open { cookie, depth }) => self.open(socket, cookie, depth),
+                    Some(ClientRequest::Close { channel }) => self.close(socket, channel),
+                    None => tracing::error!("an unknown message of the supervisor"),
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, socket: &OwnedFd, cookie: u64, depth: u16) {
+        let (server, ends) = match iochannel::create(ChannelGeometry::for_depth(depth.into())) {
+            Ok(made) => made,
+            Err(why) => {
+                let why = short(&why.to_string());
+                return tell(socket, &ClientEvent::NotOpened { cookie, why }, &[]);
+            }
+        };
+        let channel = self.next_channel;
+        self.next_channel += 1;
+        self.channels
+            .insert(channel, self.usd.add_channel(self.client, server));
+        let fds = [ends.memory.as_fd(), ends.bell.as_fd()];
+        tell(socket, &ClientEvent::Opened { cookie, channel }, &fds);
+    }
+
+    fn close(&mut self, socket: &OwnedFd, channel: u64) {
+        match self.channels.get(&channel) {
+            Some(id) => self.usd.close_channel(*id),
+            None => tell(socket, &ClientEvent::Closed { channel }, &[]),
+        }
+    }
+
+    fn on_events(&mut self, socket: &OwnedFd) {
+        while let Some(event) = self.usd.next_event() {
+            match event {
+                UsdEvent::Closed(id) => {
+                    let of = self.channels.iter().find(|(_, known)| **known == id);
+                    if let Some(channel) = of.map(|(channel, _)| *channel) {
+                        self.channels.remove(&channel);
+                        tell(socket, &ClientEvent::Closed { channel }, &[]);
+                    }
+                }
+                UsdEvent::CutOff { why, .. } => {
+                    tracing::error!(
+                        "a process has corrupted its IO channel, which is closed: {why}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A supervisor that is gone is noticed by the next receive.
+fn tell(socket: &OwnedFd, event: &ClientEvent, fds: &[BorrowedFd<'_>]) {
+    let _ = protocol::send(socket, event, fds);
+}
+
+/// The first attempt of each server, or of as many as answer in time; one must have succeeded.
+fn first_attempts(
+    servers: usize,
+    attempted: &std::sync::mpsc::Receiver<Attempt>,
+) -> Result<Vec<Attempt>, ClientError> {
+    let begun = Instant::now();
+    let mut first: Vec<Attempt> = Vec::new();
+    let mut failures = BTreeMap::new();
+    while first.len() + failures.len() < servers || first.is_empty() {
+        let left = FIRST.saturating_sub(begun.elapsed());
+        match attempted.recv_timeout(left) {
+            Ok(attempt) => match attempt.outcome {
+                Ok(_) => {
+                    failures.remove(&attempt.server);
+                    first.push(attempt);
+                }
+                Err(why) => _ = failures.insert(attempt.server, why),
+            },
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if first.is_empty() {
+        let last = failures.into_values().next_back();
+        let why = last.unwrap_or_else(|| format!("no answer within {FIRST:?}"));
+        return Err(ClientError::NoServer(why));
+    }
+    Ok(first)
+}
+
+fn settings() -> UsdConfig {
+    UsdConfig {
+        model: CostModel {
+            read: PAGE_COST,
+            write: PAGE_COST,
+            bound: BOUND,
+            capacity: Utilization::WHOLE,
+        },
+        bound: BOUND,
+        spin: SPIN,
+    }
+}
+
+/// This process as a client: each tree is one of its own, as its permits die with it.
+fn own_incarnation() -> Incarnation {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let boot = read("/proc/sys/kernel/random/boot_id")
+        .trim()
+        .replace('-', "");
+    let process = host::process_tree::process(rustix::process::getpid());
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let host: HostId = host_id(&format!(
+        "{} {} client {:?}",
+        read("/etc/machine-id").trim(),
+        namespace.display(),
+        process
+    ));
+    Incarnation {
+        host,
+        boot: u128::from_str_radix(&boot, 16).unwrap_or_default(),
+        start_ticks: process.start,
+    }
+}
+
+/// PR_SET_IO_FLUSHER of linux/prctl.h.
+const SET_IO_FLUSHER: libc::c_int = 57;
+
+/// Keeps this process in memory, and out of the reach of the kernel's OOM killer where that is
+/// permitted. Returns what is not.
+pub fn wire() -> Vec<&'static str> {
+    let mut lacks = Vec::new();
+    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: locking changes no contents.
+    if unsafe { libc::mlockall(all) } != 0 {
+        lacks.push("its memory may be paged out (mlockall)");
+    }
+    // SAFETY: a flag of this process.
+    if unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) } != 0 {
+        lacks.push("its allocations may wait for reclaim (PR_SET_IO_FLUSHER)");
+    }
+    if std::fs::write("/proc/self/oom_score_adj", "-900").is_err() {
+        lacks.push("the kernel may choose it when memory is short (oom_score_adj)");
+    }
+    lacks
+}

@@ -1,0 +1,83 @@
+//! Messages of a supervisor and the remote client that serves its tree.
+//!
+//! Each is a packet of a UNIX socket, with descriptors. When the socket closes, either side ends what
+//! depends on the other: the client itself, the supervisor its tree, since its pages are out of reach.
+
+use host::seqpacket;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::{self, Errno};
+use rustix::net::SendFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Longest text of a message: a packet has room for it.
+const MAX_TEXT: usize = 400;
+
+/// What the supervisor asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientRequest {
+    /// An IO channel for so many requests at once.
+    Open {
+        /// The supervisor's own word for the request.
+        cookie: u64,
+        /// Requests at once.
+        depth: u16,
+    },
+    /// Closes a channel: [`ClientEvent::Closed`] follows when none of its I/O is under way.
+    Close {
+        /// The channel.
+        channel: u64,
+    },
+}
+
+/// What the client says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientEvent {
+    /// It is connected to some server, and serves channels. The doorbell of all channels comes with it.
+    Ready {
+        /// Servers that are connected, and those that were named.
+        connected: u32,
+        /// Servers that were named.
+        named: u32,
+    },
+    /// It serves nothing.
+    Failed {
+        /// Why.
+        why: String,
+    },
+    /// A channel is open. Its memory and the client's end of its bell come with it.
+    Opened {
+        /// The request.
+        cookie: u64,
+        /// The channel.
+        channel: u64,
+    },
+    /// A channel is not.
+    NotOpened {
+        /// The request.
+        cookie: u64,
+        /// Why.
+        why: String,
+    },
+    /// No I/O of a channel is under way any more.
+    Closed {
+        /// The channel.
+        channel: u64,
+    },
+}
+
+/// Sends a message.
+pub fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(|_| Errno::INVAL)?;
+    seqpacket::send(to, &bytes, fds, SendFlags::empty()).map(drop)
+}
+
+/// The message in a packet.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
+    postcard::from_bytes(bytes).ok()
+}
+
+/// As much of a text as a message has room for.
+pub fn short(text: &str) -> String {
+    text.chars().take(MAX_TEXT / 4).collect()
+}

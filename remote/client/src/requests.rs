@@ -1,0 +1,240 @@
+//! Requests of pages that are under way: parts of the disk's thread, and what they ask of servers.
+//!
+//! A *part* is what the disk's thread started. It is cut into *segments* where an object ends. A
+//! segment of a read is sent to one server, that of a write to all that have a copy which receives
+//! writes. It names its frames by its slot and a count of the slot's uses, so a late reply of an
+//! earlier use is recognized.
+//!
+//! Rule: both tables have a fixed size, made once. The disk's thread has no more parts in flight than
+//! its window, each of two segments at most.
+
+use crate::objects::ServerSet;
+use disk::time::Time;
+use disk::usd::PartId;
+use iochannel::{IoVec, Op};
+use remote_policy::migration::Version;
+use wired::PAGE;
+
+/// Most parts in flight: more than the window of a client of the disk's thread.
+const PARTS: usize = 256;
+/// Most segments: two for each part, and those of copies.
+pub const SEGMENTS: usize = 1024;
+
+/// What a segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A part's own, which has this index.
+    Part(usize),
+    /// Reads pages of an object to be copied to a server.
+    CopyRead { to: usize },
+    /// Writes such pages.
+    CopyWrite,
+}
+
+/// Pages of one object that are read or written.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub purpose: Purpose,
+    pub op: Op,
+    pub object: usize,
+    /// First page within the object, and their number.
+    pub page: u64,
+    pub count: usize,
+    /// First page within the part.
+    pub at: usize,
+    pub version: Version,
+    /// Servers that have not replied, and those among them that it is not sent to yet.
+    pub awaited: ServerSet,
+    pub unsent: ServerSet,
+    /// Servers that replied to a write.
+    pub written: ServerSet,
+    /// Servers that could not serve a read.
+    pub failed: ServerSet,
+    pub begun: Time,
+    pub sent: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    uses: u16,
+    segment: Option<Segment>,
+}
+
+/// A part of a transaction of the disk's thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub id: PartId,
+    pieces: *const IoVec,
+    count: usize,
+    /// Segments under way.
+    left: usize,
+    /// Bytes moved, or the first error.
+    result: i32,
+}
+
+// SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
+unsafe impl Send for Part {}
+
+/// Parts and segments under way.
+pub struct RequestTable {
+    parts: Box<[Option<Part>]>,
+    slots: Box<[Slot]>,
+    /// Segments in use are below it.
+    high: usize,
+    parts_in_use: usize,
+}
+
+impl RequestTable {
+    pub fn new() -> Self {
+        let free = Slot {
+            uses: 0,
+            segment: None,
+        };
+        Self {
+            parts: vec![None; PARTS].into_boxed_slice(),
+            slots: vec![free; SEGMENTS].into_boxed_slice(),
+            high: 0,
+            parts_in_use: 0,
+        }
+    }
+
+    /// Parts under way.
+    pub fn parts_in_use(&self) -> usize {
+        self.parts_in_use
+    }
+
+    /// Enters a part of so many segments. `None` if there are too many.
+    pub fn add_part(&mut self, id: PartId, pieces: &[IoVec], segments: usize) -> Option<usize> {
+        let at = self.parts.iter().position(Option::is_none)?;
+        self.parts[at] = Some(Part {
+            id,
+            pieces: pieces.as_ptr(),
+            count: pieces.len(),
+            left: segments,
+            result: 0,
+        });
+        self.parts_in_use += 1;
+        Some(at)
+    }
+
+    /// Enters a segment; `None` if there are too many.
+    pub fn add(&mut self, segment: Segment) -> Option<usize> {
+        let at = self.slots.iter().position(|slot| slot.segment.is_none())?;
+        let slot = &mut self.slots[at];
+        slot.uses = slot.uses.wrapping_add(1) & 0x7fff;
+        slot.segment = Some(segment);
+        self.high = self.high.max(at + 1);
+        Some(at)
+    }
+
+    /// The segment in a slot.
+    pub fn get(&mut self, slot: usize) -> Option<&mut Segment> {
+        self.slots.get_mut(slot)?.segment.as_mut()
+    }
+
+    /// The slots in use.
+    pub fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        0..self.high
+    }
+
+    /// The number of a slot's frames. The highest bit is zero.
+    pub fn number(&self, slot: usize) -> u32 {
+        u32::from(self.slots[slot].uses) << 16 | slot as u32
+    }
+
+    /// The slot of a reply, if it is that of the slot's present use.
+    pub fn slot_of(&self, number: u32) -> Option<usize> {
+        let at = (number & 0xffff) as usize;
+        let slot = self.slots.get(at)?;
+        let is_present = slot.segment.is_some() && self.number(at) == number;
+        is_present.then_some(at)
+    }
+
+    /// Ends a segment. Returns the part's result, if it was the part's last segment.
+    pub fn end(&mut self, slot: usize, result: Result<(), i32>) -> Option<(PartId, i32)> {
+        let segment = self.slots.get_mut(slot)?.segment.take()?;
+        while self.high > 0 && self.slots[self.high - 1].segment.is_none() {
+            self.high -= 1;
+        }
+        let Purpose::Part(at) = segment.purpose else {
+            return None;
+        };
+        let part = self.parts[at].as_mut()?;
+        part.left -= 1;
+        part.result = match (part.result, result) {
+            (failed, _) if failed < 0 => failed,
+            (_, Err(error)) => error,
+            (moved, Ok(())) => moved + (segment.count * PAGE) as i32,
+        };
+        if part.left > 0 {
+            return None;
+        }
+        let ended = (part.id, part.result);
+        self.parts[at] = None;
+        self.parts_in_use -= 1;
+        Some(ended)
+    }
+
+    /// The memory of a segment's pages, one after the other.
+    pub fn pages(&self, segment: &Segment) -> impl Iterator<Item = *mut u8> + '_ {
+        let part = match segment.purpose {
+            Purpose::Part(at) => self.parts[at].as_ref(),
+            _ => None,
+        };
+        // SAFETY: the pieces stay until the part is reaped, by the contract of `Transport::start`.
+        let pieces = part.map_or(&[][..], |part| unsafe {
+            std::slice::from_raw_parts(part.pieces, part.count)
+        });
+        let pages = pieces.iter().flat_map(|piece| {
+            let steps = (0..piece.len).step_by(PAGE);
+            steps.map(|offset| piece.start.wrapping_add(offset))
+        });
+        pages.skip(segment.at).take(segment.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn segment() -> Segment {
+        Segment {
+            purpose: Purpose::CopyWrite,
+            op: Op::Write,
+            object: 0,
+            page: 0,
+            count: 1,
+            at: 0,
+            version: Version(1),
+            awaited: 0,
+            unsent: 0,
+            written: 0,
+            failed: 0,
+            begun: Time(0),
+            sent: Time(0),
+        }
+    }
+
+    #[test]
+    fn a_late_reply_of_an_earlier_use_finds_no_segment() {
+        let mut table = RequestTable::new();
+        let slot = table.add(segment()).unwrap();
+        let number = table.number(slot);
+        assert_eq!(table.slot_of(number), Some(slot));
+        assert_eq!(table.end(slot, Ok(())), None);
+        assert_eq!(table.slot_of(number), None);
+        assert_eq!(table.add(segment()), Some(slot));
+        assert_eq!(table.slot_of(number), None);
+        assert_eq!(table.slot_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more() {
+        let mut table = RequestTable::new();
+        (0..SEGMENTS).for_each(|_| _ = table.add(segment()).unwrap());
+        assert_eq!(table.add(segment()), None);
+        assert_eq!(table.slots().count(), SEGMENTS);
+        (0..SEGMENTS).for_each(|slot| _ = table.end(slot, Ok(())));
+        assert_eq!(table.slots().count(), 0);
+    }
+}

@@ -1,0 +1,242 @@
+//! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
+
+use crate::connector::Connection;
+use disk::time::Time;
+use remote_policy::identity::{HostId, Incarnation};
+use remote_wire::control::{ControlRequest, SealedPermit, encode};
+use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Frames of the largest size that a link's buffer holds.
+const QUEUED: usize = 16;
+/// Set in the number of every control request.
+const CONTROL: u32 = 1 << 31;
+/// Bytes of the buffer that pages leave to control messages.
+const RESERVE: usize = 4096;
+
+/// A connection that is there.
+pub struct OpenLink {
+    pub link: Link,
+    pub reader: FrameReader,
+    writer: FrameWriter,
+    has_output: bool,
+}
+
+/// A control request that was not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A permit, or a larger one, of so many pages.
+    Permit(u64),
+    /// An object's copy, in a generation.
+    Create(usize, u64),
+    /// Something whose reply changes nothing.
+    Other,
+}
+
+/// A paging server.
+pub struct Server {
+    /// HOST:PORT.
+    pub address: String,
+    /// Its host's name, once it is known.
+    pub name: String,
+    /// Which life of it has the objects; `None` before the first connection.
+    pub incarnation: Option<Incarnation>,
+    pub open: Option<OpenLink>,
+    /// Since when there is no connection.
+    pub down_since: Option<Time>,
+    pub permit: Option<SealedPermit>,
+    /// Pages of the objects that have, or are to have, a copy there.
+    pub reserved_pages: u64,
+    /// Pages that it said it can lend.
+    pub lendable_pages: u64,
+    /// Objects that wait for a larger permit.
+    pub waiting: Vec<usize>,
+    /// Nothing is asked of it before this time, since it refused.
+    pub full_until: Time,
+    /// Objects to be terminated when it is back.
+    pub stale: Vec<usize>,
+    asked: BTreeMap<u32, Asked>,
+    /// Since when some control request is not answered.
+    asked_since: Option<Time>,
+    next_control: u32,
+    lease: Duration,
+    heard: Time,
+    reconnect: Sender<()>,
+}
+
+impl Server {
+    pub fn new(address: String, reconnect: Sender<()>) -> Self {
+        Self {
+            name: address.clone(),
+            address,
+            incarnation: None,
+            open: None,
+            down_since: None,
+            permit: None,
+            reserved_pages: 0,
+            lendable_pages: 0,
+            waiting: Vec::new(),
+            full_until: Time(0),
+            stale: Vec::new(),
+            asked: BTreeMap::new(),
+            asked_since: None,
+            next_control: 0,
+            lease: Duration::from_secs(1),
+            heard: Time(0),
+            reconnect,
+        }
+    }
+
+    /// Its host, once it is known.
+    pub fn host(&self) -> Option<HostId> {
+        self.incarnation.map(|incarnation| incarnation.host)
+    }
+
+    /// Returns true if requests can be sent.
+    pub fn is_up(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Takes a connection. Returns true if another life of the server than before answered, which
+    /// has none of the objects.
+    pub fn connect(
+        &mut self,
+        connection: Connection,
+        now: Time,
+        epoll: &OwnedFd,
+        index: usize,
+    ) -> io::Result<bool> {
+        let Connection {
+            link,
+            reader,
+            welcome,
+        } = connection;
+        epoll::add(
+            epoll,
+            &link,
+            EventData::new_u64(index as u64),
+            EventFlags::IN,
+        )?;
+        let is_other = self
+            .incarnation
+            .is_some_and(|known| known != welcome.server);
+        if is_other {
+            (self.permit, self.reserved_pages) = (None, 0);
+            self.stale.clear();
+        }
+        self.open = Some(OpenLink {
+            link,
+            reader,
+            writer: FrameWriter::new(QUEUED)?,
+            has_output: false,
+        });
+        (self.name, self.lease) = (welcome.name, welcome.lease);
+        (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
+        (self.down_since, self.full_until, self.heard) = (None, Time(0), now);
+        Ok(is_other)
+    }
+
+    /// Closes the connection and asks for another. What was asked by control requests is forgotten:
+    /// returns the objects whose copies were being created.
+    pub fn disconnect(&mut self, now: Time) -> Vec<usize> {
+        self.open = None;
+        self.down_since = Some(now);
+        let _ = self.reconnect.send(());
+        self.asked_since = None;
+        let asked = std::mem::take(&mut self.asked);
+        let created = asked.into_values().filter_map(|asked| match asked {
+            Asked::Create(object, _) => Some(object),
+            _ => None,
+        });
+        created.chain(self.waiting.drain(..)).collect()
+    }
+
+    /// Queues a control request. Returns false if there is no connection, or no room in it.
+    pub fn ask(&mut self, request: &ControlRequest, asked: Asked) -> bool {
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        let Ok(body) = encode(request) else {
+            return false;
+        };
+        self.next_control = (self.next_control + 1) & !CONTROL;
+        let number = self.next_control | CONTROL;
+        let header = Header::control(Kind::Control, number);
+        let is_queued = open.writer.push(&header, &body).is_ok();
+        if is_queued {
+            self.asked.insert(number, asked);
+        }
+        is_queued
+    }
+
+    /// What a reply is to, if it is to a control request that is not answered yet.
+    pub fn take_asked(&mut self, number: u32) -> Option<Asked> {
+        let asked = self.asked.remove(&number);
+        self.asked_since = None;
+        asked
+    }
+
+    /// Since when a control request is not answered, as far as the ticks tell.
+    pub fn awaits_since(&self) -> Option<Time> {
+        self.asked_since
+    }
+
+    /// Returns true if a permit was asked for and is not there yet.
+    pub fn awaits_permit(&self) -> bool {
+        self.asked
+            .values()
+            .any(|asked| matches!(asked, Asked::Permit(_)))
+    }
+
+    /// Queues a request of pages. Returns false if there is no room.
+    pub fn send(&mut self, header: &Header, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        open.writer.has_room(len + RESERVE) && open.writer.push_with(header, len, fill).is_ok()
+    }
+
+    /// Writes what is queued. Watches for room where the socket has none.
+    pub fn flush(&mut self, epoll: &OwnedFd, index: usize) -> io::Result<()> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let has_output = !open.writer.flush(&mut open.link)?;
+        if has_output != open.has_output {
+            open.has_output = has_output;
+            let flags = match has_output {
+                true => EventFlags::IN | EventFlags::OUT,
+                false => EventFlags::IN,
+            };
+            let data = EventData::new_u64(index as u64);
+            epoll::modify(epoll, &open.link, data, flags)?;
+        }
+        Ok(())
+    }
+
+    /// Renews the lease when a third of it has passed, and notes since when answers are missing.
+    pub fn renew(&mut self, now: Time) {
+        match self.asked.is_empty() {
+            true => self.asked_since = None,
+            false => _ = self.asked_since.get_or_insert(now),
+        }
+        let third = disk::time::Nanos::from(self.lease / 3);
+        if self.is_up()
+            && now >= self.heard + third
+            && self.ask(&ControlRequest::Renew, Asked::Other)
+        {
+            self.heard = now;
+        }
+    }
+
+    /// Pages that the permit has beyond those reserved.
+    pub fn spare_pages(&self) -> u64 {
+        let granted = self.permit.map_or(0, |sealed| sealed.permit.granted_pages);
+        granted.saturating_sub(self.reserved_pages)
+    }
+}

@@ -1,0 +1,353 @@
+//! The disk's thread's way to paging servers.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, section 3.2, (b): after an object is created, reads
+//! and writes pass directly between the client and its server. What a link loses is sent again: a
+//! server keeps the highest version of a page, so a write that arrives twice is one write.
+//!
+//! | what happens | reads | writes |
+//! |---|---|---|
+//! | a server is slow | wait for it | wait for it |
+//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, then go on without it |
+//! | it comes back as another process | go to another copy, else `EIO` | go on without it |
+//! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
+//! | no server has room for an object | | `ENOSPC` |
+//!
+//! A server that is left out loses its copies before a write is acknowledged without it, so no copy
+//! that is read lacks a write; objects with too few copies get others (`placement`).
+
+use crate::connector::Attempt;
+use crate::objects::{ObjectMap, bit};
+use crate::placement::CopyJob;
+use crate::requests::{Purpose, RequestTable, Segment};
+use crate::server::Server;
+use disk::time::{Nanos, Time};
+use disk::usd::{PartId, Transport};
+use iochannel::{IoVec, Op};
+use remote_policy::identity::Incarnation;
+use remote_policy::latency::LatencyTable;
+use remote_policy::migration::Version;
+use remote_wire::Kind;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+use wired::PAGE;
+
+/// How long writes wait for a server whose connection ended, before they go on without it.
+pub const GRACE: Nanos = Nanos::millis(1000);
+/// How long requests wait for any of an object's servers.
+pub const PATIENCE: Nanos = Nanos::millis(30_000);
+/// How often what waits is looked at, and otherwise leases.
+const TICK: Nanos = Nanos::millis(20);
+const IDLE_TICK: Nanos = Nanos::millis(200);
+/// A server that leaves a request unanswered for as long is not waited for.
+const STALLED: Nanos = Nanos::millis(3000);
+/// The bell of the connectors among the descriptors that are polled.
+const BELL: u64 = u64::MAX;
+
+/// Pages of one swap space on paging servers.
+pub struct RemoteTransport {
+    pub(crate) client: Incarnation,
+    pub(crate) objects: ObjectMap,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) requests: RequestTable,
+    pub(crate) latencies: LatencyTable,
+    /// Copies that each object is to have.
+    pub(crate) replicas: u8,
+    pub(crate) copy: Option<CopyJob>,
+    pub(crate) next_request: u64,
+    next_version: u64,
+    done: VecDeque<(PartId, i32)>,
+    /// Segments that wait for a connection, an object or room in a link's buffer.
+    pub(crate) has_unsent: bool,
+    epoll: OwnedFd,
+    bell: Arc<OwnedFd>,
+    attempts: Receiver<Attempt>,
+    ticked: Time,
+}
+
+impl RemoteTransport {
+    /// A transport to `servers`, whose connections arrive in `attempts`, with a ring of `bell`.
+    pub(crate) fn new(
+        client: Incarnation,
+        objects: ObjectMap,
+        servers: Vec<Server>,
+        replicas: u8,
+        (attempts, bell): (Receiver<Attempt>, Arc<OwnedFd>),
+    ) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self {
+            client,
+            objects,
+            servers,
+            requests: RequestTable::new(),
+            latencies: LatencyTable::default(),
+            replicas,
+            copy: None,
+            next_request: 1,
+            next_version: 1,
+            done: VecDeque::with_capacity(512),
+            has_unsent: false,
+            epoll,
+            bell,
+            attempts,
+            ticked: Time(0),
+        })
+    }
+
+    /// The version of the next write.
+    fn take_version(&mut self) -> Version {
+        self.next_version += 1;
+        Version(self.next_version)
+    }
+
+    /// Ends a segment.
+    pub(crate) fn end(&mut self, slot: usize, result: Result<(), Errno>) {
+        let result = result.map_err(|errno| -errno.raw_os_error());
+        self.done.extend(self.requests.end(slot, result));
+    }
+
+    /// Receives what has arrived, on links and from connectors.
+    fn receive(&mut self, now: Time) {
+        let mut ready = [const { MaybeUninit::uninit() }; 16];
+        let zero = Timespec::default();
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut ready, Some(&zero)) else {
+            return;
+        };
+        for event in events {
+            match event.data.u64() {
+                BELL => self.on_attempts(now),
+                index => self.receive_from(index as usize, now),
+            }
+        }
+    }
+
+    fn receive_from(&mut self, index: usize, now: Time) {
+        // The frames borrow the link's buffer, and their handling the transport.
+        let Some(mut open) = self
+            .servers
+            .get_mut(index)
+            .and_then(|server| server.open.take())
+        else {
+            return;
+        };
+        let mut failed = None;
+        match open.reader.fill(&mut open.link) {
+            Ok(true) => {}
+            Ok(false) => failed = Some("it closed the connection".to_owned()),
+            Err(why) => failed = Some(why.to_string()),
+        }
+        let mut later = Vec::new();
+        loop {
+            match open.reader.next_frame() {
+                Ok(Some(frame))
+                    if matches!(frame.header.kind, Kind::ControlReply | Kind::Notice) =>
+                {
+                    later.push((frame.header, frame.body.to_vec()));
+                }
+                Ok(Some(frame)) => {
+                    if let Err(why) = self.on_page_frame(now, index, &frame, &mut later) {
+                        failed = Some(why);
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(why) => {
+                    failed = Some(why.to_string());
+                    break;
+                }
+            }
+        }
+        self.servers[index].open = Some(open);
+        for (header, body) in later {
+            self.on_control_frame(now, index, &header, &body);
+        }
+        if let Some(why) = failed {
+            self.on_link_lost(index, now, &why);
+        }
+    }
+
+    fn on_attempts(&mut self, now: Time) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        while let Ok(Attempt { server, outcome }) = self.attempts.try_recv() {
+            match outcome {
+                Ok(connection) => {
+                    let (to, epoll) = (&mut self.servers[server], &self.epoll);
+                    match to.connect(connection, now, epoll, server) {
+                        Ok(is_other) => self.on_connected(server, is_other, now),
+                        Err(why) => self.on_link_lost(server, now, &why.to_string()),
+                    }
+                }
+                Err(why) => tracing::debug!("{}: {why}", self.servers[server].address),
+            }
+        }
+    }
+
+    /// A server answered: what waits for it is sent, or sent again.
+    fn on_connected(&mut self, server: usize, is_other: bool, now: Time) {
+        let to = &self.servers[server];
+        tracing::info!("connected to {} at {}", to.name, to.address);
+        if is_other {
+            tracing::warn!("{} has started again, and its pages are gone", to.name);
+            self.lose_server(server, now);
+        }
+        self.on_server_back(server);
+        self.has_unsent = true;
+        self.ticked = Time(0);
+    }
+
+    /// A connection ended. Its requests go elsewhere, or wait for another.
+    fn on_link_lost(&mut self, server: usize, now: Time, why: &str) {
+        let name = self.servers[server].name.clone();
+        tracing::warn!("{name} is not connected any more: {why}");
+        let creating = self.servers[server].disconnect(now);
+        for object in creating {
+            self.forget_copy(object, server);
+        }
+        self.on_copy_server_lost(server, now);
+        self.resend(server);
+    }
+
+    /// What has to happen by and by: grace and patience that end, bindings, copies, leases.
+    fn tick(&mut self, now: Time) {
+        self.ticked = now;
+        for server in 0..self.servers.len() {
+            self.servers[server].renew(now);
+            if self.has_stalled(server, now) {
+                self.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
+            }
+            let is_over = |since: Time| now >= since + GRACE;
+            if self.servers[server].down_since.is_some_and(is_over) {
+                self.leave_out(server, now);
+            }
+        }
+        self.place_objects(now);
+        self.give_up_late(now);
+        self.has_unsent = true;
+    }
+
+    /// Returns true if a request that was sent to a server has no answer for too long.
+    fn has_stalled(&mut self, server: usize, now: Time) -> bool {
+        let mut stalled = self.servers[server]
+            .awaits_since()
+            .is_some_and(|since| now >= since + STALLED);
+        for slot in self.requests.slots() {
+            let waits = |segment: &mut Segment| {
+                let is_sent = segment.awaited & !segment.unsent & bit(server) != 0;
+                is_sent && now >= segment.sent + STALLED
+            };
+            stalled |= self.requests.get(slot).is_some_and(waits);
+        }
+        stalled && self.servers[server].is_up()
+    }
+
+    fn tick_length(&self) -> Nanos {
+        let is_troubled =
+            self.has_unsent || self.copy.is_some() || self.requests.parts_in_use() > 0;
+        match is_troubled {
+            true => TICK,
+            false => IDLE_TICK,
+        }
+    }
+}
+
+impl Transport for RemoteTransport {
+    unsafe fn start(&mut self, now: Time, id: PartId, op: Op, _: u32, pieces: &[IoVec], at: u64) {
+        let first = at / PAGE as u64;
+        let pages: usize = pieces.iter().map(|piece| piece.len / PAGE).sum();
+        let (object, page) = ObjectMap::page(first);
+        let fits = (self.objects.pages_of(object).end - page.0).min(pages as u64) as usize;
+        let segments = 1 + usize::from(fits < pages);
+        let Some(part) = self.requests.add_part(id, pieces, segments) else {
+            return self.done.push_back((id, -Errno::AGAIN.raw_os_error()));
+        };
+        let version = match op {
+            Op::Read => Version(0),
+            Op::Write => self.take_version(),
+        };
+        for (object, page, at, count) in [
+            (object, page.0, 0, fits),
+            (object + 1, 0, fits, pages - fits),
+        ] {
+            if count == 0 {
+                continue;
+            }
+            let segment = Segment {
+                purpose: Purpose::Part(part),
+                op,
+                object,
+                page,
+                count,
+                at,
+                version,
+                awaited: 0,
+                unsent: 0,
+                written: 0,
+                failed: 0,
+                begun: now,
+                sent: now,
+            };
+            match self.requests.add(segment) {
+                Some(slot) => self.route(slot, now),
+                // Copies leave room for a window.
+                None => tracing::error!("too many requests under way"),
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Time) {
+        if now >= self.ticked + self.tick_length() {
+            self.tick(now);
+        }
+        if self.has_unsent {
+            self.send_unsent(now);
+        }
+        for server in 0..self.servers.len() {
+            if let Err(why) = self.servers[server].flush(&self.epoll, server) {
+                self.on_link_lost(server, now, &why.to_string());
+            }
+        }
+    }
+
+    fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {
+        if self.done.is_empty() {
+            self.receive(now);
+        }
+        self.done.pop_front()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.requests.parts_in_use() + self.done.len()
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        if !self.done.is_empty() {
+            return Some(Time(0));
+        }
+        Some(self.ticked + self.tick_length())
+    }
+}
+
+/// A time of the disk's thread for policies, which take a time since any fixed point.
+pub(crate) fn since_start(now: Time) -> Duration {
+    Duration::from_nanos(now.0)
+}
+
+/// The set of servers that are connected.
+pub(crate) fn connected(servers: &[Server]) -> u64 {
+    let up = servers
+        .iter()
+        .enumerate()
+        .filter(|(_, server)| server.is_up());
+    up.fold(0, |set, (index, _)| set | bit(index))
+}

@@ -1,0 +1,143 @@
+//! The supervisor's side of a tree's remote client.
+//!
+//! Processes of the tree connect to their supervisor only, which has the client open IO channels for
+//! them, as it has the daemon do so where the tree has a contract with one ([`crate::daemon_link`]).
+//!
+//! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends.
+
+use crate::TreeEvent;
+use host::seqpacket;
+use link::handshake::{Message, Reply, SlotIndex};
+use remote_client::protocol::{self, ClientEvent, ClientRequest};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::collections::{BTreeMap, HashSet};
+
+/// A remote client that serves this tree.
+#[derive(Debug)]
+pub struct RemoteConnection {
+    /// To its process.
+    pub socket: OwnedFd,
+    /// The doorbell of all its channels.
+    pub doorbell: OwnedFd,
+}
+
+/// The connection, and who has which channel.
+pub(crate) struct RemoteLink {
+    connection: RemoteConnection,
+    next: u64,
+    requesters: BTreeMap<u64, (SlotIndex, OwnedFd)>,
+    channels: BTreeMap<u64, SlotIndex>,
+    closing: HashSet<u64>,
+    /// Slots whose process has gone.
+    gone: HashSet<SlotIndex>,
+    is_lost: bool,
+}
+
+impl RemoteLink {
+    pub fn new(connection: RemoteConnection) -> Self {
+        Self {
+            connection,
+            next: 1,
+            requesters: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            closing: HashSet::new(),
+            gone: HashSet::new(),
+            is_lost: false,
+        }
+    }
+
+    /// Readable when there is something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.connection.socket.as_fd()
+    }
+
+    /// Gets a channel for the process in `slot`; it is answered on `reply`.
+    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
+        self.gone.remove(&slot);
+        let cookie = self.next;
+        self.next += 1;
+        match self.ask(&ClientRequest::Open { cookie, depth }) {
+            true => _ = self.requesters.insert(cookie, (slot, reply)),
+            false => refuse(&reply, "the remote client does not answer"),
+        }
+    }
+
+    /// The process in `slot` has ended. Returns true if none of its I/O is under way.
+    pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
+        self.gone.insert(slot);
+        let own = |(channel, of): (&u64, &SlotIndex)| (*of == slot).then_some(*channel);
+        let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
+        for channel in &channels {
+            self.close(*channel);
+        }
+        self.is_lost || channels.is_empty() && self.requesters.values().all(|(of, _)| *of != slot)
+    }
+
+    /// Handles pending messages.
+    pub fn dispatch(&mut self, happened: &mut Vec<TreeEvent>) {
+        while !self.is_lost {
+            let received = seqpacket::receive(&self.connection.socket, RecvFlags::DONTWAIT);
+            let mut message = match received {
+                Ok(message) if message.len > 0 => message,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                _ => {
+                    self.is_lost = true;
+                    happened.push(TreeEvent::RemoteLost);
+                    return;
+                }
+            };
+            match protocol::decode(message.as_slice()) {
+                Some(ClientEvent::Opened { cookie, channel }) => {
+                    let fds = (message.fds[0].take(), message.fds[1].take());
+                    self.opened(cookie, channel, fds);
+                }
+                Some(ClientEvent::NotOpened { cookie, why }) => {
+                    if let Some((_, reply)) = self.requesters.remove(&cookie) {
+                        refuse(&reply, &why);
+                    }
+                }
+                Some(ClientEvent::Closed { channel }) => {
+                    self.channels.remove(&channel);
+                    self.closing.remove(&channel);
+                }
+                Some(ClientEvent::Ready { .. } | ClientEvent::Failed { .. }) | None => {}
+            }
+        }
+    }
+
+    fn opened(&mut self, cookie: u64, channel: u64, fds: (Option<OwnedFd>, Option<OwnedFd>)) {
+        let requester = self.requesters.remove(&cookie);
+        let (Some((slot, reply)), (Some(memory), Some(bell))) = (requester, fds) else {
+            return self.close(channel);
+        };
+        self.channels.insert(channel, slot);
+        let fds = [
+            memory.as_fd(),
+            self.connection.doorbell.as_fd(),
+            bell.as_fd(),
+        ];
+        if self.gone.contains(&slot) || !answer(&reply, Reply::Channel, &fds) {
+            self.close(channel);
+        }
+    }
+
+    fn close(&mut self, channel: u64) {
+        if self.closing.insert(channel) {
+            self.ask(&ClientRequest::Close { channel });
+        }
+    }
+
+    fn ask(&self, request: &ClientRequest) -> bool {
+        protocol::send(&self.connection.socket, request, &[]).is_ok()
+    }
+}
+
+fn answer(reply: &OwnedFd, what: Reply, fds: &[BorrowedFd<'_>]) -> bool {
+    seqpacket::send(reply, what.encode().as_slice(), fds, SendFlags::DONTWAIT).is_ok()
+}
+
+fn refuse(reply: &OwnedFd, why: &str) {
+    answer(reply, Reply::Refused(why.as_bytes()), &[]);
+}
