@@ -76,6 +76,8 @@ pub enum ControlRequest {
     Renew,
     /// Asks for the state of the server.
     Status,
+    /// Writes of the object are acknowledged only when they are on the server's disk, from now on.
+    MakeDurable(ObjectId),
 }
 
 /// A server's reply.
@@ -96,7 +98,7 @@ pub enum ControlReply {
     },
     /// To `Allocate` and `Reallocate`: the permit as it is now.
     Permit(SealedPermit),
-    /// To `Present`, `Create`, `Terminate`, `Release` and `Renew`.
+    /// To `Present`, `Create`, `Terminate`, `Release`, `Renew` and `MakeDurable`.
     Done,
     /// To `Status`.
     Status(ServerStatus),
