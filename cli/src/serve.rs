@@ -110,9 +110,9 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(text.into());
     }
     let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
-    let _log = logging::LineQueue::start(LOG_PATIENCE);
-    // Before the threads, which inherit it.
+    // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
+    let _log = logging::LineQueue::start(LOG_PATIENCE);
     let not_wired = wire_all();
     let server = Server::start(ServerConfig {
         listen: args.listen,

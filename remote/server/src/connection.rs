@@ -1,7 +1,7 @@
 //! One connection of a client.
 
 use crate::refusal::Refusal;
-use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::identity::Incarnation;
 use remote_policy::permit::PermitId;
 use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
 use std::collections::BTreeSet;
@@ -46,6 +46,8 @@ pub(crate) struct Connection {
     pub presented: BTreeSet<PermitId>,
     /// When the first frame of the reader has its turn, it is in the schedule.
     pub is_scheduled: bool,
+    /// Its first request waits for the disk to complete something.
+    pub is_blocked: bool,
     /// It is in the list of connections to look at.
     pub is_queued: bool,
     /// What the kernel watches it for: input, output.
@@ -73,6 +75,7 @@ impl Connection {
             client: None,
             presented: BTreeSet::new(),
             is_scheduled: false,
+            is_blocked: false,
             is_queued: false,
             watched: (true, false),
             has_more: false,
@@ -82,11 +85,6 @@ impl Connection {
             last_progress: now,
             arrived: 0,
         })
-    }
-
-    /// The host of its client.
-    pub fn host(&self) -> Option<HostId> {
-        self.client.map(|client| client.host)
     }
 
     /// Returns true if a reply with a body of `len` bytes has room beside those that are pending.

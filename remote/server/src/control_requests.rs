@@ -93,6 +93,7 @@ impl Controller<'_> {
                 }
                 Ok(ControlReply::Done)
             }
+            ControlRequest::MakeDurable(object) => self.make_durable(client, object),
             ControlRequest::Release(permit) => {
                 self.own_permit(client, permit)?;
                 self.service.issuer.release(permit);
@@ -194,6 +195,18 @@ impl Controller<'_> {
             self.service.issuer.capacity_mut().terminate(id);
         }
         added.map(|()| ControlReply::Done)
+    }
+
+    fn make_durable(&mut self, client: Incarnation, id: ObjectId) -> Result<ControlReply, Refusal> {
+        let (slot, _) = self.service.object(client, id)?;
+        if self.service.disk.is_none() {
+            let text = "this server has no disk: start it with --disk, or use another";
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        if let Some(object) = self.service.objects.get_mut(slot) {
+            object.is_durable = true;
+        }
+        Ok(ControlReply::Done)
     }
 
     fn own_permit(&self, client: Incarnation, id: PermitId) -> Result<(), Refusal> {

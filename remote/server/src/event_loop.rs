@@ -7,11 +7,14 @@
 use crate::clients::ClientTable;
 use crate::config::{Acceptor, HostThresholds, ServerConfig};
 use crate::connection::{Connection, ConnectionId};
+use crate::disk_file::DiskFile;
+use crate::disk_io::DiskIo;
 use crate::host_memory::HostMemory;
 use crate::log_limit::LogLimit;
 use crate::objects::ObjectTable;
 use crate::page_memory::PageMemory;
 use crate::page_service::PageService;
+use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
 use crate::server::{Command, StartError};
 use disk::time::Time;
@@ -37,6 +40,9 @@ const RESIZE_STEP: u32 = 1024;
 
 const LISTENER: u64 = u64::MAX;
 const DOORBELL: u64 = u64::MAX - 1;
+const DISK: u64 = u64::MAX - 2;
+/// Frames before a disk: many times what requests in flight take.
+const LEAST_CACHE: u32 = 1024;
 
 /// The server's thread.
 pub(crate) struct EventLoop {
@@ -62,6 +68,8 @@ pub(crate) struct EventLoop {
     pub(crate) log: LogLimit,
     pub(crate) refusals: u64,
     poll: AdaptivePoll,
+    /// Most frames in use before a disk.
+    cache_limit: u32,
     /// When the schedule has something to start next.
     pub(crate) due: Time,
     /// When leases and clients are looked at next.
@@ -86,11 +94,24 @@ impl EventLoop {
             return Err(StartError::Size(text));
         }
         let listener = listen(config.listen)?;
-        let memory = PageMemory::new(frames, None)?;
+        let file = config.disk.as_ref().map(DiskFile::open).transpose()?;
+        let disk_pages = file.as_ref().map(DiskFile::pages);
+        if disk_pages.is_some() && frames < LEAST_CACHE {
+            let text = format!(
+                "{} of RAM before a disk: expected 4M or more",
+                wired::Bytes(config.ram)
+            );
+            return Err(StartError::Size(text));
+        }
+        let memory = PageMemory::new(frames, disk_pages)?;
+        let disk = file.map(DiskIo::new).transpose()?;
         let owned = memory.capacity().into();
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&epoll, &listener, LISTENER)?;
         watch(&epoll, &doorbell, DOORBELL)?;
+        if let Some(disk) = &disk {
+            watch(&epoll, disk.doorbell(), DISK)?;
+        }
         Ok(Self {
             epoll,
             ready: Vec::with_capacity(EVENTS),
@@ -107,7 +128,9 @@ impl EventLoop {
             active: Vec::with_capacity(MAX_CONNECTIONS),
             spare: Vec::with_capacity(MAX_CONNECTIONS),
             service: PageService {
+                disk,
                 memory,
+                pending: PendingTable::new(),
                 objects: ObjectTable::default(),
                 issuer: PermitIssuer::new(config.capacity, config.server, owned)?,
             },
@@ -115,6 +138,7 @@ impl EventLoop {
             log: LogLimit::default(),
             refusals: 0,
             poll: AdaptivePoll::default(),
+            cache_limit: frames,
             due: Time::NEVER,
             timer: Duration::ZERO,
             began: wired::clock::now(),
@@ -136,6 +160,11 @@ impl EventLoop {
                 wired::Bytes(u64::from(self.service.memory.frames()) * PAGE as u64)
             ));
         }
+        if let Some(disk) = &self.service.disk
+            && !disk.file().is_direct()
+        {
+            notes.push("the file system of --disk has no direct I/O: its pages are in the kernel's page cache, too".to_owned());
+        }
         notes
     }
 
@@ -150,6 +179,7 @@ impl EventLoop {
             self.service.issuer.set_now(Duration::from_nanos(now.0));
             self.on_events();
             self.on_timer();
+            self.reap_disk();
             // A client receives what its permit is now before the replies to later requests.
             self.carry_out();
             self.turn();
@@ -164,7 +194,9 @@ impl EventLoop {
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        if !self.active.is_empty() || self.due <= self.now() {
+        let disk = self.service.disk.as_ref();
+        let has_unsubmitted = disk.is_some_and(DiskIo::has_unsubmitted);
+        if !self.active.is_empty() || self.due <= self.now() || has_unsubmitted {
             self.take_events(Duration::ZERO)?;
             return Ok(());
         }
@@ -207,6 +239,8 @@ impl EventLoop {
             match self.ready[at] {
                 LISTENER => self.accept(),
                 DOORBELL => self.on_doorbell(),
+                // Reaped in each turn.
+                DISK => {}
                 connection => self.on_ready(ConnectionId::unpack(connection)),
             }
         }
@@ -342,7 +376,11 @@ impl EventLoop {
         let memory = &mut self.service.memory;
         let frames = memory.frames().into();
         let spare = host.spare_frames(thresholds, frames, memory.resident_frames().into());
-        self.service.issuer.on_usage(spare);
+        match self.service.disk {
+            // The disk has all pages: the cache alone follows the host.
+            Some(_) => self.cache_limit = (spare as u32).max(LEAST_CACHE),
+            None => self.service.issuer.on_usage(spare),
+        }
     }
 
     fn on_timer(&mut self) {
@@ -354,7 +392,7 @@ impl EventLoop {
         let next = self.service.issuer.capacity().next_timer(now);
         self.timer = next.map_or(now + TICK, |at| at.clamp(now + TICK / 100, now + TICK));
         let memory = &mut self.service.memory;
-        memory.resize(memory.frames(), RESIZE_STEP);
+        memory.resize(self.cache_limit, RESIZE_STEP);
         for slot in 0..self.connections.len() as u32 {
             self.check_progress(slot, now);
         }

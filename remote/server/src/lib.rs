@@ -11,7 +11,8 @@
 //! | `permit_issuer` | permits, their seals, their places in the schedule: the one owner of the capacity |
 //! | `page_service` | requests of pages: checks and permit arithmetic |
 //! | `control_requests`, `demands` | control messages; what the capacity demands of clients |
-//! | `event_loop`, `turn` | the thread: sockets, the schedule, sleep |
+//! | `disk_file`, `disk_io`, `pending` | the disk's file, its operations, requests that wait for them |
+//! | `event_loop`, `turn`, `disk_turn` | the thread: sockets, the schedule, sleep |
 //!
 //! Rules:
 //! - One thread serves all requests and owns all state. Other threads reach it by
@@ -26,6 +27,9 @@ mod config;
 mod connection;
 mod control_requests;
 mod demands;
+mod disk_file;
+mod disk_io;
+mod disk_turn;
 mod event_loop;
 mod frame_arena;
 mod host_memory;
@@ -35,6 +39,7 @@ mod objects;
 mod page_index;
 mod page_memory;
 mod page_service;
+mod pending;
 mod permit_issuer;
 mod refusal;
 mod server;

@@ -31,8 +31,6 @@ pub(crate) struct PageMemory {
     owners: crate::wired_table::WiredTable<u32>,
     /// Where the clock goes on.
     hand: u32,
-    /// Pages whose bytes the disk lacks.
-    dirty: u32,
 }
 
 /// Why a page cannot be served at once.
@@ -69,7 +67,6 @@ impl PageMemory {
             has_disk: disk_pages.is_some(),
             owners: crate::wired_table::WiredTable::new(frames as usize)?,
             hand: 0,
-            dirty: 0,
         })
     }
 
@@ -98,9 +95,9 @@ impl PageMemory {
         self.arena.len()
     }
 
-    /// Pages whose bytes are in frames alone though there is a disk.
-    pub fn dirty(&self) -> u32 {
-        self.dirty
+    /// Pages that may be written beside those that are there, and those on their way out.
+    pub fn room(&self) -> u32 {
+        self.index.capacity() - self.index.used()
     }
 
     /// The page of an object, if it is written.
@@ -149,6 +146,11 @@ impl PageMemory {
         Ok(())
     }
 
+    /// A request uses the page: its frame is not the next to be taken.
+    pub fn touch(&mut self, id: PageId) {
+        self.index.entry_mut(id).flags |= flag::REFERENCED;
+    }
+
     /// Writes a page that is not busy, or nothing where it has that version or a later one. The page is dirty
     /// then, where there is a disk.
     ///
@@ -160,11 +162,11 @@ impl PageMemory {
         page: u64,
         version: Version,
         bytes: &[u8; PAGE],
-    ) -> Result<Option<PageId>, Wait> {
+    ) -> Result<PageId, Wait> {
         let found = self.index.find(object, page);
         if let Some(id) = found {
             if self.version(id) >= version {
-                return Ok(None);
+                return Ok(id);
             }
             if self.is_busy(id) {
                 return Err(Wait::Busy);
@@ -184,11 +186,10 @@ impl PageMemory {
         entry.frame = frame.0 + 1;
         entry.version = version.0;
         entry.flags |= flag::REFERENCED;
-        if self.has_disk && entry.flags & flag::DIRTY == 0 {
+        if self.has_disk {
             entry.flags |= flag::DIRTY;
-            self.dirty += 1;
         }
-        Ok(Some(id))
+        Ok(id)
     }
 
     /// Frees a page. One that is busy is freed when the disk has finished, and not found from now on.
@@ -208,9 +209,13 @@ impl PageMemory {
         }
     }
 
-    /// Marks a page as being written to the disk, with its checksum. Returns its frame's bytes.
+    /// Marks a page as being written to the disk, with its checksum. Returns its frame's bytes; none
+    /// where the disk has them.
     pub fn start_store(&mut self, id: PageId) -> Option<*mut u8> {
         let entry = self.index.entry_mut(id);
+        if entry.flags & flag::DIRTY == 0 {
+            return None;
+        }
         let frame = frame_of(entry)?;
         entry.flags |= flag::BUSY;
         entry.sum = XxHash3_64::oneshot(self.arena.bytes(frame));
@@ -231,9 +236,8 @@ impl PageMemory {
     pub fn on_stored(&mut self, id: PageId, failed: bool) {
         let entry = self.index.entry_mut(id);
         entry.flags &= !flag::BUSY;
-        if !failed && entry.flags & flag::DIRTY != 0 {
+        if !failed {
             entry.flags &= !flag::DIRTY;
-            self.dirty -= 1;
         }
         self.free_orphan(id);
     }
@@ -312,7 +316,6 @@ impl PageMemory {
 
     fn free(&mut self, id: PageId) {
         let entry = *self.index.entry(id);
-        self.dirty -= u32::from(entry.flags & flag::DIRTY != 0);
         if let Some(frame) = frame_of(&entry) {
             self.arena.free(frame);
         }
@@ -323,3 +326,6 @@ impl PageMemory {
 fn frame_of(entry: &PageEntry) -> Option<FrameNumber> {
     entry.frame.checked_sub(1).map(FrameNumber)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,11 @@
 //! *Adaptive Remote Paging for Mobile Computers*, section 3.4. Rule: a request is refused before
 //! it changes anything, and nothing here allocates unless a request is refused.
 
+use crate::disk_io::{DiskIo, Transfer};
 use crate::objects::{ObjectTable, PagingObject};
-use crate::page_memory::{PageMemory, Wait};
+use crate::page_index::PageId;
+use crate::page_memory::{Location, PageMemory};
+use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
 use crate::refusal::Refusal;
 use disk::atropos::{ClientId, TransactionDesc};
@@ -46,9 +49,23 @@ pub(crate) struct Admitted {
     pub job: TransactionDesc,
 }
 
+/// How far a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It is served.
+    Done,
+    /// It waits for operations of the disk, its own that were `started` or others'.
+    Waits { started: u32 },
+    /// It has changed nothing and is to be looked at again when the disk has completed something.
+    Blocked,
+}
+
 /// The pages, objects and permits of a server.
 pub(crate) struct PageService {
+    /// Before the memory, so that it is dropped first: its operations use the frames.
+    pub disk: Option<DiskIo>,
     pub memory: PageMemory,
+    pub pending: PendingTable,
     pub objects: ObjectTable,
     pub issuer: PermitIssuer,
 }
@@ -102,7 +119,8 @@ impl PageService {
         }
     }
 
-    /// Reads pages into a reply, for which there is room.
+    /// Reads pages into a reply, for which there is room, if all are in frames; else starts to load them for the pending
+    /// request `number`.
     ///
     /// # Errors
     /// The reply of a request that is not served.
@@ -110,9 +128,14 @@ impl PageService {
         &mut self,
         from: Incarnation,
         header: &Header,
+        number: u32,
         reply: &mut FrameWriter,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Progress, Refusal> {
         let (slot, _) = self.object(from, header.object)?;
+        match self.load(slot, header, number)? {
+            Progress::Done => {}
+            waits => return Ok(waits),
+        }
         let now = self.issuer.now();
         self.issuer.capacity_mut().read(header.object, now)?;
         let count = usize::from(header.pages);
@@ -124,16 +147,56 @@ impl PageService {
                 let found = memory.find(slot, header.page.0 + at as u64);
                 let version = found.map_or(Version(0), |id| memory.version(id));
                 versions[at * 8..][..8].copy_from_slice(&version.0.to_le_bytes());
+                // All that are written are in frames: `load` has seen to it.
                 match found.and_then(|id| memory.read(id)) {
                     Some(bytes) => page.copy_from_slice(bytes),
                     None => page.fill(0),
                 }
             }
         });
-        pushed.map_err(no_room)
+        pushed.map(|()| Progress::Done).map_err(no_room)
     }
 
-    /// Writes pages, whole or not at all.
+    /// Starts to load what is on the disk alone.
+    fn load(&mut self, slot: u32, header: &Header, number: u32) -> Result<Progress, Refusal> {
+        let (mut started, mut waits) = (0, false);
+        for page in pages_of(header) {
+            let Some(id) = self.memory.find(slot, page) else {
+                continue;
+            };
+            match self.memory.location(id) {
+                Location::Frame => self.memory.touch(id),
+                Location::Arriving => waits = true,
+                Location::Disk => match self.start_load(id, number) {
+                    true => started += 1,
+                    false => waits = true,
+                },
+            }
+        }
+        match (started, waits) {
+            (0, false) => Ok(Progress::Done),
+            (0, true) if self.is_disk_idle() => Err(no_frame()),
+            _ => Ok(Progress::Waits { started }),
+        }
+    }
+
+    /// Returns true if the disk loads the page now; false if that has to wait.
+    fn start_load(&mut self, id: PageId, number: u32) -> bool {
+        let Some(disk) = self.disk.as_mut() else {
+            return false;
+        };
+        if !disk.has_room(Transfer::Load, 1) {
+            return false;
+        }
+        let Ok(frame) = self.memory.start_load(id) else {
+            return false;
+        };
+        // SAFETY: the page is busy until the load completes, so that its frame stays and is not read.
+        unsafe { disk.start(Transfer::Load, id, frame, number) };
+        true
+    }
+
+    /// Writes pages, whole or not at all, and starts to store them for the pending request `number`.
     ///
     /// # Errors
     /// The reply of a request that is not served.
@@ -142,11 +205,20 @@ impl PageService {
         from: Incarnation,
         header: &Header,
         body: &[u8],
-    ) -> Result<(), Refusal> {
+        number: u32,
+    ) -> Result<Progress, Refusal> {
         let (slot, _) = self.object(from, header.object)?;
-        let pages = header.page.0..header.page.0 + u64::from(header.pages);
         let is_new = |page: &u64| self.memory.find(slot, *page).is_none();
-        let new_pages = pages.clone().filter(is_new).count() as u64;
+        let new_pages = pages_of(header).filter(is_new).count() as u64;
+        let frames = self.frames_needed(slot, header);
+        // Pages that were discarded while the disk had them keep their places for a moment more.
+        let has_places = self.disk.is_none() || self.has_places(new_pages);
+        if self.must_wait(header) || !has_places || self.memory.reserve(frames).is_err() {
+            return match self.is_disk_idle() {
+                true => Err(no_frame()),
+                false => Ok(Progress::Blocked),
+            };
+        }
         let now = self.issuer.now();
         self.issuer
             .capacity_mut()
@@ -154,12 +226,80 @@ impl PageService {
         if let Some(object) = self.objects.get_mut(slot) {
             object.written += new_pages;
         }
-        for (page, bytes) in pages.zip(body.as_chunks::<PAGE>().0) {
-            self.memory
-                .write(slot, page, header.version, bytes)
-                .map_err(must_wait)?;
+        let mut started = 0;
+        for (page, bytes) in pages_of(header).zip(body.as_chunks::<PAGE>().0) {
+            let written = self.memory.write(slot, page, header.version, bytes);
+            // Neither happens: both were checked above.
+            let id = written.map_err(|_| no_frame())?;
+            started += u32::from(self.start_store(id, number));
         }
-        Ok(())
+        match started {
+            0 => Ok(Progress::Done),
+            started => Ok(Progress::Waits { started }),
+        }
+    }
+
+    /// Starts to store a page that the disk lacks. Returns false where it has it, or there is no disk.
+    fn start_store(&mut self, id: PageId, number: u32) -> bool {
+        let Some(disk) = self.disk.as_mut() else {
+            return false;
+        };
+        let Some(frame) = self.memory.start_store(id) else {
+            return false;
+        };
+        // SAFETY: the page is busy until the store completes, so that its frame stays and is not written.
+        unsafe { disk.start(Transfer::Store, id, frame, number) };
+        true
+    }
+
+    /// Returns true if a request has to wait for operations of the disk before it is served.
+    pub fn must_wait(&self, header: &Header) -> bool {
+        let Some(disk) = &self.disk else {
+            return false;
+        };
+        if header.kind == Kind::Discard {
+            return false;
+        }
+        let is_write = header.kind == Kind::Write;
+        let is_full = is_write && !disk.has_room(Transfer::Store, header.pages.into());
+        let Some(slot) = self.objects.find(header.object) else {
+            return false;
+        };
+        let is_busy = |page| {
+            let found = self.memory.find(slot, page);
+            found.is_some_and(|id| self.memory.is_busy(id))
+        };
+        !self.pending.has_room() || is_full || is_write && pages_of(header).any(is_busy)
+    }
+
+    /// Returns true if the disk has places for new pages, or never will have: then it is the permit that has none.
+    fn has_places(&self, new_pages: u64) -> bool {
+        new_pages <= self.memory.room().into() || self.is_disk_idle()
+    }
+
+    fn frames_needed(&self, slot: u32, header: &Header) -> u32 {
+        let has_none = |page: &u64| {
+            let found = self.memory.find(slot, *page);
+            found.is_none_or(|id| self.memory.location(id) == Location::Disk)
+        };
+        match self.disk {
+            Some(_) => pages_of(header).filter(has_none).count() as u32,
+            // The permits' pages and the frames are the same.
+            None => 0,
+        }
+    }
+
+    fn is_disk_idle(&self) -> bool {
+        self.disk.as_ref().is_none_or(|disk| disk.in_flight() == 0)
+    }
+
+    /// Returns true if a write of the object is acknowledged only when it is on the disk.
+    pub fn is_durable(&self, id: ObjectId) -> bool {
+        let object = self
+            .objects
+            .find(id)
+            .and_then(|slot| self.objects.get(slot));
+        object.is_some_and(|object| object.is_durable)
     }
 
     /// Frees pages.
@@ -169,7 +309,7 @@ impl PageService {
     pub fn discard(&mut self, from: Incarnation, header: &Header) -> Result<(), Refusal> {
         let (slot, _) = self.object(from, header.object)?;
         let mut discarded = 0;
-        for page in header.page.0..header.page.0 + u64::from(header.pages) {
+        for page in pages_of(header) {
             if let Some(id) = self.memory.find(slot, page) {
                 self.memory.discard(id);
                 discarded += 1;
@@ -232,10 +372,11 @@ fn no_room(_: remote_wire::NoRoom) -> Refusal {
     Refusal::new(Status::Busy, "too many replies are unread: read them first")
 }
 
-fn must_wait(wait: Wait) -> Refusal {
-    let text = match wait {
-        Wait::Busy => "the page is being written to the disk: send the request again",
-        Wait::NoFrame => "the server has no frame left: send the request again later",
-    };
-    Refusal::new(Status::Busy, text)
+fn no_frame() -> Refusal {
+    let text = "all frames hold pages that the disk could not take: see the server's log";
+    Refusal::new(Status::Disk, text)
+}
+
+fn pages_of(header: &Header) -> std::ops::Range<u64> {
+    header.page.0..header.page.0 + u64::from(header.pages)
 }

@@ -8,7 +8,8 @@
 use crate::connection::ConnectionId;
 use crate::control_requests::Controller;
 use crate::event_loop::EventLoop;
-use crate::page_service::{PageService, Requester};
+use crate::page_service::{PageService, Progress, Requester};
+use crate::pending::PendingRequest;
 use crate::refusal::Refusal;
 use disk::atropos::{Decision, Dispatch, TransactionDesc};
 use disk::time::{Nanos, Time};
@@ -44,6 +45,7 @@ impl EventLoop {
             at += 1;
         }
         self.dispatch();
+        self.submit_disk();
         std::mem::swap(&mut self.active, &mut self.spare);
         for at in 0..self.spare.len() {
             let slot = self.spare[at];
@@ -76,7 +78,7 @@ impl EventLoop {
         let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
             return Advance::Wait;
         };
-        if connection.is_scheduled {
+        if connection.is_scheduled || connection.is_blocked {
             return Advance::Wait;
         }
         let header = match connection.reader.peek_frame() {
@@ -119,6 +121,10 @@ impl EventLoop {
             }
         };
         match admitted {
+            Ok(_) if self.service.must_wait(header) => {
+                connection.is_blocked = true;
+                Advance::Wait
+            }
             Ok(admitted) => {
                 let job = TransactionDesc {
                     tag: connection.id.pack(),
@@ -128,7 +134,10 @@ impl EventLoop {
                 connection.is_scheduled = schedule.submit(now, admitted.scheduled, job);
                 Advance::Wait
             }
-            Err(why) => self.refuse(slot, header, &why),
+            Err(why) => {
+                self.refuse(slot, header, &why);
+                Advance::Again
+            }
         }
     }
 
@@ -162,11 +171,14 @@ impl EventLoop {
                 let _ = connection.writer.push(&head, &body);
                 Advance::Again
             }
-            Err(why) => self.refuse(slot, header, &why),
+            Err(why) => {
+                self.refuse(slot, header, &why);
+                Advance::Again
+            }
         }
     }
 
-    fn refuse(&mut self, slot: u32, header: &Header, why: &Refusal) -> Advance {
+    pub(crate) fn refuse(&mut self, slot: u32, header: &Header, why: &Refusal) {
         let now = self.service.issuer.now();
         self.refusals += 1;
         if let Some(Some(connection)) = self.connections.get_mut(slot as usize) {
@@ -177,7 +189,6 @@ impl EventLoop {
             );
             connection.refuse(header, why);
         }
-        Advance::Again
     }
 
     /// Serves requests that are due.
@@ -202,54 +213,100 @@ impl EventLoop {
 
     fn serve(&mut self, start: Dispatch, now: Time) {
         let id = ConnectionId::unpack(start.job.tag);
-        let served = self.serve_first(id);
+        let progress = self.serve_first(id, start, now);
         let done = self.now();
-        let elapsed = Nanos(done.0 - now.0);
-        let schedule = &mut self.service.issuer.schedule;
-        schedule.complete(done, start.ticket, elapsed);
-        if served {
-            self.activate(id.slot);
+        if !matches!(progress, Some(Progress::Waits { .. })) {
+            let elapsed = Nanos(done.0 - now.0);
+            let schedule = &mut self.service.issuer.schedule;
+            schedule.complete(done, start.ticket, elapsed);
+        }
+        self.activate(id.slot);
+        if progress.is_some_and(|progress| progress != Progress::Blocked) {
             self.advance(id.slot, done);
         }
     }
 
-    /// Serves the first request of a connection. Returns true if the connection is still there.
-    fn serve_first(&mut self, id: ConnectionId) -> bool {
-        let done = self.now().0;
-        let Some(Some(connection)) = self.connections.get_mut(id.slot as usize) else {
-            return false;
-        };
+    /// Serves the first request of a connection. `None` where the connection is gone.
+    fn serve_first(&mut self, id: ConnectionId, start: Dispatch, now: Time) -> Option<Progress> {
+        let number = self.service.pending.next_number().unwrap_or_default();
+        let connection = self.connections.get_mut(id.slot as usize)?.as_mut()?;
         if connection.id != id {
-            return false;
+            return None;
         }
         connection.is_scheduled = false;
         let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
         else {
-            return true;
+            return Some(Progress::Done);
         };
         let header = frame.header;
-        let served = match header.kind {
-            Kind::Read => self.service.read(client, &header, &mut connection.writer),
-            Kind::Write => {
-                let written = self.service.write(client, &header, frame.body);
-                written.map(|()| acknowledge(&mut connection.writer, &header, Kind::WriteReply))
-            }
-            _ => {
-                let discarded = self.service.discard(client, &header);
-                discarded.map(|()| acknowledge(&mut connection.writer, &header, Kind::DiscardReply))
-            }
+        let progress = match header.kind {
+            // Its place may have been taken since it was admitted.
+            _ if !self.service.pending.has_room() => Ok(Progress::Blocked),
+            Kind::Read => self
+                .service
+                .read(client, &header, number, &mut connection.writer),
+            Kind::Write => self.service.write(client, &header, frame.body, number),
+            _ => self
+                .service
+                .discard(client, &header)
+                .map(|()| Progress::Done),
         };
-        if let Some(record) = self.clients.get_mut(client.host) {
-            let moved = matches!(header.kind, Kind::Read | Kind::Write);
-            record.pages_moved += u64::from(header.pages) * u64::from(moved);
-            let time = done.saturating_sub(connection.arrived);
-            record.times.add(Duration::from_nanos(time));
+        if let Ok(Progress::Blocked) = progress {
+            connection.is_blocked = true;
+            return Some(Progress::Blocked);
         }
         connection.take_frame();
-        if let Err(why) = served {
-            self.refuse(id.slot, &header, &why);
+        let request = PendingRequest {
+            connection: id,
+            client,
+            header,
+            ticket: start.ticket,
+            started: now,
+            arrived: connection.arrived,
+            outstanding: 0,
+            has_failed: false,
+            is_replied: header.kind == Kind::Write && !self.service.is_durable(header.object),
+        };
+        let Ok(Progress::Waits { started }) = progress else {
+            self.reply(&request, progress.map(drop));
+            return Some(Progress::Done);
+        };
+        if request.is_replied {
+            self.reply(&request, Ok(()));
+        } else {
+            connection.add_pending(PageService::reply_body(&header));
         }
-        true
+        self.service.pending.insert(PendingRequest {
+            outstanding: started,
+            ..request
+        });
+        progress.ok()
+    }
+
+    /// Sends the reply of a request: the acknowledgement, the refusal, or nothing where it read pages,
+    /// which are in the reply already.
+    pub(crate) fn reply(&mut self, request: &PendingRequest, served: Result<(), Refusal>) {
+        let header = &request.header;
+        let done = self.now().0;
+        if let Some(record) = self.clients.get_mut(request.client.host) {
+            let moved = matches!(header.kind, Kind::Read | Kind::Write);
+            record.pages_moved += u64::from(header.pages) * u64::from(moved);
+            let time = done.saturating_sub(request.arrived);
+            record.times.add(Duration::from_nanos(time));
+        }
+        if let Err(why) = &served {
+            self.refuse(request.connection.slot, header, why);
+            return;
+        }
+        let kind = match header.kind {
+            Kind::Write => Kind::WriteReply,
+            Kind::Discard => Kind::DiscardReply,
+            _ => return,
+        };
+        if let Some(connection) = self.find(request.connection) {
+            // There is room: a request enters the schedule only then.
+            let _ = connection.writer.push(&header.reply(kind), &[]);
+        }
     }
 
     /// Writes the replies of a connection and decides when it is looked at again.
@@ -270,15 +327,14 @@ impl EventLoop {
             !connection.is_scheduled && !matches!(connection.reader.peek_frame(), Ok(None));
         if is_due && has_request {
             self.activate(slot);
-        } else if connection.is_ended && !has_request && !connection.is_scheduled {
+        } else if connection.is_ended
+            && !has_request
+            && !connection.is_scheduled
+            && connection.pending == 0
+        {
             // What it had requested is served; replies that it has not read are lost with it.
             return self.close(slot, None);
         }
         self.update_interest(slot);
     }
-}
-
-fn acknowledge(writer: &mut remote_wire::FrameWriter, header: &Header, kind: Kind) {
-    // There is room: a request enters the schedule only then.
-    let _ = writer.push(&header.reply(kind), &[]);
 }

@@ -1,0 +1,160 @@
+//! A server whose RAM is a cache of its disk.
+
+mod common;
+
+use common::{Client, page, start_with_disk};
+use proptest::prelude::*;
+use remote_wire::control::ControlRequest;
+use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
+use std::collections::BTreeMap;
+use wired::PAGE;
+
+/// The least RAM of a server with a disk.
+const RAM: u64 = 1024;
+
+fn folder() -> tempfile::TempDir {
+    // Beside the binaries: a folder of a real file system, not of RAM.
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn contents(number: u64, version: u64) -> Vec<u8> {
+    let mut bytes = page(version as u8);
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn pages_beyond_the_ram_are_read_from_the_disk() {
+    let folder = folder();
+    let server = start_with_disk(RAM, folder.path().join("pages"), 4 * RAM);
+    let (mut client, object) = Client::with_object(server.address(), 1, 4 * RAM);
+    for first in (0..4 * RAM).step_by(32) {
+        let run: Vec<u8> = (first..first + 32).flat_map(|at| contents(at, 1)).collect();
+        client.write(object, first, 1, &run).unwrap();
+    }
+    for first in (0..4 * RAM as usize).step_by(16).rev() {
+        let first = first as u64;
+        let (versions, bytes) = client.read(object, first, 16).unwrap();
+        assert_eq!(versions, [1; 16]);
+        let run: Vec<u8> = (first..first + 16).flat_map(|at| contents(at, 1)).collect();
+        assert!(bytes == run, "pages from {first}");
+    }
+    client.discard(object, 0, 4 * RAM as u16).unwrap();
+    assert_eq!(client.read(object, 9, 1), Ok((vec![0], page(0))));
+}
+
+#[test]
+fn a_durable_objects_write_is_on_the_disk_when_it_is_acknowledged() {
+    let folder = folder();
+    let path = folder.path().join("pages");
+    let server = start_with_disk(RAM, path.clone(), 64);
+    let (mut client, object) = Client::with_object(server.address(), 1, 64);
+    client
+        .control(&ControlRequest::MakeDurable(object))
+        .unwrap();
+    for version in 1..=20 {
+        client
+            .write(object, 5, version, &contents(5, version))
+            .unwrap();
+        let file = std::fs::read(&path).unwrap();
+        let is_there = |place: &[u8]| place == contents(5, version);
+        assert!(file.chunks(PAGE).any(is_there), "version {version}");
+    }
+}
+
+#[test]
+fn another_programs_file_stays_as_it_is() {
+    let folder = folder();
+    let path = folder.path().join("notes");
+    std::fs::write(&path, "not pages").unwrap();
+    let started = Server::start(ServerConfig {
+        disk: Some(DiskConfig {
+            path: path.clone(),
+            size: 1 << 20,
+        }),
+        ..common::config(RAM)
+    });
+    let Err(StartError::Disk(why)) = started else {
+        panic!("it used the file");
+    };
+    assert!(why.contains("stays as it is"), "{why}");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "not pages");
+}
+
+#[test]
+fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
+    let folder = folder();
+    let path = folder.path().join("pages");
+    let first = start_with_disk(RAM, path.clone(), 64);
+    let second = Server::start(ServerConfig {
+        disk: Some(DiskConfig {
+            path: path.clone(),
+            size: 1 << 20,
+        }),
+        ..common::config(RAM)
+    });
+    assert!(matches!(second, Err(StartError::Disk(why)) if why.contains("another server's")));
+    drop(first);
+    start_with_disk(RAM, path, 64);
+}
+
+#[test]
+fn a_server_without_a_disk_makes_nothing_durable() {
+    let server = common::start(64);
+    let (mut client, object) = Client::with_object(server.address(), 1, 64);
+    let refused = client.control(&ControlRequest::MakeDurable(object));
+    assert!(refused.unwrap_err().1.contains("--disk"));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { first: u64, pages: u64 },
+    Read { first: u64, pages: u64 },
+    Discard { first: u64, pages: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let run = || (0..2 * RAM - 32, 1..=32u64);
+    let step = prop_oneof![
+        4 => run().prop_map(|(first, pages)| Step::Write { first, pages }),
+        4 => run().prop_map(|(first, pages)| Step::Read { first, pages }),
+        1 => run().prop_map(|(first, pages)| Step::Discard { first, pages }),
+    ];
+    prop::collection::vec(step, 200..600)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn any_requests_read_what_was_last_written(steps in steps()) {
+        let folder = folder();
+        let server = start_with_disk(RAM, folder.path().join("pages"), 2 * RAM);
+        let (mut client, object) = Client::with_object(server.address(), 1, 2 * RAM);
+        let mut model = BTreeMap::new();
+        for (version, step) in (1..).zip(steps) {
+            match step {
+                Step::Write { first, pages } => {
+                    let run: Vec<u8> = (first..first + pages).flat_map(|at| contents(at, version)).collect();
+                    client.write(object, first, version, &run).unwrap();
+                    model.extend((first..first + pages).map(|at| (at, version)));
+                }
+                Step::Read { first, pages } => {
+                    let (versions, bytes) = client.read(object, first, pages as u16).unwrap();
+                    for ((at, version), bytes) in (first..).zip(versions).zip(bytes.chunks(PAGE)) {
+                        prop_assert_eq!(version, model.get(&at).copied().unwrap_or(0));
+                        let expected = match version {
+                            0 => page(0),
+                            version => contents(at, version),
+                        };
+                        prop_assert!(bytes == expected, "page {}", at);
+                    }
+                }
+                Step::Discard { first, pages } => {
+                    client.discard(object, first, pages as u16).unwrap();
+                    model.retain(|at, _| !(first..first + pages).contains(at));
+                }
+            }
+        }
+    }
+}
