@@ -61,6 +61,8 @@ impl DiskFile {
         claim(&file, config)?;
         let size = (u64::from(pages) + 1) * PAGE as u64;
         fallocate(&file, FallocateFlags::empty(), 0, size).map_err(|why| {
+            // It has nothing of use, and a full file system is of no use to others.
+            let _ = std::fs::remove_file(&config.path);
             let text = format!(
                 "cannot allocate {} for {path}: {why}; give it a smaller size",
                 Bytes(size)

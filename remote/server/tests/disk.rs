@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
 use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use wired::PAGE;
 
 /// The least RAM of a server with a disk.
@@ -104,6 +106,60 @@ fn a_server_without_a_disk_makes_nothing_durable() {
     let (mut client, object) = Client::with_object(server.address(), 1, 64);
     let refused = client.control(&ControlRequest::MakeDurable(object));
     assert!(refused.unwrap_err().1.contains("--disk"));
+}
+
+/// A file system of a megabyte.
+struct SmallFileSystem(tempfile::TempDir);
+
+impl SmallFileSystem {
+    /// An error where this test may not mount one.
+    fn mount() -> std::io::Result<Self> {
+        let folder = folder();
+        let target = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: the strings end in zero and stay during the call.
+        let done = unsafe {
+            libc::mount(
+                c"none".as_ptr(),
+                target.as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                c"size=1M".as_ptr().cast(),
+            )
+        };
+        match done {
+            0 => Ok(Self(folder)),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for SmallFileSystem {
+    fn drop(&mut self) {
+        let target = CString::new(self.0.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: as in `mount`.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn a_disk_without_room_is_refused_and_left_as_it_was() {
+    let small = match SmallFileSystem::mount() {
+        Ok(small) => small,
+        Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
+    };
+    let path = small.0.path().join("pages");
+    let config = ServerConfig {
+        disk: Some(DiskConfig {
+            path: path.clone(),
+            size: 4 << 20,
+        }),
+        ..common::config(RAM)
+    };
+    let Err(StartError::Disk(why)) = Server::start(config) else {
+        panic!("it has room");
+    };
+    assert!(why.contains("smaller size"), "{why}");
+    assert!(!path.exists());
 }
 
 #[derive(Clone, Debug)]
