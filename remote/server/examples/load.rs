@@ -1,0 +1,310 @@
+//! Random reads of 4 KiB from a paging server over loopback, beside a raw TCP echo of the same sizes.
+//!
+//! `cargo run --release -p selfpage-remote-server --example load [PAGES [SECONDS]]`. Client and server poll, as they do
+//! where each has a processor; the echo's two ends poll, too. Reported for one connection with 1 and
+//! with 32 requests outstanding: the median and the 99th percentile of the time from a request to its
+//! reply, and pages a second.
+
+use disk::atropos::DiskContract;
+use disk::time::Nanos;
+use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
+use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_wire::control::{self, ControlReply, ControlRequest};
+use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
+use selfpage_remote_server::{Server, ServerConfig};
+use std::error::Error;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use wired::PAGE;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Bytes of a reply with one page.
+const REPLY: usize = HEADER + 8 + PAGE;
+
+fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let pages: u64 = arguments.next().map_or(Ok(16384), |text| text.parse())?;
+    let seconds: u64 = arguments.next().map_or(Ok(3), |text| text.parse())?;
+    let length = Duration::from_secs(seconds);
+    let client = incarnation(2);
+    let server = Server::start(ServerConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        server: incarnation(1),
+        name: "load".to_owned(),
+        ram: pages * PAGE as u64,
+        disk: None,
+        capacity: ServerConfig::default_capacity(),
+        host: None,
+        patience: Duration::from_secs(10),
+        acceptor: Box::new(Link::plain),
+    })?;
+    let mut reader = PageReader::connect(server.address(), client, pages)?;
+    let processors = std::thread::available_parallelism()?;
+    println!("{pages} pages, {seconds} s each, {processors} processors for both ends");
+    println!(
+        "{:<22} {:>9} {:>9} {:>12}",
+        "", "p50 us", "p99 us", "pages/s"
+    );
+    for depth in [1, 32] {
+        let mut echo = Echo::start()?;
+        report("raw TCP echo", depth, measure(&mut echo, depth, length)?);
+        report("paging server", depth, measure(&mut reader, depth, length)?);
+    }
+    Ok(())
+}
+
+/// One end of a link that requests pages.
+trait Requester {
+    /// Queues a request.
+    fn send(&mut self) -> Outcome<()>;
+    /// Writes what is queued, and reads: how many replies have come.
+    fn poll(&mut self) -> Outcome<usize>;
+}
+
+struct Measured {
+    times: Vec<Duration>,
+    elapsed: Duration,
+}
+
+fn measure(of: &mut impl Requester, depth: usize, length: Duration) -> Outcome<Measured> {
+    let mut sent = std::collections::VecDeque::new();
+    let mut times = Vec::new();
+    let begun = Instant::now();
+    loop {
+        let is_over = begun.elapsed() >= length;
+        while !is_over && sent.len() < depth {
+            of.send()?;
+            sent.push_back(Instant::now());
+        }
+        if is_over && sent.is_empty() {
+            break;
+        }
+        let replies = of.poll()?;
+        let now = Instant::now();
+        // Both servers reply in order where all pages are in RAM.
+        times.extend(sent.drain(..replies).map(|at| now - at));
+        if replies == 0 {
+            rustix::thread::sched_yield();
+        }
+    }
+    let elapsed = begun.elapsed();
+    Ok(Measured { times, elapsed })
+}
+
+fn report(what: &str, depth: usize, mut measured: Measured) {
+    measured.times.sort();
+    let at = |hundredths: usize| {
+        let rank = (measured.times.len() - 1) * hundredths / 100;
+        measured.times[rank].as_nanos() as f64 / 1e3
+    };
+    let rate = measured.times.len() as f64 / measured.elapsed.as_secs_f64();
+    println!(
+        "{:<22} {:>9.1} {:>9.1} {:>12.0}",
+        format!("{what}, {depth} deep"),
+        at(50),
+        at(99),
+        rate
+    );
+}
+
+/// A server that answers each header by a reply's bytes.
+struct Echo {
+    stream: TcpStream,
+    queued: usize,
+    arrived: usize,
+}
+
+impl Echo {
+    fn start() -> Outcome<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let stream = TcpStream::connect(listener.local_addr()?)?;
+        let (far, _) = listener.accept()?;
+        for end in [&stream, &far] {
+            end.set_nodelay(true)?;
+            end.set_nonblocking(true)?;
+        }
+        std::thread::spawn(move || answer(far));
+        Ok(Self {
+            stream,
+            queued: 0,
+            arrived: 0,
+        })
+    }
+}
+
+fn answer(mut stream: TcpStream) {
+    let (mut requests, replies) = ([0; HEADER * 64], vec![7; REPLY * 64]);
+    let mut held = 0;
+    loop {
+        match stream.read(&mut requests[held..]) {
+            Ok(0) => return,
+            Ok(read) => held += read,
+            Err(why) if why.kind() == ErrorKind::WouldBlock => {
+                rustix::thread::sched_yield();
+                continue;
+            }
+            Err(_) => return,
+        }
+        let (whole, mut written) = (held / HEADER, 0);
+        held %= HEADER;
+        while written < whole * REPLY {
+            match stream.write(&replies[written..whole * REPLY]) {
+                Ok(more) => written += more,
+                Err(why) if why.kind() == ErrorKind::WouldBlock => rustix::thread::sched_yield(),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Requester for Echo {
+    fn send(&mut self) -> Outcome<()> {
+        self.queued += HEADER;
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Outcome<usize> {
+        let request = [7; HEADER * 32];
+        // What is outstanding fits the socket's buffer.
+        self.stream.write_all(&request[..self.queued])?;
+        self.queued = 0;
+        let mut bytes = [0; REPLY * 32];
+        match self.stream.read(&mut bytes) {
+            Ok(read) => self.arrived += read,
+            Err(why) if why.kind() == ErrorKind::WouldBlock => {}
+            Err(why) => return Err(why.into()),
+        }
+        let replies = self.arrived / REPLY;
+        self.arrived %= REPLY;
+        Ok(replies)
+    }
+}
+
+/// A client with one object, all written.
+struct PageReader {
+    link: Link,
+    reader: FrameReader,
+    writer: FrameWriter,
+    object: ObjectId,
+    pages: u64,
+    random: u64,
+}
+
+impl PageReader {
+    fn connect(server: SocketAddr, client: Incarnation, pages: u64) -> Outcome<Self> {
+        let mut this = Self {
+            link: Link::plain(TcpStream::connect(server)?)?,
+            reader: FrameReader::new()?,
+            writer: FrameWriter::new(4)?,
+            object: ObjectId {
+                client: client.host,
+                number: 1,
+            },
+            pages,
+            random: 1,
+        };
+        let name = "load".to_owned();
+        this.control(&ControlRequest::Hello { client, name })?;
+        let reply = this.control(&ControlRequest::Allocate {
+            request: RequestId { client, number: 1 },
+            pages,
+            object: None,
+            qos: DiskContract {
+                period: Nanos::millis(100),
+                slice: Nanos::millis(50),
+                extra: true,
+                laxity: Nanos::ZERO,
+            },
+        })?;
+        let ControlReply::Permit(sealed) = reply else {
+            return Err("no permit".into());
+        };
+        this.control(&ControlRequest::Present(sealed))?;
+        this.control(&ControlRequest::Create {
+            object: this.object,
+            permit: sealed.permit.id,
+            pages,
+            generation: Generation(1),
+        })?;
+        for page in 0..pages {
+            let header = this.header(Kind::Write, page);
+            this.writer.push(&header, &[page as u8; PAGE])?;
+            this.wait()?;
+        }
+        Ok(this)
+    }
+
+    fn header(&self, kind: Kind, page: u64) -> Header {
+        Header {
+            pages: 1,
+            object: self.object,
+            page: PageNumber(page),
+            version: Version(u64::from(kind == Kind::Write)),
+            generation: Generation(1),
+            ..Header::control(kind, 1)
+        }
+    }
+
+    fn control(&mut self, request: &ControlRequest) -> Outcome<ControlReply> {
+        let header = Header::control(Kind::Control, 1);
+        self.writer.push(&header, &control::encode(request)?)?;
+        Ok(control::decode(&self.wait()?)?)
+    }
+
+    /// The body of the only reply outstanding.
+    fn wait(&mut self) -> Outcome<Vec<u8>> {
+        loop {
+            self.writer.flush(&mut self.link)?;
+            if !self.reader.fill(&mut self.link)? {
+                return Err("the server has closed the connection".into());
+            }
+            if let Some(frame) = self.reader.next_frame()? {
+                return match frame.header.kind {
+                    Kind::ErrorReply => Err(String::from_utf8_lossy(frame.body).into()),
+                    _ => Ok(frame.body.to_vec()),
+                };
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+impl Requester for PageReader {
+    fn send(&mut self) -> Outcome<()> {
+        // xorshift64: any page, in no order.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let header = self.header(Kind::Read, self.random % self.pages);
+        Ok(self.writer.push(&header, &[])?)
+    }
+
+    fn poll(&mut self) -> Outcome<usize> {
+        self.writer.flush(&mut self.link)?;
+        if !self.reader.fill(&mut self.link)? {
+            return Err("the server has closed the connection".into());
+        }
+        let mut replies = 0;
+        while let Some(frame) = self.reader.next_frame()? {
+            if frame.header.kind != Kind::ReadReply {
+                return Err(String::from_utf8_lossy(frame.body).into());
+            }
+            // Each page is the one that was written.
+            if frame.body[8] != frame.header.page.0 as u8 {
+                return Err("another page".into());
+            }
+            replies += 1;
+        }
+        Ok(replies)
+    }
+}
+
+fn incarnation(host: u64) -> Incarnation {
+    Incarnation {
+        host: HostId(host),
+        boot: 1,
+        start_ticks: 1,
+    }
+}
