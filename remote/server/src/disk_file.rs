@@ -11,11 +11,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
 use wired::{Bytes, PAGE};
 
 /// What the first page says.
 const TITLE: &[u8] =
     b"selfpage serve: pages of other machines' programs. Of no use once the server has ended.\n";
+
+/// How long the file of a server that was killed is waited for.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The file.
 pub(crate) struct DiskFile {
@@ -54,7 +58,7 @@ impl DiskFile {
             .custom_flags(libc::O_CLOEXEC)
             .open(&config.path)
             .map_err(failed(&format!("cannot open {path}")))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock(&file) {
             let text = format!("{path} is another server's: give each a file of its own");
             return Err(StartError::Disk(text));
         }
@@ -95,6 +99,19 @@ impl DiskFile {
     pub fn offset(page: u32) -> u64 {
         (u64::from(page) + 1) * PAGE as u64
     }
+}
+
+/// Locks the file. Returns false if another server has it. The ring of a server that was killed holds its file for some
+/// milliseconds after the process is gone.
+fn lock(file: &File) -> bool {
+    let begun = Instant::now();
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() > LOCK_WAIT {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 /// Marks a new file as a server's. One that holds something else stays as it is.

@@ -119,7 +119,7 @@ impl Harness {
                     });
                 }
             }
-            Err(Wait::Busy) => assert!(self.in_flight.len() > 0),
+            Err(Wait::Busy) => assert!(!self.in_flight.is_empty()),
             Err(Wait::NoFrame) => {
                 assert!(self.has_disk || self.memory.room() == 0 || self.is_small())
             }

@@ -1,8 +1,6 @@
 //! Requests over loopback sockets: what is served, and what is refused in which words.
 
-mod common;
-
-use common::{Client, QOS, Refused, incarnation, page, start};
+use crate::common::{Client, QOS, Refused, incarnation, page, start};
 use remote_policy::migration::Generation;
 use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind, Status};
@@ -179,7 +177,7 @@ fn a_client_that_restarts_loses_its_permits_and_their_pages() {
 
 #[test]
 fn a_lease_that_runs_out_frees_the_pages() {
-    let mut config = common::config(8);
+    let mut config = crate::common::config(8);
     config.capacity.lease = Duration::from_millis(200);
     let server = Server::start(config).unwrap();
     let (mut gone, object) = Client::with_object(server.address(), 1, 8);
@@ -242,7 +240,7 @@ fn a_second_server_on_the_port_says_so() {
     let first = start(8);
     let config = ServerConfig {
         listen: first.address(),
-        ..common::config(8)
+        ..crate::common::config(8)
     };
     let Err(why) = Server::start(config) else {
         panic!("two servers at one address");

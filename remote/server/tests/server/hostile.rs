@@ -1,8 +1,6 @@
 //! Peers that do not follow the protocol, do not read, or want everything for themselves.
 
-mod common;
-
-use common::{Client, QOS, incarnation, page, start};
+use crate::common::{Client, QOS, incarnation, page, start};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use proptest::prelude::*;
@@ -100,7 +98,7 @@ fn half_a_frame_and_the_end_of_the_stream_close_the_connection() {
 fn a_connection_that_does_not_name_itself_is_closed() {
     let server = Server::start(ServerConfig {
         patience: Duration::from_millis(300),
-        ..common::config(64)
+        ..crate::common::config(64)
     })
     .unwrap();
     assert!(is_closed(connect(server.address())));
@@ -110,7 +108,7 @@ fn a_connection_that_does_not_name_itself_is_closed() {
 fn a_client_that_does_not_read_is_disconnected_and_delays_no_other() {
     let server = Server::start(ServerConfig {
         patience: Duration::from_secs(1),
-        ..common::config(1024)
+        ..crate::common::config(1024)
     })
     .unwrap();
     let (mut slow, theirs) = Client::with_object(server.address(), 1, 64);

@@ -1,8 +1,6 @@
 //! A server that is killed, and the next one at its address.
 
-mod common;
-
-use common::{Client, QOS, incarnation, page};
+use crate::common::{Client, QOS, incarnation, page};
 use remote_policy::identity::HostId;
 use remote_wire::Status;
 use selfpage_remote_server::identity::own_incarnation;
@@ -28,7 +26,11 @@ impl Drop for Killed {
 /// Starts this binary as a server. Returns its address.
 fn start(address: SocketAddr, file: &Path) -> (Killed, SocketAddr) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "serves_until_it_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "killed::serves_until_it_is_killed",
+            "--nocapture",
+        ])
         .env(ADDRESS, address.to_string())
         .env(FILE, file)
         .stdout(Stdio::piped())
@@ -53,7 +55,7 @@ fn serves_until_it_is_killed() {
             path: std::env::var_os(FILE).unwrap().into(),
             size: 16 << 20,
         }),
-        ..common::config(1024)
+        ..crate::common::config(1024)
     })
     .unwrap();
     println!("\nserving at {}", server.address());

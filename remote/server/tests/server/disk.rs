@@ -1,8 +1,6 @@
 //! A server whose RAM is a cache of its disk.
 
-mod common;
-
-use common::{Client, page, start_with_disk};
+use crate::common::{Client, page, start_with_disk};
 use proptest::prelude::*;
 use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
@@ -74,7 +72,7 @@ fn another_programs_file_stays_as_it_is() {
             path: path.clone(),
             size: 1 << 20,
         }),
-        ..common::config(RAM)
+        ..crate::common::config(RAM)
     });
     let Err(StartError::Disk(why)) = started else {
         panic!("it used the file");
@@ -93,7 +91,7 @@ fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
             path: path.clone(),
             size: 1 << 20,
         }),
-        ..common::config(RAM)
+        ..crate::common::config(RAM)
     });
     assert!(matches!(second, Err(StartError::Disk(why)) if why.contains("another server's")));
     drop(first);
@@ -102,7 +100,7 @@ fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
 
 #[test]
 fn a_server_without_a_disk_makes_nothing_durable() {
-    let server = common::start(64);
+    let server = crate::common::start(64);
     let (mut client, object) = Client::with_object(server.address(), 1, 64);
     let refused = client.control(&ControlRequest::MakeDurable(object));
     assert!(refused.unwrap_err().1.contains("--disk"));
@@ -153,7 +151,7 @@ fn a_disk_without_room_is_refused_and_left_as_it_was() {
             path: path.clone(),
             size: 4 << 20,
         }),
-        ..common::config(RAM)
+        ..crate::common::config(RAM)
     };
     let Err(StartError::Disk(why)) = Server::start(config) else {
         panic!("it has room");

@@ -1,7 +1,5 @@
 //! A server to test, and a client that speaks the wire as plainly as it can be spoken.
 
-#![allow(dead_code)]
-
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};

@@ -1,0 +1,69 @@
+//! `selfpage serve` towards the shell: how it starts, what it refuses, how it ends.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selfpage"));
+    command
+        .arg("serve")
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .env_remove("SELFPAGE_LOG");
+    command
+}
+
+/// A server at a free port, and its address.
+fn start(arguments: &[&str]) -> (Child, String) {
+    let mut child = serve(&["--insecure", "--ram", "16M"])
+        .args(arguments)
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| {
+        let rest = line.split_once("serves 16MiB at ")?.1;
+        Some(rest.split_once(',')?.0.to_owned())
+    });
+    (child, address.expect("the server starts"))
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let output = serve(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn sigterm_ends_a_server_and_its_connections() {
+    let (mut child, address) = start(&["--listen", "127.0.0.1:0"]);
+    let mut connection = TcpStream::connect(&address).unwrap();
+    // SAFETY: sends a signal to the child, which has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let read = std::io::Read::read(&mut connection, &mut [0]);
+    assert!(!matches!(read, Ok(1..)), "{read:?}");
+}
+
+#[test]
+fn a_second_server_at_the_address_is_refused() {
+    let (mut child, address) = start(&["--listen", "127.0.0.1:0"]);
+    let why = refused(&["--insecure", "--ram", "16M", "--listen", &address]);
+    assert!(why.contains("another server does"), "{why}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_server_in_the_clear_has_to_be_asked_for() {
+    let why = refused(&["--ram", "16M"]);
+    assert!(why.contains("--insecure"), "{why}");
+}
+
+#[test]
+fn sizes_that_cannot_be_served_are_refused() {
+    let why = refused(&["--insecure", "--ram", "1000T"]);
+    assert!(why.contains("more than this machine"), "{why}");
+    let why = refused(&["--insecure", "--ram", "1K", "--listen", "127.0.0.1:0"]);
+    assert!(why.contains("expected 4K"), "{why}");
+}

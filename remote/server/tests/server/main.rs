@@ -1,0 +1,7 @@
+//! A paging server over loopback sockets.
+
+mod common;
+mod disk;
+mod hostile;
+mod killed;
+mod requests;
