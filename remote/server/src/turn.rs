@@ -234,6 +234,7 @@ impl EventLoop {
             return None;
         }
         connection.is_scheduled = false;
+        self.recent = Some(id);
         let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
         else {
             return Some(Progress::Done);

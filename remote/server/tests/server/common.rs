@@ -7,7 +7,7 @@ use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_policy::permit::PermitId;
 use remote_wire::control::{self, ControlReply, ControlRequest, SealedPermit, ServerNotice};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link, Status};
-use selfpage_remote_server::{DiskConfig, Server, ServerConfig};
+use selfpage_remote_server::{Server, ServerConfig};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use wired::PAGE;
@@ -39,15 +39,6 @@ pub fn config(pages: u64) -> ServerConfig {
 
 pub fn start(pages: u64) -> Server {
     Server::start(config(pages)).unwrap()
-}
-
-pub fn start_with_disk(ram_pages: u64, path: std::path::PathBuf, disk_pages: u64) -> Server {
-    let size = (disk_pages + 1) * PAGE as u64;
-    Server::start(ServerConfig {
-        disk: Some(DiskConfig { path, size }),
-        ..config(ram_pages)
-    })
-    .unwrap()
 }
 
 /// A tenth of the server's time, and what is left.

@@ -1,12 +1,13 @@
 //! A server whose RAM is a cache of its disk.
 
-use crate::common::{Client, page, start_with_disk};
+use crate::common::{Client, config, page};
 use proptest::prelude::*;
 use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use wired::PAGE;
 
 /// The least RAM of a server with a disk.
@@ -15,6 +16,15 @@ const RAM: u64 = 1024;
 fn folder() -> tempfile::TempDir {
     // Beside the binaries: a folder of a real file system, not of RAM.
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn start_with_disk(ram_pages: u64, path: PathBuf, disk_pages: u64) -> Server {
+    let size = (disk_pages + 1) * PAGE as u64;
+    Server::start(ServerConfig {
+        disk: Some(DiskConfig { path, size }),
+        ..config(ram_pages)
+    })
+    .unwrap()
 }
 
 fn contents(number: u64, version: u64) -> Vec<u8> {
@@ -72,7 +82,7 @@ fn another_programs_file_stays_as_it_is() {
             path: path.clone(),
             size: 1 << 20,
         }),
-        ..crate::common::config(RAM)
+        ..config(RAM)
     });
     let Err(StartError::Disk(why)) = started else {
         panic!("it used the file");
@@ -91,7 +101,7 @@ fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
             path: path.clone(),
             size: 1 << 20,
         }),
-        ..crate::common::config(RAM)
+        ..config(RAM)
     });
     assert!(matches!(second, Err(StartError::Disk(why)) if why.contains("another server's")));
     drop(first);
@@ -151,7 +161,7 @@ fn a_disk_without_room_is_refused_and_left_as_it_was() {
             path: path.clone(),
             size: 4 << 20,
         }),
-        ..crate::common::config(RAM)
+        ..config(RAM)
     };
     let Err(StartError::Disk(why)) = Server::start(config) else {
         panic!("it has room");
