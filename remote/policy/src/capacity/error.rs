@@ -53,6 +53,14 @@ pub enum AllocateError {
         /// The share left.
         there: Utilization,
     },
+    /// The server, or the client at it, has its most permits.
+    #[error(
+        "cannot issue another permit: {most} are in force, the most; enlarge one, or release some"
+    )]
+    Permits {
+        /// The most.
+        most: usize,
+    },
     /// More pages are written under the permit than it is to keep.
     #[error(
         "cannot reduce the permit to {asked} pages: {written} are written under it; discard or move some first"
