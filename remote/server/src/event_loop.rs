@@ -31,6 +31,8 @@ use wired::{AdaptivePoll, PAGE};
 
 /// Most connections.
 const MAX_CONNECTIONS: usize = 256;
+/// Most connections of one address, so that no host keeps others out.
+const MAX_CONNECTIONS_OF_ADDRESS: usize = 64;
 /// Events of one wait.
 const EVENTS: usize = 64;
 /// The longest sleep: leases, unread replies and the arena are looked at as often.
@@ -381,6 +383,14 @@ impl EventLoop {
         let slot = free.unwrap_or(self.connections.len());
         if slot >= MAX_CONNECTIONS {
             let text = format!("{MAX_CONNECTIONS} are open, the most that one server has");
+            return Err(io::Error::other(text));
+        }
+        let address = stream.peer_addr()?.ip();
+        let open = self.connections.iter().flatten();
+        let own = open.filter(|connection| connection.link.peer_address().ip() == address);
+        if own.count() >= MAX_CONNECTIONS_OF_ADDRESS {
+            let text =
+                format!("{address} has {MAX_CONNECTIONS_OF_ADDRESS}, the most of one address");
             return Err(io::Error::other(text));
         }
         let link = (self.acceptor)(stream)?;

@@ -48,6 +48,6 @@ mod turn;
 mod wired_table;
 
 pub use config::{Acceptor, DiskConfig, HostThresholds, ServerConfig};
-pub use permit_issuer::{MAX_PERMITS, PermitIssuer};
+pub use permit_issuer::{MAX_PERMITS, MAX_PERMITS_OF_CLIENT, PermitIssuer};
 pub use refusal::Refusal;
 pub use server::{Server, ServerHandle, StartError};

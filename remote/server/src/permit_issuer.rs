@@ -4,7 +4,7 @@
 //! that its server issues. Rule: permits, their seals and their places in the schedule change here
 //! and nowhere else, so that a permit that is void is void for all three.
 
-use disk::atropos::{Atropos, ClientId, TransactionDesc, Utilization};
+use disk::atropos::{Atropos, ClientId, TransactionDesc};
 use disk::time::{Nanos, Time};
 use remote_policy::capacity::{
     AllocateError, CapacityAction, CapacityConfig, PermitRequest, ServerCapacity,
@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// Most permits of one server: each has a place in the schedule.
 pub const MAX_PERMITS: usize = 4096;
+
+/// Most permits of one client: a client enlarges what it has.
+pub const MAX_PERMITS_OF_CLIENT: usize = 64;
 
 /// Modelled cost in flight at once. Requests for pages in RAM are served one by one; this bounds
 /// those that wait for the disk.
@@ -105,27 +108,31 @@ impl PermitIssuer {
         epoch: Epoch,
         request: &PermitRequest,
     ) -> Result<SealedPermit, AllocateError> {
-        if self.permits.len() >= MAX_PERMITS {
-            return Err(AllocateError::Time {
-                asked: request.qos.share(),
-                there: Utilization::default(),
-            });
-        }
         let permit = self.capacity.allocate(epoch, request)?;
-        if let Some(issued) = self.permits.get_mut(&permit.id) {
-            issued.permit = permit;
-        } else {
-            let scheduled = match self.schedule.admit(permit.qos) {
-                Ok(scheduled) => scheduled,
-                Err(why) => {
+        match self.permits.get_mut(&permit.id) {
+            Some(issued) => issued.permit = permit,
+            None => {
+                let scheduled = self.schedule_new(&permit).inspect_err(|_| {
                     self.capacity.release(permit.id);
-                    return Err(why.into());
-                }
-            };
-            let issued = IssuedPermit { permit, scheduled };
-            self.permits.insert(permit.id, issued);
+                })?;
+                let issued = IssuedPermit { permit, scheduled };
+                self.permits.insert(permit.id, issued);
+            }
         }
         Ok(self.seal(permit))
+    }
+
+    fn schedule_new(&mut self, permit: &Permit) -> Result<ClientId, AllocateError> {
+        let clients = self.permits.values();
+        let own = clients.filter(|issued| issued.permit.client == permit.client);
+        if own.count() >= MAX_PERMITS_OF_CLIENT {
+            let most = MAX_PERMITS_OF_CLIENT;
+            return Err(AllocateError::Permits { most });
+        }
+        if self.permits.len() >= MAX_PERMITS {
+            return Err(AllocateError::Permits { most: MAX_PERMITS });
+        }
+        Ok(self.schedule.admit(permit.qos)?)
     }
 
     /// Rewrites a permit to `pages`, for the broker of `epoch`.

@@ -25,7 +25,9 @@ impl From<AllocateError> for Refusal {
     fn from(why: AllocateError) -> Self {
         let status = match why {
             AllocateError::Epoch(_) => Status::Epoch,
-            AllocateError::Pages { .. } | AllocateError::Time { .. } => Status::NoPages,
+            AllocateError::Pages { .. }
+            | AllocateError::Time { .. }
+            | AllocateError::Permits { .. } => Status::NoPages,
             AllocateError::NoPermit(_) | AllocateError::Ended(_) => Status::NoPermit,
             AllocateError::Contract(_) | AllocateError::Written { .. } => Status::Invalid,
         };

@@ -5,9 +5,9 @@ use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use proptest::prelude::*;
 use remote_policy::identity::ObjectId;
-use remote_wire::control::ControlRequest;
-use remote_wire::{HEADER, Header, Kind, MAX_BODY};
-use selfpage_remote_server::{Server, ServerConfig};
+use remote_wire::control::{self, ControlRequest};
+use remote_wire::{HEADER, Header, Kind, MAX_BODY, Status};
+use selfpage_remote_server::{MAX_PERMITS_OF_CLIENT, Server, ServerConfig};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,16 @@ fn is_closed(mut stream: TcpStream) -> bool {
         Ok(_) => true,
         Err(why) => why.kind() == ErrorKind::ConnectionReset,
     }
+}
+
+/// Returns true if the server replies.
+fn is_served(mut stream: TcpStream) -> bool {
+    let body = control::encode(&ControlRequest::Status).unwrap();
+    let header = Header::control(Kind::Control, 1).encode(&body);
+    let is_sent = stream
+        .write_all(&header)
+        .and_then(|()| stream.write_all(&body));
+    is_sent.is_ok() && matches!(stream.read(&mut [0]), Ok(1))
 }
 
 fn still_serves(server: SocketAddr) {
@@ -129,6 +139,41 @@ fn a_client_that_does_not_read_is_disconnected_and_delays_no_other() {
     assert!(served > 100, "{served} requests of the other client");
     let replies = std::iter::from_fn(|| slow.receive()).count();
     assert!(replies < 600, "{replies} replies and no disconnection");
+}
+
+#[test]
+fn one_address_does_not_take_all_connections() {
+    let server = start(64);
+    let held: Vec<_> = (0..64)
+        .map(|host| Client::greeted(server.address(), incarnation(host, 1)))
+        .collect();
+    assert!(is_closed(connect(server.address())), "one more");
+    drop(held);
+    let greeted = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        is_served(connect(server.address()))
+    });
+    assert!(greeted, "after the others have left");
+}
+
+#[test]
+fn one_client_does_not_take_all_permits() {
+    let server = start(1024);
+    let mut greedy = Client::greeted(server.address(), incarnation(1, 1));
+    let slack = DiskContract {
+        slice: Nanos::ZERO,
+        ..QOS
+    };
+    let permits = (0..MAX_PERMITS_OF_CLIENT as u64).map(|number| greedy.allocate(number, 1, slack));
+    let permits: Vec<_> = permits.map(Result::unwrap).collect();
+    let refused = greedy.allocate(1000, 1, slack).unwrap_err();
+    assert_eq!(refused.0, Status::NoPages);
+    // A copy of an earlier request gets the permit that it got before.
+    assert_eq!(greedy.allocate(0, 1, slack).unwrap(), permits[0]);
+    let mut other = Client::greeted(server.address(), incarnation(2, 1));
+    other
+        .allocate(0, 1024 - MAX_PERMITS_OF_CLIENT as u64, slack)
+        .unwrap();
 }
 
 /// A share of the server's time and no more.

@@ -210,12 +210,22 @@ fn released_and_terminated_pages_can_be_promised_again() {
     client.allocate(2, 8, QOS).unwrap();
 }
 
+/// Has the server own so many pages, as if the host could not spare more.
+fn set_spare_pages(server: &Server, pages: u64) {
+    let (sender, done) = std::sync::mpsc::channel();
+    server.handle().with_issuer(move |issuer| {
+        issuer.on_usage(pages);
+        sender.send(()).unwrap();
+    });
+    done.recv().unwrap();
+}
+
 #[test]
 fn memory_that_the_host_needs_is_taken_from_permits() {
     let server = start(100);
     let (mut client, object) = Client::with_object(server.address(), 1, 90);
     client.write(object, 0, 1, &page(1).repeat(10)).unwrap();
-    server.handle().with_issuer(|issuer| issuer.on_usage(50));
+    set_spare_pages(&server, 50);
     client.control(&ControlRequest::Renew).unwrap();
     let rewritten = client.notices.iter().find_map(|notice| match notice {
         ServerNotice::Rewritten(sealed) => Some(sealed.permit.granted_pages),
@@ -228,7 +238,7 @@ fn memory_that_the_host_needs_is_taken_from_permits() {
         Status::Full
     );
     client.write(object, 42, 1, &page(1).repeat(8)).unwrap();
-    server.handle().with_issuer(|issuer| issuer.on_usage(20));
+    set_spare_pages(&server, 20);
     client.control(&ControlRequest::Renew).unwrap();
     let abdicate = client.notices.contains(&ServerNotice::Abdicate(object));
     assert!(abdicate, "{:?}", client.notices);
