@@ -4,6 +4,7 @@ use crate::machine::Memory;
 use remote_server::identity::{own_incarnation, server_host};
 use remote_server::{DiskConfig, HostThresholds, Server, ServerConfig};
 use remote_wire::{Link, PORT};
+use rustix::process::{Resource, getrlimit};
 use std::error::Error;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -113,7 +114,6 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
     let _log = logging::LineQueue::start(LOG_PATIENCE);
-    let not_wired = wire_all();
     let server = Server::start(ServerConfig {
         listen: args.listen,
         server: own_incarnation(server_host(args.listen)),
@@ -134,7 +134,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     for note in server.notes() {
         tracing::warn!("{note}");
     }
-    if let Err(why) = not_wired {
+    if let Err(why) = wire_all() {
         tracing::warn!("the kernel may page out this server's own tables: {why}");
     }
     tracing::info!(
@@ -153,7 +153,11 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Memory of the process stays in RAM as it is touched, where the kernel permits it.
 fn wire_all() -> std::io::Result<()> {
-    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    let mut all = libc::MCL_CURRENT | libc::MCL_ONFAULT;
+    // Under a limit a later mapping would fail for want of lockable memory, and a connection with it.
+    if getrlimit(Resource::Memlock).current.is_none() {
+        all |= libc::MCL_FUTURE;
+    }
     // SAFETY: locking changes no contents.
     match unsafe { libc::mlockall(all) } {
         0 => Ok(()),

@@ -4,6 +4,7 @@ use crate::refusal::Refusal;
 use remote_policy::identity::Incarnation;
 use remote_policy::permit::PermitId;
 use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
+use rustix::event::PollFlags;
 use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
@@ -119,8 +120,20 @@ impl Connection {
 
     /// What the kernel should watch the connection for.
     pub fn wanted(&mut self) -> (bool, bool) {
-        let has_output = self.writer.queued() > 0;
-        (!self.is_ended && self.reader.has_room(), has_output)
+        let interest = self.link.interest(self.writer.queued() > 0);
+        let input = interest.contains(PollFlags::IN) && !self.is_ended && self.reader.has_room();
+        (input, interest.contains(PollFlags::OUT))
+    }
+
+    /// Reads what has arrived, as far as the reader has room.
+    pub fn fill(&mut self) -> io::Result<()> {
+        self.is_ended |= !self.reader.fill(&mut self.link)?;
+        Ok(())
+    }
+
+    /// Returns true if the link has bytes for the reader of which the kernel knows no more.
+    pub fn has_unread_input(&mut self) -> bool {
+        self.link.has_buffered_input() && self.reader.has_room()
     }
 
     /// Counts a reply that the disk has to complete first.

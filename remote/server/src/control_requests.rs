@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Most clients in a status: as many as fit a frame with their objects.
 const MAX_LISTED: usize = 64;
 /// Most objects of a client in a status.
-const MAX_LISTED_OBJECTS: usize = 64;
+const MAX_LISTED_OBJECTS: usize = 48;
 
 /// What control requests reach.
 pub(crate) struct Controller<'a> {

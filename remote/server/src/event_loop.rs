@@ -251,7 +251,7 @@ impl EventLoop {
             return false;
         }
         // The next wait for events finds an end or a failure, too.
-        let _ = connection.reader.fill(&mut connection.link);
+        let _ = connection.fill();
         let has_come = is_there(connection);
         if has_come {
             connection.arrived = arrived;
@@ -297,11 +297,8 @@ impl EventLoop {
             return;
         };
         connection.arrived = arrived;
-        let filled = connection.reader.fill(&mut connection.link);
-        match filled {
-            Ok(true) => {}
-            Ok(false) => connection.is_ended = true,
-            Err(why) => return self.close(id.slot, Some(&why)),
+        if let Err(why) = connection.fill() {
+            return self.close(id.slot, Some(&why));
         }
         self.activate(id.slot);
     }

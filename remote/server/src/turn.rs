@@ -322,6 +322,12 @@ impl EventLoop {
             return self.close(slot, Some(&why));
         }
         let has_left = connection.writer.queued() < queued;
+        if connection.has_unread_input() {
+            if let Err(why) = connection.fill() {
+                return self.close(slot, Some(&why));
+            }
+            connection.has_more = true;
+        }
         // Replies that left may have made the room that the next request waits for.
         let is_due = std::mem::take(&mut connection.has_more) || has_left;
         let has_request =
