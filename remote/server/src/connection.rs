@@ -136,6 +136,19 @@ impl Connection {
         self.link.has_buffered_input() && self.reader.has_room()
     }
 
+    /// Why it is to be closed: its client leaves its replies unread, or does not name itself.
+    pub fn overdue(&self, now: Duration, patience: Duration) -> Option<String> {
+        let is_late = now.saturating_sub(self.last_progress) > patience;
+        match self.writer.queued() {
+            _ if !is_late => None,
+            0 if self.client.is_none() => Some(format!("it sent no Hello for {patience:?}")),
+            0 => None,
+            queued => Some(format!(
+                "{queued} bytes of replies were not read for {patience:?}"
+            )),
+        }
+    }
+
     /// Counts a reply that the disk has to complete first.
     pub fn add_pending(&mut self, body: usize) {
         self.pending += 1;

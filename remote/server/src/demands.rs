@@ -3,16 +3,25 @@
 //! *Adaptive Remote Paging for Mobile Computers*, sections 2.3 and 3.5.
 
 use crate::connection::ConnectionId;
-use crate::event_loop::EventLoop;
+use crate::connection_table::ConnectionTable;
+use crate::page_service::PageService;
+use disk::time::Time;
 use remote_policy::capacity::{CapacityAction, EndOfPermit};
 use remote_policy::identity::{Incarnation, ObjectId};
 use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::{self, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind};
 
-impl EventLoop {
+/// Enforces what the capacity demands.
+pub(crate) struct Enforcer<'a> {
+    pub service: &'a mut PageService,
+    pub connections: &'a mut ConnectionTable,
+    pub now: Time,
+}
+
+impl Enforcer<'_> {
     /// Carries out all demands.
-    pub(crate) fn carry_out(&mut self) {
+    pub fn carry_out(&mut self) {
         while let Some(action) = self.service.issuer.next_action() {
             match action {
                 CapacityAction::SendRewritten(permit) => {
@@ -43,19 +52,18 @@ impl EventLoop {
     }
 
     fn destroy(&mut self, permit: Permit, cause: EndOfPermit) {
-        let now = self.now();
-        for job in self.service.issuer.on_destroyed(permit.id, now) {
+        for job in self.service.issuer.on_destroyed(permit.id, self.now) {
             let id = ConnectionId::unpack(job.tag);
-            if let Some(connection) = self.find(id) {
+            if let Some(connection) = self.connections.find(id) {
                 connection.is_scheduled = false;
                 connection.has_more = true;
             }
-            self.activate(id.slot);
+            self.connections.activate(id.slot);
         }
         for object in self.objects_under(permit.id) {
             self.service.remove(object);
         }
-        for connection in self.connections.iter_mut().flatten() {
+        for connection in self.connections.iter_mut() {
             connection.presented.remove(&permit.id);
         }
         let cause = match cause {
@@ -93,14 +101,14 @@ impl EventLoop {
         let Ok(body) = control::encode(&notice) else {
             return;
         };
-        for slot in 0..self.connections.len() as u32 {
-            let Some(connection) = &mut self.connections[slot as usize] else {
+        for slot in self.connections.slots() {
+            let Some(connection) = self.connections.get_mut(slot) else {
                 continue;
             };
             if connection.client == Some(client) && connection.has_room(body.len()) {
                 let head = Header::control(Kind::Notice, 0);
                 let _ = connection.writer.push(&head, &body);
-                self.activate(slot);
+                self.connections.activate(slot);
             }
         }
     }

@@ -23,11 +23,11 @@ impl EventLoop {
         for number in self.service.pending.numbers() {
             self.retry(number);
         }
-        for slot in 0..self.connections.len() as u32 {
-            if let Some(connection) = &mut self.connections[slot as usize]
+        for slot in self.connections.slots() {
+            if let Some(connection) = self.connections.get_mut(slot)
                 && std::mem::take(&mut connection.is_blocked)
             {
-                self.activate(slot);
+                self.connections.activate(slot);
             }
         }
     }
@@ -106,17 +106,15 @@ impl EventLoop {
         if request.is_replied {
             return;
         }
-        if let Some(connection) = self.find(request.connection) {
+        if let Some(connection) = self.connections.find(request.connection) {
             connection.remove_pending(PageService::reply_body(&request.header));
             self.reply(&request, served);
-            self.activate(request.connection.slot);
+            self.connections.activate(request.connection.slot);
         }
     }
 
     fn read_again(&mut self, number: u32, request: &PendingRequest) -> Result<Progress, Refusal> {
-        let slot = request.connection.slot as usize;
-        let connection = self.connections.get_mut(slot).and_then(Option::as_mut);
-        match connection.filter(|connection| connection.id == request.connection) {
+        match self.connections.find(request.connection) {
             Some(connection) => self.service.read(
                 request.client,
                 &request.header,

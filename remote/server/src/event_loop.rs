@@ -7,6 +7,8 @@
 use crate::clients::ClientTable;
 use crate::config::{Acceptor, HostThresholds, ServerConfig};
 use crate::connection::{Connection, ConnectionId};
+use crate::connection_table::ConnectionTable;
+use crate::demands::Enforcer;
 use crate::disk_file::DiskFile;
 use crate::disk_io::DiskIo;
 use crate::host_memory::HostMemory;
@@ -16,25 +18,18 @@ use crate::page_memory::PageMemory;
 use crate::page_service::PageService;
 use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
-use crate::server::{Command, StartError};
+use crate::poller::Poller;
+use crate::server::{Command, StartError, listen};
 use disk::time::Time;
 use remote_policy::identity::Incarnation;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use std::io::{self, ErrorKind};
-use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use wired::{AdaptivePoll, PAGE};
 
-/// Most connections.
-const MAX_CONNECTIONS: usize = 256;
-/// Most connections of one address, so that no host keeps others out.
-const MAX_CONNECTIONS_OF_ADDRESS: usize = 64;
-/// Events of one wait.
-const EVENTS: usize = 64;
 /// The longest sleep: leases, unread replies and the arena are looked at as often.
 const TICK: Duration = Duration::from_secs(1);
 /// Frames that a resize takes or gives back at once: some milliseconds of the kernel's time.
@@ -50,9 +45,7 @@ const LEAST_CACHE: u32 = 1024;
 
 /// The server's thread.
 pub(crate) struct EventLoop {
-    epoll: OwnedFd,
-    /// What the last wait found ready.
-    ready: Vec<u64>,
+    poller: Poller,
     listener: TcpListener,
     doorbell: Arc<OwnedFd>,
     commands: Receiver<Command>,
@@ -61,12 +54,7 @@ pub(crate) struct EventLoop {
     pub(crate) name: String,
     pub(crate) lease: Duration,
     patience: Duration,
-    pub(crate) connections: Vec<Option<Connection>>,
-    stamp: u32,
-    /// Connections to look at in this turn.
-    pub(crate) active: Vec<u32>,
-    /// Those of the last turn, so that its memory is used again.
-    pub(crate) spare: Vec<u32>,
+    pub(crate) connections: ConnectionTable,
     pub(crate) service: PageService,
     pub(crate) clients: ClientTable,
     pub(crate) log: LogLimit,
@@ -113,15 +101,14 @@ impl EventLoop {
         let memory = PageMemory::new(frames, disk_pages)?;
         let disk = file.map(DiskIo::new).transpose()?;
         let owned = memory.capacity().into();
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
-        watch(&epoll, &listener, LISTENER)?;
-        watch(&epoll, &doorbell, DOORBELL)?;
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER)?;
+        poller.add(&*doorbell, DOORBELL)?;
         if let Some(disk) = &disk {
-            watch(&epoll, disk.doorbell(), DISK)?;
+            poller.add(disk.doorbell(), DISK)?;
         }
         Ok(Self {
-            epoll,
-            ready: Vec::with_capacity(EVENTS),
+            poller,
             listener,
             doorbell,
             commands,
@@ -130,10 +117,7 @@ impl EventLoop {
             name: config.name,
             lease: config.capacity.lease,
             patience: config.patience,
-            connections: Vec::with_capacity(MAX_CONNECTIONS),
-            stamp: 0,
-            active: Vec::with_capacity(MAX_CONNECTIONS),
-            spare: Vec::with_capacity(MAX_CONNECTIONS),
+            connections: ConnectionTable::new(),
             service: PageService {
                 disk,
                 memory,
@@ -187,14 +171,26 @@ impl EventLoop {
             let now = self.now();
             self.service.issuer.set_now(Duration::from_nanos(now.0));
             self.on_events();
-            self.on_timer();
             self.reap_disk();
             // A client receives what its permit is now before the replies to later requests.
-            self.carry_out();
+            self.enforce();
             self.turn();
-            self.carry_out();
+            // After the replies have left: what is queued still is what a client does not read.
+            self.on_timer();
+            self.enforce();
         }
         Ok(())
+    }
+
+    /// Carries out what the capacity demands.
+    fn enforce(&mut self) {
+        let now = self.now();
+        let mut enforcer = Enforcer {
+            service: &mut self.service,
+            connections: &mut self.connections,
+            now,
+        };
+        enforcer.carry_out();
     }
 
     /// Time since the server began.
@@ -205,25 +201,24 @@ impl EventLoop {
     fn wait(&mut self) -> io::Result<()> {
         let disk = self.service.disk.as_ref();
         let has_unsubmitted = disk.is_some_and(DiskIo::has_unsubmitted);
-        if !self.active.is_empty() || self.due <= self.now() || has_unsubmitted {
-            self.take_events(Duration::ZERO)?;
-            return Ok(());
+        if !self.connections.active().is_empty() || self.due <= self.now() || has_unsubmitted {
+            return self.poller.wait(Duration::ZERO).map(drop);
         }
         let probe = |this: &mut Self| match this.probe_recent() {
             true => Some(Ok(1)),
-            false => match this.take_events(Duration::ZERO) {
+            false => match this.poller.wait(Duration::ZERO) {
                 Ok(0) => None,
                 other => Some(other),
             },
         };
-        let may_come = |this: &Self| !this.connections.is_empty();
+        let may_come = |this: &Self| !this.connections.slots().is_empty();
         match AdaptivePoll::poll(self, |this| &mut this.poll, probe, may_come) {
             Some(taken) => taken.map(drop),
             None => {
                 let now = Duration::from_nanos(self.now().0);
                 let due = Duration::from_nanos(self.due.0).min(self.timer);
-                self.take_events(due.saturating_sub(now).min(TICK))
-                    .map(drop)
+                let timeout = due.saturating_sub(now).min(TICK);
+                self.poller.wait(timeout).map(drop)
             }
         }
     }
@@ -239,7 +234,7 @@ impl EventLoop {
             return false;
         };
         let arrived = self.now().0;
-        let Some(connection) = self.find(recent) else {
+        let Some(connection) = self.connections.find(recent) else {
             return false;
         };
         let is_there = |connection: &mut Connection| {
@@ -255,33 +250,14 @@ impl EventLoop {
         let has_come = is_there(connection);
         if has_come {
             connection.arrived = arrived;
-            self.ready.clear();
-            self.activate(recent.slot);
+            self.connections.activate(recent.slot);
         }
         has_come
     }
 
-    fn take_events(&mut self, timeout: Duration) -> io::Result<usize> {
-        self.ready.clear();
-        let timeout = rustix::event::Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
-        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok((events, _)) => {
-                self.ready
-                    .extend(events.iter().map(|event| event.data.u64()));
-                Ok(events.len())
-            }
-            Err(rustix::io::Errno::INTR) => Ok(0),
-            Err(why) => Err(why.into()),
-        }
-    }
-
     fn on_events(&mut self) {
-        for at in 0..self.ready.len() {
-            match self.ready[at] {
+        while let Some(ready) = self.poller.next_ready() {
+            match ready {
                 LISTENER => self.accept(),
                 DOORBELL => self.on_doorbell(),
                 // Reaped in each turn.
@@ -293,46 +269,27 @@ impl EventLoop {
 
     fn on_ready(&mut self, id: ConnectionId) {
         let arrived = self.now().0;
-        let Some(connection) = self.find(id) else {
+        let Some(connection) = self.connections.find(id) else {
             return;
         };
         connection.arrived = arrived;
         if let Err(why) = connection.fill() {
             return self.close(id.slot, Some(&why));
         }
-        self.activate(id.slot);
-    }
-
-    /// The connection, unless it was closed.
-    pub(crate) fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        let connection = self.connections.get_mut(id.slot as usize)?.as_mut()?;
-        (connection.id == id).then_some(connection)
-    }
-
-    /// Has the connection looked at in this turn.
-    pub(crate) fn activate(&mut self, slot: u32) {
-        if let Some(Some(connection)) = self.connections.get_mut(slot as usize)
-            && !connection.is_queued
-        {
-            connection.is_queued = true;
-            self.active.push(slot);
-        }
+        self.connections.activate(id.slot);
     }
 
     /// Watches for what the connection waits for.
     pub(crate) fn update_interest(&mut self, slot: u32) {
-        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
         let wanted = connection.wanted();
         if wanted == connection.watched {
             return;
         }
-        let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, wanted.0);
-        flags.set(EventFlags::OUT, wanted.1);
-        let data = EventData::new_u64(connection.id.pack());
-        match epoll::modify(&self.epoll, &connection.link, data, flags) {
+        let (link, name) = (&connection.link, connection.id.pack());
+        match self.poller.set(link, name, wanted.0, wanted.1) {
             Ok(()) => connection.watched = wanted,
             Err(why) => self.close(slot, Some(&why)),
         }
@@ -340,7 +297,7 @@ impl EventLoop {
 
     /// Closes a connection. Its client's permits stay until their lease ends.
     pub(crate) fn close(&mut self, slot: u32, why: Option<&dyn std::fmt::Display>) {
-        let Some(connection) = self.connections[slot as usize].take() else {
+        let Some(connection) = self.connections.remove(slot) else {
             return;
         };
         let peer = connection.link.peer_address();
@@ -356,54 +313,29 @@ impl EventLoop {
 
     fn accept(&mut self) {
         loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(why) if why.kind() == ErrorKind::Interrupted => continue,
+            let added = match self.listener.accept() {
+                Ok((stream, _)) => self.add(stream),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => return,
-                Err(why) => {
-                    let now = self.service.issuer.now();
-                    self.log
-                        .warn(now, format_args!("a connection was not accepted: {why}"));
-                    return;
-                }
+                Err(why) => Err(why),
             };
-            if let Err(why) = self.add(stream) {
+            if let Err(why) = added {
                 let now = self.service.issuer.now();
                 self.log
                     .warn(now, format_args!("a connection was not accepted: {why}"));
+                // There may be more, which the next turn accepts.
+                return;
             }
         }
     }
 
-    fn add(&mut self, stream: std::net::TcpStream) -> io::Result<()> {
-        let free = self.connections.iter().position(Option::is_none);
-        let slot = free.unwrap_or(self.connections.len());
-        if slot >= MAX_CONNECTIONS {
-            let text = format!("{MAX_CONNECTIONS} are open, the most that one server has");
-            return Err(io::Error::other(text));
-        }
-        let address = stream.peer_addr()?.ip();
-        let open = self.connections.iter().flatten();
-        let own = open.filter(|connection| connection.link.peer_address().ip() == address);
-        if own.count() >= MAX_CONNECTIONS_OF_ADDRESS {
-            let text =
-                format!("{address} has {MAX_CONNECTIONS_OF_ADDRESS}, the most of one address");
-            return Err(io::Error::other(text));
-        }
+    fn add(&mut self, stream: TcpStream) -> io::Result<()> {
+        self.connections.check_room(stream.peer_addr()?.ip())?;
         let link = (self.acceptor)(stream)?;
         link.set_peer_timeout(self.patience)?;
-        self.stamp = self.stamp.wrapping_add(1) & (u32::MAX >> 1);
-        let id = ConnectionId {
-            slot: slot as u32,
-            stamp: self.stamp,
-        };
-        watch(&self.epoll, &link, id.pack())?;
-        let connection = Connection::new(id, link, self.service.issuer.now())?;
-        match free {
-            Some(slot) => self.connections[slot] = Some(connection),
-            None => self.connections.push(Some(connection)),
-        }
-        Ok(())
+        let connection = self.connections.add(link, self.service.issuer.now())?;
+        let id = connection.id;
+        let watched = self.poller.add(&connection.link, id.pack());
+        watched.inspect_err(|_| drop(self.connections.remove(id.slot)))
     }
 
     fn on_doorbell(&mut self) {
@@ -443,50 +375,19 @@ impl EventLoop {
         self.timer = next.map_or(now + TICK, |at| at.clamp(now + TICK / 100, now + TICK));
         let memory = &mut self.service.memory;
         memory.resize(self.cache_limit, RESIZE_STEP);
-        for slot in 0..self.connections.len() as u32 {
-            self.check_progress(slot, now);
+        for slot in self.connections.slots() {
+            let connection = self.connections.get_mut(slot);
+            if let Some(why) = connection.and_then(|it| it.overdue(now, self.patience)) {
+                self.close(slot, Some(&why));
+            }
         }
         let connections = &self.connections;
         let issuer = &self.service.issuer;
         self.clients.retain(|client| {
             let is_connected = connections
                 .iter()
-                .flatten()
                 .any(|connection| connection.client == Some(client));
             is_connected || issuer.permits().any(|permit| permit.client == client)
         });
     }
-
-    /// A client that leaves its replies unread, or does not name itself, is disconnected.
-    fn check_progress(&mut self, slot: u32, now: Duration) {
-        let Some(connection) = &self.connections[slot as usize] else {
-            return;
-        };
-        let is_late = now.saturating_sub(connection.last_progress) > self.patience;
-        let queued = connection.writer.queued();
-        if is_late && queued > 0 {
-            let why = format!(
-                "{queued} bytes of replies were not read for {:?}",
-                self.patience
-            );
-            self.close(slot, Some(&why));
-        } else if is_late && connection.client.is_none() {
-            let why = format!("it sent no Hello for {:?}", self.patience);
-            self.close(slot, Some(&why));
-        }
-    }
-}
-
-fn watch(epoll: &OwnedFd, source: impl rustix::fd::AsFd, data: u64) -> io::Result<()> {
-    let data = EventData::new_u64(data);
-    Ok(epoll::add(epoll, source, data, EventFlags::IN)?)
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let listener = TcpListener::bind(address).map_err(|why| match why.kind() {
-        ErrorKind::AddrInUse => StartError::InUse(address),
-        _ => StartError::Listen { address, why },
-    })?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

@@ -25,6 +25,7 @@
 mod clients;
 mod config;
 mod connection;
+mod connection_table;
 mod control_requests;
 mod demands;
 mod disk_file;
@@ -41,6 +42,7 @@ mod page_memory;
 mod page_service;
 mod pending;
 mod permit_issuer;
+mod poller;
 mod refusal;
 mod server;
 mod service_times;

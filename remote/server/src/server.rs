@@ -6,8 +6,8 @@ use crate::host_memory;
 use crate::permit_issuer::PermitIssuer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -168,4 +168,14 @@ fn watch_host(server: ServerHandle, thresholds: HostThresholds) -> io::Result<()
         .name("selfpage-host".to_owned())
         .spawn(watch)?;
     Ok(())
+}
+
+/// Listens without blocking.
+pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let listener = TcpListener::bind(address).map_err(|why| match why.kind() {
+        ErrorKind::AddrInUse => StartError::InUse(address),
+        _ => StartError::Listen { address, why },
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }

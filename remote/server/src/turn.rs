@@ -40,18 +40,17 @@ impl EventLoop {
     pub(crate) fn turn(&mut self) {
         let now = self.now();
         let mut at = 0;
-        while let Some(&slot) = self.active.get(at) {
+        while let Some(&slot) = self.connections.active().get(at) {
             self.advance(slot, now);
             at += 1;
         }
         self.dispatch();
         self.submit_disk();
-        std::mem::swap(&mut self.active, &mut self.spare);
-        for at in 0..self.spare.len() {
-            let slot = self.spare[at];
-            self.finish(slot);
+        let looked_at = self.connections.take_active();
+        for slot in &looked_at {
+            self.finish(*slot);
         }
-        self.spare.clear();
+        self.connections.put_back(looked_at);
     }
 
     /// Looks at the first request of a connection.
@@ -59,7 +58,7 @@ impl EventLoop {
         match self.advance_one(slot, now) {
             Advance::Wait => {}
             Advance::Again => {
-                if let Some(Some(connection)) = self.connections.get_mut(slot as usize) {
+                if let Some(connection) = self.connections.get_mut(slot) {
                     connection.take_frame();
                     connection.has_more = true;
                 }
@@ -75,7 +74,7 @@ impl EventLoop {
     }
 
     fn advance_one(&mut self, slot: u32, now: Time) -> Advance {
-        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Advance::Wait;
         };
         if connection.is_scheduled || connection.is_blocked {
@@ -102,7 +101,7 @@ impl EventLoop {
 
     /// Puts the first request of a connection into the schedule, or refuses it.
     fn schedule(&mut self, slot: u32, header: &Header, now: Time) -> Advance {
-        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Advance::Wait;
         };
         let admitted = match connection.client {
@@ -142,7 +141,7 @@ impl EventLoop {
     }
 
     fn serve_control(&mut self, slot: u32, header: &Header) -> Advance {
-        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Advance::Wait;
         };
         let request = match connection.reader.peek_frame() {
@@ -181,7 +180,7 @@ impl EventLoop {
     pub(crate) fn refuse(&mut self, slot: u32, header: &Header, why: &Refusal) {
         let now = self.service.issuer.now();
         self.refusals += 1;
-        if let Some(Some(connection)) = self.connections.get_mut(slot as usize) {
+        if let Some(connection) = self.connections.get_mut(slot) {
             let peer = connection.link.peer_address();
             self.log.warn(
                 now,
@@ -220,7 +219,7 @@ impl EventLoop {
             let schedule = &mut self.service.issuer.schedule;
             schedule.complete(done, start.ticket, elapsed);
         }
-        self.activate(id.slot);
+        self.connections.activate(id.slot);
         if progress.is_some_and(|progress| progress != Progress::Blocked) {
             self.advance(id.slot, done);
         }
@@ -229,10 +228,7 @@ impl EventLoop {
     /// Serves the first request of a connection. `None` where the connection is gone.
     fn serve_first(&mut self, id: ConnectionId, start: Dispatch, now: Time) -> Option<Progress> {
         let number = self.service.pending.next_number().unwrap_or_default();
-        let connection = self.connections.get_mut(id.slot as usize)?.as_mut()?;
-        if connection.id != id {
-            return None;
-        }
+        let connection = self.connections.find(id)?;
         connection.is_scheduled = false;
         self.recent = Some(id);
         let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
@@ -304,7 +300,7 @@ impl EventLoop {
             Kind::Discard => Kind::DiscardReply,
             _ => return,
         };
-        if let Some(connection) = self.find(request.connection) {
+        if let Some(connection) = self.connections.find(request.connection) {
             // There is room: a request enters the schedule only then.
             let _ = connection.writer.push(&header.reply(kind), &[]);
         }
@@ -313,7 +309,7 @@ impl EventLoop {
     /// Writes the replies of a connection and decides when it is looked at again.
     fn finish(&mut self, slot: u32) {
         let now = self.service.issuer.now();
-        let Some(Some(connection)) = self.connections.get_mut(slot as usize) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
         connection.is_queued = false;
@@ -333,7 +329,7 @@ impl EventLoop {
         let has_request =
             !connection.is_scheduled && !matches!(connection.reader.peek_frame(), Ok(None));
         if is_due && has_request {
-            self.activate(slot);
+            self.connections.activate(slot);
         } else if connection.is_ended
             && !has_request
             && !connection.is_scheduled
