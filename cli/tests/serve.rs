@@ -1,6 +1,6 @@
 //! `selfpage serve` towards the shell: how it starts, what it refuses, how it ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
@@ -14,18 +14,19 @@ fn serve(arguments: &[&str]) -> Command {
     command
 }
 
-/// A server at a free port, and its address.
-fn start(arguments: &[&str]) -> (Child, String) {
+/// A server, its address, and the rest of its log.
+fn start(arguments: &[&str]) -> (Child, String, impl Iterator<Item = String>) {
     let mut child = serve(&["--insecure", "--ram", "16M"])
         .args(arguments)
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let address = lines.map_while(Result::ok).find_map(|line| {
+    let mut lines = lines.map_while(Result::ok);
+    let address = lines.find_map(|line| {
         let rest = line.split_once("serves 16MiB at ")?.1;
         Some(rest.split_once(',')?.0.to_owned())
     });
-    (child, address.expect("the server starts"))
+    (child, address.expect("the server starts"), lines)
 }
 
 fn refused(arguments: &[&str]) -> String {
@@ -36,7 +37,7 @@ fn refused(arguments: &[&str]) -> String {
 
 #[test]
 fn sigterm_ends_a_server_and_its_connections() {
-    let (mut child, address) = start(&["--listen", "127.0.0.1:0"]);
+    let (mut child, address, _log) = start(&["--listen", "127.0.0.1:0"]);
     let mut connection = TcpStream::connect(&address).unwrap();
     // SAFETY: sends a signal to the child, which has not been waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
@@ -47,9 +48,23 @@ fn sigterm_ends_a_server_and_its_connections() {
 
 #[test]
 fn a_second_server_at_the_address_is_refused() {
-    let (mut child, address) = start(&["--listen", "127.0.0.1:0"]);
+    let (mut child, address, _log) = start(&["--listen", "127.0.0.1:0"]);
     let why = refused(&["--insecure", "--ram", "16M", "--listen", &address]);
     assert!(why.contains("another server does"), "{why}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_peer_of_another_protocol_is_named_in_the_log() {
+    let (mut child, address, mut log) = start(&["--listen", "127.0.0.1:0"]);
+    let mut connection = TcpStream::connect(&address).unwrap();
+    let peer = connection.local_addr().unwrap();
+    let line = "GET / HTTP/1.1\r\nUser-Agent: a browser\r\n".repeat(4);
+    connection.write_all(line.as_bytes()).unwrap();
+    let named = log.find(|line| line.contains(&format!("connection of {peer} closed")));
+    let named = named.expect("the server logs it");
+    assert!(named.contains("does not speak this protocol"), "{named}");
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -2,12 +2,13 @@
 
 use crate::common::{Client, config, page};
 use proptest::prelude::*;
+use remote_wire::Status;
 use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wired::PAGE;
 
 /// The least RAM of a server with a disk.
@@ -70,6 +71,33 @@ fn a_durable_objects_write_is_on_the_disk_when_it_is_acknowledged() {
         let is_there = |place: &[u8]| place == contents(5, version);
         assert!(file.chunks(PAGE).any(is_there), "version {version}");
     }
+}
+
+#[test]
+fn a_page_that_the_disk_lost_is_an_error_and_no_other_page() {
+    let folder = folder();
+    let path = folder.path().join("pages");
+    let server = start_with_disk(RAM, path.clone(), 4 * RAM);
+    let (mut client, object) = Client::with_object(server.address(), 1, 4 * RAM);
+    for at in (0..4 * RAM).step_by(32) {
+        client.write(object, at, 1, &page(1).repeat(32)).unwrap();
+    }
+    let size = std::fs::metadata(&path).unwrap().len();
+    // Other bytes: the checksum notices. No bytes: the read fails.
+    let lose: [fn(&Path, u64); 2] = [
+        |path, size| std::fs::write(path, vec![2; size as usize]).unwrap(),
+        |path, _| std::fs::write(path, []).unwrap(),
+    ];
+    for lose in lose {
+        lose(&path, size);
+        // The last pages written are in RAM, the first are not.
+        let refused = client.read(object, 0, 32).unwrap_err();
+        assert_eq!(refused.0, Status::Disk, "{}", refused.1);
+        let last = client.read(object, 4 * RAM - 1, 1);
+        assert_eq!(last, Ok((vec![1], page(1))));
+    }
+    client.write(object, 0, 2, &page(3)).unwrap();
+    assert_eq!(client.read(object, 0, 1), Ok((vec![2], page(3))));
 }
 
 #[test]
