@@ -58,6 +58,7 @@ pub(crate) struct EventLoop {
     pub(crate) service: PageService,
     pub(crate) clients: ClientTable,
     pub(crate) log: LogLimit,
+    /// Requests refused since the server began: the log leaves some of them out.
     pub(crate) refusals: u64,
     poll: AdaptivePoll,
     /// The connection that was served last, and how often it was probed alone.
@@ -179,6 +180,7 @@ impl EventLoop {
             self.on_timer();
             self.enforce();
         }
+        tracing::info!("refused {} requests in all", self.refusals);
         Ok(())
     }
 
