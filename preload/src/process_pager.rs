@@ -40,8 +40,8 @@ enum StoreKind {
     None,
     /// A file, whose descriptor comes last.
     File,
-    /// The daemon's disk.
-    System,
+    /// IO channels, to the daemon or a remote client.
+    Channels,
 }
 
 static PAGER: OnceLock<AttachedPager> = OnceLock::new();
@@ -92,14 +92,16 @@ fn start(joined: Joined) -> Result<Connection, String> {
     }
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
-    let disk = match joined.pressure_bell {
-        Some(_) => StoreKind::System,
+    let disk = match store.needs_transport() {
+        true => StoreKind::Channels,
         // A store with a file keeps the last of its descriptors.
-        None if last.is_some_and(is_open) => StoreKind::File,
-        None => StoreKind::None,
+        false if last.is_some_and(is_open) => StoreKind::File,
+        false => StoreKind::None,
     };
-    if let Some(pressure_bell) = joined.pressure_bell {
+    if disk == StoreKind::Channels {
         store.set_transport(Box::new(SupervisorDisk(welcome.domain)));
+    }
+    if let Some(pressure_bell) = joined.pressure_bell {
         ledger.set_bell(pressure_bell);
     }
     let contract = Contract {
@@ -149,13 +151,10 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
                 .store
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
-        StoreKind::System => {
-            let pressure_bell = joined
-                .pressure_bell
-                .ok_or("the bell did not come with the answer")?;
-            pager.store.set_transport(Box::new(SupervisorDisk(domain)));
-            pager.ledger.set_bell(pressure_bell);
-        }
+        StoreKind::Channels => pager.store.set_transport(Box::new(SupervisorDisk(domain))),
+    }
+    if let Some(pressure_bell) = joined.pressure_bell {
+        pager.ledger.set_bell(pressure_bell);
     }
     let frames = adopt(pager.ledger, domain)?;
     let block = pager.stats_page.block(slot);
@@ -224,7 +223,7 @@ pub fn userfault() -> Option<BorrowedFd<'static>> {
 /// Returns true if [`prepare_handler`] must be called before the pager process gives up its rights:
 /// the handler threads need those to receive descriptors of IO channels.
 pub fn handlers_need_rights() -> bool {
-    get().is_some_and(|pager| pager.disk == StoreKind::System)
+    get().is_some_and(|pager| pager.disk == StoreKind::Channels)
 }
 
 /// Creates the resources of the `n`th handler thread, before it runs.

@@ -203,6 +203,11 @@ impl SharedStore {
         Ok(RamResizer::new(channel))
     }
 
+    /// Returns true if the store's disk is reached through IO channels, by a transport.
+    pub fn needs_transport(&self) -> bool {
+        self.inner.tables.geometry.by_daemon
+    }
+
     /// Leaves compressed RAM unused until [`RamResizer::raise`].
     pub fn hold_ram(&self) {
         self.inner.segments.set_limit(0);

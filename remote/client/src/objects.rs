@@ -56,20 +56,31 @@ pub struct ObjectCopy {
     pub state: CopyState,
     /// The server wants it gone.
     pub is_leaving: bool,
+    /// Each copy of an object has its own, so that no late request for an earlier copy is served.
+    pub generation: Generation,
 }
 
 /// A paging object.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PagingObject {
     /// Its copies.
     pub copies: Vec<ObjectCopy>,
-    /// Rises whenever it has been lost or a copy was created, so that no late request of an earlier copy is served.
-    pub generation: u64,
+    /// The generation of the copy that was made last.
+    pub latest: Generation,
     /// Some page of it was written and acknowledged.
     pub has_pages: bool,
 }
 
 impl PagingObject {
+    /// One without copies and pages.
+    fn empty() -> Self {
+        Self {
+            copies: Vec::new(),
+            latest: Generation(0),
+            has_pages: false,
+        }
+    }
+
     /// The servers with a copy in one of the states.
     pub fn servers(&self, is: impl Fn(CopyState) -> bool) -> ServerSet {
         let copies = self.copies.iter().filter(|copy| is(copy.state));
@@ -113,7 +124,7 @@ impl ObjectMap {
         let count = pages.div_ceil(OBJECT_PAGES) as usize;
         Ok(Self {
             client,
-            objects: std::iter::repeat_with(PagingObject::default)
+            objects: std::iter::repeat_with(PagingObject::empty)
                 .take(count)
                 .collect(),
             versions: WiredMemory::private(pages as usize * size_of::<u64>())?,
@@ -144,9 +155,11 @@ impl ObjectMap {
         }
     }
 
-    /// The generation of an object.
-    pub fn generation(&self, object: usize) -> Generation {
-        Generation(self.objects[object].generation)
+    /// The generation of an object's copy at a server; zero where there is none.
+    pub fn generation(&self, object: usize, server: usize) -> Generation {
+        let mut copies = self.objects[object].copies.iter();
+        let copy = copies.find(|copy| copy.server == server);
+        copy.map_or(Generation(0), |copy| copy.generation)
     }
 
     /// The object of a server's name for it.

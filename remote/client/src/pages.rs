@@ -120,7 +120,7 @@ impl RemoteTransport {
             object: self.objects.id(segment.object),
             page: PageNumber(segment.page),
             version: segment.version,
-            generation: self.objects.generation(segment.object),
+            generation: self.objects.generation(segment.object, server),
         };
         let len = match segment.op {
             Op::Read => 0,
@@ -182,17 +182,18 @@ impl RemoteTransport {
         let versions =
             versions.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
         for (at, version) in versions.clone().enumerate() {
-            let known = self
-                .objects
-                .version(segment.object, segment.page + at as u64);
-            if version < known.0 {
+            let page = segment.page + at as u64;
+            // What is lost elsewhere may be missing here, too.
+            let known = match self.objects.is_lost(segment.object, page) {
+                true => 0,
+                false => self.objects.version(segment.object, page).0,
+            };
+            // A version that no write had is a lie: it would hide later writes.
+            if !(known..=self.last_version()).contains(&version) {
                 let why = format!(
-                    "page {} has version {version} there, and {} was acknowledged",
-                    segment.page + at as u64,
-                    known.0
+                    "page {page} has version {version} there, and {known} was acknowledged"
                 );
-                self.drop_copy(segment.object, server, &why, now);
-                return self.retry_elsewhere(slot, server, now);
+                return self.on_bad_copy(slot, segment, server, &why, now);
             }
         }
         if let Purpose::CopyRead { to } = segment.purpose {
@@ -205,6 +206,18 @@ impl RemoteTransport {
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, PAGE) };
         }
         self.end(slot, Ok(()));
+    }
+
+    /// A copy is not what it should be. It is used no more where another is current; else the request
+    /// fails, and what else the copy has is not given up.
+    fn on_bad_copy(&mut self, slot: usize, segment: &Segment, server: usize, why: &str, now: Time) {
+        if self.objects.get(segment.object).readable() & !bit(server) == 0 {
+            let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
+            tracing::error!("a read of {id} at {name}, its only copy, fails: {why}");
+            return self.end_read(slot, Err(Errno::IO), now);
+        }
+        self.drop_copy(segment.object, server, why, now);
+        self.retry_elsewhere(slot, server, now);
     }
 
     /// A read that a server could not serve goes to another.
@@ -232,13 +245,14 @@ impl RemoteTransport {
         if segment.awaited != 0 || segment.written == 0 {
             return;
         }
-        for page in segment.page..segment.page + segment.count as u64 {
-            self.objects
-                .acknowledge(segment.object, page, segment.version);
-        }
+        // What is copied was acknowledged before.
         if segment.purpose == Purpose::CopyWrite {
             self.end(slot, Ok(()));
             return self.on_copy_written(now);
+        }
+        for page in segment.page..segment.page + segment.count as u64 {
+            self.objects
+                .acknowledge(segment.object, page, segment.version);
         }
         self.end(slot, Ok(()));
     }
@@ -259,12 +273,13 @@ impl RemoteTransport {
                     self.has_unsent = true;
                 }
             }
-            _ => {
+            // The server has no such object any more.
+            Some(Status::NoObject | Status::Generation) if segment.op == Op::Read => {
                 self.drop_copy(segment.object, server, text, now);
-                if segment.op == Op::Read {
-                    self.retry_elsewhere(slot, server, now);
-                }
+                self.retry_elsewhere(slot, server, now);
             }
+            _ if segment.op == Op::Read => self.on_bad_copy(slot, segment, server, text, now),
+            _ => self.drop_copy(segment.object, server, text, now),
         }
     }
 

@@ -110,11 +110,13 @@ impl RemoteTransport {
         if of.copies.iter().any(|copy| copy.server == to) {
             return;
         }
-        of.generation += 1;
+        of.latest = of.latest.next();
+        let generation = of.latest;
         of.copies.push(ObjectCopy {
             server: to,
             state: CopyState::Creating,
             is_leaving: false,
+            generation,
         });
         self.terminate_stale(to);
         let server = &mut self.servers[to];
@@ -157,7 +159,7 @@ impl RemoteTransport {
         let Some(sealed) = self.servers[to].permit else {
             return;
         };
-        let generation = self.objects.generation(object);
+        let generation = self.objects.generation(object, to);
         let request = ControlRequest::Create {
             object: self.objects.id(object),
             permit: sealed.permit.id,
@@ -207,7 +209,7 @@ impl RemoteTransport {
     /// are served.
     pub(crate) fn on_server_back(&mut self, server: usize) {
         if let Some(sealed) = self.servers[server].permit {
-            self.servers[server].ask(&ControlRequest::Present(sealed), Asked::Other);
+            self.servers[server].ask(&ControlRequest::Present(sealed), Asked::Present);
         }
         self.terminate_stale(server);
     }
@@ -257,7 +259,15 @@ impl RemoteTransport {
                 self.servers[server].full_until = now + FULL;
                 self.forget_copy(object, server);
             }
-            (Asked::Other, _) => {}
+            (Asked::Present, Err(_)) => {
+                let name = &self.servers[server].name;
+                tracing::warn!(
+                    "{name} has ended its permit: {}",
+                    String::from_utf8_lossy(body)
+                );
+                self.end_permit(server, now);
+            }
+            (Asked::Present | Asked::Other, _) => {}
         }
         self.has_unsent = true;
     }
@@ -265,7 +275,7 @@ impl RemoteTransport {
     fn on_permit(&mut self, now: Time, server: usize, sealed: SealedPermit) {
         let to = &mut self.servers[server];
         to.permit = Some(sealed);
-        to.ask(&ControlRequest::Present(sealed), Asked::Other);
+        to.ask(&ControlRequest::Present(sealed), Asked::Present);
         if sealed.permit.granted_pages < to.reserved_pages {
             // More objects came meanwhile.
             let reserved = to.reserved_pages;
@@ -284,10 +294,8 @@ impl RemoteTransport {
     fn on_created(&mut self, object: usize, server: usize, generation: u64) {
         let of = self.objects.get(object);
         let has_pages = of.has_pages;
-        if of.generation < generation {
-            return;
-        }
-        let Some(copy) = of.copy_at(server) else {
+        let created = |copy: &&mut ObjectCopy| copy.generation.0 == generation;
+        let Some(copy) = of.copy_at(server).filter(created) else {
             return;
         };
         copy.state = match has_pages {
@@ -328,6 +336,13 @@ impl RemoteTransport {
                 self.lose_server(server, now);
             }
         }
+    }
+
+    /// A permit is void, and the objects under it are gone.
+    fn end_permit(&mut self, server: usize, now: Time) {
+        self.servers[server].permit = None;
+        self.lose_server(server, now);
+        self.servers[server].reserved_pages = 0;
     }
 
     /// Has a copy moved away from a server. Returns true if it has one.
@@ -519,7 +534,7 @@ impl RemoteTransport {
             object: self.objects.id(read.object),
             page: PageNumber(page),
             version,
-            generation: self.objects.generation(read.object),
+            generation: self.objects.generation(read.object, to),
         };
         let bytes = &pages[at * PAGE..(at + run) * PAGE];
         let is_sent =

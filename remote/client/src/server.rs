@@ -34,6 +34,8 @@ pub enum Asked {
     Permit(u64),
     /// An object's copy, in a generation.
     Create(usize, u64),
+    /// To use the permit on this connection.
+    Present,
     /// Something whose reply changes nothing.
     Other,
 }

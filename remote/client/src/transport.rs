@@ -107,6 +107,11 @@ impl RemoteTransport {
         Version(self.next_version)
     }
 
+    /// The version of the last write.
+    pub(crate) fn last_version(&self) -> u64 {
+        self.next_version
+    }
+
     /// Ends a segment.
     pub(crate) fn end(&mut self, slot: usize, result: Result<(), Errno>) {
         let result = result.map_err(|errno| -errno.raw_os_error());
