@@ -6,6 +6,7 @@ mod command;
 mod edge;
 mod kill;
 mod player;
+mod remote;
 mod system;
 mod throttle;
 
@@ -46,6 +47,7 @@ fn main() {
         trials.extend(kill::trials(size));
         trials.extend(throttle::trials(size));
         trials.extend(player::trials(size));
+        trials.extend(remote::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -219,7 +219,10 @@ impl MainLoop {
                 tracing::error!(
                     "the remote client has ended, and the pages it had are out of reach: the program is ended"
                 );
-                process_tree::kill_below(KILL_LIMIT);
+                // The main loop reaps them, so that the program's status is passed on, and kills what
+                // they have started meanwhile.
+                self.asked_to_end = Some(Signal::KILL);
+                process_tree::signal_all(&process_tree::below(getpid()), Signal::KILL);
             }
         }
     }

@@ -1,0 +1,216 @@
+//! Pages in the memory of paging servers: contents, servers that are killed, and words where there
+//! are none.
+
+use crate::trial;
+use e2e::contract::{Contract, MIB, Size, Under, selfpage};
+use e2e::processes::Process;
+use e2e::verdict::{Doing, Verdict, ensure, failed};
+use e2e::{Launch, Running, Sandbox, hazard};
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to serve, or a program to page.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn trials(_: Size) -> Vec<Trial> {
+    vec![
+        trial("remote", "pages_come_back_from_two_servers", plain),
+        trial(
+            "remote",
+            "a_server_killed_while_threads_page_loses_no_page",
+            server_killed,
+        ),
+        trial(
+            "remote",
+            "a_server_stopped_while_threads_page_loses_no_page",
+            server_stopped,
+        ),
+        trial(
+            "remote",
+            "a_killed_remote_client_ends_the_program_with_words",
+            client_killed,
+        ),
+        trial(
+            "remote",
+            "without_a_server_or_with_options_that_do_not_fit_nothing_starts",
+            refused,
+        ),
+    ]
+}
+
+/// `selfpage serve` on a port of its own.
+struct PagingServer {
+    child: Child,
+    address: String,
+}
+
+impl PagingServer {
+    fn start(sandbox: &Sandbox, name: &str) -> Verdict<Self> {
+        let log = sandbox.join(name);
+        let file = std::fs::File::create(&log).doing(|| format!("create {}", log.display()))?;
+        let mut child = Command::new(selfpage()?)
+            .args([
+                "serve",
+                "--ram",
+                "256M",
+                "--listen",
+                "127.0.0.1:0",
+                "--insecure",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .doing(|| "start a paging server".into())?;
+        let begun = Instant::now();
+        loop {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let address = said
+                .split(" at ")
+                .nth(1)
+                .and_then(|rest| rest.split(',').next());
+            if let Some(address) = address {
+                let address = address.to_owned();
+                return Ok(Self { child, address });
+            }
+            if begun.elapsed() > PATIENCE {
+                let _ = child.kill();
+                let _ = child.wait();
+                return failed(format!("no paging server: {said:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for PagingServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(process: &Child, signal: Signal) {
+    let _ = kill_process(Pid::from_child(process), signal);
+}
+
+fn contract(servers: &[&PagingServer]) -> Contract {
+    let addresses: Vec<_> = servers
+        .iter()
+        .map(|server| server.address.as_str())
+        .collect();
+    Contract::new(8 * MIB)
+        .with("--store=remote:128M")
+        .with(&format!("--remote={}", addresses.join(",")))
+        .with("--insecure")
+}
+
+/// Eight threads that write and check eight times their frames.
+fn launch(sandbox: &Sandbox) -> Verdict<Launch<'_>> {
+    let program = hazard::build(sandbox, "eight_threads_write_and_check", &[])?;
+    let launch = Launch::new(sandbox, &program).variable("HAZARD_MB", "64");
+    Ok(launch.limit(Duration::from_secs(120)))
+}
+
+fn plain() -> Verdict {
+    let sandbox = Sandbox::new("remote")?;
+    let servers = [
+        PagingServer::start(&sandbox, "one")?,
+        PagingServer::start(&sandbox, "two")?,
+    ];
+    let launch = launch(&sandbox)?;
+    let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
+    let contract = contract(&[&servers[0], &servers[1]]);
+    let outcome = launch.run(&Under::Contract(contract))?;
+    let outcome = outcome.succeeded()?.within_contract()?;
+    ensure(outcome.text() == expected, || {
+        format!("{} instead of {expected}", outcome.text())
+    })
+}
+
+/// The program is under way: its client has a connection, and some time has passed.
+fn under_way(running: &mut Running) {
+    std::thread::sleep(Duration::from_millis(700));
+    let _ = running.ended();
+}
+
+fn server_killed() -> Verdict {
+    let sandbox = Sandbox::new("remote_killed")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let two = PagingServer::start(&sandbox, "two")?;
+    let launch = launch(&sandbox)?;
+    let mut running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
+    under_way(&mut running);
+    drop(two);
+    running.wait()?.succeeded().map(drop)
+}
+
+fn server_stopped() -> Verdict {
+    let sandbox = Sandbox::new("remote_stopped")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let two = PagingServer::start(&sandbox, "two")?;
+    let launch = launch(&sandbox)?;
+    let mut running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
+    under_way(&mut running);
+    signal(&two.child, Signal::STOP);
+    let outcome = running.wait()?.succeeded();
+    signal(&two.child, Signal::CONT);
+    outcome.map(drop)
+}
+
+fn client_killed() -> Verdict {
+    let sandbox = Sandbox::new("remote_client")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let launch = Launch::new(&sandbox, "/bin/sleep").arg("60");
+    let running = launch.spawn(&Under::Contract(contract(&[&one])))?;
+    let begun = Instant::now();
+    let is_client = |process: &Process| process.command().contains("remote-client");
+    let client = loop {
+        let found = running.processes().into_iter().find(is_client);
+        match found {
+            Some(client) => break client,
+            None if begun.elapsed() > PATIENCE => return failed("no remote client runs"),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    // After the program has started.
+    std::thread::sleep(Duration::from_millis(500));
+    client.kill();
+    let outcome = running.wait()?;
+    ensure(
+        !outcome.status.success() && outcome.stderr.contains("the remote client has ended"),
+        || {
+            format!(
+                "it ended with {:?} and said {:?}",
+                outcome.status, outcome.stderr
+            )
+        },
+    )
+}
+
+fn refused() -> Verdict {
+    let sandbox = Sandbox::new("remote_refused")?;
+    let launch = Launch::new(&sandbox, "/bin/true");
+    let base = || Contract::new(8 * MIB);
+    // Nothing listens on the discard port.
+    let nobody = base()
+        .with("--store=remote:64M")
+        .with("--remote=127.0.0.1:9");
+    for (contract, words) in [
+        (nobody.clone().with("--insecure"), "selfpage serve"),
+        (nobody, "--insecure"),
+        (base().with("--store=remote:64M"), "--remote HOST"),
+        (
+            base().with("--store=ram:64M").with("--remote=here"),
+            "not remote",
+        ),
+    ] {
+        let outcome = launch.run(&Under::Contract(contract))?.ended_with(125)?;
+        ensure(outcome.stderr.contains(words), || {
+            format!("it says {:?}", outcome.stderr)
+        })?;
+    }
+    sandbox.check_clean()
+}
