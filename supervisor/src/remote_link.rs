@@ -1,7 +1,7 @@
 //! The supervisor's side of a tree's remote client.
 //!
 //! Processes of the tree connect to their supervisor only, which has the client open IO channels for
-//! them, as it has the daemon do so where the tree has a contract with one ([`crate::daemon_link`]).
+//! them, as it has the daemon do so where the tree has a contract with one (`daemon_link`).
 //!
 //! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends.
 
