@@ -71,9 +71,14 @@ mod tests {
     use super::*;
     use rustix::thread::gettid;
     use std::sync::mpsc::channel;
+    use std::sync::{Mutex, PoisonError};
+
+    /// One test ends priority for all threads of this process, which the other must not be in.
+    static LENDING: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_thread_has_its_own_class_again() {
+        let _alone = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::spawn(|| {
             let own = gettid().as_raw_nonzero().get() as u32;
             set_class(own, libc::SCHED_BATCH).unwrap();
@@ -109,6 +114,7 @@ mod tests {
 
     #[test]
     fn all_threads_of_a_process_have_their_own_class_again() {
+        let _alone = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, receiver) = channel();
         let (finish, finished) = channel::<()>();
         let thread = std::thread::spawn(move || {
