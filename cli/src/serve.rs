@@ -1,10 +1,10 @@
 //! `selfpage serve`: memory of this machine for programs of others.
 
 use crate::machine::Memory;
-use remote_server::identity::{own_incarnation, server_host};
+use host::wiring::wire_process;
 use remote_server::{DiskConfig, HostThresholds, Server, ServerConfig};
+use remote_wire::identity::{host_id, own_incarnation};
 use remote_wire::{Link, PORT};
-use rustix::process::{Resource, getrlimit};
 use std::error::Error;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -116,7 +116,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let _log = logging::LineQueue::start(LOG_PATIENCE);
     let server = Server::start(ServerConfig {
         listen: args.listen,
-        server: own_incarnation(server_host(args.listen)),
+        server: own_incarnation(host_id(&args.listen.to_string())),
         name: rustix::system::uname()
             .nodename()
             .to_string_lossy()
@@ -134,7 +134,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     for note in server.notes() {
         tracing::warn!("{note}");
     }
-    if let Err(why) = wire_all() {
+    if let Err(why) = wire_process() {
         tracing::warn!("the kernel may page out this server's own tables: {why}");
     }
     tracing::info!(
@@ -149,20 +149,6 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     server.join()?;
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Memory of the process stays in RAM as it is touched, where the kernel permits it.
-fn wire_all() -> std::io::Result<()> {
-    let mut all = libc::MCL_CURRENT | libc::MCL_ONFAULT;
-    // Under a limit a later mapping would fail for want of lockable memory, and a connection with it.
-    if getrlimit(Resource::Memlock).current.is_none() {
-        all |= libc::MCL_FUTURE;
-    }
-    // SAFETY: locking changes no contents.
-    match unsafe { libc::mlockall(all) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }
 
 /// SIGTERM and SIGINT wait from now on, for this thread and those it starts.

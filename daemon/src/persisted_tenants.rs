@@ -99,16 +99,7 @@ pub fn resume_token(name: &FileName) -> Option<ResumeToken> {
 
 /// Tells this run of the machine from every other.
 fn boot() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mut id = [0; 16];
-    let digits: Vec<u8> = text
-        .chars()
-        .filter_map(|c| c.to_digit(16).map(|digit| digit as u8))
-        .collect();
-    for (place, pair) in id.iter_mut().zip(digits.chunks(2)) {
-        *place = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
-    }
-    id
+    host::boot::boot_id().to_be_bytes()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! allocates nothing: [`seqpacket`], [`elf_check`], [`seccomp::call`].
 
 pub mod address_spaces;
+pub mod boot;
 pub mod cgroup_membership;
 pub mod cpu_reservation;
 pub mod direct_io;
@@ -14,6 +15,7 @@ pub mod process_tree;
 pub mod procfs;
 pub mod seccomp;
 pub mod seqpacket;
+pub mod wiring;
 
 pub use elf_check::{Unpageable, pageable};
 

@@ -14,9 +14,11 @@ use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
 use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
+use host::wiring::wire_process;
 use iochannel::{ChannelGeometry, Doorbell};
-use remote_policy::identity::{HostId, Incarnation};
-use remote_wire::control::{host_id, short_name};
+use remote_policy::identity::Incarnation;
+use remote_wire::control::short_name;
+use remote_wire::identity::{host_id, own_incarnation};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -124,7 +126,7 @@ impl Process {
         if !(1..=MAX_SERVERS).contains(&named) {
             return Err(ClientError::Servers(named));
         }
-        let client = own_incarnation();
+        let client = as_client();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
         let (attempts, attempted) = channel();
@@ -308,24 +310,9 @@ fn settings() -> UsdConfig {
 }
 
 /// This process as a client: each tree is one of its own, as its permits die with it.
-fn own_incarnation() -> Incarnation {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let boot = read("/proc/sys/kernel/random/boot_id")
-        .trim()
-        .replace('-', "");
+fn as_client() -> Incarnation {
     let process = host::process_tree::process(rustix::process::getpid());
-    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    let host: HostId = host_id(&format!(
-        "{} {} client {:?}",
-        read("/etc/machine-id").trim(),
-        namespace.display(),
-        process
-    ));
-    Incarnation {
-        host,
-        boot: u128::from_str_radix(&boot, 16).unwrap_or_default(),
-        start_ticks: process.start,
-    }
+    own_incarnation(host_id(&format!("client {process:?}")))
 }
 
 /// PR_SET_IO_FLUSHER of linux/prctl.h.
@@ -335,9 +322,7 @@ const SET_IO_FLUSHER: libc::c_int = 57;
 /// permitted. Returns what is not.
 pub fn wire() -> Vec<&'static str> {
     let mut lacks = Vec::new();
-    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
-    // SAFETY: locking changes no contents.
-    if unsafe { libc::mlockall(all) } != 0 {
+    if wire_process().is_err() {
         lacks.push("its memory may be paged out (mlockall)");
     }
     // SAFETY: a flag of this process.

@@ -34,7 +34,6 @@ mod disk_turn;
 mod event_loop;
 mod frame_arena;
 mod host_memory;
-pub mod identity;
 mod log_limit;
 mod objects;
 mod page_index;

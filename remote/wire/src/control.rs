@@ -7,7 +7,7 @@
 
 use crate::error::FrameError;
 use crate::header::MAX_BODY;
-use remote_policy::identity::{Epoch, HostId, Incarnation, ObjectId, RequestId};
+use remote_policy::identity::{Epoch, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::Generation;
 use remote_policy::permit::{Permit, PermitId};
 use serde::de::DeserializeOwned;
@@ -202,9 +202,4 @@ pub fn decode<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError> {
         Ok((message, [])) => Ok(message),
         _ => Err(FrameError::Control),
     }
-}
-
-/// The id of a host whose keys do not say one: from its machine id, so that it stays.
-pub fn host_id(machine_id: &str) -> HostId {
-    HostId(twox_hash::XxHash3_64::oneshot(machine_id.trim().as_bytes()))
 }

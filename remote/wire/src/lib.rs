@@ -27,6 +27,7 @@ mod buffer;
 pub mod control;
 mod error;
 mod header;
+pub mod identity;
 mod link;
 mod reader;
 mod writer;

@@ -3,7 +3,7 @@
 use crate::common::{Client, QOS, incarnation, page};
 use remote_policy::identity::HostId;
 use remote_wire::Status;
-use selfpage_remote_server::identity::own_incarnation;
+use remote_wire::identity::own_incarnation;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
