@@ -362,22 +362,28 @@ impl RemoteTransport {
                 continue;
             }
             let stays = |copy: &&ObjectCopy| !copy.is_leaving;
-            let current = |copy: &&ObjectCopy| copy.state == CopyState::Current;
-            let copies = of.copies.clone();
-            let held: BTreeSet<_> = copies.iter().map(|copy| copy.server).collect();
-            let kept = copies.iter().filter(stays).count();
-            if kept < usize::from(self.replicas) && self.copy.is_none() {
-                let chosen = self.choose(held.len() as u8 + 1, &held, now);
-                for to in chosen.into_iter().flatten() {
-                    self.create_copy(object, to, now);
+            let is_kept = |copy: &ObjectCopy| !copy.is_leaving && copy.state == CopyState::Current;
+            if of.copies.iter().filter(stays).count() < usize::from(self.replicas) {
+                if self.copy.is_none() {
+                    let held = of.copies.iter().map(|copy| copy.server).collect();
+                    self.add_copy(object, &held, now);
                 }
-            } else if copies.iter().filter(stays).any(|copy| current(&copy))
-                && kept >= usize::from(self.replicas)
+            } else if of.copies.iter().any(|copy| copy.is_leaving) && of.copies.iter().any(is_kept)
             {
-                for copy in copies.iter().filter(|copy| copy.is_leaving) {
-                    self.drop_copy(object, copy.server, "it has moved", now);
+                let leaving = of.copies.iter().filter(|copy| copy.is_leaving);
+                let servers: Vec<_> = leaving.map(|copy| copy.server).collect();
+                for server in servers {
+                    self.drop_copy(object, server, "it has moved", now);
                 }
             }
+        }
+    }
+
+    /// Makes one more copy of an object, beside those at the servers in `held`.
+    fn add_copy(&mut self, object: usize, held: &BTreeSet<usize>, now: Time) {
+        let chosen = self.choose(held.len() as u8 + 1, held, now);
+        for to in chosen.into_iter().flatten() {
+            self.create_copy(object, to, now);
         }
     }
 
@@ -416,46 +422,17 @@ impl RemoteTransport {
         if job.next == end {
             return self.end_copy(job);
         }
-        let count = (end - job.next).min(MAX_RUN as u64) as usize;
-        let read = self.copy_segment(
-            Purpose::CopyRead { to: job.to },
-            Op::Read,
-            job.next,
-            count,
-            now,
-        );
-        if let Some(slot) = read.and_then(|segment| self.requests.add(segment)) {
+        let count = (end - job.next).min(MAX_RUN as u64);
+        let pages = job.next..job.next + count;
+        let purpose = Purpose::CopyRead { to: job.to };
+        let read = Segment::new(purpose, Op::Read, job.object, pages, now);
+        if let Some(slot) = self.requests.add(read) {
             self.copy = Some(CopyJob {
                 is_reading: true,
                 ..job
             });
             self.route(slot, now);
         }
-    }
-
-    fn copy_segment(
-        &self,
-        purpose: Purpose,
-        op: Op,
-        page: u64,
-        count: usize,
-        now: Time,
-    ) -> Option<Segment> {
-        Some(Segment {
-            purpose,
-            op,
-            object: self.copy?.object,
-            page,
-            count,
-            at: 0,
-            version: Version(0),
-            awaited: 0,
-            unsent: 0,
-            written: 0,
-            failed: 0,
-            begun: now,
-            sent: now,
-        })
     }
 
     fn end_copy(&mut self, job: CopyJob) {
@@ -516,13 +493,16 @@ impl RemoteTransport {
         now: Time,
     ) -> bool {
         let page = read.page + at as u64;
-        let Some(segment) = self.copy_segment(Purpose::CopyWrite, Op::Write, page, run, now) else {
-            return false;
-        };
         let segment = Segment {
             version,
             awaited: bit(to),
-            ..segment
+            ..Segment::new(
+                Purpose::CopyWrite,
+                Op::Write,
+                read.object,
+                page..page + run as u64,
+                now,
+            )
         };
         let Some(slot) = self.requests.add(segment) else {
             return false;

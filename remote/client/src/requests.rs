@@ -13,6 +13,7 @@ use disk::time::Time;
 use disk::usd::PartId;
 use iochannel::{IoVec, Op};
 use remote_policy::migration::Version;
+use std::ops::Range;
 use wired::PAGE;
 
 /// Most parts in flight: more than the window of a client of the disk's thread.
@@ -52,6 +53,27 @@ pub struct Segment {
     pub failed: ServerSet,
     pub begun: Time,
     pub sent: Time,
+}
+
+impl Segment {
+    /// A segment that goes to no server yet.
+    pub fn new(purpose: Purpose, op: Op, object: usize, pages: Range<u64>, begun: Time) -> Self {
+        Self {
+            purpose,
+            op,
+            object,
+            page: pages.start,
+            count: (pages.end - pages.start) as usize,
+            at: 0,
+            version: Version(0),
+            awaited: 0,
+            unsent: 0,
+            written: 0,
+            failed: 0,
+            begun,
+            sent: begun,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -197,22 +219,8 @@ impl RequestTable {
 mod tests {
     use super::*;
 
-    pub fn segment() -> Segment {
-        Segment {
-            purpose: Purpose::CopyWrite,
-            op: Op::Write,
-            object: 0,
-            page: 0,
-            count: 1,
-            at: 0,
-            version: Version(1),
-            awaited: 0,
-            unsent: 0,
-            written: 0,
-            failed: 0,
-            begun: Time(0),
-            sent: Time(0),
-        }
+    fn segment() -> Segment {
+        Segment::new(Purpose::CopyWrite, Op::Write, 0, 0..1, Time(0))
     }
 
     #[test]

@@ -283,20 +283,11 @@ impl Transport for RemoteTransport {
             if count == 0 {
                 continue;
             }
+            let pages = page..page + count as u64;
             let segment = Segment {
-                purpose: Purpose::Part(part),
-                op,
-                object,
-                page,
-                count,
                 at,
                 version,
-                awaited: 0,
-                unsent: 0,
-                written: 0,
-                failed: 0,
-                begun: now,
-                sent: now,
+                ..Segment::new(Purpose::Part(part), op, object, pages, now)
             };
             match self.requests.add(segment) {
                 Some(slot) => self.route(slot, now),
