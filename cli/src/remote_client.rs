@@ -12,6 +12,7 @@ use std::error::Error;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+use store::{DiskLocation, StoreConfig};
 use supervisor::remote_link::RemoteConnection;
 
 /// How long the client may take to say that it serves: as long as connecting, and some more.
@@ -54,8 +55,59 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
+/// Options of remote memory that do not fit each other.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionError {
+    #[error(
+        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there"
+    )]
+    NoServers,
+    #[error(
+        "--remote {0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
+    )]
+    NotRemote(String),
+    #[error(
+        "links with keys are not there yet: pass --insecure to send pages in the clear, on a network whose hosts you trust"
+    )]
+    InTheClear,
+    #[error(
+        "--store remote:SIZE: a program under contract with the daemon (--system) pages to its disk; leave one out"
+    )]
+    RemoteAndSystem,
+}
+
+/// Refuses options of remote memory that do not fit each other.
+pub fn check(
+    store: Option<&StoreConfig>,
+    servers: &[String],
+    insecure: bool,
+    system: bool,
+) -> Result<(), OptionError> {
+    let is_remote = store.is_some_and(StoreConfig::is_remote);
+    match (is_remote, servers) {
+        (true, _) if system => Err(OptionError::RemoteAndSystem),
+        (true, []) => Err(OptionError::NoServers),
+        (true, _) if !insecure => Err(OptionError::InTheClear),
+        (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
+        _ => Ok(()),
+    }
+}
+
+/// Starts a client for a store, where it is remote.
+pub fn start_for(
+    store: Option<&StoreConfig>,
+    servers: &[String],
+) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
+    match store {
+        Some(StoreConfig {
+            disk: Some(disk), ..
+        }) if disk.place == DiskLocation::Remote => start(servers, disk.size).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Starts a client for a space of `size` bytes, and waits until it serves.
-pub fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
+fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
     let servers: Vec<String> = servers.iter().map(|server| with_port(server)).collect();
     let (own, theirs) = seqpacket::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -76,7 +128,7 @@ pub fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn 
             Ok(fcntl_setfd(fd, FdFlags::empty())?)
         })
     };
-    // It ends when its socket is closed, and nobody waits for it.
+    // It ends when its socket is closed, and is not waited for.
     drop(command.spawn()?);
     drop(theirs);
     let patience = Timespec::try_from(START)?;

@@ -9,7 +9,7 @@ use crate::TreeEvent;
 use host::seqpacket;
 use link::handshake::{Message, Reply, SlotIndex};
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::{BTreeMap, HashSet};
@@ -23,7 +23,14 @@ pub struct RemoteConnection {
     pub doorbell: OwnedFd,
 }
 
-/// The connection, and who has which channel.
+impl RemoteConnection {
+    /// The numbers of its descriptors.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.socket.as_raw_fd(), self.doorbell.as_raw_fd()]
+    }
+}
+
+/// The connection, and the slot that has each channel.
 pub(crate) struct RemoteLink {
     connection: RemoteConnection,
     next: u64,

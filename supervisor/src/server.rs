@@ -34,7 +34,7 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
-use store::{Occupancy, SharedStore, StoreConfig};
+use store::{Occupancy, SetupError, SharedStore, StoreConfig};
 use unclaimed::UnclaimedDomains;
 use wired::{Counter, Stage, StageHistogram};
 
@@ -105,19 +105,7 @@ impl Supervisor {
         let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
         let (ledger, ledger_fd) =
             Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
-        let store = settings
-            .store
-            .as_ref()
-            .map(|config| SharedStore::create(config, MAX_PROCESSES))
-            .transpose()?;
-        if let Some((store, _)) = &store {
-            if settings.tenant.is_some() || settings.remote.is_some() {
-                store.set_transport(Box::new(ChannelUnavailable));
-            }
-            if settings.ram_of_frames {
-                store.hold_ram();
-            }
-        }
+        let store = create_store(&settings)?;
         // The swap file is the last of the store's descriptors.
         let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
         let swap = store
@@ -160,19 +148,11 @@ impl Supervisor {
         };
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
-        if let Some(remote) = &it.remote {
-            let data = epoll::EventData::new_u64(UPSTREAM);
-            epoll::add(&it.epoll, remote.fd(), data, epoll::EventFlags::IN)
-                .map_err(StartError::call("watch the remote client"))?;
-        }
+        it.watch_remote()?;
         if let Some(tenant) = tenant {
             it.begin(tenant)?;
         }
-        if it.settings.ram_of_frames
-            && let Err(why) = it.start_compressed_ram()
-        {
-            tracing::warn!("pages are not compressed in RAM, only written to the disk: {why}");
-        }
+        it.start_compressed_ram();
         Ok(it)
     }
 
@@ -395,4 +375,21 @@ impl Supervisor {
             epoll::EventFlags::IN,
         )
     }
+}
+
+/// The tree's store and its descriptors.
+fn create_store(
+    settings: &SupervisorConfig,
+) -> Result<Option<(SharedStore, Vec<OwnedFd>)>, SetupError> {
+    let Some(config) = &settings.store else {
+        return Ok(None);
+    };
+    let (store, fds) = SharedStore::create(config, MAX_PROCESSES)?;
+    if settings.tenant.is_some() || settings.remote.is_some() {
+        store.set_transport(Box::new(ChannelUnavailable));
+    }
+    if settings.ram_of_frames {
+        store.hold_ram();
+    }
+    Ok(Some((store, fds)))
 }

@@ -8,13 +8,14 @@ use link::MIN_FRAMES;
 use link::client::SupervisorPort;
 use link::handshake::RunFlags;
 use protocol::contract_spec::{FramePlacement, FrameSpec};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, RawFd};
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use store::StoreConfig;
 use supervisor::fault_limits::TreeFaultLimits;
+use supervisor::remote_link::RemoteConnection;
 use supervisor::run::limits;
 use supervisor::run::program::{ExecError, Program};
 use supervisor::run::{self, RunSpec, open_descriptors};
@@ -83,22 +84,6 @@ enum RequestError {
         Bytes(*.0)
     )]
     TwiceRam(u64),
-    #[error(
-        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there"
-    )]
-    NoServers,
-    #[error(
-        "--remote {0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
-    )]
-    NotRemote(String),
-    #[error(
-        "links with keys are not there yet: pass --insecure to send pages in the clear, on a network whose hosts you trust"
-    )]
-    InTheClear,
-    #[error(
-        "--store remote:SIZE: a program under contract with the daemon (--system) pages to its disk; leave one out"
-    )]
-    RemoteAndSystem,
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
@@ -159,13 +144,11 @@ impl Plan {
     pub fn make(args: Args) -> Result<Self, PlanError> {
         machine::check_proc()?;
         let program = Program::find(args.command).map_err(PlanError::Program)?;
-        let asked = args.frames.unwrap_or(FrameSpec { g: 0, x: 0 });
-        if args.system.is_none() && asked.x > asked.g {
-            return Err(RequestError::Extra(asked).into());
-        }
+        let has_daemon = args.system.is_some();
+        let asked = frames_asked(args.frames, has_daemon)?;
         let frames = u64::from(asked.x) * PAGE as u64;
         let nested = is_nested();
-        if !nested && args.system.is_none() {
+        if !nested && !has_daemon {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
             limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
         }
@@ -179,20 +162,12 @@ impl Plan {
                 None
             }
             // The daemon's disk, once the contract has its size.
-            None if args.system.is_some() => None,
+            None if has_daemon => None,
             asked => Some(asked.unwrap_or_else(|| default_store(frames, args.ram.is_some()))),
         };
-        let store_ram = store.as_ref().and_then(|store| store.ram);
-        if let (Some(ram), Some(_)) = (args.ram, store_ram) {
-            return Err(RequestError::TwiceRam(ram).into());
-        }
+        check_ram(store.as_ref(), args.ram)?;
         log_settings(frames, store.as_ref(), &preload);
-        check_remote(
-            store.as_ref(),
-            &args.remote,
-            args.insecure,
-            args.system.is_some(),
-        )?;
+        remote_client::check(store.as_ref(), &args.remote, args.insecure, has_daemon)?;
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
@@ -211,16 +186,7 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote = match &store {
-            Some(store) if store.is_remote() => {
-                let size = store.disk.as_ref().map_or(0, |disk| disk.size);
-                Some(remote_client::start(&args.remote, size)?)
-            }
-            _ => None,
-        };
-        let kept = json.iter().map(|file| file.as_raw_fd());
-        let links = remote.iter();
-        let links = links.flat_map(|link| [link.socket.as_raw_fd(), link.doorbell.as_raw_fd()]);
+        let remote = remote_client::start_for(store.as_ref(), &args.remote)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),
@@ -236,7 +202,7 @@ impl Plan {
             on_exit: args.on_exit.into(),
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
-            kept_fds: kept.chain(links).collect(),
+            kept_fds: kept_fds(json.as_ref(), remote.as_ref()),
             remote,
         };
         let output = ReportOutput {
@@ -245,6 +211,32 @@ impl Plan {
         };
         Ok(Self { spec, output })
     }
+}
+
+/// The frames asked for. Frames beyond those guaranteed are the daemon's to lend.
+fn frames_asked(frames: Option<FrameSpec>, has_daemon: bool) -> Result<FrameSpec, RequestError> {
+    let asked = frames.unwrap_or(FrameSpec { g: 0, x: 0 });
+    match has_daemon || asked.x <= asked.g {
+        true => Ok(asked),
+        false => Err(RequestError::Extra(asked)),
+    }
+}
+
+/// Refuses compressed RAM both in the frames and in the store.
+fn check_ram(store: Option<&StoreConfig>, ram: Option<u64>) -> Result<(), RequestError> {
+    match (ram, store.and_then(|store| store.ram)) {
+        (Some(ram), Some(_)) => Err(RequestError::TwiceRam(ram)),
+        _ => Ok(()),
+    }
+}
+
+/// The descriptors that stay open while the program runs.
+fn kept_fds(json: Option<&File>, remote: Option<&RemoteConnection>) -> Vec<RawFd> {
+    let file = json.map(AsRawFd::as_raw_fd);
+    let links = remote.map(RemoteConnection::descriptors);
+    file.into_iter()
+        .chain(links.into_iter().flatten())
+        .collect()
 }
 
 /// Refuses a program that cannot be paged, or warns where it may run so.
@@ -266,23 +258,6 @@ fn notice_nested(program: &Program) {
          --store given here are not used",
         program.name()
     );
-}
-
-/// Refuses options of remote memory that do not fit each other.
-fn check_remote(
-    store: Option<&StoreConfig>,
-    servers: &[String],
-    insecure: bool,
-    system: bool,
-) -> Result<(), RequestError> {
-    let is_remote = store.is_some_and(StoreConfig::is_remote);
-    match (is_remote, servers) {
-        (true, _) if system => Err(RequestError::RemoteAndSystem),
-        (true, []) => Err(RequestError::NoServers),
-        (true, _) if !insecure => Err(RequestError::InTheClear),
-        (false, [_, ..]) => Err(RequestError::NotRemote(servers.join(","))),
-        _ => Ok(()),
-    }
 }
 
 /// The store where none is named, with a notice where that has no file. Compressed RAM is no part of

@@ -24,9 +24,28 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Watches the remote client, where there is one.
+    pub(super) fn watch_remote(&self) -> Result<(), StartError> {
+        let Some(remote) = &self.remote else {
+            return Ok(());
+        };
+        let data = epoll::EventData::new_u64(UPSTREAM);
+        epoll::add(&self.epoll, remote.fd(), data, epoll::EventFlags::IN)
+            .map_err(StartError::call("watch the remote client"))
+    }
+
+    /// Has compressed RAM sized, where it is part of the frames; without it pages go to the disk.
+    pub(super) fn start_compressed_ram(&mut self) {
+        if self.settings.ram_of_frames
+            && let Err(why) = self.try_start_compressed_ram()
+        {
+            tracing::warn!("pages are not compressed in RAM, only written to the disk: {why}");
+        }
+    }
+
     /// Starts the thread that sizes compressed RAM, where the store has some, with a domain of its
     /// own in the ledger.
-    pub(super) fn start_compressed_ram(&mut self) -> Result<(), StartError> {
+    fn try_start_compressed_ram(&mut self) -> Result<(), StartError> {
         let Some((store, _)) = &self.store else {
             return Ok(());
         };
