@@ -104,7 +104,7 @@ pub fn run(config: &RemoteConfig, socket: &OwnedFd) -> Result<(), ClientError> {
         }
         Err(why) => {
             let failed = ClientEvent::Failed {
-                why: why.to_string().chars().take(400).collect(),
+                why: short(&why.to_string()),
             };
             let _ = protocol::send(socket, &failed, &[]);
             Err(why)

@@ -10,7 +10,7 @@ use rustix::net::SendFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Longest text of a message: a packet has room for it.
+/// Most bytes of a text in a message: a packet has room for as many.
 const MAX_TEXT: usize = 400;
 
 /// What the supervisor asks.
@@ -79,5 +79,20 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
 
 /// As much of a text as a message has room for.
 pub fn short(text: &str) -> String {
-    text.chars().take(MAX_TEXT / 4).collect()
+    let ends = text.char_indices().map(|(at, char)| at + char.len_utf8());
+    let end = ends.take_while(|end| *end <= MAX_TEXT).last();
+    text[..end.unwrap_or(0)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(short("a short one"), "a short one");
+        assert_eq!(short(&"x".repeat(MAX_TEXT + 1)).len(), MAX_TEXT);
+        assert_eq!(short(&"\u{20ac}".repeat(MAX_TEXT)).len(), MAX_TEXT / 3 * 3);
+        assert_eq!(short(""), "");
+    }
 }
