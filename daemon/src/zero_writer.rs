@@ -1,7 +1,7 @@
 //! Writes zeros to the disk as a client of its schedule.
 //!
-//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: whoever uses the disk has
-//! a contract, and so has the daemon. Its own is [`contract`]: one part in twenty of the time, beside
+//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: every client of the
+//! disk has a contract, and so has the daemon. Its own is [`contract`]: one part in twenty of the time, beside
 //! what tenants may be promised, and slack time while there is some. So zeros never are on the
 //! device ahead of a tenant's request by more than the schedule permits, and threads of the kernel
 //! that wait for a processor do not slow them down twenty times over.

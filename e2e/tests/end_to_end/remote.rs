@@ -1,11 +1,11 @@
-//! Pages in the memory of paging servers: contents, servers that are killed, and words where there
-//! are none.
+//! Pages in the memory of paging servers: contents, servers that are killed, and errors without a
+//! server.
 
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::processes::Process;
 use e2e::verdict::{Doing, Verdict, ensure, failed};
-use e2e::{Launch, Running, Sandbox, hazard};
+use e2e::{Launch, Sandbox, hazard};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a server may take to serve, or a program to page.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// After this long the threads of a program page.
+const UNDER_WAY: Duration = Duration::from_millis(700);
 
 pub fn trials(_: Size) -> Vec<Trial> {
     vec![
@@ -29,7 +31,7 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         trial(
             "remote",
-            "a_killed_remote_client_ends_the_program_with_words",
+            "a_killed_remote_client_ends_the_program_with_an_error",
             client_killed,
         ),
         trial(
@@ -130,19 +132,13 @@ fn plain() -> Verdict {
     })
 }
 
-/// The program is under way: its client has a connection, and some time has passed.
-fn under_way(running: &mut Running) {
-    std::thread::sleep(Duration::from_millis(700));
-    let _ = running.ended();
-}
-
 fn server_killed() -> Verdict {
     let sandbox = Sandbox::new("remote_killed")?;
     let one = PagingServer::start(&sandbox, "one")?;
     let two = PagingServer::start(&sandbox, "two")?;
     let launch = launch(&sandbox)?;
-    let mut running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
-    under_way(&mut running);
+    let running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
+    std::thread::sleep(UNDER_WAY);
     drop(two);
     running.wait()?.succeeded().map(drop)
 }
@@ -152,8 +148,8 @@ fn server_stopped() -> Verdict {
     let one = PagingServer::start(&sandbox, "one")?;
     let two = PagingServer::start(&sandbox, "two")?;
     let launch = launch(&sandbox)?;
-    let mut running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
-    under_way(&mut running);
+    let running = launch.spawn(&Under::Contract(contract(&[&one, &two])))?;
+    std::thread::sleep(UNDER_WAY);
     signal(&two.child, Signal::STOP);
     let outcome = running.wait()?.succeeded();
     signal(&two.child, Signal::CONT);

@@ -23,7 +23,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(2)
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that answered.
-pub struct Connection {
+pub struct ServerConnection {
     pub link: Link,
     pub reader: FrameReader,
     pub welcome: Welcome,
@@ -41,7 +41,7 @@ pub struct Welcome {
 pub struct Attempt {
     /// Index of the server.
     pub server: usize,
-    pub outcome: Result<Connection, String>,
+    pub outcome: Result<ServerConnection, String>,
 }
 
 /// What a connector works with.
@@ -87,7 +87,7 @@ impl Connector {
         }
     }
 
-    fn connect(&self) -> io::Result<Connection> {
+    fn connect(&self) -> io::Result<ServerConnection> {
         let addresses: Vec<SocketAddr> = self.address.to_socket_addrs()?.collect();
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses {
@@ -100,7 +100,7 @@ impl Connector {
     }
 
     /// Says who the client is.
-    fn greet(&self, mut link: Link) -> io::Result<Connection> {
+    fn greet(&self, mut link: Link) -> io::Result<ServerConnection> {
         link.set_peer_timeout(PEER_TIMEOUT)?;
         let hello = ControlRequest::Hello {
             client: self.client,
@@ -120,7 +120,7 @@ impl Connector {
             let frame = reader.next_frame().map_err(io::Error::other)?;
             if let Some(frame) = frame {
                 let welcome = Welcome::of(&frame)?;
-                return Ok(Connection {
+                return Ok(ServerConnection {
                     link,
                     reader,
                     welcome,

@@ -49,7 +49,7 @@ impl RemoteTransport {
             .all(|page| self.objects.version(segment.object, page).0 == 0)
         {
             for page in self.requests.pages(segment) {
-                // SAFETY: a page of the part, which nobody else writes until it is reaped.
+                // SAFETY: a page of the part, which the transport alone writes until it is reaped.
                 unsafe { page.write_bytes(0, PAGE) };
             }
             return self.end_read(slot, Ok(()), now);

@@ -1,6 +1,6 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
-use crate::connector::Connection;
+use crate::connector::ServerConnection;
 use disk::time::Time;
 use remote_policy::identity::{HostId, Incarnation};
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
@@ -108,12 +108,12 @@ impl Server {
     /// has none of the objects.
     pub fn connect(
         &mut self,
-        connection: Connection,
+        connection: ServerConnection,
         now: Time,
         epoll: &OwnedFd,
         index: usize,
     ) -> io::Result<bool> {
-        let Connection {
+        let ServerConnection {
             link,
             reader,
             welcome,

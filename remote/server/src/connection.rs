@@ -131,7 +131,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns true if the link has bytes for the reader of which the kernel knows no more.
+    /// Returns true if the link has bytes for the reader that the kernel has handed over already.
     pub fn has_unread_input(&mut self) -> bool {
         self.link.has_buffered_input() && self.reader.has_room()
     }
