@@ -184,6 +184,11 @@ impl ObjectMap {
         self.version(object, page).0 == LOST
     }
 
+    /// Returns true if some server has a page of an object: it was written, and is not lost.
+    pub fn is_held(&self, object: usize, page: u64) -> bool {
+        !matches!(self.version(object, page).0, 0 | LOST)
+    }
+
     /// Notes the acknowledged write of a page.
     pub fn acknowledge(&mut self, object: usize, page: u64, version: Version) {
         self.objects[object].has_pages = true;
@@ -244,7 +249,9 @@ mod tests {
         assert_eq!(map.version(1, 4), Version(7));
         assert_eq!(map.lose(1), 1);
         assert!(map.is_lost(1, 4) && !map.is_lost(1, 5));
+        assert!(!map.is_held(1, 4) && !map.is_held(1, 5));
         map.acknowledge(1, 4, Version(8));
         assert_eq!(map.version(1, 4), Version(8));
+        assert!(map.is_held(1, 4));
     }
 }

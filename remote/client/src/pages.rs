@@ -1,6 +1,7 @@
 //! Requests of pages: which servers they go to, and what their replies mean.
 
 use crate::objects::{CopyState, bit};
+use crate::placement::COPY_PAUSE;
 use crate::requests::{Purpose, Segment};
 use crate::transport::{GRACE, PATIENCE, RemoteTransport, connected, since_start};
 use disk::time::Time;
@@ -72,11 +73,13 @@ impl RemoteTransport {
         self.has_unsent = true;
     }
 
-    /// Ends a read. One for a copy ends the copy, too, where it failed.
+    /// Ends a read. One for a copy ends the copy, too, where it failed: what could not be read is
+    /// not read again at once.
     fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
         let purpose = self.requests.get(slot).map(|segment| segment.purpose);
         self.end(slot, result);
         if !matches!(purpose, Some(Purpose::Part(_))) {
+            self.copies_from = now + COPY_PAUSE;
             self.on_copy_failed(now);
         }
     }
@@ -279,8 +282,33 @@ impl RemoteTransport {
                 self.retry_elsewhere(slot, server, now);
             }
             _ if segment.op == Op::Read => self.on_bad_copy(slot, segment, server, text, now),
+            Some(Status::NoObject | Status::Generation) => {
+                self.drop_copy(segment.object, server, text, now);
+            }
+            status if self.objects.get(segment.object).readable() == bit(server) => {
+                self.fail_write(slot, segment, server, status, text);
+            }
             _ => self.drop_copy(segment.object, server, text, now),
         }
+    }
+
+    /// The only current copy refuses a write. It still has the pages written before, so the write
+    /// fails and the copy stays.
+    fn fail_write(
+        &mut self,
+        slot: usize,
+        segment: &Segment,
+        server: usize,
+        status: Option<Status>,
+        text: &str,
+    ) {
+        let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
+        tracing::error!("a write of {id} at {name}, its only copy, fails: {text}");
+        let errno = match status {
+            Some(Status::Full | Status::NoPages) => Errno::NOSPC,
+            _ => Errno::IO,
+        };
+        self.end(slot, Err(errno));
     }
 
     /// A server's connection is lost: what it was sent is sent again when it is back, and reads go to

@@ -24,6 +24,8 @@ use wired::PAGE;
 
 /// How long a server that refused pages is not asked again.
 const FULL: Nanos = Nanos::seconds(5);
+/// How long nothing is copied after pages could not be read from any copy.
+pub const COPY_PAUSE: Nanos = Nanos::seconds(5);
 /// One in so many pages is asked for in addition, an object's at least.
 const MARGIN: u64 = 8;
 
@@ -364,7 +366,7 @@ impl RemoteTransport {
             let stays = |copy: &&ObjectCopy| !copy.is_leaving;
             let is_kept = |copy: &ObjectCopy| !copy.is_leaving && copy.state == CopyState::Current;
             if of.copies.iter().filter(stays).count() < usize::from(self.replicas) {
-                if self.copy.is_none() {
+                if self.copy.is_none() && now >= self.copies_from {
                     let held = of.copies.iter().map(|copy| copy.server).collect();
                     self.add_copy(object, &held, now);
                 }
@@ -415,14 +417,17 @@ impl RemoteTransport {
             return;
         }
         let end = self.objects.pages_of(job.object).end;
-        while job.next < end && self.objects.version(job.object, job.next).0 == 0 {
+        while job.next < end && !self.objects.is_held(job.object, job.next) {
             job.next += 1;
         }
         self.copy = Some(job);
         if job.next == end {
             return self.end_copy(job);
         }
-        let count = (end - job.next).min(MAX_RUN as u64);
+        let most = job.next..end.min(job.next + MAX_RUN as u64);
+        // A run with a lost page cannot be read.
+        let is_there = |page: &u64| !self.objects.is_lost(job.object, *page);
+        let count = most.take_while(is_there).count() as u64;
         let pages = job.next..job.next + count;
         let purpose = Purpose::CopyRead { to: job.to };
         let read = Segment::new(purpose, Op::Read, job.object, pages, now);

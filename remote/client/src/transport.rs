@@ -11,6 +11,7 @@
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
 //! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
 //! | no server has room for an object | | `ENOSPC` |
+//! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
 //!
 //! A server that is left out loses its copies before a write is acknowledged without it, so no copy
 //! that is read lacks a write; objects with too few copies get others (`placement`).
@@ -60,6 +61,8 @@ pub struct RemoteTransport {
     /// Copies that each object is to have.
     pub(crate) replicas: u8,
     pub(crate) copy: Option<CopyJob>,
+    /// No copy of an object is begun before this time, since one could not be read.
+    pub(crate) copies_from: Time,
     pub(crate) next_request: u64,
     next_version: u64,
     done: VecDeque<(PartId, i32)>,
@@ -90,6 +93,7 @@ impl RemoteTransport {
             latencies: LatencyTable::default(),
             replicas,
             copy: None,
+            copies_from: Time(0),
             next_request: 1,
             next_version: 1,
             done: VecDeque::with_capacity(512),

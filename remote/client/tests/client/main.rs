@@ -1,0 +1,254 @@
+//! The client against servers that refuse, fail or lie: nothing is lost that some server has, and no
+//! wrong page is read.
+
+mod interposer;
+mod space;
+
+use interposer::{Fate, Interposer, Way};
+use remote_server::{Server, ServerConfig};
+use remote_wire::control::{ControlRequest, decode};
+use remote_wire::{Header, Kind, Link, Status};
+use rustix::io::Errno;
+use space::Space;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the client may take to do what it does by itself.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const EIO: i32 = Errno::IO.raw_os_error();
+const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
+
+/// A server of 64 MiB, and what is between it and its clients.
+struct PagingServer {
+    _server: Server,
+    between: Interposer,
+}
+
+impl PagingServer {
+    fn start(host: u64) -> Self {
+        let server = Server::start(ServerConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            server: remote_policy::identity::Incarnation {
+                host: remote_policy::identity::HostId(host),
+                boot: 1,
+                start_ticks: 1,
+            },
+            name: format!("server{host}"),
+            ram: 64 << 20,
+            disk: None,
+            capacity: ServerConfig::default_capacity(),
+            host: None,
+            patience: Duration::from_secs(5),
+            acceptor: Box::new(Link::plain),
+        })
+        .unwrap();
+        let between = Interposer::new(server.address());
+        Self {
+            _server: server,
+            between,
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.between.address
+    }
+}
+
+/// Makes a request its own refusal.
+fn refuse(request: &mut Header, body: &mut Vec<u8>, status: Status) -> Fate {
+    *request = Header {
+        pages: status as u16,
+        ..request.reply(Kind::ErrorReply)
+    };
+    *body = b"by the test".to_vec();
+    Fate::Return
+}
+
+/// Refuses every request of a kind.
+fn refuse_all(between: &Interposer, kind: Kind, status: Status) {
+    between.set(move |_, header, body| match header.kind == kind {
+        true => refuse(header, body, status),
+        false => Fate::Forward,
+    });
+}
+
+/// Refuses new copies. Returns how many were requested.
+fn refuse_copies(between: &Interposer) -> Arc<AtomicU64> {
+    let requested = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&requested);
+    between.set(move |_, header, body| match is_create(header, body) {
+        true => {
+            count.fetch_add(1, Ordering::Relaxed);
+            refuse(header, body, Status::Full)
+        }
+        false => Fate::Forward,
+    });
+    requested
+}
+
+/// Counts the requests for which `is` holds, and forwards all.
+fn count(
+    between: &Interposer,
+    is: impl Fn(&Header, &[u8]) -> bool + Send + 'static,
+) -> Arc<AtomicU64> {
+    let counted = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&counted);
+    between.set(move |way, header, body| {
+        let is_counted = way == Way::ToServer && is(header, body);
+        counter.fetch_add(is_counted.into(), Ordering::Relaxed);
+        Fate::Forward
+    });
+    counted
+}
+
+fn is_create(header: &Header, body: &[u8]) -> bool {
+    header.kind == Kind::Control && matches!(decode(body), Ok(ControlRequest::Create { .. }))
+}
+
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_write_that_the_only_copy_refuses_fails_and_loses_no_other_page() {
+    let server = PagingServer::start(1);
+    let mut space = Space::new(&[server.address()], 1);
+    space.write(0, 4, 1).unwrap();
+    for (status, errno) in [
+        (Status::Disk, EIO),
+        (Status::Full, ENOSPC),
+        (Status::Invalid, EIO),
+    ] {
+        refuse_all(&server.between, Kind::Write, status);
+        assert_eq!(space.write(2, 8, 2), Err(errno), "{status:?}");
+        server.between.clear();
+        assert_eq!(space.read(0, 4).unwrap(), [1; 4], "{status:?}");
+    }
+    space.write(2, 8, 3).unwrap();
+    assert_eq!(space.read(0, 4).unwrap(), [1, 1, 3, 3]);
+}
+
+#[test]
+fn a_write_that_one_of_two_copies_refuses_is_at_the_other() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+    space.write(0, 4, 1).unwrap();
+    refuse_all(&servers[0].between, Kind::Write, Status::Disk);
+    space.write(0, 2, 2).unwrap();
+    assert_eq!(space.read(0, 4).unwrap(), [2, 2, 1, 1]);
+}
+
+#[test]
+fn an_object_of_which_pages_are_lost_is_copied_without_them() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    refuse_copies(&servers[1].between);
+    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+    space.write(0, 4, 1).unwrap();
+    // The only copy is gone.
+    refuse_all(&servers[0].between, Kind::Read, Status::NoObject);
+    assert_eq!(space.read(0, 4), Err(EIO));
+    servers[0].between.clear();
+    space.write(2, 4, 2).unwrap();
+    assert_eq!(space.read(2, 4).unwrap(), [2; 4]);
+
+    let copied = count(&servers[1].between, |header, _| header.kind == Kind::Write);
+    wait_until("pages are copied", || copied.load(Ordering::Relaxed) > 0);
+    // Its acknowledgement, too, has arrived by then.
+    std::thread::sleep(Duration::from_millis(500));
+    refuse_all(&servers[0].between, Kind::Read, Status::NoObject);
+    assert_eq!(space.read(2, 4).unwrap(), [2; 4]);
+    assert_eq!(space.read(0, 2), Err(EIO));
+}
+
+#[test]
+fn a_page_that_its_only_copy_cannot_read_does_not_have_it_copied_again_and_again() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    refuse_copies(&servers[1].between);
+    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+    space.write(0, 4, 1).unwrap();
+    refuse_all(&servers[0].between, Kind::Read, Status::Disk);
+    let created = count(&servers[1].between, is_create);
+    wait_until("another copy is begun", || {
+        created.load(Ordering::Relaxed) > 0
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(created.load(Ordering::Relaxed) <= 2, "{created:?} times");
+    // The disk has recovered, and so does the copy.
+    servers[0].between.clear();
+    let copied = count(&servers[1].between, |header, _| header.kind == Kind::Write);
+    wait_until("pages are copied", || copied.load(Ordering::Relaxed) > 0);
+    assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
+}
+
+/// Has the server whose reply comes first say another version of the pages that it reads, once.
+fn lie_once<'a>(servers: impl IntoIterator<Item = &'a PagingServer>, change: fn(u64) -> u64) {
+    let lies = Arc::new(AtomicU64::new(1));
+    for server in servers {
+        let lies = Arc::clone(&lies);
+        server.between.set(move |_, header, body| {
+            if header.kind == Kind::ReadReply && lies.swap(0, Ordering::Relaxed) > 0 {
+                let versions = &mut body[..usize::from(header.pages) * size_of::<u64>()];
+                for bytes in versions.chunks_exact_mut(size_of::<u64>()) {
+                    let version = u64::from_le_bytes(bytes.try_into().unwrap());
+                    bytes.copy_from_slice(&change(version).to_le_bytes());
+                }
+            }
+            Fate::Forward
+        });
+    }
+}
+
+const LIES: [fn(u64) -> u64; 4] = [
+    |version| version - 1,
+    |_| 0,
+    |version| version + 1,
+    |_| u64::MAX,
+];
+
+#[test]
+fn a_page_of_a_version_that_was_not_the_last_written_is_an_error_at_the_only_copy() {
+    let server = PagingServer::start(1);
+    let mut space = Space::new(&[server.address()], 1);
+    space.write(0, 4, 1).unwrap();
+    for change in LIES {
+        lie_once([&server], change);
+        assert_eq!(space.read(0, 4), Err(EIO));
+        assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
+    }
+}
+
+#[test]
+fn a_page_of_a_version_that_was_not_the_last_written_is_read_at_the_other_copy() {
+    for change in LIES {
+        let servers = [PagingServer::start(1), PagingServer::start(2)];
+        let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+        space.write(0, 4, 1).unwrap();
+        lie_once(&servers, change);
+        assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
+    }
+}
+
+#[test]
+fn a_reply_of_another_kind_ends_the_connection_and_loses_no_page() {
+    let server = PagingServer::start(1);
+    let mut space = Space::new(&[server.address()], 1);
+    space.write(0, 4, 1).unwrap();
+    let mut lies = 1;
+    server.between.set(move |_, header, body| {
+        if header.kind == Kind::ReadReply && std::mem::take(&mut lies) > 0 {
+            (header.kind, *body) = (Kind::WriteReply, Vec::new());
+        }
+        Fate::Forward
+    });
+    assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
+}

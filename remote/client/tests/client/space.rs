@@ -1,0 +1,99 @@
+//! A client that runs in this process, and an IO channel to it.
+
+use host::seqpacket::{self, Received};
+use iochannel::{ChannelClient, IoVec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::RecvFlags;
+use selfpage_remote_client::protocol::{self, ClientEvent, ClientRequest};
+use selfpage_remote_client::{RemoteConfig, run};
+use std::net::SocketAddr;
+use wired::PAGE;
+
+/// How long the client may take to answer.
+const LIMIT: Timespec = Timespec {
+    tv_sec: 20,
+    tv_nsec: 0,
+};
+/// Bytes of the space: one object.
+const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
+
+#[repr(align(4096))]
+#[derive(Clone)]
+struct Page([u8; PAGE]);
+
+/// A space of one object on paging servers.
+pub struct Space {
+    channel: ChannelClient,
+    /// The client ends with it.
+    _socket: OwnedFd,
+}
+
+impl Space {
+    /// Starts a client that keeps `replicas` copies.
+    pub fn new(servers: &[SocketAddr], replicas: u8) -> Self {
+        let config = RemoteConfig {
+            servers: servers.iter().map(SocketAddr::to_string).collect(),
+            size: SIZE,
+            replicas,
+        };
+        let (own, theirs) = seqpacket::pair().unwrap();
+        std::thread::spawn(move || run(&config, &theirs));
+        let mut ready = receive(&own);
+        let event = protocol::decode(ready.as_slice());
+        assert!(
+            matches!(event, Some(ClientEvent::Ready { .. })),
+            "{event:?}"
+        );
+        let doorbell = ready.fds[0].take().unwrap();
+        let open = ClientRequest::Open {
+            cookie: 1,
+            depth: 16,
+        };
+        protocol::send(&own, &open, &[]).unwrap();
+        let mut opened = receive(&own);
+        let [memory, bell] = [0, 1].map(|at| opened.fds[at].take().unwrap());
+        Self {
+            channel: ChannelClient::attach(memory, doorbell, bell).unwrap(),
+            _socket: own,
+        }
+    }
+
+    /// Writes pages from `first` on, full of `byte`.
+    pub fn write(&mut self, first: u64, count: usize, byte: u8) -> Result<(), i32> {
+        self.transfer(true, first, &mut vec![Page([byte; PAGE]); count])
+    }
+
+    /// Reads pages from `first` on: the byte that each is full of.
+    pub fn read(&mut self, first: u64, count: usize) -> Result<Vec<u8>, i32> {
+        let mut pages = vec![Page([0xee; PAGE]); count];
+        self.transfer(false, first, &mut pages)?;
+        let byte = |Page(bytes): &Page| {
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn page");
+            bytes[0]
+        };
+        Ok(pages.iter().map(byte).collect())
+    }
+
+    fn transfer(&mut self, write: bool, first: u64, pages: &mut [Page]) -> Result<(), i32> {
+        let bytes = size_of_val(pages) as i32;
+        let piece = |page: &mut Page| IoVec {
+            start: page.0.as_mut_ptr(),
+            len: PAGE,
+        };
+        let pieces: Vec<_> = pages.iter_mut().map(piece).collect();
+        // SAFETY: pieces and pages outlive the operation, which is reaped here.
+        unsafe { self.channel.begin(0, write, &pieces, first * PAGE as u64) };
+        self.channel.flush();
+        match self.channel.reap(true).unwrap() {
+            (_, moved) if moved == bytes => Ok(()),
+            (_, errno) => Err(-errno),
+        }
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Received {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&LIMIT)).unwrap(), 1, "no answer");
+    seqpacket::receive(socket, RecvFlags::DONTWAIT).unwrap()
+}
