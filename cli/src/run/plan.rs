@@ -155,6 +155,7 @@ impl Plan {
         let without = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
+        remote_client::check(args.store.as_ref(), &args.remote, args.insecure, has_daemon)?;
         let is_default_store = args.store.is_none();
         let store = match args.store {
             _ if nested => {
@@ -167,7 +168,6 @@ impl Plan {
         };
         check_ram(store.as_ref(), args.ram)?;
         log_settings(frames, store.as_ref(), &preload);
-        remote_client::check(store.as_ref(), &args.remote, args.insecure, has_daemon)?;
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
@@ -254,8 +254,8 @@ fn check_pageable(program: &Program, allow_unpaged: bool) -> Result<(), RequestE
 
 fn notice_nested(program: &Program) {
     tracing::warn!(
-        "this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames and \
-         --store given here are not used",
+        "this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames, \
+         --store and --remote given here are not used",
         program.name()
     );
 }

@@ -282,7 +282,7 @@ fn nested() -> Verdict {
     let sandbox = Sandbox::new("nested")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     let inner = format!(
-        "{} run --frames 64M --stats-json inner.json -- {} && exit 9",
+        "{} run --frames 64M --store remote:64M --remote 127.0.0.1:9 --insecure --stats-json inner.json -- {} && exit 9",
         selfpage()?.display(),
         program.display()
     );
