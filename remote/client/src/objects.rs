@@ -92,6 +92,11 @@ impl PagingObject {
         self.servers(|state| state == CopyState::Current)
     }
 
+    /// Returns true if a server has the only current copy.
+    pub fn is_only_current(&self, server: usize) -> bool {
+        self.readable() == bit(server)
+    }
+
     /// The servers that a write has to go to.
     pub fn writable(&self) -> ServerSet {
         self.servers(|state| state != CopyState::Creating)

@@ -1,7 +1,6 @@
 //! Requests of pages: which servers they go to, and what their replies mean.
 
 use crate::objects::{CopyState, bit};
-use crate::placement::COPY_PAUSE;
 use crate::requests::{Purpose, Segment};
 use crate::transport::{GRACE, PATIENCE, RemoteTransport, connected, since_start};
 use disk::time::Time;
@@ -73,14 +72,12 @@ impl RemoteTransport {
         self.has_unsent = true;
     }
 
-    /// Ends a read. One for a copy ends the copy, too, where it failed: what could not be read is
-    /// not read again at once.
+    /// Ends a read. One for a copy ends the copy, too, where it failed.
     fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
         let purpose = self.requests.get(slot).map(|segment| segment.purpose);
         self.end(slot, result);
         if !matches!(purpose, Some(Purpose::Part(_))) {
-            self.copies_from = now + COPY_PAUSE;
-            self.on_copy_failed(now);
+            self.on_copy_unreadable(now);
         }
     }
 
@@ -214,7 +211,7 @@ impl RemoteTransport {
     /// A copy is not what it should be. It is used no more where another is current; else the request
     /// fails, and what else the copy has is not given up.
     fn on_bad_copy(&mut self, slot: usize, segment: &Segment, server: usize, why: &str, now: Time) {
-        if self.objects.get(segment.object).readable() & !bit(server) == 0 {
+        if self.objects.get(segment.object).is_only_current(server) {
             let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
             tracing::error!("a read of {id} at {name}, its only copy, fails: {why}");
             return self.end_read(slot, Err(Errno::IO), now);
@@ -269,26 +266,25 @@ impl RemoteTransport {
         text: &str,
         now: Time,
     ) {
-        match Status::from_code(status) {
-            Some(Status::Busy) if matches!(segment.purpose, Purpose::Part(_)) => {
+        let status = Status::from_code(status);
+        // The server has no such object any more.
+        let is_gone = matches!(status, Some(Status::NoObject | Status::Generation));
+        match segment.op {
+            _ if status == Some(Status::Busy) && matches!(segment.purpose, Purpose::Part(_)) => {
                 if let Some(segment) = self.requests.get(slot) {
                     segment.unsent |= bit(server);
                     self.has_unsent = true;
                 }
             }
-            // The server has no such object any more.
-            Some(Status::NoObject | Status::Generation) if segment.op == Op::Read => {
+            Op::Read if is_gone => {
                 self.drop_copy(segment.object, server, text, now);
                 self.retry_elsewhere(slot, server, now);
             }
-            _ if segment.op == Op::Read => self.on_bad_copy(slot, segment, server, text, now),
-            Some(Status::NoObject | Status::Generation) => {
-                self.drop_copy(segment.object, server, text, now);
-            }
-            status if self.objects.get(segment.object).readable() == bit(server) => {
+            Op::Read => self.on_bad_copy(slot, segment, server, text, now),
+            Op::Write if !is_gone && self.objects.get(segment.object).is_only_current(server) => {
                 self.fail_write(slot, segment, server, status, text);
             }
-            _ => self.drop_copy(segment.object, server, text, now),
+            Op::Write => self.drop_copy(segment.object, server, text, now),
         }
     }
 

@@ -25,7 +25,7 @@ use wired::PAGE;
 /// How long a server that refused pages is not asked again.
 const FULL: Nanos = Nanos::seconds(5);
 /// How long nothing is copied after pages could not be read from any copy.
-pub const COPY_PAUSE: Nanos = Nanos::seconds(5);
+const COPY_PAUSE: Nanos = Nanos::seconds(5);
 /// One in so many pages is asked for in addition, an object's at least.
 const MARGIN: u64 = 8;
 
@@ -366,7 +366,7 @@ impl RemoteTransport {
             let stays = |copy: &&ObjectCopy| !copy.is_leaving;
             let is_kept = |copy: &ObjectCopy| !copy.is_leaving && copy.state == CopyState::Current;
             if of.copies.iter().filter(stays).count() < usize::from(self.replicas) {
-                if self.copy.is_none() && now >= self.copies_from {
+                if self.copy.is_none() && now >= self.copies_paused_until {
                     let held = of.copies.iter().map(|copy| copy.server).collect();
                     self.add_copy(object, &held, now);
                 }
@@ -536,6 +536,12 @@ impl RemoteTransport {
             job.writing = job.writing.saturating_sub(1);
         }
         self.step_copy(now);
+    }
+
+    /// Pages for the copy could not be read anywhere. They are not read again at once.
+    pub(crate) fn on_copy_unreadable(&mut self, now: Time) {
+        self.copies_paused_until = now + COPY_PAUSE;
+        self.on_copy_failed(now);
     }
 
     /// A request of the copy failed: the copy begins anew.

@@ -61,8 +61,8 @@ pub struct RemoteTransport {
     /// Copies that each object is to have.
     pub(crate) replicas: u8,
     pub(crate) copy: Option<CopyJob>,
-    /// No copy of an object is begun before this time, since one could not be read.
-    pub(crate) copies_from: Time,
+    /// No copy of an object is begun before this time, since pages of one could not be read.
+    pub(crate) copies_paused_until: Time,
     pub(crate) next_request: u64,
     next_version: u64,
     done: VecDeque<(PartId, i32)>,
@@ -93,7 +93,7 @@ impl RemoteTransport {
             latencies: LatencyTable::default(),
             replicas,
             copy: None,
-            copies_from: Time(0),
+            copies_paused_until: Time(0),
             next_request: 1,
             next_version: 1,
             done: VecDeque::with_capacity(512),
