@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex};
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     ToServer,
     ToClient,
 }
 
-/// What happens to a frame.
+/// What a rule decides about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It goes on, as the rule left it.
+pub enum Verdict {
+    /// The frame goes on, as the rule left it.
     Forward,
-    /// It goes back where it came from, as the rule left it.
+    /// The frame goes back to its sender, as the rule left it.
     Return,
 }
 
-type Rule = Box<dyn FnMut(Way, &mut Header, &mut Vec<u8>) -> Fate + Send>;
+type Rule = Box<dyn FnMut(Direction, &mut Header, &mut Vec<u8>) -> Verdict + Send>;
 
 /// Passes frames between clients and one server, by a rule that may change.
 pub struct Interposer {
@@ -31,11 +31,11 @@ pub struct Interposer {
 }
 
 impl Interposer {
-    /// One before a server, which changes nothing.
+    /// Starts an interposer before `server` that changes nothing.
     pub fn new(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let rule: Arc<Mutex<Rule>> = Arc::new(Mutex::new(Box::new(|_, _, _| Fate::Forward)));
+        let rule: Arc<Mutex<Rule>> = Arc::new(Mutex::new(Box::new(|_, _, _| Verdict::Forward)));
         let applied = Arc::clone(&rule);
         // Both threads end with the test's process.
         std::thread::spawn(move || {
@@ -48,14 +48,17 @@ impl Interposer {
         Self { address, rule }
     }
 
-    /// Has another rule from the next frame on.
-    pub fn set(&self, rule: impl FnMut(Way, &mut Header, &mut Vec<u8>) -> Fate + Send + 'static) {
+    /// Replaces the rule from the next frame on.
+    pub fn set(
+        &self,
+        rule: impl FnMut(Direction, &mut Header, &mut Vec<u8>) -> Verdict + Send + 'static,
+    ) {
         *self.rule.lock().unwrap() = Box::new(rule);
     }
 
-    /// Changes nothing from the next frame on.
+    /// Forwards frames unchanged from the next one on.
     pub fn clear(&self) {
-        self.set(|_, _, _| Fate::Forward);
+        self.set(|_, _, _| Verdict::Forward);
     }
 }
 
@@ -85,8 +88,8 @@ fn pass(client: TcpStream, server: TcpStream, rule: &Mutex<Rule>) -> io::Result<
     loop {
         let mut fds = [&client, &server].map(|end| PollFd::new(&end.link, PollFlags::IN));
         poll(&mut fds, Some(&pause))?;
-        let is_open = pass_frames(Way::ToServer, &mut client, &mut server, rule)?
-            && pass_frames(Way::ToClient, &mut server, &mut client, rule)?;
+        let is_open = pass_frames(Direction::ToServer, &mut client, &mut server, rule)?
+            && pass_frames(Direction::ToClient, &mut server, &mut client, rule)?;
         for end in [&mut client, &mut server] {
             end.writer.flush(&mut end.link)?;
         }
@@ -97,14 +100,19 @@ fn pass(client: TcpStream, server: TcpStream, rule: &Mutex<Rule>) -> io::Result<
 }
 
 /// Passes what has arrived. Returns false at the end of the stream.
-fn pass_frames(way: Way, from: &mut End, to: &mut End, rule: &Mutex<Rule>) -> io::Result<bool> {
+fn pass_frames(
+    direction: Direction,
+    from: &mut End,
+    to: &mut End,
+    rule: &Mutex<Rule>,
+) -> io::Result<bool> {
     let is_open = from.reader.fill(&mut from.link)?;
     while let Some(frame) = from.reader.next_frame().map_err(io::Error::other)? {
         let (mut header, mut body) = (frame.header, frame.body.to_vec());
-        let fate = rule.lock().unwrap()(way, &mut header, &mut body);
-        let writer = match fate {
-            Fate::Forward => &mut to.writer,
-            Fate::Return => &mut from.writer,
+        let verdict = rule.lock().unwrap()(direction, &mut header, &mut body);
+        let writer = match verdict {
+            Verdict::Forward => &mut to.writer,
+            Verdict::Return => &mut from.writer,
         };
         writer.push(&header, &body).map_err(io::Error::other)?;
     }

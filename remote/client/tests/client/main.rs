@@ -4,7 +4,8 @@
 mod interposer;
 mod space;
 
-use interposer::{Fate, Interposer, Way};
+use interposer::{Direction, Interposer, Verdict};
+use remote_policy::identity::{HostId, Incarnation};
 use remote_server::{Server, ServerConfig};
 use remote_wire::control::{ControlRequest, decode};
 use remote_wire::{Header, Kind, Link, Status};
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use space::Space;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the client may take to do what it does by itself.
@@ -21,18 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const EIO: i32 = Errno::IO.raw_os_error();
 const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
 
-/// A server of 64 MiB, and what is between it and its clients.
+/// A server of 64 MiB, behind an interposer.
 struct PagingServer {
     _server: Server,
-    between: Interposer,
+    interposer: Interposer,
 }
 
 impl PagingServer {
     fn start(host: u64) -> Self {
         let server = Server::start(ServerConfig {
             listen: ([127, 0, 0, 1], 0).into(),
-            server: remote_policy::identity::Incarnation {
-                host: remote_policy::identity::HostId(host),
+            server: Incarnation {
+                host: HostId(host),
                 boot: 1,
                 start_ticks: 1,
             },
@@ -45,61 +46,76 @@ impl PagingServer {
             acceptor: Box::new(Link::plain),
         })
         .unwrap();
-        let between = Interposer::new(server.address());
+        let interposer = Interposer::new(server.address());
         Self {
             _server: server,
-            between,
+            interposer,
         }
     }
 
     fn address(&self) -> SocketAddr {
-        self.between.address
+        self.interposer.address
     }
 }
 
 /// Makes a request its own refusal.
-fn refuse(request: &mut Header, body: &mut Vec<u8>, status: Status) -> Fate {
+fn refuse(request: &mut Header, body: &mut Vec<u8>, status: Status) -> Verdict {
     *request = Header {
         pages: status as u16,
         ..request.reply(Kind::ErrorReply)
     };
     *body = b"by the test".to_vec();
-    Fate::Return
+    Verdict::Return
 }
 
 /// Refuses every request of a kind.
-fn refuse_all(between: &Interposer, kind: Kind, status: Status) {
-    between.set(move |_, header, body| match header.kind == kind {
+fn refuse_all(interposer: &Interposer, kind: Kind, status: Status) {
+    interposer.set(move |_, header, body| match header.kind == kind {
         true => refuse(header, body, status),
-        false => Fate::Forward,
+        false => Verdict::Forward,
     });
 }
 
-/// Refuses new copies. Returns how many were requested.
-fn refuse_copies(between: &Interposer) -> Arc<AtomicU64> {
-    let requested = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&requested);
-    between.set(move |_, header, body| match is_create(header, body) {
-        true => {
-            count.fetch_add(1, Ordering::Relaxed);
-            refuse(header, body, Status::Full)
-        }
-        false => Fate::Forward,
+/// Refuses new copies.
+fn refuse_copies(interposer: &Interposer) {
+    interposer.set(|_, header, body| match is_create(header, body) {
+        true => refuse(header, body, Status::Full),
+        false => Verdict::Forward,
     });
-    requested
+}
+
+/// A space with a copy on each server.
+fn space_on(servers: &[PagingServer]) -> Space {
+    let addresses: Vec<_> = servers.iter().map(PagingServer::address).collect();
+    Space::new(&addresses, servers.len() as u8)
+}
+
+/// Two servers and a space with four pages, of which the second server has refused its copy.
+fn with_one_copy_of_two() -> ([PagingServer; 2], Space) {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    refuse_copies(&servers[1].interposer);
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    (servers, space)
+}
+
+/// Waits until a server receives pages.
+fn wait_for_pages(server: &PagingServer) {
+    let written = count(&server.interposer, |header, _| header.kind == Kind::Write);
+    wait_until("pages are copied", || written.load(Ordering::Relaxed) > 0);
 }
 
 /// Counts the requests for which `is` holds, and forwards all.
 fn count(
-    between: &Interposer,
+    interposer: &Interposer,
     is: impl Fn(&Header, &[u8]) -> bool + Send + 'static,
 ) -> Arc<AtomicU64> {
     let counted = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&counted);
-    between.set(move |way, header, body| {
-        let is_counted = way == Way::ToServer && is(header, body);
+    interposer.set(move |direction, header, body| {
+        let is_counted = direction == Direction::ToServer && is(header, body);
         counter.fetch_add(is_counted.into(), Ordering::Relaxed);
-        Fate::Forward
+        Verdict::Forward
     });
     counted
 }
@@ -122,16 +138,16 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
 #[test]
 fn a_write_that_the_only_copy_refuses_fails_and_loses_no_other_page() {
     let server = PagingServer::start(1);
-    let mut space = Space::new(&[server.address()], 1);
+    let mut space = space_on(std::slice::from_ref(&server));
     space.write(0, 4, 1).unwrap();
     for (status, errno) in [
         (Status::Disk, EIO),
         (Status::Full, ENOSPC),
         (Status::Invalid, EIO),
     ] {
-        refuse_all(&server.between, Kind::Write, status);
+        refuse_all(&server.interposer, Kind::Write, status);
         assert_eq!(space.write(2, 8, 2), Err(errno), "{status:?}");
-        server.between.clear();
+        server.interposer.clear();
         assert_eq!(space.read(0, 4).unwrap(), [1; 4], "{status:?}");
     }
     space.write(2, 8, 3).unwrap();
@@ -141,69 +157,61 @@ fn a_write_that_the_only_copy_refuses_fails_and_loses_no_other_page() {
 #[test]
 fn a_write_that_one_of_two_copies_refuses_is_at_the_other() {
     let servers = [PagingServer::start(1), PagingServer::start(2)];
-    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+    let mut space = space_on(&servers);
     space.write(0, 4, 1).unwrap();
-    refuse_all(&servers[0].between, Kind::Write, Status::Disk);
+    refuse_all(&servers[0].interposer, Kind::Write, Status::Disk);
     space.write(0, 2, 2).unwrap();
     assert_eq!(space.read(0, 4).unwrap(), [2, 2, 1, 1]);
 }
 
 #[test]
 fn an_object_of_which_pages_are_lost_is_copied_without_them() {
-    let servers = [PagingServer::start(1), PagingServer::start(2)];
-    refuse_copies(&servers[1].between);
-    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
-    space.write(0, 4, 1).unwrap();
+    let (servers, mut space) = with_one_copy_of_two();
     // The only copy is gone.
-    refuse_all(&servers[0].between, Kind::Read, Status::NoObject);
+    refuse_all(&servers[0].interposer, Kind::Read, Status::NoObject);
     assert_eq!(space.read(0, 4), Err(EIO));
-    servers[0].between.clear();
+    servers[0].interposer.clear();
     space.write(2, 4, 2).unwrap();
     assert_eq!(space.read(2, 4).unwrap(), [2; 4]);
 
-    let copied = count(&servers[1].between, |header, _| header.kind == Kind::Write);
-    wait_until("pages are copied", || copied.load(Ordering::Relaxed) > 0);
+    wait_for_pages(&servers[1]);
     // Its acknowledgement, too, has arrived by then.
     std::thread::sleep(Duration::from_millis(500));
-    refuse_all(&servers[0].between, Kind::Read, Status::NoObject);
+    refuse_all(&servers[0].interposer, Kind::Read, Status::NoObject);
     assert_eq!(space.read(2, 4).unwrap(), [2; 4]);
     assert_eq!(space.read(0, 2), Err(EIO));
 }
 
 #[test]
-fn a_page_that_its_only_copy_cannot_read_does_not_have_it_copied_again_and_again() {
-    let servers = [PagingServer::start(1), PagingServer::start(2)];
-    refuse_copies(&servers[1].between);
-    let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
-    space.write(0, 4, 1).unwrap();
-    refuse_all(&servers[0].between, Kind::Read, Status::Disk);
-    let created = count(&servers[1].between, is_create);
+fn an_object_whose_only_copy_cannot_be_read_is_not_copied_again_at_once() {
+    let (servers, mut space) = with_one_copy_of_two();
+    refuse_all(&servers[0].interposer, Kind::Read, Status::Disk);
+    let created = count(&servers[1].interposer, is_create);
     wait_until("another copy is begun", || {
         created.load(Ordering::Relaxed) > 0
     });
     std::thread::sleep(Duration::from_secs(2));
     assert!(created.load(Ordering::Relaxed) <= 2, "{created:?} times");
     // The disk has recovered, and so does the copy.
-    servers[0].between.clear();
-    let copied = count(&servers[1].between, |header, _| header.kind == Kind::Write);
-    wait_until("pages are copied", || copied.load(Ordering::Relaxed) > 0);
+    servers[0].interposer.clear();
+    wait_for_pages(&servers[1]);
     assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
 }
 
 /// Has the server whose reply comes first say another version of the pages that it reads, once.
 fn lie_once<'a>(servers: impl IntoIterator<Item = &'a PagingServer>, change: fn(u64) -> u64) {
-    let lies = Arc::new(AtomicU64::new(1));
+    let lies = Arc::new(AtomicBool::new(true));
     for server in servers {
         let lies = Arc::clone(&lies);
-        server.between.set(move |_, header, body| {
-            if header.kind == Kind::ReadReply && lies.swap(0, Ordering::Relaxed) > 0 {
+        server.interposer.set(move |_, header, body| {
+            if header.kind == Kind::ReadReply && lies.swap(false, Ordering::Relaxed) {
                 let versions = &mut body[..usize::from(header.pages) * size_of::<u64>()];
                 for bytes in versions.chunks_exact_mut(size_of::<u64>()) {
                     let version = u64::from_le_bytes(bytes.try_into().unwrap());
                     bytes.copy_from_slice(&change(version).to_le_bytes());
                 }
             }
-            Fate::Forward
+            Verdict::Forward
         });
     }
 }
@@ -218,7 +226,7 @@ const LIES: [fn(u64) -> u64; 4] = [
 #[test]
 fn a_page_of_a_version_that_was_not_the_last_written_is_an_error_at_the_only_copy() {
     let server = PagingServer::start(1);
-    let mut space = Space::new(&[server.address()], 1);
+    let mut space = space_on(std::slice::from_ref(&server));
     space.write(0, 4, 1).unwrap();
     for change in LIES {
         lie_once([&server], change);
@@ -231,7 +239,7 @@ fn a_page_of_a_version_that_was_not_the_last_written_is_an_error_at_the_only_cop
 fn a_page_of_a_version_that_was_not_the_last_written_is_read_at_the_other_copy() {
     for change in LIES {
         let servers = [PagingServer::start(1), PagingServer::start(2)];
-        let mut space = Space::new(&[servers[0].address(), servers[1].address()], 2);
+        let mut space = space_on(&servers);
         space.write(0, 4, 1).unwrap();
         lie_once(&servers, change);
         assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
@@ -241,14 +249,14 @@ fn a_page_of_a_version_that_was_not_the_last_written_is_read_at_the_other_copy()
 #[test]
 fn a_reply_of_another_kind_ends_the_connection_and_loses_no_page() {
     let server = PagingServer::start(1);
-    let mut space = Space::new(&[server.address()], 1);
+    let mut space = space_on(std::slice::from_ref(&server));
     space.write(0, 4, 1).unwrap();
-    let mut lies = 1;
-    server.between.set(move |_, header, body| {
-        if header.kind == Kind::ReadReply && std::mem::take(&mut lies) > 0 {
+    let mut lies = true;
+    server.interposer.set(move |_, header, body| {
+        if header.kind == Kind::ReadReply && std::mem::take(&mut lies) {
             (header.kind, *body) = (Kind::WriteReply, Vec::new());
         }
-        Fate::Forward
+        Verdict::Forward
     });
     assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
 }
