@@ -12,7 +12,9 @@
 //!    *transparently* from the unused frames of another domain that owns more than its g. That
 //!    domain takes no part: its RamTab entry changes hands by compare-and-swap, and its own
 //!    compare-and-swap fails later.
-//! 5. Counts are raised before the RamTab changes and lowered after, so a process that dies in
+//! 5. A frame that leaves a domain in either way meets what was demanded of the domain: never more
+//!    is demanded than it owns above g.
+//! 6. Counts are raised before the RamTab changes and lowered after, so a process that dies in
 //!    between leaves too high a count, never an uncounted frame.
 
 use crate::contract::fair_share;
@@ -131,9 +133,11 @@ impl LedgerMemory {
         if let Ok(n) = slot.n.fetch_update(SeqCst, SeqCst, lower) {
             let g = slot.g.load(SeqCst);
             let before = n.max(g);
+            let left = n.saturating_sub(by);
             let header = self.header();
             header.limit.release(n.min(by));
-            lower_to_zero(&header.committed, before - n.saturating_sub(by).max(g));
+            lower_to_zero(&header.committed, before - left.max(g));
+            slot.demanded.fetch_min(left.saturating_sub(g), SeqCst);
         }
         self.header().notify_freed();
     }
@@ -310,6 +314,8 @@ impl LedgerMemory {
         let less = |n: u32| (n & CLOSED == 0 && n > g).then(|| n - 1);
         if slot.n.fetch_update(SeqCst, SeqCst, less).is_ok() {
             lower_to_zero(&self.header().committed, 1);
+            // A demand that the victim cannot meet any more would count as outstanding for ever.
+            lower_to_zero(&slot.demanded, 1);
             slot.lost.fetch_add(1, Relaxed);
             self.slot(taker).taken_over.fetch_add(1, Relaxed);
             return true;

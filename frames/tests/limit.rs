@@ -175,6 +175,44 @@ fn a_reclaim_demands_from_domains_above_their_guarantee_in_proportion() {
 }
 
 #[test]
+fn a_demand_is_met_when_another_domain_takes_the_frame_over() {
+    let (ledger, mut control) = limited(100, 40);
+    let victim = admit(&ledger, 0, 100);
+    let frames = take(&victim, 30);
+    let waiter = admit(&ledger, 0, 100);
+    let held = take(&waiter, 10);
+    assert_eq!((waiter.take(), ledger.demand(waiter.id(), 1)), (None, 1));
+    victim.put_batch(&frames).unwrap();
+    assert!(waiter.take().is_some(), "before the victim releases it");
+    assert_eq!(victim.demanded(), 0);
+
+    // So a later reclaim demands from the domain that has the frames.
+    assert_eq!(victim.release(29), 29);
+    assert_eq!(ledger.reclaim_to(10), 1);
+    assert_eq!((victim.demanded(), waiter.demanded()), (0, 1));
+    waiter.put_batch(&held[..1]).unwrap();
+    assert_eq!(waiter.release_demanded(1), 1);
+    assert!(ledger.reclaim_done(10));
+    assert_eq!(control.take_unused(30), 30);
+    audit(&ledger);
+}
+
+#[test]
+fn frames_that_a_domain_releases_by_itself_meet_a_demand() {
+    let (ledger, _quota) = limited(100, 40);
+    let idle = admit(&ledger, 2, 100);
+    let frames = take(&idle, 10);
+    let busy = admit(&ledger, 0, 100);
+    take(&busy, 30);
+    assert_eq!(ledger.reclaim_to(24), 16);
+    assert_eq!((idle.demanded(), busy.demanded()), (3, 13));
+    idle.put_batch(&frames[..7]).unwrap();
+    assert_eq!(idle.release(7), 7);
+    assert_eq!(idle.demanded(), 1, "it has one frame above its guarantee");
+    audit(&ledger);
+}
+
+#[test]
 fn a_reclaim_demands_no_guaranteed_frame() {
     let (ledger, _quota) = limited(100, 100);
     let clients = [30, 50].map(|g| {
