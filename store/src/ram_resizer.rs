@@ -12,7 +12,6 @@ use crate::channel::StoreChannel;
 use crate::demotion::DEMOTE_OPS;
 use crate::inner::StoreCounter;
 use crate::ram_sizing::RamUse;
-use crate::segment_stats::SegmentStats;
 use wired::PAGE;
 
 /// The limit's owner, with a channel of its own to demote by.
@@ -90,33 +89,5 @@ impl RamResizer {
             stored: store.total(StoreCounter::ToRam),
             stored_bytes: store.total(StoreCounter::ToRamBytes),
         }
-    }
-}
-
-impl StoreChannel {
-    /// Empties the segments from the limit on, as far as possible.
-    fn fit_below_limit(&mut self) {
-        let limit = self.store.segments.limit();
-        while self.store.segments.in_use() > limit && self.demote_oldest() {}
-        for at in (limit..self.store.segments.end()).rev() {
-            if self.store.segments.seize(at, self.store.holder) && !self.ram.move_below_limit(at) {
-                let live = self.store.segments.live_in(at, self.store.is_live());
-                self.store.segments.release(at, live);
-            }
-        }
-    }
-
-    /// Empties the oldest segment to disk, or one that an idle channel has open. Returns true if
-    /// one became free.
-    fn demote_oldest(&mut self) -> bool {
-        let before = self.store.segments.in_use();
-        let oldest = SegmentStats::of_all(&self.store.segments).oldest;
-        let high = self.store.segments.high();
-        let mut candidates = oldest.into_iter().chain((0..high).rev());
-        let seized = candidates.find(|&at| self.store.segments.seize(at, self.store.holder));
-        let Some(segment) = seized else { return false };
-        self.demote_claimed(segment);
-        self.wait_for_demotion();
-        self.store.segments.in_use() < before
     }
 }
