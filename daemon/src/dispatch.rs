@@ -273,7 +273,11 @@ impl Daemon {
             return Err(Refusal::Revoking { number, owed, was });
         }
         if disk.share() > was.share() {
-            self.contracts.check_processor_time(disk, Some(number))?;
+            let contracts = &mut self.contracts;
+            let (tenants, rates) = (&contracts.frames.tenants, &mut contracts.fault_rates);
+            contracts
+                .processor_time
+                .check(disk, tenants, Some(number), rates)?;
         }
         Ok(self.contracts.disk.usd.change(client, disk.into())?)
     }

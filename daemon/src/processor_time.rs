@@ -23,6 +23,8 @@
 mod budget;
 mod thread;
 
+use crate::fault_rates::FaultRates;
+use crate::refusal::Refusal;
 use crate::tenant::TenantPhase;
 use crate::tenants::Tenants;
 use budget::ProcessorBudget;
@@ -101,6 +103,17 @@ impl ProcessorTime {
             true => Capacity::of(nanos(disk.slice), nanos(disk.period)),
             false => Capacity::ZERO,
         }
+    }
+
+    /// Refuses a share of the disk whose processor time is promised to others; `but` has it already.
+    pub fn check(
+        &self,
+        disk: DiskSpec,
+        tenants: &Tenants,
+        but: Option<TenantNumber>,
+        fault_rates: &mut FaultRates,
+    ) -> Result<(), Refusal> {
+        fault_rates.check_paging(self.of_disk(disk), self.promised(tenants, but))
     }
 
     /// What is promised to all tenants but one.

@@ -159,41 +159,28 @@ impl Contracts {
     /// A client of the disk, with the processor time that comes with its share.
     fn open_client(&mut self, disk: DiskSpec) -> Result<ClientId, Refusal> {
         let client = self.disk.usd.admit(disk.into())?;
-        match self.check_processor_time(disk, None) {
-            Ok(()) => Ok(client),
-            Err(why) => {
-                self.disk.usd.remove(client);
-                Err(why)
-            }
-        }
-    }
-
-    /// Refuses a share of the disk whose processor time is promised to others; `but` has it already.
-    pub(crate) fn check_processor_time(
-        &mut self,
-        disk: DiskSpec,
-        but: Option<TenantNumber>,
-    ) -> Result<(), Refusal> {
-        let promised = self.processor_time.promised(&self.frames.tenants, but);
-        let asked = self.processor_time.of_disk(disk);
-        self.fault_rates.check_paging(asked, promised)
+        let (tenants, rates) = (&self.frames.tenants, &mut self.fault_rates);
+        self.processor_time
+            .check(disk, tenants, None, rates)
+            .inspect_err(|_| self.disk.usd.remove(client))?;
+        Ok(client)
     }
 
     /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
     fn check_new_tenant(&self, tenant: &Tenant, terms: &ContractSpec) -> Result<(), Refusal> {
         // Its previous cgroup is still being torn down; joining now would be undone.
         let leaves = |t: &Tenant| {
-            let group = t.frames.as_ref().map(|frames| &frames.group);
-            t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenant.record))
+            let has = |f: &TenantFrames| f.group.has(&tenant.record);
+            t.phase == TenantPhase::Leaving && t.frames.as_ref().is_some_and(has)
         };
-        if self.frames.tenants.iter().any(|(_, tenant)| leaves(tenant)) {
+        if self.frames.tenants.iter().any(|(_, one)| leaves(one)) {
             return Err(Refusal::StillLeaving);
         }
         // A tree of processes requests more on its own account.
         let least = MIN_PROGRAM_FRAMES;
         if terms.frames.g < least {
-            let (g, x) = (terms.frames.g, terms.frames.g);
-            let asked = FrameSpec { g, x };
+            let g = terms.frames.g;
+            let asked = FrameSpec { g, x: g };
             return Err(Refusal::TooFewFrames { asked, least });
         }
         Ok(())
