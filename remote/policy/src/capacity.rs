@@ -182,6 +182,24 @@ impl ServerCapacity {
         self.epoch
     }
 
+    /// The update that the server sends periodically, and when a permit ends.
+    pub fn update(&self) -> CapacityUpdate {
+        CapacityUpdate {
+            server: self.server,
+            epoch: self.epoch,
+            serial: self.serial,
+            lendable_pages: self.lendable_pages(),
+        }
+    }
+
+    /// The report for a broker that claims the server, or has missed an update.
+    pub fn report(&self) -> ServerReport {
+        ServerReport {
+            update: self.update(),
+            permits: self.grants.values().map(|grant| grant.permit).collect(),
+        }
+    }
+
     /// Grants the capacity to a broker's epoch, from then on to no lower one.
     ///
     /// # Errors

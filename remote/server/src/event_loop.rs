@@ -19,7 +19,7 @@ use crate::page_service::PageService;
 use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
 use crate::poller::Poller;
-use crate::server::{Command, StartError, listen};
+use crate::server::{ServerCommand, StartError, listen};
 use disk::time::Time;
 use remote_policy::identity::Incarnation;
 use rustix::fd::OwnedFd;
@@ -48,7 +48,7 @@ pub(crate) struct EventLoop {
     poller: Poller,
     listener: TcpListener,
     doorbell: Arc<OwnedFd>,
-    commands: Receiver<Command>,
+    commands: Receiver<ServerCommand>,
     acceptor: Acceptor,
     pub(crate) server: Incarnation,
     pub(crate) name: String,
@@ -82,7 +82,7 @@ impl EventLoop {
     pub fn new(
         config: ServerConfig,
         doorbell: Arc<OwnedFd>,
-        commands: Receiver<Command>,
+        commands: Receiver<ServerCommand>,
     ) -> Result<Self, StartError> {
         let frames = u32::try_from(config.ram / PAGE as u64).unwrap_or(0);
         if frames == 0 {
@@ -345,12 +345,12 @@ impl EventLoop {
         let _ = rustix::io::read(&*self.doorbell, &mut count);
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                Ok(ServerCommand::Stop) | Err(TryRecvError::Disconnected) => {
                     self.is_stopped = true;
                     return;
                 }
-                Ok(Command::Usage(host, thresholds)) => self.on_usage(host, thresholds),
-                Ok(Command::Issuer(act)) => act(&mut self.service.issuer),
+                Ok(ServerCommand::Usage(host, thresholds)) => self.on_usage(host, thresholds),
+                Ok(ServerCommand::Issuer(act)) => act(&mut self.service.issuer),
                 Err(TryRecvError::Empty) => return,
             }
         }

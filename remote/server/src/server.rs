@@ -41,7 +41,7 @@ pub enum StartError {
 }
 
 /// What another thread wants of the server's.
-pub(crate) enum Command {
+pub(crate) enum ServerCommand {
     /// End.
     Stop,
     /// How many frames the host can spare.
@@ -53,7 +53,7 @@ pub(crate) enum Command {
 /// Reaches a running server, from any thread.
 #[derive(Clone)]
 pub struct ServerHandle {
-    commands: Sender<Command>,
+    commands: Sender<ServerCommand>,
     doorbell: Arc<OwnedFd>,
 }
 
@@ -62,16 +62,16 @@ impl ServerHandle {
     /// messages. What the capacity demands afterwards is carried out. A server that has ended
     /// drops `act`.
     pub fn with_issuer(&self, act: impl FnOnce(&mut PermitIssuer) + Send + 'static) {
-        self.send(Command::Issuer(Box::new(act)));
+        self.send(ServerCommand::Issuer(Box::new(act)));
     }
 
     /// Ends the server: clients see their connections closed.
     pub fn stop(&self) {
-        self.send(Command::Stop);
+        self.send(ServerCommand::Stop);
     }
 
     /// Sends a command. Returns false if the server has ended.
-    fn send(&self, command: Command) -> bool {
+    fn send(&self, command: ServerCommand) -> bool {
         let is_sent = self.commands.send(command).is_ok();
         // It fails only where the counter is full, and then the bell rings anyway.
         let _ = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
@@ -158,7 +158,7 @@ fn watch_host(server: ServerHandle, thresholds: HostThresholds) -> io::Result<()
     let watch = move || {
         loop {
             let measured = host_memory::HostMemory::measure();
-            if !server.send(Command::Usage(measured, thresholds)) {
+            if !server.send(ServerCommand::Usage(measured, thresholds)) {
                 return;
             }
             std::thread::sleep(Duration::from_secs(1));

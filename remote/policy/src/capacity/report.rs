@@ -3,7 +3,6 @@
 //! From *Adaptive Remote Paging for Mobile Computers*, sections 3.2 (e) and 3.5.1: permits are
 //! created on servers, so a new broker's state is calculated from theirs.
 
-use super::ServerCapacity;
 use crate::identity::{Epoch, HostId};
 use crate::permit::Permit;
 use serde::{Deserialize, Serialize};
@@ -29,24 +28,4 @@ pub struct ServerReport {
     pub update: CapacityUpdate,
     /// The permits in force.
     pub permits: Vec<Permit>,
-}
-
-impl ServerCapacity {
-    /// The update that the server sends periodically, and when a permit ends.
-    pub fn update(&self) -> CapacityUpdate {
-        CapacityUpdate {
-            server: self.server,
-            epoch: self.epoch,
-            serial: self.serial,
-            lendable_pages: self.lendable_pages(),
-        }
-    }
-
-    /// The report for a broker that claims the server, or has missed an update.
-    pub fn report(&self) -> ServerReport {
-        ServerReport {
-            update: self.update(),
-            permits: self.grants.values().map(|grant| grant.permit).collect(),
-        }
-    }
 }
