@@ -378,6 +378,15 @@ impl PageIndex {
         self.hint.lower(0);
     }
 
+    /// Entries that are stored or claimed.
+    pub fn taken(&self) -> u64 {
+        let high = self.high.load(Ordering::Acquire) as usize;
+        let groups = self.taken[..high.min(self.taken.len())].iter();
+        let taken = groups.map(|group| u64::from(group.load(Ordering::Acquire).count_ones()));
+        // Entry 0 is reserved.
+        taken.sum::<u64>().saturating_sub(1)
+    }
+
     /// Bytes of the entries that were ever used.
     pub fn bytes(&self) -> u64 {
         self.high.load(Ordering::Acquire) * 64 * size_of::<PageEntry>() as u64

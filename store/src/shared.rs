@@ -219,6 +219,7 @@ impl SharedStore {
         Occupancy {
             ram: self.inner.segments.used(),
             disk: bloks.map_or(0, |bloks| bloks.used() * PAGE as u64),
+            pages: self.inner.page_index.taken(),
         }
     }
 

@@ -70,13 +70,16 @@ usage! {
     to_ram_bytes,
 }
 
-/// Bytes in each tier at one moment: cheaper than [`Usage`].
+/// What is stored at one moment: cheaper than [`Usage`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Occupancy {
     /// Bytes of the arena, dead space included.
     pub ram: u64,
     /// Bytes of the swap file.
     pub disk: u64,
+    /// Pages, those of one repeated value and those that are resident, too, included; a channel
+    /// may have claimed up to 64 entries more.
+    pub pages: u64,
 }
 
 impl Occupancy {
@@ -85,6 +88,7 @@ impl Occupancy {
         Self {
             ram: self.ram.max(other.ram),
             disk: self.disk.max(other.disk),
+            pages: self.pages.max(other.pages),
         }
     }
 }

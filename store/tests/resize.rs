@@ -42,6 +42,9 @@ fn pages_go_to_disk_until_the_limit_is_raised_and_leave_when_it_is_lowered() {
     let before = store.usage();
     assert!(before.pages_ram > 300, "{before:?}");
     check(&store, &held);
+    // One page each, wherever it is; a channel has claimed up to 64 entries ahead.
+    let pages = store.occupancy().pages;
+    assert!((600..=600 + 3 * 64).contains(&pages), "{pages}");
     assert_eq!(resizer.lower(10), 10);
     let after = store.usage();
     assert!(after.ram_used <= 10 * before.ram_limit / u64::from(resizer.segments()));

@@ -123,6 +123,8 @@ struct StorePeak {
     /// The peak of each tier.
     ram_bytes: u64,
     disk_bytes: u64,
+    /// The most pages stored at one moment, copies of resident pages included.
+    pages: u64,
     /// Bytes of the pages put into compressed RAM, by what they took there; of all of them.
     /// None where there were none.
     compression_ratio: Option<f64>,
@@ -136,15 +138,10 @@ impl StorePeak {
         Self {
             ram_bytes: most.ram,
             disk_bytes: most.disk,
+            pages: most.pages,
             compression_ratio: (usage.to_ram > 0)
                 .then(|| (usage.to_ram * PAGE as u64) as f64 / packed),
         }
-    }
-
-    /// What the stored pages would take in memory: an estimate, since the ratio is a mean. Pages
-    /// that are resident, too, are among them, so it is no sum with the frames.
-    fn uncompressed_bytes(&self) -> u64 {
-        (self.ram_bytes as f64 * self.compression_ratio.unwrap_or(1.0)) as u64 + self.disk_bytes
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::Report;
 use std::fmt::Write as _;
-use wired::Counter;
 use wired::units::size;
+use wired::{Counter, PAGE};
 
 /// Above this share of unpaged memory `run` warns.
 const UNPAGED_WARNING: f64 = 0.10;
@@ -44,7 +44,8 @@ impl Report {
             "selfpage: held {} of {frames} of frames at most",
             size(held)
         );
-        let unlimited = self.store_peak.uncompressed_bytes();
+        // Most resident pages have a stored copy, so the stored ones are nearly all.
+        let unlimited = self.store_peak.pages * PAGE as u64;
         if unlimited > held {
             let _ = write!(line, ", and about {} without the limit", size(unlimited));
         }

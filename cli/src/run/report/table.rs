@@ -122,6 +122,11 @@ impl Report {
             size(peak.disk_bytes),
             "The most seen on disk.",
         );
+        table.row(
+            "store_peak_pages",
+            peak.pages.to_string(),
+            "The most pages stored at one moment, copies of resident pages included.",
+        );
         if let Some(ratio) = peak.compression_ratio {
             table.row(
                 "compression_ratio",
