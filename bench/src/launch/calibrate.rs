@@ -4,6 +4,7 @@
 //! Misses rise with the load, but for noise. The load is frozen once it is found, so that
 //! all arms have the same.
 
+use super::load::processors;
 use crate::statistics::median;
 use std::ops::RangeInclusive;
 
@@ -18,7 +19,12 @@ const TRIES: usize = 7;
 const TIMES: usize = 3;
 
 /// The highest load that is tried, in parts of all processors: no player runs beyond it.
-pub const MAX_LOAD: f64 = 1.25;
+const MAX_LOAD: f64 = 1.25;
+
+/// That load on this machine, in processors.
+pub fn most_load() -> f64 {
+    processors() as f64 * MAX_LOAD
+}
 
 /// The search.
 #[derive(Clone, Debug)]

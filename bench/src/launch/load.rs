@@ -10,21 +10,41 @@ use std::process::exit;
 /// Short beside a frame's time.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// Threads per processor. Linux divides the processor time evenly, up to the demand of each
-/// thread: the thread with the highest demand is short first. So the demand of each load
-/// thread is below the player's, at loads that leave the player enough before the launch.
-const THREADS: usize = 4;
+/// Threads per processor, at least.
+const LEAST_THREADS: usize = 4;
+
+/// Threads per processor, at most: with more of them the load would be of switches.
+const MOST_THREADS: usize = 64;
 
 /// What the load wants.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// Processors' worth of time.
     pub load: f64,
+    /// Threads that want a part of it each.
+    pub threads: usize,
 }
 
-/// Threads of the load, on this machine.
-pub fn threads() -> usize {
-    THREADS * processors()
+impl LoadPlan {
+    /// As much as all processors and more, without an end.
+    pub fn endless() -> Self {
+        let threads = LEAST_THREADS * processors();
+        Self {
+            load: threads as f64,
+            threads,
+        }
+    }
+}
+
+/// Threads for loads up to `most` processors beside a player that wants a part `demand` of one.
+///
+/// Linux divides the processor time evenly, up to the demand of each thread: the thread with the
+/// highest demand is short first. So there are so many that each of them wants less than the
+/// player: on a fast processor, where the player wants little, 8 threads on 2 processors left it
+/// its fair share at any load.
+pub fn threads_beside(demand: f64, most: f64) -> usize {
+    let threads = (most / demand.max(f64::EPSILON)).ceil() as usize;
+    threads.clamp(LEAST_THREADS * processors(), MOST_THREADS * processors())
 }
 
 /// Processors of this machine.
@@ -34,12 +54,12 @@ pub fn processors() -> usize {
 
 /// The highest load that the option accepts.
 pub fn max_load() -> f64 {
-    threads() as f64
+    (LEAST_THREADS * processors()) as f64
 }
 
 /// The main function of the load: it runs until the parent closes the pipe.
 pub fn serve(plan: &LoadPlan) -> Result<()> {
-    let threads = threads();
+    let threads = plan.threads;
     let each = plan.load / threads as f64;
     if !(0.0..=1.0).contains(&each) {
         bail!(
@@ -97,6 +117,19 @@ fn processor_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_thread_of_a_load_wants_less_than_the_player() {
+        let most = processors() as f64 * 1.25;
+        for demand in [0.05, 0.13, 0.4, 0.9] {
+            let threads = threads_beside(demand, most);
+            assert!(most / threads as f64 <= demand, "{demand}: {threads}");
+        }
+        let least = LEAST_THREADS * processors();
+        assert_eq!(threads_beside(f64::INFINITY, most), least);
+        let most_threads = MOST_THREADS * processors();
+        assert_eq!(threads_beside(0.0, most), most_threads);
+    }
 
     #[test]
     fn periods_that_passed_are_not_made_up_for() {

@@ -33,7 +33,7 @@ mod sampler;
 mod video_clip;
 
 pub use display::DisplayPlan;
-pub use load::{LoadPlan, max_load};
+pub use load::LoadPlan;
 pub use options::Options;
 
 use crate::daemon_fixture::DaemonDisk;
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
                 report.settings.push(format!(
                     "{shown}: contract {} MiB, load {load:.3} processors by {} threads in periods of {} ms",
                     neighbour.frames >> 20,
-                    load::threads(),
+                    setup.load_threads,
                     load::PERIOD.as_millis()
                 ));
                 all.extend(measured(options, &setup, &neighbour, load));
@@ -128,8 +128,9 @@ fn set_up(options: &Options) -> Result<LaunchSetup> {
     let fault_rate = options.fault_rate.clone();
     Ok(LaunchSetup {
         system,
-        clip,
         terms: Terms { fault_rate, cpu },
+        load_threads: load::threads_beside(clip.demand(), calibrate::most_load()),
+        clip,
         frames: (options.seconds * f64::from(PER_SECOND)) as u64,
         after: Duration::from_secs_f64(options.seconds * AFTER),
         env,
@@ -186,7 +187,7 @@ fn calibrated(
     settings: &mut Vec<String>,
 ) -> Result<f64> {
     let shown = neighbour.name.name();
-    let mut search = Search::up_to(load::processors() as f64 * calibrate::MAX_LOAD);
+    let mut search = Search::up_to(calibrate::most_load());
     while let Some(load) = search.next() {
         progress(&format!("{shown}: calibrating, load {load:.3}"));
         let arm = Arm::Stock;

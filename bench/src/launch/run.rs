@@ -25,6 +25,8 @@ pub struct LaunchSetup {
     pub system: Option<DaemonFixture>,
     /// What is played.
     pub clip: VideoClip,
+    /// Threads of the load.
+    pub load_threads: usize,
     /// The options of `selfpage run`.
     pub terms: Terms,
     /// Frames that count.
@@ -90,7 +92,11 @@ impl LaunchSetup {
         let of_player = self.env.file("player.json")?;
         let place = self.place(setting, &of_neighbour)?;
         setting.neighbour.cool();
-        let mut load = WorkerPlan::Load(LoadPlan { load: setting.load }).start()?;
+        let plan = LoadPlan {
+            load: setting.load,
+            threads: self.load_threads,
+        };
+        let mut load = WorkerPlan::Load(plan).start()?;
         let mut player = Worker::start(self.player(setting, &of_player)?)?;
         let mut neighbour = match setting.arm.launches() {
             true => Some(Worker::start(gated(&place.command))?),

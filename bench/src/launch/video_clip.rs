@@ -68,6 +68,11 @@ impl VideoClip {
         command
     }
 
+    /// The part of a processor that playing it takes.
+    pub fn demand(&self) -> f64 {
+        self.cost.as_secs_f64() / due(1, PER_SECOND).as_secs_f64()
+    }
+
     /// Bytes of a decoded frame.
     pub fn frame_bytes() -> usize {
         let (width, height) = SIZE;

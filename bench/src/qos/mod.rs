@@ -28,7 +28,7 @@ pub use subject::SubjectPlan;
 
 use crate::cli_parse::positive;
 use crate::daemon_fixture::DaemonDisk;
-use crate::launch::{LoadPlan, max_load};
+use crate::launch::LoadPlan;
 use crate::prelude::*;
 use crate::swap::{preallocated, write_out};
 use clap::value_parser;
@@ -141,8 +141,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 /// Programs that only compute, on every processor: the load of `bench launch`, at its highest.
 fn compute() -> Result<Worker> {
-    let load = max_load();
-    let mut worker = WorkerPlan::Load(LoadPlan { load }).start()?;
+    let mut worker = WorkerPlan::Load(LoadPlan::endless()).start()?;
     worker.go()?;
     Ok(worker)
 }
@@ -189,7 +188,10 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
     );
     use Experiment::{Figure7, Figure8, Figure9, Neighbour, Revocation};
     let of_load = match options.busy {
-        true => format!("beside {} threads that compute", max_load()),
+        true => format!(
+            "beside {} threads that compute",
+            LoadPlan::endless().threads
+        ),
         false => "beside nothing that computes".to_owned(),
     };
     let lines = [
