@@ -135,7 +135,7 @@ impl RamSizing {
         let (young, old) = (seen.read_young, seen.read_old);
         if young + old >= HITS && self.ratio > 0 {
             // Where no page comes from disk there is none to keep off it.
-            let earns = (self.ratio - 10) * DISK_COST * old.min(seen.read_disk);
+            let earns = self.ratio.saturating_sub(10) * DISK_COST * old.min(seen.read_disk);
             let costs = 10 * young;
             self.stepped = total;
             // A quarter apart: a step must not be undone by the next.
@@ -156,6 +156,8 @@ impl RamSizing {
 
     fn restart(&mut self, total: RamUse, target: u32) {
         (self.stepped, self.checked) = (total, total);
+        // Known again after the first pages.
+        self.ratio = 0;
         self.target = target;
     }
 

@@ -175,15 +175,17 @@ impl SegmentTable {
         self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
         let open = owned(OPEN, holder, birth);
-        if !segment.try_change(FREE, open) {
+        // As if it appended: it cannot be seized before its words are those of an empty segment.
+        if !segment.try_change(FREE, open | APPENDING) {
             return None;
         }
         if at >= self.limit() {
-            segment.try_change(open, FREE);
+            segment.set_state(FREE);
             return None;
         }
         segment.used.store(0, Ordering::Release);
         segment.dead.store(0, Ordering::Release);
+        segment.set_state(open);
         Some(OpenSegment {
             segment: at,
             used: 0,

@@ -213,3 +213,21 @@ fn a_program_that_begins_to_compress_gets_compressed_ram_again() {
 fn a_contract_too_small_for_segments_has_none() {
     assert_eq!(RamSizing::new(LEAST - 1).target(), 0);
 }
+
+#[test]
+fn hits_before_the_ratio_is_known_again_change_nothing() {
+    let mut sizing = RamSizing::new(MOST);
+    // Whole pages, moved back from a full disk, take more than they hold.
+    let mut seen = RamUse {
+        written: MOVES,
+        stored: MOVES,
+        stored_bytes: MOVES * (PAGE as u64 + 8),
+        ..RamUse::default()
+    };
+    assert_eq!(sizing.update(seen, MOST), 0);
+    seen.written += LONGEST_PAUSE * MOVES;
+    let target = sizing.update(seen, MOST);
+    assert!(target > 0, "it is tried again");
+    (seen.read_old, seen.read_disk) = (HITS, 1);
+    assert_eq!(sizing.update(seen, MOST), target);
+}

@@ -1,6 +1,6 @@
 //! Reclaims segments: those of a dead holder, and the memory of empty ones.
 
-use super::{BIRTH_SHIFT, CLAIMED, KIND, OPEN, OWNER, OWNER_SHIFT, SEALED, SegmentTable};
+use super::{BIRTH_SHIFT, CLAIMED, KIND, OPEN, OWNER, OWNER_SHIFT, SEALED, SegmentTable, owned};
 use crate::HolderId;
 use crate::location::Location;
 
@@ -11,7 +11,10 @@ impl SegmentTable {
             let state = segment.state();
             let mine = matches!(state & KIND, OPEN | CLAIMED)
                 && state & OWNER == (u64::from(dead) + 1) << OWNER_SHIFT;
-            if mine {
+            // Claimed for the dead one first: the resizer may seize an open segment at any moment. A
+            // caller that is killed here leaves a segment that the next call finds.
+            let claimed = owned(CLAIMED, dead, state >> BIRTH_SHIFT);
+            if mine && (state == claimed || segment.try_change(state, claimed)) {
                 let live = self.live_in(at, &is_live);
                 segment.set_live(live);
                 segment.set_state(SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT);
