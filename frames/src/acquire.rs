@@ -137,15 +137,43 @@ impl LedgerMemory {
             let header = self.header();
             header.limit.release(n.min(by));
             lower_to_zero(&header.committed, before - left.max(g));
-            slot.demanded.fetch_min(left.saturating_sub(g), SeqCst);
+            let met = |demanded: u32| Some(demanded.saturating_sub(by).min(left.saturating_sub(g)));
+            let _ = slot.demanded.fetch_update(SeqCst, SeqCst, met);
         }
         self.header().notify_freed();
     }
 
     /// Lowers the number of frames that `owner` waits for.
     pub(crate) fn want_less(&self, owner: Owner, by: u32) {
-        let less = lower_to_zero(&self.slot(owner).wanted, by);
-        lower_to_zero(&self.header().wants, less);
+        lower_to_zero(&self.slot(owner).wanted, by);
+        self.sum_wants();
+    }
+
+    /// Sums the frames that all domains wait for, after a change of one. The domain that stores the
+    /// sum last has read it again, so it is right when no domain changes what it waits for, even
+    /// where a domain was killed between its change and the sum.
+    pub(crate) fn sum_wants(&self) -> u32 {
+        let sum = || {
+            let wanted = (1..self.reach()).map(|owner| self.slot(owner).wanted.load(SeqCst));
+            wanted.fold(0, u32::saturating_add)
+        };
+        let mut wants = sum();
+        for _ in 0..MAX_ATTEMPTS {
+            self.header().wants.store(wants, SeqCst);
+            let now = sum();
+            if now == wants {
+                break;
+            }
+            wants = now;
+        }
+        wants
+    }
+
+    /// Frames demanded from a domain and not yet released: no more than it owns above its
+    /// guarantee, whatever a domain that was killed, or demanded while the frames left, has added.
+    pub(crate) fn demanded(&self, owner: Owner) -> u32 {
+        let demanded = self.slot(owner).demanded.load(SeqCst);
+        demanded.min(self.surplus(owner))
     }
 
     /// The share of each domain when all want as many as possible.

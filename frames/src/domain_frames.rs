@@ -195,14 +195,13 @@ impl<'a> DomainFrames<'a> {
 
     /// Frames that [`Ledger::demand`] demanded from the domain and that are not released.
     pub fn demanded(&self) -> u32 {
-        self.slot.demanded.load(SeqCst)
+        self.ledger.memory.demanded(self.id.slot)
     }
 
     /// Answers a revocation: releases up to `k` unused frames, which the domain must have put
     /// before. Returns how many.
     pub fn release_demanded(&self, k: u32) -> u32 {
         let given = self.release(k);
-        lower_to_zero(&self.slot.demanded, given);
         self.slot.released.fetch_add(u64::from(given), Relaxed);
         given
     }

@@ -23,7 +23,6 @@ struct RecountSample {
     activity: u64,
     n: u32,
     g: u32,
-    wanted: u32,
     /// Frames that the RamTab assigns to it.
     owned: u32,
 }
@@ -68,12 +67,7 @@ impl Recount<'_> {
         let count = memory.slot_count();
         let read = |owner: Owner| read(memory.slot(owner));
         let mut all: Vec<RecountSample> = (0..count).map(read).collect();
-        let totals = [
-            &header.guaranteed,
-            &header.committed,
-            &header.live,
-            &header.wants,
-        ];
+        let totals = [&header.guaranteed, &header.committed, &header.live];
         let said = totals.map(|word| word.load(SeqCst));
         let said_owned = header.limit.owned();
         if all.iter().any(|reading| reading.activity as u32 != 0) {
@@ -108,12 +102,7 @@ impl Recount<'_> {
         }
         let admitted = || all.iter().filter(|reading| reading.admitted);
         let sum = |each: fn(&RecountSample) -> u32| admitted().map(each).sum::<u32>();
-        let true_totals = [
-            sum(|r| r.g),
-            sum(|r| r.owned.max(r.g)),
-            sum(|_| 1),
-            sum(|r| r.wanted),
-        ];
+        let true_totals = [sum(|r| r.g), sum(|r| r.owned.max(r.g)), sum(|_| 1)];
         for ((word, said), truth) in totals.into_iter().zip(said).zip(true_totals) {
             correct(word, said, truth);
         }
@@ -145,7 +134,6 @@ fn read(slot: &DomainSlot) -> RecountSample {
         activity: slot.activity.load(SeqCst),
         n: slot.n.load(SeqCst) & !CLOSED,
         g: slot.g.load(SeqCst),
-        wanted: slot.wanted.load(SeqCst),
         owned: 0,
     }
 }

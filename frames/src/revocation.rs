@@ -31,22 +31,15 @@ impl Ledger {
     pub fn demand(&self, id: DomainId, k: u32) -> u32 {
         let Some(slot) = self.find(id) else { return 0 };
         slot.wanted.store(k, SeqCst);
-        let wants = self
-            .slots()
-            .map(|slot| slot.wanted.load(SeqCst))
-            .fold(0, u32::saturating_add);
-        self.memory.header().wants.store(wants, SeqCst);
+        let wants = self.memory.sum_wants();
         let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
         let keep = if guaranteed { 0 } else { self.memory.fair() };
         while self.outstanding() < wants {
             let others = (1..self.memory.reach()).filter(|owner| *owner != id.slot);
             let spare = |owner: &Owner| {
-                let slot = self.memory.slot(*owner);
-                let above = self.memory.surplus(*owner);
-                let demanded = slot.demanded.load(SeqCst);
-                above
-                    .min(slot.n.load(SeqCst).saturating_sub(keep))
-                    .saturating_sub(demanded)
+                let n = self.memory.slot(*owner).n.load(SeqCst);
+                let above = self.memory.surplus(*owner).min(n.saturating_sub(keep));
+                above.saturating_sub(self.memory.demanded(*owner))
             };
             let Some(victim) = others.max_by_key(spare).filter(|v| spare(v) > 0) else {
                 break;
@@ -108,7 +101,11 @@ impl Ledger {
             let used_at = Millis(self.memory.slot(owner).used_at.load(Relaxed));
             oldest.since(used_at)
         };
-        let trims = self.slots().map(|slot| slot.trim.load(Relaxed));
+        let asked_of = |owner| {
+            let asked = self.memory.slot(owner).trim.load(Relaxed);
+            asked.min(self.memory.surplus(owner))
+        };
+        let trims = self.owners().map(asked_of);
         let k = k.saturating_sub(trims.fold(0, u32::saturating_add));
         let mut asked = 0;
         while asked < k {
@@ -135,19 +132,19 @@ impl Ledger {
 
     /// Frames demanded from domains and not yet released.
     fn outstanding(&self) -> u32 {
-        self.slots()
-            .map(|slot| slot.demanded.load(SeqCst))
+        self.owners()
+            .map(|owner| self.memory.demanded(owner))
             .fold(0, u32::saturating_add)
     }
 
     /// Frames that can still be demanded from a domain.
     fn spare(&self, owner: Owner) -> u32 {
-        let demanded = self.memory.slot(owner).demanded.load(SeqCst);
+        let demanded = self.memory.demanded(owner);
         self.memory.surplus(owner).saturating_sub(demanded)
     }
 
-    fn slots(&self) -> impl Iterator<Item = &DomainSlot> {
-        (1..self.memory.reach()).map(|owner| self.memory.slot(owner))
+    fn owners(&self) -> impl Iterator<Item = Owner> {
+        1..self.memory.reach()
     }
 }
 

@@ -65,6 +65,17 @@ fn a_trim_that_is_not_answered_counts_and_one_that_is_does_not() {
 }
 
 #[test]
+fn what_a_domain_that_ended_was_asked_for_does_not_count() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 50, 60]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0)), 20);
+    assert_eq!(trims(&all), [0, 0, 20]);
+    ledger.retire(all[2].id());
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0)), 20);
+    assert_eq!(all[1].trimmed(), 20);
+}
+
+#[test]
 fn nothing_is_asked_of_domains_at_their_guarantee() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 0, &[0, 50, 60]);
