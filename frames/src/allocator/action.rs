@@ -87,13 +87,15 @@ pub enum Violation {
         /// The deadline, since the allocator's start.
         by: Duration,
     },
-    /// It reported frames as unused that were not.
-    #[error("it reported {answered} frames as unused, and {found} were")]
+    /// It reported frames as unused that were not, again and again.
+    #[error("it reported {answered} frames as unused, and {found} were, {times} times in a row")]
     FalseAnswer {
-        /// Frames it reported as unused.
+        /// Frames it reported as unused the last time.
         answered: u32,
         /// Frames that were.
         found: u32,
+        /// How often.
+        times: u32,
     },
     /// More of its frames stayed resident than it may own, after it was notified.
     #[error("{resident} frames are resident, by the kernel's count, and {n} are granted to it")]

@@ -62,7 +62,11 @@ impl Allocator {
             }
             let mut optimistic = std::mem::take(&mut self.requests.optimistic);
             for request in &mut optimistic {
-                request.k -= self.grant(request.tenant, request.k, &mut free);
+                // A tenant that owes frames would have to return these, too.
+                let owes = |tenant: &Tenant| tenant.owed() > 0;
+                if !self.tenants.get(&request.tenant).is_some_and(owes) {
+                    request.k -= self.grant(request.tenant, request.k, &mut free);
+                }
             }
             optimistic.retain(|request| request.k > 0);
             self.requests.optimistic = optimistic;

@@ -52,6 +52,8 @@ pub(crate) struct Tenant {
     pub revocations: VecDeque<PendingRevocation>,
     /// Demanded frames that it reported as unused and that are still to be verified.
     pub claimed: u32,
+    /// Reports since its last revocation began of which frames were missing.
+    pub short_answers: u32,
     /// A [`super::Action::TakeUnused`] without its outcome yet.
     pub taking: Option<PendingTake>,
     /// Cleaning since there was last no pending revocation.
@@ -101,6 +103,7 @@ impl Tenant {
             cleaning,
             revocations: VecDeque::new(),
             claimed: 0,
+            short_answers: 0,
             taking: None,
             busy: None,
             over: 0,
@@ -220,7 +223,7 @@ impl Tenant {
         }
         self.claimed = self.claimed.min(self.owed());
         if self.revocations.is_empty() {
-            self.busy = None;
+            (self.busy, self.short_answers) = (None, 0);
         }
     }
 }

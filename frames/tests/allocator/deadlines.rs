@@ -28,7 +28,7 @@ fn a_tenant_that_misses_its_deadline_is_killed_and_the_request_granted() {
 }
 
 #[test]
-fn a_tenant_that_reports_used_frames_as_unused_is_killed_at_once() {
+fn a_tenant_that_reports_used_frames_as_unused_again_and_again_is_killed() {
     let mut machine = Machine::new(1000);
     let liar = machine.admit(1, (100, 1000), 10_000, Liar).unwrap();
     machine.fill(liar, 1000);
@@ -38,10 +38,47 @@ fn a_tenant_that_reports_used_frames_as_unused_is_killed_at_once() {
     let lie = Violation::FalseAnswer {
         answered: 500,
         found: 0,
+        times: 9,
     };
     assert_eq!(machine.killed, [(liar, lie)]);
     machine.run_until(T);
     assert_eq!(machine.n(late), 500);
+}
+
+#[test]
+fn frames_that_are_used_again_after_an_answer_are_demanded_again() {
+    let mut machine = Machine::new(1000);
+    let tree = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(tree, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    // It has them unused and answers; a process that it starts has 16 before they are taken.
+    machine.holders.get_mut(&tree).unwrap().used = 516;
+    let revocations = machine.revocations;
+    let actions = machine.allocator.on_answer(tree, 500, machine.now);
+    machine.execute(actions);
+    assert_eq!((machine.n(late), machine.n(tree)), (484, 516));
+    assert_eq!(machine.revocations, revocations + 1);
+    machine.holders.get_mut(&tree).unwrap().used = 500;
+    let actions = machine.allocator.on_answer(tree, 16, machine.now);
+    machine.execute(actions);
+    machine.run_for(T + ms(1));
+    assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
+}
+
+#[test]
+fn a_tenant_that_owes_frames_is_granted_none_beyond_its_guarantee() {
+    let mut machine = Machine::new(1000);
+    let tree = machine.admit(1, (100, 2000), 10_000, Refuser).unwrap();
+    let other = machine.admit(3, (100, 100), 100, Honest).unwrap();
+    machine.fill(other, 100);
+    machine.fill(tree, 900);
+    let late = machine.admit(2, (300, 300), 100, Honest).unwrap();
+    machine.request(late, 300).unwrap();
+    machine.request(tree, 200).unwrap();
+    machine.on_tenant_gone(late);
+    machine.on_tenant_gone(other);
+    assert_eq!(machine.n(tree), 900);
 }
 
 #[test]
