@@ -111,6 +111,11 @@ impl LimitControl {
         self.owned().max(committed).min(self.limit)
     }
 
+    /// Frames that the tenant has guaranteed to its domains, by the ledger; at most the limit.
+    pub fn guaranteed(&self) -> u32 {
+        self.header().guaranteed.load(SeqCst).min(self.limit)
+    }
+
     /// Frames that the tenant's processes wait for, by the ledger; at most what the limit can be
     /// raised by.
     pub fn wanted(&self) -> u32 {
@@ -154,7 +159,8 @@ impl LimitControl {
             if self.header().limit.replace(seen, next) {
                 let taken = self.limit - next;
                 self.limit = next;
-                if self.header().reclaim_target.load(SeqCst) >= next {
+                if taken > 0 {
+                    // A revocation of which more is to come sets its target again.
                     self.header().clear_reclaim_target();
                 }
                 return taken;

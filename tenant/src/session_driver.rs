@@ -99,7 +99,9 @@ impl<R> SessionDriver<R> {
                 SessionEvent::Revoke(revocation) => self.revocation = Some(*revocation),
                 // The next daemon revokes anew, and counts its rounds anew.
                 SessionEvent::Disconnected => {
-                    self.revocation = None;
+                    if self.revocation.take().is_some() {
+                        ledger.reclaim_to(u32::MAX);
+                    }
                     end_lent_priority();
                 }
                 SessionEvent::Changed { terms, .. } => {
