@@ -175,6 +175,8 @@ impl<'a> CompressedRam<'a> {
             return true;
         }
         self.revoked_at = Some(Instant::now());
+        // What is given up is not to be kept free for this domain, which takes none for a while.
+        self.demand(0);
         let most = self.owned.len() as u32;
         self.shrink_to(most.saturating_sub(demanded + trimmed));
         if demanded > 0 {
