@@ -99,6 +99,11 @@ impl FrameControl {
         total
     }
 
+    /// Whether the kernel says how long threads wait for a processor.
+    pub fn is_stall_measured(&self) -> bool {
+        self.stall.is_measured()
+    }
+
     /// Enforces deadlines.
     pub fn tick(&mut self) {
         let actions = self.allocator.tick(self.now());

@@ -265,9 +265,12 @@ impl Daemon {
     fn do_periodic_work(&mut self) {
         let contracts = &mut self.contracts;
         let stall = contracts.frames.count_stall();
-        contracts
-            .processor_time
-            .on_stall(stall, &contracts.disk.usd);
+        // Where the kernel does not measure it, all time counts as waited for: for deadlines only.
+        if contracts.frames.is_stall_measured() {
+            contracts
+                .processor_time
+                .on_stall(stall, &contracts.disk.usd);
+        }
         contracts.frames.measure_rss_all();
         contracts.kill_lost();
         let tenants = &mut contracts.frames.tenants;

@@ -41,6 +41,11 @@ impl Stall {
         }
     }
 
+    /// Whether the kernel says how long threads wait.
+    pub fn is_measured(&self) -> bool {
+        self.file.as_ref().and_then(read).is_some()
+    }
+
     /// Time, since this was made, in which threads waited.
     pub fn total(&mut self) -> Duration {
         let now = self.file.as_ref().and_then(read);
@@ -105,5 +110,7 @@ mod tests {
         assert_eq!(add(1100, Some(5)), ms(40));
         assert_eq!(add(1200, Some(105)), ms(140), "no more than passes");
         assert_eq!(add(1230, None), ms(170));
+        stall.file = None;
+        assert!(!stall.is_measured());
     }
 }

@@ -5,7 +5,7 @@ use host::{lent_priority, process_tree};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Pid;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Generations below the tenant's leader that a thread's process may be.
 const MAX_GENERATIONS: usize = 64;
@@ -20,6 +20,7 @@ pub(super) struct TenantThread {
     run_time: Option<OwnedFd>,
     /// The run time when it was last measured.
     measured: Duration,
+    measured_at: Instant,
     /// Its own class, while it has priority lent.
     lent: Option<i32>,
 }
@@ -34,6 +35,7 @@ impl TenantThread {
                 .then(|| run_time_of(named.thread))
                 .flatten(),
             measured: Duration::ZERO,
+            measured_at: Instant::now(),
             lent: None,
         }
     }
@@ -45,13 +47,15 @@ impl TenantThread {
         }
         match self.run_time.as_ref().and_then(read) {
             Some(now) => {
+                self.measured_at = Instant::now();
                 let before = std::mem::replace(&mut self.measured, now);
                 now.saturating_sub(before)
             }
             None => {
-                // The thread has ended: its number may be another's.
+                // The thread has ended: its number may be another's. How long it ran is not known
+                // any more, and may be all the time since then.
                 (self.run_time, self.lent) = (None, None);
-                Duration::ZERO
+                self.measured_at.elapsed()
             }
         }
     }
@@ -63,7 +67,7 @@ impl TenantThread {
                 let Some(now) = self.run_time.as_ref().and_then(read) else {
                     return;
                 };
-                self.measured = now;
+                (self.measured, self.measured_at) = (now, Instant::now());
                 match lent_priority::lend(self.thread) {
                     Ok(own) => self.lent = Some(own),
                     // It chose a class itself, or the kernel permits none.
@@ -138,6 +142,30 @@ mod tests {
         thread.set_first(false);
         assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
         assert_eq!(thread.ran(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_charged_the_time_since_it_was_measured() {
+        let (send, named_thread) = std::sync::mpsc::channel();
+        let (go, end) = std::sync::mpsc::channel::<()>();
+        let runner = std::thread::spawn(move || {
+            send.send(named()).unwrap();
+            let _ = end.recv();
+        });
+        let named = named_thread.recv().unwrap();
+        let mut thread = TenantThread::new(named, rustix::process::getpid());
+        thread.set_first(true);
+        drop(go);
+        runner.join().unwrap();
+        if thread.lent.is_none() {
+            return eprintln!("skipped: no real-time priority here");
+        }
+        // It has left /proc when its number names no thread any more.
+        while std::path::Path::new(&format!("/proc/self/task/{}", named.thread)).exists() {
+            std::thread::yield_now();
+        }
+        assert!(thread.ran() > Duration::ZERO);
+        assert_eq!(thread.ran(), Duration::ZERO, "once");
     }
 
     #[test]
