@@ -215,7 +215,7 @@ impl Daemon {
         let mut terms = tenant.record.terms;
         let (client, was) = (tenant.client, terms.disk);
         if let Some(asked) = frames {
-            check_growth(number, tenant, asked)?;
+            check_frames(number, tenant, asked)?;
         }
         let disk = disk.map(|change| change.of(was));
         terms.frames = frames.unwrap_or(terms.frames);
@@ -283,10 +283,22 @@ impl Daemon {
     }
 }
 
-/// A tenant's ledger has the size with which its program was started.
-fn check_growth(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), Refusal> {
+/// A tenant's ledger has the size with which its program was started, and cannot return what its
+/// processes are guaranteed.
+fn check_frames(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), Refusal> {
     let quota = tenant.frames.as_ref().and_then(|f| f.quota.as_ref());
-    let most = quota.ok_or(Refusal::NoFrames)?.total();
+    let quota = quota.ok_or(Refusal::NoFrames)?;
+    // The word is the tenant's own: it counts for no more than it has.
+    let least = quota.guaranteed().min(tenant.record.terms.frames.g);
+    if asked.g < least {
+        let least = FrameSpec { g: least, x: least };
+        return Err(Refusal::UnderGuarantees {
+            number,
+            least,
+            asked,
+        });
+    }
+    let most = quota.total();
     if asked.x <= most {
         return Ok(());
     }

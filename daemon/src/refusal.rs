@@ -108,6 +108,19 @@ pub enum Refusal {
         /// The contract asked for.
         asked: FrameSpec,
     },
+    /// Less than the processes of a tenant are guaranteed.
+    #[error(
+        "the processes of tenant {number} are guaranteed {least} of frames, and it cannot have {asked}: let some of \
+         them end first, or leave it as much"
+    )]
+    UnderGuarantees {
+        /// The tenant.
+        number: TenantNumber,
+        /// What they are guaranteed together.
+        least: FrameSpec,
+        /// The contract asked for.
+        asked: FrameSpec,
+    },
     /// The contract has no disk.
     #[error("it has no disk yet")]
     NoDisk,
