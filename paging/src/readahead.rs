@@ -16,7 +16,7 @@ mod lane;
 use crate::page::State;
 use crate::page_table::PageTable;
 use crate::stream_detector::{Prediction, WIDEST};
-use lane::{Buffer, ReadaheadLane};
+use lane::{Buffer, LaneTable, ReadaheadLane};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
@@ -46,7 +46,7 @@ pub(crate) struct ReadaheadStats {
 /// one that has the stream.
 pub(crate) struct Readahead {
     channel: Box<dyn Channel>,
-    lanes: Box<[ReadaheadLane; LANES]>,
+    lanes: LaneTable,
     memory: WiredMemory,
     /// Pages in each lane, at most: a power of two.
     length: usize,
@@ -69,12 +69,15 @@ impl Readahead {
     /// Lanes for windows of up to `widest` pages. Memory is populated on first use.
     pub(crate) fn new(store: &dyn Store, widest: u32) -> Result<Self, crate::DomainError> {
         let length = ring_length(widest as usize);
+        let wired = |bytes| {
+            WiredMemory::private(bytes)
+                .and_then(WiredMemory::wiped_in_children)
+                .map_err(crate::DomainError::Memory)
+        };
         Ok(Self {
             channel: store.channel(DEPTH)?,
-            lanes: Box::new([ReadaheadLane::NONE; LANES]),
-            memory: WiredMemory::private(LANES * length * PAGE)
-                .and_then(WiredMemory::wiped_in_children)
-                .map_err(crate::DomainError::Memory)?,
+            lanes: LaneTable::new(wired(LaneTable::BYTES)?),
+            memory: wired(LANES * length * PAGE)?,
             length,
             clock: 0,
             batch: Vec::with_capacity(LONGEST),
@@ -84,10 +87,12 @@ impl Readahead {
 
     /// Switches to the child process: its own channel, and no reads under way.
     pub(crate) fn become_child(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        // A channel that a fork inherited detects the fork: dropping it closes no descriptor
-        // of this process.
-        self.channel = store.channel(DEPTH)?;
-        *self.lanes = [ReadaheadLane::NONE; LANES];
+        self.lanes.forget();
+        if !self.channel.is_unopened() {
+            // A channel that a fork inherited detects the fork: dropping it closes no descriptor
+            // of this process.
+            self.channel = store.channel(DEPTH)?;
+        }
         Ok(())
     }
 
@@ -136,6 +141,7 @@ impl Readahead {
         stretch: u32,
         index: usize,
     ) -> LaneCursor {
+        self.lanes.begin();
         self.clock = self.clock.wrapping_add(1);
         let known = self.lanes.iter().position(|lane| {
             lane.stream == prediction.stream

@@ -67,6 +67,10 @@ impl Channel for OnDemand {
         }
     }
 
+    fn is_unopened(&self) -> bool {
+        self.channel.is_none()
+    }
+
     fn pending(&self) -> usize {
         self.channel.as_ref().map_or(0, |channel| channel.pending())
     }

@@ -88,6 +88,12 @@ pub trait Channel: Send {
         // Nothing is held.
     }
 
+    /// Returns true if the first page will open the channel, for the process and the holder of
+    /// then: so a fork's child may keep it.
+    fn is_unopened(&self) -> bool {
+        false
+    }
+
     /// Pages submitted and not completed.
     fn pending(&self) -> usize;
 

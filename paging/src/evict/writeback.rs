@@ -120,9 +120,11 @@ impl Cleaner {
 
     /// Switches to the child process: its own channel.
     pub(crate) fn become_child(&mut self, store: Option<&dyn Store>) -> Result<(), StoreError> {
-        // A channel that a fork inherited detects the fork: dropping it closes no descriptor
-        // of this process.
-        self.channel = channel(store)?;
+        if !self.channel.as_ref().is_some_and(|it| it.is_unopened()) {
+            // A channel that a fork inherited detects the fork: dropping it closes no descriptor
+            // of this process.
+            self.channel = channel(store)?;
+        }
         Ok(())
     }
 

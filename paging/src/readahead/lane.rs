@@ -1,7 +1,10 @@
-//! One stream's ring of buffers.
+//! One stream's ring of buffers, and the table of a reader's lanes.
 
-use super::LONGEST;
+use super::{LANES, LONGEST};
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
 use store::PageHandle;
+use wired::WiredMemory;
 
 /// What is in a buffer.
 #[derive(Clone, Copy, Default)]
@@ -59,5 +62,67 @@ impl ReadaheadLane {
         let ahead = index.wrapping_sub(self.origin) as isize;
         let position = ahead / self.stride;
         (ahead % self.stride == 0 && position >= 0).then_some(position as usize)
+    }
+}
+
+/// A reader's lanes: none until the reader's first stream, since most processes of a tree end
+/// without one, and each would pay for them (66 KiB for four readers, and as much copied by a fork).
+pub(super) struct LaneTable {
+    memory: WiredMemory,
+    begun: bool,
+}
+
+impl LaneTable {
+    /// Bytes of the memory for a table.
+    pub(super) const BYTES: usize = size_of::<[ReadaheadLane; LANES]>();
+
+    /// In memory of [`LaneTable::BYTES`], which is zero in the child of a fork.
+    pub(super) fn new(memory: WiredMemory) -> Self {
+        assert!(memory.len() >= Self::BYTES, "layout");
+        Self {
+            memory,
+            begun: false,
+        }
+    }
+
+    fn at(&self) -> *mut [MaybeUninit<ReadaheadLane>; LANES] {
+        self.memory.as_ptr().cast()
+    }
+
+    /// Makes the lanes, all unused, where that has not been done.
+    pub(super) fn begin(&mut self) {
+        if !self.begun {
+            // SAFETY: the memory is the table's alone, as long as that, and page aligned.
+            let lanes = unsafe { &mut *self.at() };
+            for lane in lanes {
+                lane.write(ReadaheadLane::NONE);
+            }
+            self.begun = true;
+        }
+    }
+
+    /// In the child of a fork: its memory has no lanes.
+    pub(super) fn forget(&mut self) {
+        self.begun = false;
+    }
+
+    fn count(&self) -> usize {
+        if self.begun { LANES } else { 0 }
+    }
+}
+
+impl Deref for LaneTable {
+    type Target = [ReadaheadLane];
+
+    fn deref(&self) -> &[ReadaheadLane] {
+        // SAFETY: `begin` has written as many, and only this table refers to the memory.
+        unsafe { std::slice::from_raw_parts(self.at().cast(), self.count()) }
+    }
+}
+
+impl DerefMut for LaneTable {
+    fn deref_mut(&mut self) -> &mut [ReadaheadLane] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.at().cast(), self.count()) }
     }
 }
