@@ -11,7 +11,8 @@ use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
-use wired::HUGE_RANGE;
+use std::ops::Range;
+use wired::{HUGE_RANGE, Lock};
 
 /// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's
 /// way. A multiple of its 32 MiB segments.
@@ -46,14 +47,17 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     unsafe { exec::save_environment(environ) };
     let before = limits::mapped();
     fit_arenas();
+    *FIRST_MEMORY.lock() = Some(FirstMemory {
+        candidates,
+        heap: None,
+    });
     if let Err(why) = pager_process::start(attach, None) {
         diagnostics::log_refusal(format_args!("{why}"));
         exit_group(EXIT_FAILED);
     }
-    let heap = first_arena();
+    let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::init(heap) };
-    adopt::adopt_all(&candidates);
     pthread::init();
     fork::init();
     limits::init(before);
@@ -85,6 +89,18 @@ impl SupervisorEndpoint {
     }
 }
 
+/// The memory that a new image has from its start.
+struct FirstMemory {
+    /// What it adopts.
+    candidates: adopt::Candidates,
+    /// Addresses for mimalloc, in the first arena.
+    heap: Option<Range<usize>>,
+}
+
+/// Passed to the pager process, which registers it while it has the descriptors at hand: later
+/// each call would wait for the evictor's thread, which starts after the program.
+static FIRST_MEMORY: Lock<Option<FirstMemory>> = Lock::new(None);
+
 /// Starts the child of a fork, before other code runs in it.
 pub fn attach_child(gate: ForkGate) {
     if let Err(why) = pager_process::start(attach, Some(gate)) {
@@ -101,6 +117,9 @@ fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, Strin
     if forked {
         fork::lose_unforked();
         process_pager::signal_inherited();
+    } else if let Some(memory) = FIRST_MEMORY.lock().as_mut() {
+        memory.heap = first_arena();
+        adopt::adopt_all(&memory.candidates);
     }
     Ok(connection)
 }
@@ -144,7 +163,7 @@ fn fit_arenas() {
 }
 
 /// The first arena, and mimalloc's part of it.
-fn first_arena() -> Option<std::ops::Range<usize>> {
+fn first_arena() -> Option<Range<usize>> {
     let space = &mut address_space::lock();
     space.add_arena(HUGE_RANGE)?;
     let mut size = HEAP;
