@@ -7,6 +7,9 @@
 //! runs on a stack of the program's: it may fault while it holds the lock, and the fault waits
 //! for the pager thread. So the pager's threads have a heap of their own. A block that the other
 //! side frees goes to a list without a lock, which its own side empties.
+//!
+//! A block of [`MAPPED`] bytes or more is a mapping of its own: most are tables for a whole
+//! contract, of which a process uses little, and dlmalloc writes all of a block of zeros.
 
 use crate::pager_process::is_pager;
 use crate::raw_syscall::{SignalsBlocked, is_error, syscall3, syscall6};
@@ -68,6 +71,9 @@ unsafe impl Allocator for HeapMapping {
         PAGE
     }
 }
+
+/// Bytes from which on a block is a mapping of its own.
+const MAPPED: usize = 32 << 10;
 
 /// A block on a list of blocks to free: its first word is the next block's address.
 type FreedBlock = *mut u8;
@@ -174,13 +180,16 @@ impl Heaps {
         layout: &Layout,
         get: impl FnOnce(&mut Dlmalloc<HeapMapping>, usize) -> *mut u8,
     ) -> *mut u8 {
-        let _blocked = SignalsBlocked::new();
         let (heap, side) = self.own();
+        let _blocked = side.block_signals();
         let header = header(layout);
         let Some(size) = layout.size().checked_add(header) else {
             return std::ptr::null_mut();
         };
-        let start = heap.with(|blocks| get(blocks, size));
+        let (start, side) = match is_mapped(layout) {
+            true => (HeapMapping.alloc(mapped_len(size)).0, Side::Mapping),
+            false => (heap.with(|blocks| get(blocks, size)), side),
+        };
         if start.is_null() {
             return start;
         }
@@ -207,6 +216,27 @@ impl Heaps {
 enum Side {
     Program = 1,
     Pager = 2,
+    /// No heap's: a mapping of its own.
+    Mapping = 3,
+}
+
+impl Side {
+    /// Keeps handlers of the program's signals out while it lives. The pager's threads have every
+    /// signal blocked always.
+    fn block_signals(self) -> Option<SignalsBlocked> {
+        (self == Self::Program).then(SignalsBlocked::new)
+    }
+}
+
+/// Returns true if a block is a mapping of its own. Its alignment is that of its header, which
+/// starts a page.
+fn is_mapped(layout: &Layout) -> bool {
+    layout.size() >= MAPPED && layout.align() <= PAGE
+}
+
+/// Bytes of the mapping of a block with its header.
+fn mapped_len(size: usize) -> usize {
+    size.next_multiple_of(PAGE)
 }
 
 /// Bytes before a block, whose last word is the block's [`Side`].
@@ -234,8 +264,8 @@ unsafe impl GlobalAlloc for Heaps {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let _blocked = SignalsBlocked::new();
         let (own, side) = self.own();
+        let _blocked = side.block_signals();
         // SAFETY: allocated above with this layout.
         unsafe {
             let start = block.sub(header(&layout));
@@ -243,6 +273,9 @@ unsafe impl GlobalAlloc for Heaps {
                 owner if owner == side => own.with(|blocks| blocks.c_free(start)),
                 Side::Program => self.program.give_back(start),
                 Side::Pager => self.pager.give_back(start),
+                Side::Mapping => {
+                    HeapMapping.free(start, mapped_len(layout.size() + header(&layout)));
+                }
             }
         }
     }
@@ -286,6 +319,28 @@ mod tests {
         let again = pager_block(layout);
         assert!(TEST.pager.freed.load(Ordering::Relaxed).is_null());
         assert!(blocks.contains(&again), "no freed block is used again");
+    }
+
+    #[test]
+    fn a_large_block_of_zeros_is_not_written() {
+        let layout = Layout::from_size_align(64 * PAGE, 64).unwrap();
+        // SAFETY: the layout's; inside the block.
+        unsafe {
+            let block = TEST.alloc_zeroed(layout);
+            assert_eq!(block.addr() % 64, 0);
+            let mut resident = [0u8; 65];
+            let start = block.map_addr(|addr| addr & !(PAGE - 1));
+            let counted = libc::mincore(start.cast(), 65 * PAGE, resident.as_mut_ptr());
+            assert_eq!(
+                (
+                    counted,
+                    resident.iter().filter(|page| **page & 1 != 0).count()
+                ),
+                (0, 1)
+            );
+            assert_eq!((*block, *block.add(64 * PAGE - 1)), (0, 0));
+            TEST.dealloc(block, layout);
+        }
     }
 
     #[test]
