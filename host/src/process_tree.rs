@@ -112,15 +112,36 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
-/// Returns true if two processes have one effective user.
-pub fn is_same_user(one: Pid, other: Pid) -> bool {
-    let user = |pid: Pid| {
-        let text = String::from_utf8(read_at_once(pid, "status")?).ok()?;
-        let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+/// The fields of /proc/PID/status that tell whose process it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcStatus {
+    /// Its parent; `None` above the first.
+    pub parent: Option<Pid>,
+    /// Its real user.
+    pub user: u32,
+    /// Its effective user, by whom it may signal others.
+    pub effective_user: u32,
+}
+
+impl ProcStatus {
+    /// Of a process that exists.
+    pub fn of(pid: Pid) -> Option<Self> {
+        let bytes = read_at_once(pid, "status")?;
+        let mut lines = bytes.split(|b| *b == b'\n');
+        // The lines come in this order, and a name's newline is written as two characters.
+        let mut field = |name: &str| {
+            let line = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+            std::str::from_utf8(line).ok()
+        };
+        let parent = field("PPid:")?.trim().parse().ok()?;
         // Real, effective, saved, of files.
-        users.split_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    one == other || user(one).is_some_and(|one| user(other) == Some(one))
+        let mut users = field("Uid:")?.split_whitespace().map(str::parse);
+        Some(Self {
+            parent: Pid::from_raw(parent),
+            user: users.next()?.ok()?,
+            effective_user: users.next()?.ok()?,
+        })
+    }
 }
 
 /// All live processes below `root`, without it, parents before their children.

@@ -5,7 +5,8 @@
 //! function of the C library.
 //!
 //! A process requests its connection through the tree's seccomp filter ([`host::seccomp::call`]): that
-//! needs neither a descriptor nor a name, and no process outside the tree can do it.
+//! needs neither a descriptor nor a name, and no process outside the tree can do it. A process that
+//! joins sends its first message in that call, and finds the answer when the call returns.
 //!
 //! Where the kernel allows no filter (a listener is installed already) there are two sockets
 //! instead. The *port* is one that every process of the tree inherits at a high descriptor
@@ -21,7 +22,7 @@ use crate::MAX_PROCESSES;
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
 use crate::stats_page::StatsPage;
-use host::seccomp::call;
+use host::seccomp::call::{self, CarriedMessage};
 use host::seqpacket::{self, Received};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
@@ -268,6 +269,15 @@ impl SupervisorPort {
                 return Ok(ours);
             }
         }
+        // The filter names the thread that calls, and processes join by their number.
+        let joins = matches!(hello, Hello::Exec { .. } | Hello::Fork { .. })
+            && rustix::thread::gettid() == rustix::process::getpid();
+        if let (true, Some(message)) = (
+            self.by_filter && joins,
+            CarriedMessage::new(bytes.as_slice()),
+        ) {
+            return call::request(message);
+        }
         let connection = self.connect()?;
         seqpacket::send(&connection, bytes.as_slice(), &[], SendFlags::empty())?;
         Ok(connection)
@@ -286,7 +296,7 @@ impl SupervisorPort {
 
     fn connect(&self) -> io::Result<OwnedFd> {
         if self.by_filter {
-            return call::request();
+            return call::request(CarriedMessage::default());
         }
         let name = &self.name[..usize::from(self.name_len)];
         if name.is_empty() {

@@ -33,19 +33,17 @@ impl Connector {
         Ok(Self(requests))
     }
 
-    /// Answers the call with this id: by a connection, whose other end is returned, or an error.
-    /// A caller that was killed meanwhile, or has no room for a descriptor, hangs up.
-    pub fn connect(&self, id: u64) -> Option<OwnedFd> {
-        let pair = seqpacket::pair().and_then(|(ours, theirs)| {
-            // Messages then come with their sender's credentials.
-            sockopt::set_socket_passcred(&ours, true)?;
-            Ok((ours, theirs))
-        });
-        let (ours, theirs) = match pair {
-            Ok((ours, theirs)) => (Some(ours), Ok(theirs)),
-            Err(errno) => (None, Err(errno)),
-        };
+    /// Answers the call with this id by the other end of [`Connector::pair`], or an error. A caller
+    /// that was killed meanwhile, or has no room for a descriptor, hangs up.
+    pub fn answer(&self, id: u64, theirs: io::Result<OwnedFd>) {
         let _ = self.0.send((id, theirs));
-        ours
+    }
+
+    /// A connection: the supervisor's end, and the process's.
+    pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+        let (ours, theirs) = seqpacket::pair()?;
+        // Messages then come with their sender's credentials.
+        sockopt::set_socket_passcred(&ours, true)?;
+        Ok((ours, theirs))
     }
 }

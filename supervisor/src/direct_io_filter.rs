@@ -14,7 +14,8 @@
 
 use host::direct_io::{Mounts, mounted_in_place, reads_in_place};
 use host::process_tree::ProcStat;
-use host::seccomp::{Listener, call, is_of_other_table};
+use host::seccomp::call::{self, CarriedMessage};
+use host::seccomp::{Listener, is_of_other_table};
 use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,7 +44,17 @@ pub struct Notifier {
     listener: Listener,
     waiting: Vec<PendingNotification>,
     mounts: Mounts,
-    requests: Vec<u64>,
+    requests: Vec<ConnectionRequest>,
+}
+
+/// A call by which a process asked for a connection, and joins where it carries a message.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionRequest {
+    /// The call's.
+    pub(crate) id: u64,
+    /// The thread that calls; `None` in a process namespace that is not below this one.
+    pub(crate) caller: Option<Pid>,
+    pub(crate) message: CarriedMessage,
 }
 
 impl Notifier {
@@ -74,7 +85,11 @@ impl Notifier {
             return Ok(());
         };
         if call::is_request(&stopped.data) {
-            self.requests.push(stopped.id);
+            self.requests.push(ConnectionRequest {
+                id: stopped.id,
+                caller: Pid::from_raw(stopped.pid as i32),
+                message: CarriedMessage::of(&stopped.data),
+            });
             return Ok(());
         }
         if !can_hold_pages(&stopped) {
@@ -91,7 +106,7 @@ impl Notifier {
     }
 
     /// Calls by which processes asked for a connection: see [`crate::Supervisor::connect`].
-    pub fn take_requests(&mut self) -> Vec<u64> {
+    pub fn take_requests(&mut self) -> Vec<ConnectionRequest> {
         std::mem::take(&mut self.requests)
     }
 

@@ -13,6 +13,7 @@ mod upstream;
 use crate::config::{StartError, SupervisorConfig, TreeEvent};
 use crate::connector::Connector;
 use crate::daemon_link::{ChannelUnavailable, DaemonLink};
+use crate::direct_io_filter::ConnectionRequest;
 use crate::fault_limits::TreeFaultLimits;
 use crate::fence::Fence;
 use crate::finished_totals::FinishedTotals;
@@ -23,7 +24,7 @@ use crate::remote_link::RemoteLink;
 use crate::sockets::{self, Listeners, Peer};
 use frames::{DomainId, Ledger};
 use host::seqpacket;
-use link::handshake::{ChildMessage, Message, SlotIndex};
+use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use rustix::event::epoll;
@@ -70,6 +71,8 @@ pub struct Supervisor {
     epoll: OwnedFd,
     doors: Listeners,
     connector: Option<Connector>,
+    /// Events of processes that joined by the call itself.
+    joined_by_call: Vec<TreeEvent>,
     ledger: Ledger,
     ledger_fd: OwnedFd,
     store: Option<(SharedStore, Vec<OwnedFd>)>,
@@ -126,6 +129,7 @@ impl Supervisor {
             epoll,
             doors,
             connector: None,
+            joined_by_call: Vec::new(),
             ledger,
             ledger_fd,
             store,
@@ -219,11 +223,20 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Gives a connection to the process whose call stopped at the filter with this id.
-    pub fn connect(&mut self, id: u64) {
-        let connection = self.connector.as_ref().and_then(|it| it.connect(id));
-        if let Some(connection) = connection {
-            self.add_stranger(connection, None);
+    /// Gives a connection to the process whose call stopped at the filter. Where the call carries
+    /// the process's first message, the answer is there when the call returns.
+    pub fn connect(&mut self, request: ConnectionRequest) {
+        let (ours, theirs) = match Connector::pair() {
+            Ok((ours, theirs)) => (Some(ours), Ok(theirs)),
+            Err(errno) => (None, Err(errno)),
+        };
+        match (ours, Hello::decode(request.message.as_slice())) {
+            (Some(ours), Some(hello)) => self.hello_of_call(ours, request.caller, hello),
+            (Some(ours), None) => self.add_stranger(ours, None),
+            (None, _) => {}
+        }
+        if let Some(connector) = &self.connector {
+            connector.answer(request.id, theirs);
         }
     }
 
@@ -303,7 +316,7 @@ impl Supervisor {
 
     /// Handles pending messages, without blocking, and returns the events.
     pub fn dispatch(&mut self) -> Vec<TreeEvent> {
-        let mut happened = Vec::new();
+        let mut happened = std::mem::take(&mut self.joined_by_call);
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
         let zero = rustix::event::Timespec::default();
         let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&zero)) {

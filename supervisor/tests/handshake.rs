@@ -364,7 +364,9 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
             notifier.receive(supervisor.stats_page()).unwrap();
         }
         let requests = notifier.take_requests();
-        requests.into_iter().for_each(|id| supervisor.connect(id));
+        requests
+            .into_iter()
+            .for_each(|request| supervisor.connect(request));
         happened.extend(supervisor.dispatch());
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -24,19 +24,89 @@ pub fn is_request(data: &libc::seccomp_data) -> bool {
     i64::from(data.nr) == CALL.0 && arguments == (fd as u32, command as u32, tag)
 }
 
-/// Makes the call: a connection to the supervisor whose filter this process is under. Raw: in a
-/// constructor and in a fork's child.
-pub fn request() -> io::Result<OwnedFd> {
+/// Longest message that the call carries, in bytes.
+pub const CARRIED: usize = 23;
+
+/// The message that a request carries in the rest of its arguments: its length, and its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarriedMessage([u8; CARRIED + 1]);
+
+impl CarriedMessage {
+    /// From a message; `None` where it is too long.
+    pub fn new(message: &[u8]) -> Option<Self> {
+        let mut carried = [0; CARRIED + 1];
+        carried[1..]
+            .get_mut(..message.len())?
+            .copy_from_slice(message);
+        carried[0] = message.len() as u8;
+        Some(Self(carried))
+    }
+
+    /// Of a stopped call.
+    pub fn of(data: &libc::seccomp_data) -> Self {
+        let mut carried = [0; CARRIED + 1];
+        for (bytes, word) in carried.chunks_exact_mut(8).zip(&data.args[3..]) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        Self(carried)
+    }
+
+    fn words(self) -> [u64; 3] {
+        let mut words = [0; 3];
+        for (word, bytes) in words.iter_mut().zip(self.0.chunks_exact(8)) {
+            // The chunks are of this length.
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        words
+    }
+
+    /// The message's bytes: none in a request that carries none.
+    pub fn as_slice(&self) -> &[u8] {
+        self.0[1..].get(..self.0[0].into()).unwrap_or_default()
+    }
+}
+
+/// Makes the call: a connection to the supervisor whose filter this process is under. The
+/// supervisor reads the message as the first one on that connection. Raw: in a constructor and in
+/// a fork's child.
+pub fn request(message: CarriedMessage) -> io::Result<OwnedFd> {
     let (number, [fd, command, tag]) = CALL;
+    let [first, second, third] = message.words();
     // SAFETY: the call has no effect on this process but the descriptor that it may return. Raw,
     // since nothing here may set errno in a thread without one.
     let made = unsafe {
         syscall6(
             number,
-            [fd, command, tag, 0, 0, 0].map(|word| word as usize),
+            [fd, command, tag, first, second, third].map(|word| word as usize),
         )
     };
     let made = checked(made)?;
     // SAFETY: a descriptor that the supervisor has just put here, for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_out_of_the_call_as_it_went_in() {
+        for len in 0..=CARRIED {
+            let message: Vec<u8> = (1..=len as u8).collect();
+            let carried = CarriedMessage::new(&message).unwrap();
+            // SAFETY: plain numbers.
+            let mut data: libc::seccomp_data = unsafe { std::mem::zeroed() };
+            data.args[3..].copy_from_slice(&carried.words());
+            assert_eq!(CarriedMessage::of(&data).as_slice(), message);
+        }
+        assert!(CarriedMessage::new(&[0; CARRIED + 1]).is_none());
+    }
+
+    #[test]
+    fn a_length_beyond_the_arguments_is_no_message() {
+        // SAFETY: plain numbers.
+        let mut data: libc::seccomp_data = unsafe { std::mem::zeroed() };
+        data.args[3..].fill(u64::MAX);
+        assert_eq!(CarriedMessage::of(&data).as_slice(), b"");
+    }
 }

@@ -252,7 +252,7 @@ impl MainLoop {
         notifier
             .take_requests()
             .into_iter()
-            .for_each(|id| self.tree.supervisor.connect(id));
+            .for_each(|request| self.tree.supervisor.connect(request));
         let refused = notifier.settle(
             self.tree.supervisor.stats_page(),
             self.tree.supervisor.members(),

@@ -9,6 +9,7 @@ use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer};
 use frames::{Contract, DomainId, DomainPhase};
+use host::process_tree::ProcStatus;
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
@@ -77,6 +78,20 @@ impl Supervisor {
                 refuse(&connection, &text);
                 happened.push(TreeEvent::Refused { pid: program, text });
             }
+        }
+    }
+
+    /// As [`Supervisor::hello`], of a process whose call carries the message.
+    pub(super) fn hello_of_call(&mut self, connection: OwnedFd, pid: Option<Pid>, hello: Hello) {
+        let uid = match hello {
+            Hello::Exec { .. } => pid.and_then(ProcStatus::of).map(|status| status.user),
+            // Its user is not asked for.
+            _ => Some(u32::MAX),
+        };
+        if let Some(uid) = uid {
+            let mut happened = std::mem::take(&mut self.joined_by_call);
+            self.hello(connection, Peer { pid, uid }, hello, &mut happened);
+            self.joined_by_call = happened;
         }
     }
 
@@ -354,16 +369,15 @@ fn is_of_tree(peer: Peer) -> bool {
 /// of that, where both have the same user, so that it may kill that program by a signal. A
 /// process with another user joins for itself alone.
 fn program_of(pid: Pid, above: u8) -> Pid {
-    let mut program = pid;
-    for _ in 0..above.min(2) {
-        match process_tree::ProcStat::of(program).and_then(|stat| stat.parent) {
-            Some(parent) => program = parent,
-            None => return pid,
-        }
-    }
-    match process_tree::is_same_user(pid, program) {
-        true => program,
-        false => pid,
+    let above = usize::from(above.min(2));
+    let parent = |status: &ProcStatus| status.parent.and_then(ProcStatus::of);
+    let Some(own) = ProcStatus::of(pid).filter(|_| above > 0) else {
+        return pid;
+    };
+    let below = std::iter::successors(Some(own), parent).nth(above - 1);
+    match below.and_then(|below| Some((below.parent?, parent(&below)?))) {
+        Some((program, status)) if status.effective_user == own.effective_user => program,
+        _ => pid,
     }
 }
 
