@@ -7,7 +7,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `objects` | the space, cut into paging objects; their copies, and versions of pages |
+//! | `objects`, `page_records` | the space, cut into paging objects; their copies; versions and hashes of pages |
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
 //! | `transport`, `pages`, `placement` | the transport: links and time; requests of pages; copies |
@@ -15,11 +15,12 @@
 //!
 //! Rules:
 //! - Processes get no socket, key or heap on their page paths: only an IO channel.
-//! - A page read is the page last written, or an error. `objects` has the rule that makes it so.
+//! - A page read is the page last written, or an error. `objects` and `page_records` have the rules that make it so.
 //! - Requests of pages allocate nothing. Objects and permits do, once for each 16 MiB.
 
 mod connector;
 mod objects;
+mod page_records;
 mod pages;
 mod placement;
 mod process;

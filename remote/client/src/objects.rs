@@ -15,18 +15,15 @@
 //! Rule: a copy that is read has every acknowledged write. Versions rise with each write of the space,
 //! and a server keeps the highest, so a page that is copied late never covers a later write.
 
+use crate::page_records::PageRecords;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use wired::{PAGE, WiredMemory};
+use wired::PAGE;
 
 /// Pages of an object.
 pub const OBJECT_PAGES: u64 = 4096;
-
-/// The version of a page whose copies are all lost.
-const LOST: u64 = u64::MAX;
 
 /// A set of servers, by their index.
 pub type ServerSet = u64;
@@ -117,8 +114,7 @@ impl PagingObject {
 pub struct ObjectMap {
     client: HostId,
     objects: Vec<PagingObject>,
-    /// The version last acknowledged of each page; 0 where it was never written.
-    versions: WiredMemory,
+    records: PageRecords,
     pages: u64,
 }
 
@@ -132,7 +128,7 @@ impl ObjectMap {
             objects: std::iter::repeat_with(PagingObject::empty)
                 .take(count)
                 .collect(),
-            versions: WiredMemory::private(pages as usize * size_of::<u64>())?,
+            records: PageRecords::new(pages)?,
             pages,
         })
     }
@@ -179,53 +175,49 @@ impl ObjectMap {
         (object, PageNumber(page % OBJECT_PAGES))
     }
 
+    /// What is known of the pages.
+    pub fn records(&self) -> &PageRecords {
+        &self.records
+    }
+
+    /// The page of the space that is a page of an object.
+    pub fn number(object: usize, page: u64) -> u64 {
+        object as u64 * OBJECT_PAGES + page
+    }
+
     /// The acknowledged version of a page of an object.
     pub fn version(&self, object: usize, page: u64) -> Version {
-        Version(self.word(object, page).load(Ordering::Relaxed))
+        self.records.acknowledged(Self::number(object, page))
     }
 
     /// Returns true if a page of an object was written and is lost.
     pub fn is_lost(&self, object: usize, page: u64) -> bool {
-        self.version(object, page).0 == LOST
+        self.records.is_lost(Self::number(object, page))
     }
 
     /// Returns true if some server has a page of an object: it was written, and is not lost.
     pub fn is_held(&self, object: usize, page: u64) -> bool {
-        !matches!(self.version(object, page).0, 0 | LOST)
+        self.version(object, page).0 != 0 && !self.is_lost(object, page)
     }
 
     /// Notes the acknowledged write of a page.
     pub fn acknowledge(&mut self, object: usize, page: u64, version: Version) {
         self.objects[object].has_pages = true;
-        let word = self.word(object, page);
-        let known = word.load(Ordering::Relaxed);
-        if known == LOST || known < version.0 {
-            word.store(version.0, Ordering::Relaxed);
-        }
+        let page = Self::number(object, page);
+        self.records.on_write_acknowledged(page, version);
     }
 
     /// Marks the written pages of an object lost, and returns how many they are.
     pub fn lose(&mut self, object: usize) -> u64 {
         self.objects[object].has_pages = false;
-        let mut lost = 0;
-        for page in self.pages_of(object) {
-            let word = self.word(object, page);
-            if word.load(Ordering::Relaxed) != 0 {
-                word.store(LOST, Ordering::Relaxed);
-                lost += 1;
-            }
-        }
-        lost
+        let pages = self.pages_of(object);
+        let lost = pages.filter(|page| self.records.lose(Self::number(object, *page)));
+        lost.count() as u64
     }
 
     /// The pages of an object: the last may be shorter than the others.
     pub fn pages_of(&self, object: usize) -> Range<u64> {
         0..(self.pages - object as u64 * OBJECT_PAGES).min(OBJECT_PAGES)
-    }
-
-    fn word(&self, object: usize, page: u64) -> &AtomicU64 {
-        let at = object * OBJECT_PAGES as usize + page as usize;
-        &self.versions.slice::<AtomicU64>(at * size_of::<u64>(), 1)[0]
     }
 }
 

@@ -1,11 +1,11 @@
 //! Requests of pages: which servers they go to, and what their replies mean.
 
-use crate::objects::{CopyState, bit};
+use crate::objects::{CopyState, ObjectMap, bit};
 use crate::requests::{Purpose, Segment};
-use crate::transport::{GRACE, PATIENCE, RemoteTransport, connected, since_start};
+use crate::transport::{PATIENCE, RemoteTransport, STALLED, connected, since_start};
 use disk::time::Time;
 use iochannel::Op;
-use remote_policy::migration::PageNumber;
+use remote_policy::migration::{PageNumber, Version};
 use remote_wire::{Frame, Header, Kind, Status};
 use rustix::io::Errno;
 use wired::PAGE;
@@ -126,12 +126,15 @@ impl RemoteTransport {
             Op::Read => 0,
             Op::Write => segment.count * PAGE,
         };
-        let requests = &self.requests;
+        let (requests, records) = (&self.requests, self.objects.records());
+        let first = ObjectMap::number(segment.object, segment.page);
         self.servers[server].send(&header, len, |room| {
-            for (page, room) in requests.pages(segment).zip(room.chunks_exact_mut(PAGE)) {
+            let rooms = room.chunks_exact_mut(PAGE).zip(first..);
+            for (page, (room, number)) in requests.pages(segment).zip(rooms) {
                 // SAFETY: a page of the part, mapped until it is reaped. Its program may change it
                 // meanwhile; what was copied is what is hashed and sent.
                 unsafe { std::ptr::copy_nonoverlapping(page, room.as_mut_ptr(), PAGE) };
+                records.on_write_sent(number, segment.version, room);
             }
         })
     }
@@ -158,15 +161,31 @@ impl RemoteTransport {
         if segment.awaited & bit(server) == 0 || segment.unsent & bit(server) != 0 {
             return Ok(());
         }
+        if frame.header.object != self.objects.id(segment.object)
+            || frame.header.page.0 != segment.page
+        {
+            return Err(format!(
+                "it answered a request of page {} by page {}",
+                segment.page, frame.header.page.0
+            ));
+        }
+        // A reply of a copy that was there before.
+        if frame.header.generation != self.objects.generation(segment.object, server) {
+            return Ok(());
+        }
         let trip = since_start(now).saturating_sub(since_start(segment.sent));
         if let Some(host) = self.servers[server].host() {
             self.latencies.on_sample(host, trip, since_start(now));
         }
         match (frame.header.kind, segment.op) {
             (Kind::ReadReply, Op::Read) if usize::from(frame.header.pages) == segment.count => {
+                self.servers[server].on_page_reply();
                 self.on_read(slot, &segment, server, frame.body, now);
             }
-            (Kind::WriteReply, Op::Write) => self.on_written(slot, server, now),
+            (Kind::WriteReply, Op::Write) => {
+                self.servers[server].on_page_reply();
+                self.on_written(slot, server, now);
+            }
             (Kind::ErrorReply, _) => {
                 let text = String::from_utf8_lossy(frame.body);
                 self.on_refused(slot, &segment, server, frame.header.pages, &text, now);
@@ -181,18 +200,13 @@ impl RemoteTransport {
         let versions = versions.chunks_exact(size_of::<u64>());
         let versions =
             versions.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
-        for (at, version) in versions.clone().enumerate() {
-            let page = segment.page + at as u64;
-            // What is lost elsewhere may be missing here, too.
-            let known = match self.objects.is_lost(segment.object, page) {
-                true => 0,
-                false => self.objects.version(segment.object, page).0,
-            };
-            // A version that no write had is a lie: it would hide later writes.
-            if !(known..=self.last_version()).contains(&version) {
-                let why = format!(
-                    "page {page} has version {version} there, and {known} was acknowledged"
-                );
+        let bodies = versions.clone().zip(pages.chunks_exact(PAGE));
+        for (page, (version, contents)) in (segment.page..).zip(bodies.clone()) {
+            let number = ObjectMap::number(segment.object, page);
+            let records = self.objects.records();
+            if let Err(why) = records.check(number, Version(version), contents) {
+                self.servers[server].avoid(now);
+                let why = format!("page {page} there has {why}");
                 return self.on_bad_copy(slot, segment, server, &why, now);
             }
         }
@@ -201,9 +215,15 @@ impl RemoteTransport {
             self.on_copy_read(segment, to, &runs, pages, now);
             return self.end(slot, Ok(()));
         }
-        for (to, from) in self.requests.pages(segment).zip(pages.chunks_exact(PAGE)) {
+        for (to, (version, from)) in self.requests.pages(segment).zip(bodies) {
             // SAFETY: a page of the part, mapped until it is reaped.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, PAGE) };
+            unsafe {
+                match version {
+                    // It was never written, whatever the server sent.
+                    0 => to.write_bytes(0, PAGE),
+                    _ => std::ptr::copy_nonoverlapping(from.as_ptr(), to, PAGE),
+                }
+            }
         }
         self.end(slot, Ok(()));
     }
@@ -269,11 +289,13 @@ impl RemoteTransport {
         let status = Status::from_code(status);
         // The server has no such object any more.
         let is_gone = matches!(status, Some(Status::NoObject | Status::Generation));
+        // The pages of a copy's write are not here any more.
+        let is_copied = segment.purpose == Purpose::CopyWrite;
         match segment.op {
-            _ if status == Some(Status::Busy) && matches!(segment.purpose, Purpose::Part(_)) => {
+            // It is sent again with the next tick, or with other requests.
+            _ if status == Some(Status::Busy) && !is_copied && now < segment.begun + STALLED => {
                 if let Some(segment) = self.requests.get(slot) {
                     segment.unsent |= bit(server);
-                    self.has_unsent = true;
                 }
             }
             Op::Read if is_gone => {
@@ -393,16 +415,15 @@ impl RemoteTransport {
         self.servers[server].stale.clear();
     }
 
-    /// Goes on without a server that is away for too long, where another one has a copy.
-    pub(crate) fn leave_out(&mut self, server: usize, now: Time) {
+    /// Goes on without a server that is away or silent for too long, where another one has a copy.
+    pub(crate) fn leave_out(&mut self, server: usize, now: Time, why: &str) {
         let there = connected(&self.servers);
         self.on_copy_server_lost(server, now);
         for object in 0..self.objects.len() {
             let of = self.objects.get(object);
             let is_elsewhere = of.readable() & there & !bit(server) != 0;
             if is_elsewhere && of.copy_at(server).is_some() {
-                let why = format!("no connection for {GRACE}");
-                self.drop_copy(object, server, &why, now);
+                self.drop_copy(object, server, why, now);
             }
         }
     }

@@ -65,9 +65,11 @@ impl RemoteTransport {
     /// Makes copies of an object that has none.
     pub(crate) fn place(&mut self, object: usize, now: Time) {
         let held = BTreeSet::new();
-        let chosen = (1..=self.replicas)
-            .rev()
-            .find_map(|copies| self.choose(copies, &held, now));
+        let copies = || (1..=self.replicas).rev();
+        // One that is avoided is better than none.
+        let chosen = copies()
+            .find_map(|copies| self.choose(copies, &held, now, false))
+            .or_else(|| copies().find_map(|copies| self.choose(copies, &held, now, true)));
         let any_full = self
             .servers
             .iter()
@@ -82,18 +84,26 @@ impl RemoteTransport {
         }
     }
 
-    /// Servers for a number of copies beside those in `held`.
-    fn choose(&self, copies: u8, held: &BTreeSet<usize>, now: Time) -> Option<Vec<usize>> {
+    /// Servers for a number of copies beside those in `held`; those that are avoided only if `any` will do.
+    fn choose(
+        &self,
+        copies: u8,
+        held: &BTreeSet<usize>,
+        now: Time,
+        any: bool,
+    ) -> Option<Vec<usize>> {
         let host_of = |server: usize| self.servers[server].host();
         let offers: Vec<_> = (0..self.servers.len())
             .filter(|at| self.servers[*at].is_up() && now >= self.servers[*at].full_until)
+            .filter(|at| any || !self.servers[*at].is_avoided(now))
             .filter_map(|at| {
                 let server = host_of(at)?;
                 Some(ServerOffer {
                     server,
                     // Its answer decides: it may have more by now.
-                    free_pages: self.servers[at].spare_pages()
-                        + self.servers[at].lendable_pages.max(OBJECT_PAGES),
+                    free_pages: self.servers[at]
+                        .spare_pages()
+                        .saturating_add(self.servers[at].lendable_pages.max(OBJECT_PAGES)),
                     is_in_use: self.servers[at].reserved_pages > 0,
                     round_trip: self.latencies.of(server, since_start(now)),
                 })
@@ -238,6 +248,14 @@ impl RemoteTransport {
             _ => decode::<ControlReply>(body).map_err(|_| None),
         };
         match (asked, reply) {
+            // One that grants less than was asked for, and less than is needed, has no more.
+            (Asked::Permit(pages), Ok(ControlReply::Permit(sealed)))
+                if sealed.permit.granted_pages < pages
+                    && sealed.permit.granted_pages < self.servers[server].reserved_pages =>
+            {
+                self.servers[server].permit = Some(sealed);
+                self.refuse_waiting(server, now);
+            }
             (Asked::Permit(_), Ok(ControlReply::Permit(sealed))) => {
                 self.on_permit(now, server, sealed)
             }
@@ -383,7 +401,7 @@ impl RemoteTransport {
 
     /// Makes one more copy of an object, beside those at the servers in `held`.
     fn add_copy(&mut self, object: usize, held: &BTreeSet<usize>, now: Time) {
-        let chosen = self.choose(held.len() as u8 + 1, held, now);
+        let chosen = self.choose(held.len() as u8 + 1, held, now, false);
         for to in chosen.into_iter().flatten() {
             self.create_copy(object, to, now);
         }

@@ -1,7 +1,7 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
 use crate::connector::ServerConnection;
-use disk::time::Time;
+use disk::time::{Nanos, Time};
 use remote_policy::identity::{HostId, Incarnation};
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
@@ -18,6 +18,11 @@ const QUEUED: usize = 16;
 const CONTROL: u32 = 1 << 31;
 /// Bytes of the buffer that pages leave to control messages.
 const RESERVE: usize = 4096;
+
+/// Pauses before a connection is asked for again after one in which no page came: the first and the longest.
+const PAUSES: [Nanos; 2] = [Nanos::millis(20), Nanos::millis(2000)];
+/// How long a server gets no new copies after it was silent or sent a wrong page: at first, and at most.
+const AVOIDED: [Nanos; 2] = [Nanos::seconds(5), Nanos::seconds(300)];
 
 /// A connection that is there.
 pub struct OpenLink {
@@ -63,8 +68,15 @@ pub struct Server {
     /// Objects to be terminated when it is back.
     pub stale: Vec<usize>,
     asked: BTreeMap<u32, Asked>,
-    /// Since when some control request is not answered.
-    asked_since: Option<Time>,
+    /// The oldest control request that is not answered, and since when.
+    oldest_asked: Option<(u32, Time)>,
+    /// No copies are made there before this time, and how long it is avoided the next time.
+    avoided_until: Time,
+    avoided_for: Nanos,
+    /// When a connection is to be asked for, where there is none.
+    reconnect_at: Option<Time>,
+    /// The pause before the next one.
+    pause: Nanos,
     next_control: u32,
     lease: Duration,
     heard: Time,
@@ -86,7 +98,11 @@ impl Server {
             full_until: Time(0),
             stale: Vec::new(),
             asked: BTreeMap::new(),
-            asked_since: None,
+            oldest_asked: None,
+            avoided_until: Time(0),
+            avoided_for: AVOIDED[0],
+            reconnect_at: None,
+            pause: Nanos::ZERO,
             next_control: 0,
             lease: Duration::from_secs(1),
             heard: Time(0),
@@ -128,6 +144,7 @@ impl Server {
             .incarnation
             .is_some_and(|known| known != welcome.server);
         if is_other {
+            self.avoided_until = Time(0);
             (self.permit, self.reserved_pages) = (None, 0);
             self.stale.clear();
         }
@@ -148,14 +165,44 @@ impl Server {
     pub fn disconnect(&mut self, now: Time) -> Vec<usize> {
         self.open = None;
         self.down_since = Some(now);
-        let _ = self.reconnect.send(());
-        self.asked_since = None;
+        self.reconnect_at = Some(now + self.pause);
+        self.pause = (self.pause + self.pause).clamp(PAUSES[0], PAUSES[1]);
+        self.reconnect_if_due(now);
+        self.oldest_asked = None;
         let asked = std::mem::take(&mut self.asked);
         let created = asked.into_values().filter_map(|asked| match asked {
             Asked::Create(object, _) => Some(object),
             _ => None,
         });
         created.chain(self.waiting.drain(..)).collect()
+    }
+
+    /// Asks for a connection, if it is time.
+    pub fn reconnect_if_due(&mut self, now: Time) {
+        if self.reconnect_at.take_if(|at| now >= *at).is_some() {
+            let _ = self.reconnect.send(());
+        }
+    }
+
+    /// A request of pages was answered: the server keeps to the protocol.
+    pub fn on_page_reply(&mut self) {
+        self.pause = Nanos::ZERO;
+    }
+
+    /// Has no copies made there for a while, which doubles each time.
+    pub fn avoid(&mut self, now: Time) {
+        self.avoided_until = now + self.avoided_for;
+        self.avoided_for = (self.avoided_for + self.avoided_for).min(AVOIDED[1]);
+    }
+
+    /// Returns true if no copies are to be made there where others can take them.
+    pub fn is_avoided(&self, now: Time) -> bool {
+        now < self.avoided_until
+    }
+
+    /// The server is known under another address: tries again later.
+    pub fn on_alias(&mut self, now: Time) {
+        self.reconnect_at = Some(now + PAUSES[1]);
     }
 
     /// Queues a control request. Returns false if there is no connection, or no room in it.
@@ -178,14 +225,12 @@ impl Server {
 
     /// What a reply is to, if it is to a control request that is not answered yet.
     pub fn take_asked(&mut self, number: u32) -> Option<Asked> {
-        let asked = self.asked.remove(&number);
-        self.asked_since = None;
-        asked
+        self.asked.remove(&number)
     }
 
-    /// Since when a control request is not answered, as far as the ticks tell.
+    /// Since when the oldest control request is not answered, as far as the ticks tell.
     pub fn awaits_since(&self) -> Option<Time> {
-        self.asked_since
+        self.oldest_asked.map(|(_, since)| since)
     }
 
     /// Returns true if a permit was asked for and is not there yet.
@@ -223,9 +268,9 @@ impl Server {
 
     /// Renews the lease when a third of it has passed, and notes since when answers are missing.
     pub fn renew(&mut self, now: Time) {
-        match self.asked.is_empty() {
-            true => self.asked_since = None,
-            false => _ = self.asked_since.get_or_insert(now),
+        let oldest = self.asked.keys().next().copied();
+        if oldest != self.oldest_asked.map(|(number, _)| number) {
+            self.oldest_asked = oldest.map(|number| (number, now));
         }
         let third = disk::time::Nanos::from(self.lease / 3);
         if self.is_up()

@@ -8,10 +8,17 @@
 //! |---|---|---|
 //! | a server is slow | wait for it | wait for it |
 //! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, then go on without it |
+//! | it is silent, or busy, for [`STALLED`] | go to another copy, else wait | go on without it; at the only copy wait |
+//! | it sends what no correct server sends | as where its connection ends | likewise |
+//! | a page is not the one that was written | go to another copy, else `EIO` | |
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
 //! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
 //! | no server has room for an object | | `ENOSPC` |
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
+//!
+//! A server that sends no page between two losses of its connection is connected to after pauses that
+//! double, so that one whose every reply is wrong is away for longer than [`GRACE`] soon. One that is silent
+//! or sent a wrong page gets no new copies for a while.
 //!
 //! A server that is left out loses its copies before a write is acknowledged without it, so no copy
 //! that is read lacks a write; objects with too few copies get others (`placement`).
@@ -24,7 +31,7 @@ use crate::server::Server;
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
-use remote_policy::identity::Incarnation;
+use remote_policy::identity::{HostId, Incarnation};
 use remote_policy::latency::LatencyTable;
 use remote_policy::migration::Version;
 use remote_wire::Kind;
@@ -46,8 +53,8 @@ pub const PATIENCE: Nanos = Nanos::millis(30_000);
 /// How often what waits is looked at, and otherwise leases.
 const TICK: Nanos = Nanos::millis(20);
 const IDLE_TICK: Nanos = Nanos::millis(200);
-/// A server that leaves a request unanswered for as long is not waited for.
-const STALLED: Nanos = Nanos::millis(3000);
+/// A server that leaves a request unanswered for as long, or is busy for as long, is not waited for.
+pub const STALLED: Nanos = Nanos::millis(3000);
 /// The bell of the connectors among the descriptors that are polled.
 const BELL: u64 = u64::MAX;
 
@@ -109,11 +116,6 @@ impl RemoteTransport {
     fn take_version(&mut self) -> Version {
         self.next_version += 1;
         Version(self.next_version)
-    }
-
-    /// The version of the last write.
-    pub(crate) fn last_version(&self) -> u64 {
-        self.next_version
     }
 
     /// Ends a segment.
@@ -187,6 +189,14 @@ impl RemoteTransport {
         while let Ok(Attempt { server, outcome }) = self.attempts.try_recv() {
             match outcome {
                 Ok(connection) => {
+                    if let Some(known) = self.alias_of(server, connection.welcome.server.host) {
+                        let (name, address) = (known.name.clone(), &self.servers[server].address);
+                        tracing::warn!(
+                            "{address} is {name} again, and is not used: name other servers for more copies"
+                        );
+                        self.servers[server].on_alias(now);
+                        continue;
+                    }
                     let (to, epoll) = (&mut self.servers[server], &self.epoll);
                     match to.connect(connection, now, epoll, server) {
                         Ok(is_other) => self.on_connected(server, is_other, now),
@@ -196,6 +206,13 @@ impl RemoteTransport {
                 Err(why) => tracing::debug!("{}: {why}", self.servers[server].address),
             }
         }
+    }
+
+    /// The server that has this host by another address: two copies of an object there were one.
+    fn alias_of(&self, server: usize, host: HostId) -> Option<&Server> {
+        let mut others = self.servers.iter().enumerate();
+        let is_same = |(at, other): &(usize, &Server)| *at != server && other.host() == Some(host);
+        others.find(is_same).map(|(_, other)| other)
     }
 
     /// A server answered: what waits for it is sent, or sent again.
@@ -228,12 +245,16 @@ impl RemoteTransport {
         self.ticked = now;
         for server in 0..self.servers.len() {
             self.servers[server].renew(now);
+            self.servers[server].reconnect_if_due(now);
             if self.has_stalled(server, now) {
                 self.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
+                // It may be back at once, and be silent again.
+                self.servers[server].avoid(now);
+                self.leave_out(server, now, "it is silent");
             }
             let is_over = |since: Time| now >= since + GRACE;
             if self.servers[server].down_since.is_some_and(is_over) {
-                self.leave_out(server, now);
+                self.leave_out(server, now, &format!("no connection for {GRACE}"));
             }
         }
         self.place_objects(now);
@@ -288,6 +309,10 @@ impl Transport for RemoteTransport {
                 continue;
             }
             let pages = page..page + count as u64;
+            if op == Op::Write {
+                let numbers = pages.clone().map(|page| ObjectMap::number(object, page));
+                numbers.for_each(|page| self.objects.records().on_write_begun(page, version));
+            }
             let segment = Segment {
                 at,
                 version,

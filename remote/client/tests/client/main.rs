@@ -1,7 +1,9 @@
 //! The client against servers that refuse, fail or lie: nothing is lost that some server has, and no
 //! wrong page is read.
 
+mod history;
 mod interposer;
+mod lies;
 mod space;
 
 use interposer::{Direction, Interposer, Verdict};

@@ -20,11 +20,11 @@ const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
 
 #[repr(align(4096))]
 #[derive(Clone)]
-struct Page([u8; PAGE]);
+pub struct Page(pub [u8; PAGE]);
 
 /// A space of one object on paging servers.
 pub struct Space {
-    channel: ChannelClient,
+    pub channel: ChannelClient,
     /// The client ends with it.
     _socket: OwnedFd,
 }
