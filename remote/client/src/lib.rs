@@ -10,7 +10,8 @@
 //! | `objects`, `page_records` | the space, cut into paging objects; their copies; versions and hashes of pages |
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
-//! | `transport`, `pages`, `placement` | the transport: links and time; requests of pages; copies |
+//! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
+//! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
 //!
 //! Rules:
@@ -19,9 +20,12 @@
 //! - Requests of pages allocate nothing. Objects and permits do, once for each 16 MiB.
 
 mod connector;
+mod copies;
+mod copying;
 mod objects;
 mod page_records;
 mod pages;
+mod permits;
 mod placement;
 mod process;
 pub mod protocol;

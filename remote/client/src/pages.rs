@@ -1,6 +1,8 @@
 //! Requests of pages: which servers they go to, and what their replies mean.
 
-use crate::objects::{CopyState, ObjectMap, bit};
+use crate::copying;
+use crate::objects::{ObjectMap, bit};
+use crate::placement;
 use crate::requests::{Purpose, Segment};
 use crate::transport::{PATIENCE, RemoteTransport, STALLED, connected, since_start};
 use disk::time::Time;
@@ -30,7 +32,7 @@ impl RemoteTransport {
                 }
                 self.has_unsent = true;
                 if targets == 0 && !self.objects.get(segment.object).is_creating() {
-                    self.place(segment.object, now);
+                    placement::place(self, segment.object, now);
                 }
             }
         }
@@ -77,7 +79,7 @@ impl RemoteTransport {
         let purpose = self.requests.get(slot).map(|segment| segment.purpose);
         self.end(slot, result);
         if !matches!(purpose, Some(Purpose::Part(_))) {
-            self.on_copy_unreadable(now);
+            copying::on_unreadable(self, now);
         }
     }
 
@@ -212,7 +214,7 @@ impl RemoteTransport {
         }
         if let Purpose::CopyRead { to } = segment.purpose {
             let runs: Vec<u64> = versions.collect();
-            self.on_copy_read(segment, to, &runs, pages, now);
+            copying::on_read(self, segment, to, &runs, pages, now);
             return self.end(slot, Ok(()));
         }
         for (to, (version, from)) in self.requests.pages(segment).zip(bodies) {
@@ -258,7 +260,7 @@ impl RemoteTransport {
     }
 
     /// Ends a write that all copies have.
-    fn end_write_if_done(&mut self, slot: usize, now: Time) {
+    pub(crate) fn end_write_if_done(&mut self, slot: usize, now: Time) {
         let Some(segment) = self.requests.get(slot).copied() else {
             return;
         };
@@ -268,7 +270,7 @@ impl RemoteTransport {
         // What is copied was acknowledged before.
         if segment.purpose == Purpose::CopyWrite {
             self.end(slot, Ok(()));
-            return self.on_copy_written(now);
+            return copying::on_written(self, now);
         }
         for page in segment.page..segment.page + segment.count as u64 {
             self.objects
@@ -347,85 +349,6 @@ impl RemoteTransport {
             }
         }
         self.has_unsent = true;
-    }
-
-    /// Removes an object's copy, which lacks pages or cannot be reached, before writes are acknowledged
-    /// without it.
-    pub(crate) fn drop_copy(&mut self, object: usize, server: usize, why: &str, now: Time) {
-        let name = &self.servers[server].name;
-        let id = self.objects.id(object);
-        let copies = &mut self.objects.get(object).copies;
-        let Some(at) = copies.iter().position(|copy| copy.server == server) else {
-            return;
-        };
-        let copy = copies.swap_remove(at);
-        self.copy.take_if(|job| job.is_of(object, server));
-        tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
-        let to = &mut self.servers[server];
-        to.reserved_pages = to
-            .reserved_pages
-            .saturating_sub(crate::objects::OBJECT_PAGES);
-        to.stale.push(object);
-        if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
-            let lost = self.objects.lose(object);
-            if lost > 0 {
-                tracing::error!("{lost} pages of {id} are lost: no server has them");
-            }
-            // Copies that were being made from it are worth nothing.
-            self.copy.take_if(|job| job.is_of_object(object));
-            let rest = std::mem::take(&mut self.objects.get(object).copies);
-            for copy in rest {
-                self.servers[copy.server].stale.push(object);
-            }
-        }
-        self.forget_server(object, server, now);
-    }
-
-    /// Segments of an object wait for a server no longer.
-    fn forget_server(&mut self, object: usize, server: usize, now: Time) {
-        let remaining = self.objects.get(object).writable();
-        for slot in self.requests.slots() {
-            let Some(segment) = self.requests.get(slot) else {
-                continue;
-            };
-            if segment.object != object || segment.op != Op::Write || segment.awaited == 0 {
-                continue;
-            }
-            segment.awaited &= !bit(server) & remaining;
-            segment.unsent &= !bit(server) & remaining;
-            segment.written &= remaining;
-            match (segment.awaited, segment.written, segment.purpose) {
-                // No copy has it: another is made, and gets it.
-                (0, 0, Purpose::Part(_)) => self.route(slot, now),
-                (0, 0, _) => self.end(slot, Err(Errno::IO)),
-                (0, _, _) => self.end_write_if_done(slot, now),
-                _ => {}
-            }
-        }
-    }
-
-    /// All copies at a server are lost.
-    pub(crate) fn lose_server(&mut self, server: usize, now: Time) {
-        self.on_copy_server_lost(server, now);
-        for object in 0..self.objects.len() {
-            if self.objects.get(object).copy_at(server).is_some() {
-                self.drop_copy(object, server, "its server has lost it", now);
-            }
-        }
-        self.servers[server].stale.clear();
-    }
-
-    /// Goes on without a server that is away or silent for too long, where another one has a copy.
-    pub(crate) fn leave_out(&mut self, server: usize, now: Time, why: &str) {
-        let there = connected(&self.servers);
-        self.on_copy_server_lost(server, now);
-        for object in 0..self.objects.len() {
-            let of = self.objects.get(object);
-            let is_elsewhere = of.readable() & there & !bit(server) != 0;
-            if is_elsewhere && of.copy_at(server).is_some() {
-                self.drop_copy(object, server, why, now);
-            }
-        }
     }
 
     /// Fails what has waited for too long.

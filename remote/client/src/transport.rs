@@ -24,10 +24,11 @@
 //! that is read lacks a write; objects with too few copies get others (`placement`).
 
 use crate::connector::Attempt;
+use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
-use crate::placement::CopyJob;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::server::Server;
+use crate::{permits, placement};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -177,7 +178,7 @@ impl RemoteTransport {
         }
         self.servers[index].open = Some(open);
         for (header, body) in later {
-            self.on_control_frame(now, index, &header, &body);
+            permits::on_control_frame(self, now, index, &header, &body);
         }
         if let Some(why) = failed {
             self.on_link_lost(index, now, &why);
@@ -223,7 +224,7 @@ impl RemoteTransport {
             tracing::warn!("{} has started again, and its pages are gone", to.name);
             self.lose_server(server, now);
         }
-        self.on_server_back(server);
+        permits::on_server_back(self, server);
         self.has_unsent = true;
         self.ticked = Time(0);
     }
@@ -236,7 +237,7 @@ impl RemoteTransport {
         for object in creating {
             self.forget_copy(object, server);
         }
-        self.on_copy_server_lost(server, now);
+        copying::on_server_lost(self, server, now);
         self.resend(server);
     }
 
@@ -257,7 +258,7 @@ impl RemoteTransport {
                 self.leave_out(server, now, &format!("no connection for {GRACE}"));
             }
         }
-        self.place_objects(now);
+        placement::place_all(self, now);
         self.give_up_late(now);
         self.has_unsent = true;
     }

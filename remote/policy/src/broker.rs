@@ -66,6 +66,11 @@ impl Broker {
         self.servers.keys().copied()
     }
 
+    /// Pages that a server can lend now, as far as the broker knows.
+    pub fn lendable_pages_at(&self, server: HostId) -> Option<u64> {
+        self.servers.get(&server).map(ServerRecord::lendable_pages)
+    }
+
     /// The permits that it knows of: the allocations that its servers reported or issued since.
     pub fn permits(&self) -> impl Iterator<Item = &Permit> + '_ {
         self.servers.values().flat_map(ServerRecord::permits)

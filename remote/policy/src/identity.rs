@@ -56,7 +56,7 @@ impl Epoch {
     /// The least epoch of `broker` that every server of this epoch obeys.
     pub fn next(self, broker: Incarnation) -> Self {
         Self {
-            number: self.number + 1,
+            number: self.number.saturating_add(1),
             broker,
         }
     }

@@ -1,0 +1,158 @@
+//! Messages on a stream: a length, a version, and the message.
+//!
+//! Rule: the length is checked before anything is read or kept for it, and a message that is not whole or
+//! has bytes left over ends the connection: the next one cannot be found.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, ErrorKind};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Version of the messages. Hosts of another version are refused.
+pub const VERSION: u8 = 1;
+/// The longest message: a report of the most permits that a server issues (4096, of a hundred bytes each)
+/// and some more.
+pub const MAX_MESSAGE: usize = 1 << 20;
+/// The longest first message.
+pub const MAX_HELLO: usize = 1024;
+
+/// Why a connection is closed.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The stream.
+    #[error(transparent)]
+    Stream(#[from] io::Error),
+    /// Too long.
+    #[error("a message of {length} bytes: expected {most} at most")]
+    Length {
+        /// Its length.
+        length: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Another version.
+    #[error(
+        "a message of version {0}: expected {VERSION}; run the same version of selfpage on all hosts"
+    )]
+    Version(u8),
+    /// Not a message.
+    #[error("{0} bytes that are no message")]
+    Garbage(usize),
+}
+
+/// A message as it goes on the stream.
+///
+/// # Errors
+/// [`FrameError::Length`].
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; size_of::<u32>()];
+    bytes.push(VERSION);
+    let bytes = postcard::to_extend(message, bytes).map_err(|_| FrameError::Garbage(0))?;
+    fill_length(bytes)
+}
+
+fn fill_length(mut bytes: Vec<u8>) -> Result<Vec<u8>, FrameError> {
+    let length = bytes.len() - size_of::<u32>();
+    if length > MAX_MESSAGE {
+        let most = MAX_MESSAGE;
+        return Err(FrameError::Length { length, most });
+    }
+    bytes[..size_of::<u32>()].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(bytes)
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// [`FrameError`].
+pub async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    message: &impl Serialize,
+) -> Result<(), FrameError> {
+    Ok(stream.write_all(&encode(message)?).await?)
+}
+
+/// Reads a message of `most` bytes at most.
+///
+/// # Errors
+/// [`FrameError`]; the stream cannot be read further then.
+pub async fn read<M: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> Result<M, FrameError> {
+    let length = stream.read_u32_le().await? as usize;
+    if length > most {
+        return Err(FrameError::Length { length, most });
+    }
+    let mut bytes = Vec::new();
+    // Memory grows with what arrives, not with what was announced.
+    let read = stream.take(length as u64).read_to_end(&mut bytes).await?;
+    if read < length {
+        return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+    }
+    decode(&bytes)
+}
+
+fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, FrameError> {
+    let Some((version, body)) = bytes.split_first() else {
+        return Err(FrameError::Garbage(0));
+    };
+    if *version != VERSION {
+        return Err(FrameError::Version(*version));
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(FrameError::Garbage(bytes.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads<M: DeserializeOwned>(mut bytes: &[u8], most: usize) -> Result<M, FrameError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(read(&mut bytes, most))
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let bytes = encode(&(7u64, "near".to_owned())).unwrap();
+        let read: (u64, String) = reads(&bytes, MAX_HELLO).unwrap();
+        assert_eq!(read, (7, "near".to_owned()));
+    }
+
+    #[test]
+    fn what_is_too_long_cut_off_or_of_another_version_is_refused() {
+        let bytes = encode(&vec![9u8; 40]).unwrap();
+        assert!(matches!(
+            reads::<Vec<u8>>(&bytes, 10),
+            Err(FrameError::Length { most: 10, .. })
+        ));
+        let most = u32::MAX.to_le_bytes();
+        assert!(matches!(
+            reads::<u64>(&most, MAX_MESSAGE),
+            Err(FrameError::Length { .. })
+        ));
+        assert!(matches!(
+            reads::<u64>(&bytes[..20], MAX_MESSAGE),
+            Err(FrameError::Stream(_))
+        ));
+        assert!(matches!(
+            reads::<u64>(&bytes, MAX_MESSAGE),
+            Err(FrameError::Garbage(_))
+        ));
+        assert!(matches!(
+            reads::<u64>(&[0, 0, 0, 0], MAX_MESSAGE),
+            Err(FrameError::Garbage(0))
+        ));
+        let mut other = encode(&1u64).unwrap();
+        other[4] = VERSION + 1;
+        assert!(matches!(
+            reads::<u64>(&other, MAX_MESSAGE),
+            Err(FrameError::Version(_))
+        ));
+    }
+}

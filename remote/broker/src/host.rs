@@ -1,0 +1,275 @@
+//! A host's part in the control plane: its seat, its broker where it has it, and its paging server.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, sections 3.2 and 3.5. One task owns all of it and waits
+//! for nothing but events, so that a host that is slow delays no other. What it decides comes from
+//! `remote-policy`.
+//!
+//! Rule: an epoch is its broker's alone to use, so an operation on the server is refused unless its sender
+//! is the host of its epoch's broker; and a client's request names the client that sends it.
+
+use crate::directory::Directory;
+use crate::paging_server::PagingServer;
+use crate::peers::Peers;
+use crate::permits::PermitDesk;
+use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
+use crate::seat::Seat;
+use remote_policy::broker::UpdateOutcome;
+use remote_policy::election::{ElectionAction, Message};
+use remote_policy::identity::{HostId, Incarnation};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// The period of claims, bids and updates. A host whose broker is silent for
+/// [`remote_policy::election::BROKER_SILENCE_TICKS`] of them regenerates it: a client waits two seconds at
+/// most.
+pub const TICK: Duration = Duration::from_millis(250);
+/// Epochs are counted from one, so one of this number is no broker's: the next could not be counted.
+const MAX_EPOCH: u64 = 1 << 60;
+
+/// What a host's task is told.
+pub enum Event {
+    /// The hosts in reach have changed.
+    Members(Vec<Member>),
+    /// A host has connected.
+    Introduced(Member),
+    /// A host has sent a message.
+    FromHost {
+        /// The host.
+        from: HostId,
+        /// The message.
+        message: HostMessage,
+    },
+    /// A client has sent a request.
+    FromClient {
+        /// The client, where it is one that may have permits.
+        client: Option<Incarnation>,
+        /// Its host's name.
+        name: String,
+        /// The request.
+        request: Request,
+        /// Where the reply goes.
+        reply: oneshot::Sender<Reply>,
+    },
+    /// The host's own paging server has something for another host.
+    FromServer {
+        /// The receiver.
+        to: HostId,
+        /// The message.
+        message: HostMessage,
+    },
+}
+
+/// A host's task.
+pub struct Host {
+    pub directory: Directory,
+    pub seat: Box<dyn Seat>,
+    pub server: PagingServer,
+    pub peers: Peers,
+    pub desk: PermitDesk,
+    /// Addresses of hosts to be introduced to.
+    pub addresses: watch::Sender<Vec<SocketAddr>>,
+}
+
+impl Host {
+    /// Serves until `events` end.
+    pub async fn run(
+        mut self,
+        first: Vec<ElectionAction>,
+        mut events: Receiver<Event>,
+        mut answers: UnboundedReceiver<Event>,
+    ) {
+        self.on_election(first);
+        let mut ticks = interval(TICK);
+        // After a stop one claim is as good as many.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.on_tick(),
+                Some(event) = answers.recv() => self.on_event(event),
+                event = events.recv() => match event {
+                    Some(event) => self.on_event(event),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let actions = self.seat.on_tick();
+        self.on_election(actions);
+        self.server.update();
+        self.desk.forget_abandoned();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Members(members) => {
+                self.directory.set_members(members);
+                let hosts = self.directory.hosts();
+                self.peers
+                    .retain(|host| self.directory.find(host).is_some());
+                let actions = self.seat.on_membership(&hosts);
+                self.on_election(actions);
+            }
+            Event::Introduced(member) => self.directory.add_introduced(member),
+            Event::FromHost { from, message } => self.on_message(from, message),
+            Event::FromServer { to, message } => self.send(to, message),
+            Event::FromClient {
+                client,
+                name,
+                request,
+                reply,
+            } => self.on_request(client, name, request, reply),
+        }
+    }
+
+    /// Sends a message to a host, this one too.
+    fn send(&mut self, to: HostId, message: HostMessage) {
+        if to == self.directory.own().host() {
+            return self.on_message(to, message);
+        }
+        match self.directory.find(to) {
+            Some(member) => self.peers.send(to, member.control, message),
+            None => tracing::debug!("{to} is not known here"),
+        }
+    }
+
+    fn on_election(&mut self, actions: Vec<ElectionAction>) {
+        for action in actions {
+            match action {
+                ElectionAction::Send { to, message } => {
+                    self.send(to, HostMessage::Election(message));
+                }
+                ElectionAction::GrantServer(epoch) => self.server.grant_to(epoch),
+                ElectionAction::Lead(epoch) => {
+                    tracing::info!("is broker of epoch {}", epoch.number);
+                    self.desk.lead(epoch);
+                }
+                ElectionAction::Resign { winner } => {
+                    let name = self.directory.name(winner);
+                    tracing::info!("is not broker any more: {name} is");
+                    self.desk
+                        .resign(&self.directory.cluster(self.seat.broker()));
+                }
+                ElectionAction::DropServer(server) => {
+                    let name = self.directory.name(server);
+                    tracing::info!("{name} is not among the broker's servers any more");
+                    let sends = self.desk.on_server_lost(server);
+                    self.send_all(sends);
+                }
+            }
+        }
+    }
+
+    fn send_all(&mut self, sends: Vec<(HostId, HostMessage)>) {
+        for (to, message) in sends {
+            self.send(to, message);
+        }
+    }
+
+    fn on_message(&mut self, from: HostId, message: HostMessage) {
+        match message {
+            HostMessage::Election(message) if is_possible(&message) => {
+                let actions = self.seat.on_message(from, message);
+                self.on_election(actions);
+            }
+            HostMessage::Allocate { epoch, request } if epoch.broker.host == from => {
+                self.server.allocate(from, epoch, request);
+            }
+            HostMessage::Reallocate { epoch, request } if epoch.broker.host == from => {
+                self.server.reallocate(from, epoch, request);
+            }
+            HostMessage::RequestReport => self.server.report(),
+            HostMessage::Report(report) if report.update.server == from => {
+                self.desk.on_report(&report);
+            }
+            HostMessage::Update(update) if update.server == from => {
+                if self.desk.on_update(&update) == UpdateOutcome::ReportNeeded {
+                    self.send(from, HostMessage::RequestReport);
+                }
+            }
+            HostMessage::Answer {
+                request,
+                answer,
+                sealed,
+            } => {
+                let sends = self.desk.on_answer(from, request, answer, sealed);
+                self.send_all(sends);
+            }
+            // What another host has no business to send.
+            _ => tracing::warn!(
+                "{} sent what is not its own to send",
+                self.directory.name(from)
+            ),
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        client: Option<Incarnation>,
+        name: String,
+        request: Request,
+        reply: oneshot::Sender<Reply>,
+    ) {
+        let cluster = self.directory.cluster(self.seat.broker());
+        let requested_by = match &request {
+            Request::Allocate(request) => Some(request.permit.id.client),
+            Request::Reallocate(request) => Some(request.id.client),
+            _ => None,
+        };
+        if requested_by.is_some() && requested_by != client {
+            let text = "a request for a permit is its client's alone to send".to_owned();
+            _ = reply.send(Reply::Invalid(text));
+            return;
+        }
+        match request {
+            Request::FindBroker { others } => {
+                if !others.is_empty() {
+                    self.addresses.send_replace(others);
+                }
+                _ = reply.send(Reply::Cluster(cluster));
+            }
+            Request::Allocate(_) | Request::Reallocate(_) if !self.desk.is_broker() => {
+                _ = reply.send(Reply::Cluster(cluster));
+            }
+            Request::Allocate(request) => {
+                let sends = self.desk.allocate(request, reply);
+                self.send_all(sends);
+            }
+            Request::Reallocate(request) => {
+                let sends = self.desk.reallocate(request, reply);
+                self.send_all(sends);
+            }
+            Request::ReportUse(usage) => {
+                if let Some(client) = client {
+                    self.desk.on_use(client, name, usage);
+                }
+                _ = reply.send(Reply::Done);
+            }
+            Request::Status => {
+                let status = ClusterStatus {
+                    cluster,
+                    is_broker: self.desk.is_broker(),
+                    servers: self.desk.servers(),
+                    clients: self.desk.clients(),
+                };
+                _ = reply.send(Reply::Status(status));
+            }
+        }
+    }
+}
+
+/// Returns true if a broker could have the epoch that a message names.
+fn is_possible(message: &Message) -> bool {
+    let epoch = match message {
+        Message::Concede { epoch, .. } | Message::Claim { epoch } | Message::Granted { epoch } => {
+            epoch
+        }
+        Message::Rejected { held } => held,
+        Message::Bid(_) | Message::Redirect { .. } => return true,
+    };
+    epoch.number < MAX_EPOCH
+}

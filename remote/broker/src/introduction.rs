@@ -1,0 +1,93 @@
+//! First contacts: a host is introduced to the hosts that it was told of, or that answer on the link.
+//!
+//! Rule: it goes on for ever, since a host that was told of may start later, and two sides of a network that
+//! was divided from the start have not heard of each other.
+
+use crate::client::find_cluster;
+use crate::discovery;
+use crate::protocol::Member;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc::Sender, watch};
+
+/// Pauses: while a host is alone, and when it is not.
+const ALONE: Duration = Duration::from_secs(1);
+const PEACE: Duration = Duration::from_secs(5);
+/// How long answers on the link are waited for.
+const ANSWERS: Duration = Duration::from_millis(200);
+/// Most addresses that clients name: their oldest are forgotten.
+const MAX_NAMED: usize = 32;
+
+/// What a host introduces itself to.
+pub struct Introduction {
+    /// Control ports, HOST:PORT.
+    pub peers: Vec<String>,
+    /// Whether questions are asked on the link.
+    pub asks_on_link: bool,
+    /// Control ports that clients name.
+    pub named: watch::Receiver<Vec<SocketAddr>>,
+    /// Control ports of the members.
+    pub known: watch::Receiver<BTreeSet<SocketAddr>>,
+    /// Where members are announced.
+    pub introduced: Sender<Member>,
+}
+
+impl Introduction {
+    /// Introduces until the host ends.
+    pub async fn run(mut self) {
+        let mut from_clients: Vec<SocketAddr> = Vec::new();
+        loop {
+            let mut addresses: BTreeSet<SocketAddr> = from_clients.iter().copied().collect();
+            for peer in &self.peers {
+                match lookup_host(peer).await {
+                    Ok(found) => addresses.extend(found),
+                    Err(why) => tracing::debug!("{peer}: {why}"),
+                }
+            }
+            if self.asks_on_link {
+                addresses.extend(discovery::find(ANSWERS, false).await.unwrap_or_default());
+            }
+            let known = self.known.borrow().clone();
+            for address in addresses.difference(&known) {
+                if self.introduce(*address).await.is_err() {
+                    return;
+                }
+            }
+            let pause = match known.is_empty() {
+                true => ALONE,
+                false => PEACE,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = self.named.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    from_clients.extend(self.named.borrow_and_update().iter().take(MAX_NAMED));
+                    let excess = from_clients.len().saturating_sub(MAX_NAMED);
+                    from_clients.drain(..excess);
+                }
+            }
+        }
+    }
+
+    /// `Err` if the host has ended.
+    async fn introduce(&self, address: SocketAddr) -> Result<(), ()> {
+        let cluster = match find_cluster(address, &[]).await {
+            Ok(cluster) => cluster,
+            Err(why) => {
+                tracing::debug!("{address}: {why}");
+                return Ok(());
+            }
+        };
+        let known = self.known.borrow().clone();
+        for member in cluster.members {
+            if !known.contains(&member.control) {
+                self.introduced.send(member).await.map_err(drop)?;
+            }
+        }
+        Ok(())
+    }
+}

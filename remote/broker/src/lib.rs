@@ -1,0 +1,45 @@
+//! The broker as a running thing: beside every paging server a candidate, and for clients the way to it.
+//!
+//! *Adaptive Remote Paging for Mobile Computers* (Schilit and Duchamp, 1991), sections 3.2 and 3.5. What is
+//! decided is in `remote-policy`; here it gets sockets and a clock.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `protocol`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
+//! | `host` | the task of a host, which owns what follows |
+//! | `seat` | what decides which host has the broker: the tournament |
+//! | `permits` | the broker's desk: clients' requests and servers' answers |
+//! | `paging_server` | what brokers ask of this host's server |
+//! | `directory`, `peers` | the hosts, and the connections to them |
+//! | `listener` | the control port |
+//! | `membership`, `discovery`, `introduction` | who is in reach: SWIM; questions on the link; first contacts |
+//! | `client` | the other side: finds the broker and asks it |
+//!
+//! Rules:
+//! - The control plane has a port of its own ([`CONTROL_PORT`], the paging server's port plus one): the
+//!   thread that serves pages accepts none of its connections, and a firewall can tell them apart.
+//! - Nothing here is on the path of a page. With every broker gone, reads and writes go on.
+//! - What decides goes over connections; datagrams only say which addresses are worth one.
+
+pub mod client;
+mod directory;
+pub mod discovery;
+pub mod frame;
+mod host;
+mod introduction;
+pub mod link;
+mod listener;
+mod membership;
+mod paging_server;
+mod peers;
+mod permits;
+pub mod protocol;
+mod running;
+mod seat;
+
+pub use host::TICK;
+pub use running::{BrokerConfig, RunningBroker, StartError};
+pub use seat::{Seat, Tournament};
+
+/// The control port of a host, unless configured otherwise: the paging server's port plus one.
+pub const CONTROL_PORT: u16 = remote_wire::PORT + 1;

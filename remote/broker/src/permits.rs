@@ -1,0 +1,213 @@
+//! The broker's desk: clients' requests for permits, and what servers answer.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, section 3.5. The policy is [`Broker`]; here are the seals of
+//! permits, which it does not need, and the clients that wait.
+//!
+//! Rule: a host that is not the broker answers no request. A request is answered once, to the connection
+//! that it came by last.
+
+use crate::protocol::{ClientSummary, ClientUse, Cluster, HostMessage, Reply, ServerSummary};
+use remote_policy::broker::{
+    AllocationRequest, Broker, BrokerAction, ReallocationRequest, ServerAnswer, UpdateOutcome,
+};
+use remote_policy::capacity::{CapacityUpdate, ServerReport};
+use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
+use remote_policy::permit::PermitId;
+use remote_wire::control::SealedPermit;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How long the use that a client reported is shown after it was reported last.
+const USE_SHOWN: Duration = Duration::from_secs(10);
+/// Most clients whose use is kept.
+const MAX_USES: usize = 4096;
+
+/// A message to a host.
+type Send = (HostId, HostMessage);
+
+/// The desk of a host, which is open while the host is broker.
+#[derive(Default)]
+pub struct PermitDesk {
+    broker: Option<Broker>,
+    waiting: BTreeMap<RequestId, oneshot::Sender<Reply>>,
+    seals: BTreeMap<PermitId, SealedPermit>,
+    uses: BTreeMap<Incarnation, (String, ClientUse, Instant)>,
+}
+
+impl PermitDesk {
+    /// Returns true if the host is broker.
+    pub fn is_broker(&self) -> bool {
+        self.broker.is_some()
+    }
+
+    /// The host is broker of an epoch.
+    pub fn lead(&mut self, epoch: Epoch) {
+        match &mut self.broker {
+            Some(broker) => broker.raise_epoch(epoch),
+            None => self.broker = Some(Broker::new(epoch)),
+        }
+    }
+
+    /// The host is broker no more: clients that wait are sent to the winner.
+    pub fn resign(&mut self, cluster: &Cluster) {
+        (self.broker, self.seals) = (None, BTreeMap::new());
+        for (_, reply) in std::mem::take(&mut self.waiting) {
+            _ = reply.send(Reply::Cluster(cluster.clone()));
+        }
+    }
+
+    /// Forgets clients that wait no more, and uses that nothing was heard of.
+    pub fn forget_abandoned(&mut self) {
+        self.waiting.retain(|_, reply| !reply.is_closed());
+        self.uses.retain(|_, (_, _, at)| at.elapsed() < USE_SHOWN);
+    }
+
+    /// Enters a server's report.
+    pub fn on_report(&mut self, report: &ServerReport) {
+        if let Some(broker) = &mut self.broker {
+            broker.on_report(report);
+        }
+    }
+
+    /// Enters a server's update.
+    pub fn on_update(&mut self, update: &CapacityUpdate) -> UpdateOutcome {
+        match &mut self.broker {
+            Some(broker) if broker.epoch() == update.epoch => broker.on_update(update),
+            _ => UpdateOutcome::Stale,
+        }
+    }
+
+    /// A server is not this broker's any more.
+    pub fn on_server_lost(&mut self, server: HostId) -> Vec<Send> {
+        let actions = self
+            .broker
+            .as_mut()
+            .map(|broker| broker.on_server_lost(server));
+        self.carry_out(actions.unwrap_or_default())
+    }
+
+    /// A client requests a permit.
+    pub fn allocate(
+        &mut self,
+        request: AllocationRequest,
+        reply: oneshot::Sender<Reply>,
+    ) -> Vec<Send> {
+        self.waiting.insert(request.permit.id, reply);
+        let action = self.broker.as_mut().map(|broker| broker.allocate(request));
+        self.carry_out(action.into_iter().collect())
+    }
+
+    /// A client requests another size of its permit.
+    pub fn reallocate(
+        &mut self,
+        request: ReallocationRequest,
+        reply: oneshot::Sender<Reply>,
+    ) -> Vec<Send> {
+        self.waiting.insert(request.id, reply);
+        let action = self
+            .broker
+            .as_mut()
+            .map(|broker| broker.reallocate(request));
+        self.carry_out(action.into_iter().collect())
+    }
+
+    /// A server has answered.
+    pub fn on_answer(
+        &mut self,
+        server: HostId,
+        request: RequestId,
+        answer: ServerAnswer,
+        sealed: Option<SealedPermit>,
+    ) -> Vec<Send> {
+        let Some(broker) = &mut self.broker else {
+            return Vec::new();
+        };
+        let is_own = |sealed: &SealedPermit| sealed.permit.id.server == server;
+        if let Some(sealed) = sealed.filter(is_own) {
+            self.seals.insert(sealed.permit.id, sealed);
+        }
+        let actions = broker.on_answer(server, request, answer);
+        self.carry_out(actions)
+    }
+
+    fn carry_out(&mut self, actions: Vec<BrokerAction>) -> Vec<Send> {
+        let mut sends = Vec::new();
+        for action in actions {
+            match action {
+                BrokerAction::Allocate {
+                    server,
+                    epoch,
+                    request,
+                } => sends.push((server, HostMessage::Allocate { epoch, request })),
+                BrokerAction::Reallocate {
+                    server,
+                    epoch,
+                    request,
+                } => sends.push((server, HostMessage::Reallocate { epoch, request })),
+                BrokerAction::RequestReport { server } => {
+                    sends.push((server, HostMessage::RequestReport));
+                }
+                BrokerAction::SendPermit { request, permit } => {
+                    match self.seals.get(&permit.id) {
+                        Some(sealed) => self.reply(request, Reply::Permit(*sealed)),
+                        // An earlier broker has it: the client asks again, with another number.
+                        None => _ = self.waiting.remove(&request),
+                    }
+                }
+                BrokerAction::Refuse { request, why } => self.reply(request, Reply::Refused(why)),
+            }
+        }
+        sends
+    }
+
+    fn reply(&mut self, request: RequestId, reply: Reply) {
+        if let Some(waiting) = self.waiting.remove(&request) {
+            // A client that is gone asks no more.
+            _ = waiting.send(reply);
+        }
+    }
+
+    /// A client reports its use.
+    pub fn on_use(&mut self, client: Incarnation, name: String, usage: ClientUse) {
+        if self.uses.len() < MAX_USES || self.uses.contains_key(&client) {
+            self.uses.insert(client, (name, usage, Instant::now()));
+        }
+    }
+
+    /// The servers, for people.
+    pub fn servers(&self) -> Vec<ServerSummary> {
+        let Some(broker) = &self.broker else {
+            return Vec::new();
+        };
+        let summary = |host| ServerSummary {
+            host,
+            lendable_pages: broker.lendable_pages_at(host).unwrap_or(0),
+        };
+        broker.servers().map(summary).collect()
+    }
+
+    /// The clients, for people.
+    pub fn clients(&self) -> Vec<ClientSummary> {
+        let mut clients: BTreeMap<Incarnation, ClientSummary> = BTreeMap::new();
+        let entry = |client: Incarnation| ClientSummary {
+            client,
+            name: String::new(),
+            permits: Vec::new(),
+            usage: ClientUse::default(),
+        };
+        for permit in self.broker.iter().flat_map(Broker::permits) {
+            let summary = clients
+                .entry(permit.client)
+                .or_insert_with(|| entry(permit.client));
+            summary
+                .permits
+                .push((permit.id.server, permit.granted_pages));
+        }
+        for (client, (name, usage, _)) in &self.uses {
+            let summary = clients.entry(*client).or_insert_with(|| entry(*client));
+            (summary.name, summary.usage) = (name.clone(), usage.clone());
+        }
+        clients.into_values().collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! Starts and ends a host's broker.
+
+use crate::directory::Directory;
+use crate::host::{Event, Host};
+use crate::introduction::Introduction;
+use crate::membership::Membership;
+use crate::paging_server::PagingServer;
+use crate::peers::Peers;
+use crate::permits::PermitDesk;
+use crate::protocol::Member;
+use crate::seat::Tournament;
+use crate::{discovery, listener};
+use remote_policy::identity::Incarnation;
+use remote_server::ServerHandle;
+use remote_wire::control::short_name;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::mpsc::{channel, unbounded_channel};
+use tokio::sync::{oneshot, watch};
+
+/// Events that wait for the host's task at most: senders wait then.
+const QUEUED: usize = 1024;
+
+/// What a host's broker is started with.
+#[derive(Clone, Debug)]
+pub struct BrokerConfig {
+    /// The paging server beside it.
+    pub server: Incarnation,
+    /// Its host's name, for people.
+    pub name: String,
+    /// Where the paging server listens.
+    pub paging: SocketAddr,
+    /// Where the control port is: TCP and UDP.
+    pub control: SocketAddr,
+    /// The address at which other hosts reach this one; `None` to take the one of an interface.
+    pub advertise: Option<IpAddr>,
+    /// Control ports of other hosts, HOST:PORT.
+    pub peers: Vec<String>,
+    /// Whether hosts on the link are asked for, and answered.
+    pub uses_discovery: bool,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The control port.
+    #[error("cannot listen at {address}, the control port: {why}; choose another by --control")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        why: io::Error,
+    },
+    /// Memory, descriptors or threads are missing.
+    #[error("cannot start the broker: {0}")]
+    Resources(#[from] io::Error),
+}
+
+/// A host's broker whose thread runs. It ends with this.
+pub struct RunningBroker {
+    own: Member,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RunningBroker {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: BrokerConfig, server: ServerHandle) -> Result<Self, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (listener, socket) =
+            runtime
+                .block_on(bind(config.control))
+                .map_err(|why| StartError::Listen {
+                    address: config.control,
+                    why,
+                })?;
+        let control = listener.local_addr()?;
+        let own = Member {
+            server: config.server,
+            name: short_name(&config.name),
+            paging: advertised(config.paging, config.advertise),
+            control: advertised(control, config.advertise),
+            since: now_millis(),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let member = own.clone();
+        let thread = std::thread::Builder::new()
+            .name("selfpage-broker".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    tokio::select! {
+                        () = run(config, own, server, listener, socket) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            own: member,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// How other hosts know it.
+    pub fn member(&self) -> &Member {
+        &self.own
+    }
+}
+
+impl Drop for RunningBroker {
+    fn drop(&mut self) {
+        self.stop = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
+    let listener = TcpListener::bind(address).await?;
+    let socket = UdpSocket::bind(listener.local_addr()?).await?;
+    Ok((listener, socket))
+}
+
+async fn run(
+    config: BrokerConfig,
+    own: Member,
+    server: ServerHandle,
+    listener: TcpListener,
+    socket: UdpSocket,
+) {
+    let (events, received) = channel(QUEUED);
+    let (answers, answered) = unbounded_channel();
+    let (introduced, introductions) = channel(QUEUED);
+    let (addresses, named) = watch::channel(Vec::new());
+    let (known_members, known) = watch::channel(BTreeSet::new());
+    let introduction = Introduction {
+        peers: config.peers,
+        asks_on_link: config.uses_discovery,
+        named,
+        known,
+        introduced,
+    };
+    if config.uses_discovery {
+        let port = own.control.port();
+        tokio::spawn(async move {
+            if let Err(why) = discovery::answer(port).await {
+                tracing::warn!(
+                    "clients on the link do not find this server by themselves ({why}): they name it by --remote"
+                );
+            }
+        });
+    }
+    // The membership's news goes to the introduction, too.
+    let (members, mut changes) = channel(QUEUED);
+    let forwarded = events.clone();
+    tokio::spawn(async move {
+        while let Some(Event::Members(members)) = changes.recv().await {
+            let ports = members.iter().map(|member: &Member| member.control);
+            known_members.send_replace(ports.collect());
+            if forwarded.send(Event::Members(members)).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(Membership::new(own.clone(), socket, members).run(introductions));
+    tokio::spawn(listener::listen(listener, events));
+    tokio::spawn(introduction.run());
+    let (seat, first) = Tournament::new(own.server);
+    let host = Host {
+        directory: Directory::new(own.clone()),
+        seat: Box::new(seat),
+        server: PagingServer::new(server, answers),
+        peers: Peers::new(own),
+        desk: PermitDesk::default(),
+        addresses,
+    };
+    host.run(first, received, answered).await;
+}
+
+/// The address at which others reach what listens at one.
+fn advertised(listens: SocketAddr, advertise: Option<IpAddr>) -> SocketAddr {
+    let of_interface = || discovery::own_addresses().first().copied().map(IpAddr::V4);
+    let address = match listens.ip().is_unspecified() {
+        false => advertise.unwrap_or(listens.ip()),
+        true => advertise
+            .or_else(of_interface)
+            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    };
+    SocketAddr::new(address, listens.port())
+}
+
+/// Milliseconds since 1970: later introductions of a host at one address win over earlier ones.
+fn now_millis() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_millis() as u64
+}

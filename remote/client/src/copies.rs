@@ -1,0 +1,172 @@
+//! Copies of objects: how one is created and removed.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, sections 3.3.1 and 3.4. Rule: a copy that lacks pages or
+//! cannot be reached is removed before a write is acknowledged without it (`objects`).
+
+use crate::copying;
+use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy, bit};
+use crate::permits;
+use crate::requests::Purpose;
+use crate::server::Asked;
+use crate::transport::{RemoteTransport, connected};
+use disk::time::Time;
+use iochannel::Op;
+use remote_wire::control::ControlRequest;
+use rustix::io::Errno;
+
+impl RemoteTransport {
+    /// Asks a server for a copy of an object, and for a larger permit first where it needs one.
+    pub(crate) fn create_copy(&mut self, object: usize, to: usize, now: Time) {
+        let of = self.objects.get(object);
+        if of.copies.iter().any(|copy| copy.server == to) {
+            return;
+        }
+        of.latest = of.latest.next();
+        let generation = of.latest;
+        of.copies.push(ObjectCopy {
+            server: to,
+            state: CopyState::Creating,
+            is_leaving: false,
+            generation,
+        });
+        permits::terminate_stale(self, to);
+        let server = &mut self.servers[to];
+        let has_room = server.spare_pages() >= OBJECT_PAGES;
+        server.reserved_pages += OBJECT_PAGES;
+        if has_room {
+            return self.send_create(object, to);
+        }
+        server.waiting.push(object);
+        if !server.awaits_permit() {
+            permits::ask_slightly_more(self, to, now);
+        }
+    }
+
+    pub(crate) fn send_create(&mut self, object: usize, to: usize) {
+        let Some(sealed) = self.servers[to].permit else {
+            return;
+        };
+        let generation = self.objects.generation(object, to);
+        let request = ControlRequest::Create {
+            object: self.objects.id(object),
+            permit: sealed.permit.id,
+            pages: self.objects.pages_of(object).end,
+            generation,
+        };
+        if !self.servers[to].ask(&request, Asked::Create(object, generation.0)) {
+            self.forget_copy(object, to);
+        }
+    }
+
+    /// A copy that was being created will not be.
+    pub(crate) fn forget_copy(&mut self, object: usize, server: usize) {
+        let copies = &mut self.objects.get(object).copies;
+        let creating =
+            |copy: &ObjectCopy| copy.server == server && copy.state == CopyState::Creating;
+        if let Some(at) = copies.iter().position(creating) {
+            copies.swap_remove(at);
+            let to = &mut self.servers[server];
+            to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
+            to.stale.push(object);
+        }
+        self.has_unsent = true;
+    }
+
+    /// A copy exists. It is current where the object has no pages yet.
+    pub(crate) fn on_created(&mut self, object: usize, server: usize, generation: u64) {
+        let of = self.objects.get(object);
+        let has_pages = of.has_pages;
+        let created = |copy: &&mut ObjectCopy| copy.generation.0 == generation;
+        let Some(copy) = of.copy_at(server).filter(created) else {
+            return;
+        };
+        copy.state = match has_pages {
+            true => CopyState::Copying,
+            false => CopyState::Current,
+        };
+        self.add_to_writes(object, server);
+    }
+
+    /// Has a copy moved away from a server. Returns true if it has one.
+    pub(crate) fn leave(&mut self, object: usize, server: usize) -> bool {
+        let copy = self.objects.get(object).copy_at(server);
+        copy.map(|copy| copy.is_leaving = true).is_some()
+    }
+
+    /// Removes an object's copy, which lacks pages or cannot be reached, before writes are acknowledged
+    /// without it.
+    pub(crate) fn drop_copy(&mut self, object: usize, server: usize, why: &str, now: Time) {
+        let name = &self.servers[server].name;
+        let id = self.objects.id(object);
+        let copies = &mut self.objects.get(object).copies;
+        let Some(at) = copies.iter().position(|copy| copy.server == server) else {
+            return;
+        };
+        let copy = copies.swap_remove(at);
+        self.copy.take_if(|job| job.is_of(object, server));
+        tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
+        let to = &mut self.servers[server];
+        to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
+        to.stale.push(object);
+        if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
+            let lost = self.objects.lose(object);
+            if lost > 0 {
+                tracing::error!("{lost} pages of {id} are lost: no server has them");
+            }
+            // Copies that were being made from it are worth nothing.
+            self.copy.take_if(|job| job.is_of_object(object));
+            let rest = std::mem::take(&mut self.objects.get(object).copies);
+            for copy in rest {
+                self.servers[copy.server].stale.push(object);
+            }
+        }
+        self.forget_server(object, server, now);
+    }
+
+    /// All copies at a server are lost.
+    pub(crate) fn lose_server(&mut self, server: usize, now: Time) {
+        copying::on_server_lost(self, server, now);
+        for object in 0..self.objects.len() {
+            if self.objects.get(object).copy_at(server).is_some() {
+                self.drop_copy(object, server, "its server has lost it", now);
+            }
+        }
+        self.servers[server].stale.clear();
+    }
+
+    /// Goes on without a server that is away or silent for too long, where another one has a copy.
+    pub(crate) fn leave_out(&mut self, server: usize, now: Time, why: &str) {
+        let there = connected(&self.servers);
+        copying::on_server_lost(self, server, now);
+        for object in 0..self.objects.len() {
+            let of = self.objects.get(object);
+            let is_elsewhere = of.readable() & there & !bit(server) != 0;
+            if is_elsewhere && of.copy_at(server).is_some() {
+                self.drop_copy(object, server, why, now);
+            }
+        }
+    }
+
+    /// Segments of an object wait for a server no longer.
+    fn forget_server(&mut self, object: usize, server: usize, now: Time) {
+        let remaining = self.objects.get(object).writable();
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            if segment.object != object || segment.op != Op::Write || segment.awaited == 0 {
+                continue;
+            }
+            segment.awaited &= !bit(server) & remaining;
+            segment.unsent &= !bit(server) & remaining;
+            segment.written &= remaining;
+            match (segment.awaited, segment.written, segment.purpose) {
+                // No copy has it: another is made, and gets it.
+                (0, 0, Purpose::Part(_)) => self.route(slot, now),
+                (0, 0, _) => self.end(slot, Err(Errno::IO)),
+                (0, _, _) => self.end_write_if_done(slot, now),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! How a copy of an object gets its pages: from a current one, a run at a time, one object after the
+//! other.
+//!
+//! *Adaptive Remote Paging for Mobile Computers*, section 3.4, step two of a move. Writes of the program go
+//! to the copy from its creation on, with versions above those that are copied, so their order does not
+//! matter.
+
+use crate::objects::{CopyState, bit};
+use crate::requests::{Purpose, Segment};
+use crate::transport::RemoteTransport;
+use disk::time::{Nanos, Time};
+use iochannel::Op;
+use remote_policy::migration::{PageNumber, Version};
+use remote_wire::{Header, Kind, MAX_RUN};
+use wired::PAGE;
+
+/// How long nothing is copied after pages could not be read from any copy.
+const COPY_PAUSE: Nanos = Nanos::millis(5000);
+
+/// An object whose pages are being copied.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyJob {
+    object: usize,
+    to: usize,
+    /// The next page to be read.
+    next: u64,
+    /// Writes that are not acknowledged.
+    writing: usize,
+    is_reading: bool,
+}
+
+impl CopyJob {
+    /// Returns true if this is a copy of an object to a server.
+    pub fn is_of(&self, object: usize, to: usize) -> bool {
+        (self.object, self.to) == (object, to)
+    }
+
+    /// Returns true if this is a copy of an object.
+    pub fn is_of_object(&self, object: usize) -> bool {
+        self.object == object
+    }
+}
+
+/// Starts copying the pages of a copy that was created.
+pub fn start(transport: &mut RemoteTransport) {
+    if transport.copy.is_some() {
+        return;
+    }
+    let copying = transport.objects.iter().find_map(|(object, of)| {
+        let mut copies = of.copies.iter();
+        let copy = copies.find(|copy| copy.state == CopyState::Copying)?;
+        Some((object, copy.server))
+    });
+    transport.copy = copying.map(|(object, to)| CopyJob {
+        object,
+        to,
+        next: 0,
+        writing: 0,
+        is_reading: false,
+    });
+}
+
+/// Reads the next run, once the one before is written.
+pub fn step(transport: &mut RemoteTransport, now: Time) {
+    let Some(mut job) = transport.copy else {
+        return;
+    };
+    if job.is_reading || job.writing > 0 {
+        return;
+    }
+    let end = transport.objects.pages_of(job.object).end;
+    while job.next < end && !transport.objects.is_held(job.object, job.next) {
+        job.next += 1;
+    }
+    transport.copy = Some(job);
+    if job.next == end {
+        return complete(transport, job);
+    }
+    let most = job.next..end.min(job.next + MAX_RUN as u64);
+    // A run with a lost page cannot be read.
+    let is_there = |page: &u64| !transport.objects.is_lost(job.object, *page);
+    let count = most.take_while(is_there).count() as u64;
+    let pages = job.next..job.next + count;
+    let purpose = Purpose::CopyRead { to: job.to };
+    let read = Segment::new(purpose, Op::Read, job.object, pages, now);
+    if let Some(slot) = transport.requests.add(read) {
+        transport.copy = Some(CopyJob {
+            is_reading: true,
+            ..job
+        });
+        transport.route(slot, now);
+    }
+}
+
+fn complete(transport: &mut RemoteTransport, job: CopyJob) {
+    transport.copy = None;
+    if let Some(copy) = transport.objects.get(job.object).copy_at(job.to) {
+        copy.state = CopyState::Current;
+    }
+    let (id, name) = (
+        transport.objects.id(job.object),
+        &transport.servers[job.to].name,
+    );
+    tracing::info!("{name} has a copy of {id}");
+}
+
+/// Pages for a copy were read: sends them on, each run of one version by itself.
+pub fn on_read(
+    transport: &mut RemoteTransport,
+    read: &Segment,
+    to: usize,
+    versions: &[u64],
+    pages: &[u8],
+    now: Time,
+) {
+    let Some(job) = transport
+        .copy
+        .filter(|job| job.object == read.object && job.to == to)
+    else {
+        return;
+    };
+    let mut job = CopyJob {
+        is_reading: false,
+        next: read.page,
+        ..job
+    };
+    let mut at = 0;
+    while at < versions.len() {
+        let run = versions[at..]
+            .iter()
+            .take_while(|version| **version == versions[at])
+            .count();
+        // What has no room is read again.
+        if versions[at] != 0
+            && !send_copied(
+                transport,
+                read,
+                (at, run),
+                Version(versions[at]),
+                to,
+                pages,
+                now,
+            )
+        {
+            break;
+        }
+        job.writing += usize::from(versions[at] != 0);
+        at += run;
+        job.next = read.page + at as u64;
+    }
+    transport.copy = Some(job);
+}
+
+fn send_copied(
+    transport: &mut RemoteTransport,
+    read: &Segment,
+    (at, run): (usize, usize),
+    version: Version,
+    to: usize,
+    pages: &[u8],
+    now: Time,
+) -> bool {
+    let page = read.page + at as u64;
+    let segment = Segment {
+        version,
+        awaited: bit(to),
+        ..Segment::new(
+            Purpose::CopyWrite,
+            Op::Write,
+            read.object,
+            page..page + run as u64,
+            now,
+        )
+    };
+    let Some(slot) = transport.requests.add(segment) else {
+        return false;
+    };
+    let header = Header {
+        kind: Kind::Write,
+        pages: run as u16,
+        request: transport.requests.number(slot),
+        object: transport.objects.id(read.object),
+        page: PageNumber(page),
+        version,
+        generation: transport.objects.generation(read.object, to),
+    };
+    let bytes = &pages[at * PAGE..(at + run) * PAGE];
+    let is_sent =
+        transport.servers[to].send(&header, bytes.len(), |room| room.copy_from_slice(bytes));
+    if !is_sent {
+        transport.requests.end(slot, Ok(()));
+    }
+    is_sent
+}
+
+/// A run of a copy is written.
+pub fn on_written(transport: &mut RemoteTransport, now: Time) {
+    if let Some(job) = &mut transport.copy {
+        job.writing = job.writing.saturating_sub(1);
+    }
+    step(transport, now);
+}
+
+/// Pages for the copy could not be read anywhere. They are not read again at once.
+pub fn on_unreadable(transport: &mut RemoteTransport, now: Time) {
+    transport.copies_paused_until = now + COPY_PAUSE;
+    on_failed(transport, now);
+}
+
+/// A request of the copy failed: the copy begins anew.
+pub fn on_failed(transport: &mut RemoteTransport, now: Time) {
+    if let Some(job) = transport.copy.take() {
+        transport.drop_copy(job.object, job.to, "its pages could not be copied", now);
+    }
+}
+
+/// A server is away: a copy to it begins anew later.
+pub fn on_server_lost(transport: &mut RemoteTransport, server: usize, now: Time) {
+    if transport.copy.is_some_and(|job| job.to == server) {
+        on_failed(transport, now);
+    }
+}
