@@ -32,6 +32,8 @@ use wired::{AdaptivePoll, PAGE};
 
 /// The longest sleep: leases, unread replies and the arena are looked at as often.
 const TICK: Duration = Duration::from_secs(1);
+/// The pause between two steps of what takes many, so that requests are served in between.
+const STEP: Duration = Duration::from_millis(10);
 /// Frames that a resize takes or gives back at once: some milliseconds of the kernel's time.
 const RESIZE_STEP: u32 = 1024;
 
@@ -375,7 +377,11 @@ impl EventLoop {
         self.service.issuer.on_timer();
         let next = self.service.issuer.capacity().next_timer(now);
         self.timer = next.map_or(now + TICK, |at| at.clamp(now + TICK / 100, now + TICK));
+        self.service.store_again();
         let memory = &mut self.service.memory;
+        if memory.can_store_again() {
+            self.timer = now + STEP;
+        }
         memory.resize(self.cache_limit, RESIZE_STEP);
         for slot in self.connections.slots() {
             let connection = self.connections.get_mut(slot);

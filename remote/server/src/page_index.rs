@@ -48,6 +48,8 @@ pub(crate) mod flag {
     pub const DIRTY: u32 = 4;
     /// Its object is gone while it is busy: it is freed when it no longer is.
     pub const ORPHAN: u32 = 8;
+    /// The disk failed to store it: it is to be stored again.
+    pub const UNSTORED: u32 = 16;
 }
 
 /// All written pages of a server.

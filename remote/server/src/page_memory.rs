@@ -10,6 +10,8 @@
 //! - A page's version never falls: an older write changes nothing.
 //! - A page is written to a frame whole or not at all, and a page that is busy on the disk is not
 //!   written until the disk has finished.
+//! - A page that the disk failed to store is stored again ([`PageMemory::next_unstored`]), so that its frame can be
+//!   taken once the disk works.
 //! - Nothing here does I/O: [`crate::disk_io`] does, and reports to [`PageMemory::on_stored`] and
 //!   [`PageMemory::on_loaded`].
 
@@ -31,6 +33,12 @@ pub(crate) struct PageMemory {
     owners: crate::wired_table::WiredTable<u32>,
     /// Where the clock goes on.
     hand: u32,
+    /// Pages that the disk failed to store and that are still written.
+    unstored: u32,
+    /// Where the search for them goes on.
+    searched: u32,
+    /// The last store failed.
+    is_failing: bool,
 }
 
 /// Why a page cannot be served at once.
@@ -67,6 +75,9 @@ impl PageMemory {
             has_disk: disk_pages.is_some(),
             owners: crate::wired_table::WiredTable::new(frames as usize)?,
             hand: 0,
+            unstored: 0,
+            searched: 0,
+            is_failing: false,
         })
     }
 
@@ -124,6 +135,12 @@ impl PageMemory {
     /// Returns true if the page cannot be written now.
     pub fn is_busy(&self, id: PageId) -> bool {
         self.index.entry(id).flags & flag::BUSY != 0
+    }
+
+    /// Returns true if the page has no frame, or may lose it to another.
+    pub fn is_reclaimable(&self, id: PageId) -> bool {
+        let entry = self.index.entry(id);
+        entry.frame == 0 || entry.flags & (flag::BUSY | flag::DIRTY) == 0
     }
 
     /// The bytes of a page in a frame.
@@ -217,6 +234,8 @@ impl PageMemory {
             return None;
         }
         let frame = frame_of(entry)?;
+        self.unstored -= u32::from(entry.flags & flag::UNSTORED != 0);
+        entry.flags &= !flag::UNSTORED;
         entry.flags |= flag::BUSY;
         entry.sum = XxHash3_64::oneshot(self.arena.bytes(frame));
         Some(self.arena.start(frame))
@@ -236,10 +255,36 @@ impl PageMemory {
     pub fn on_stored(&mut self, id: PageId, failed: bool) {
         let entry = self.index.entry_mut(id);
         entry.flags &= !flag::BUSY;
-        if !failed {
+        self.is_failing = failed;
+        if failed {
+            entry.flags |= flag::UNSTORED;
+            self.unstored += 1;
+        } else {
             entry.flags &= !flag::DIRTY;
         }
         self.free_orphan(id);
+    }
+
+    /// Returns true if pages are to be stored again and the disk works.
+    pub fn can_store_again(&self) -> bool {
+        self.unstored > 0 && !self.is_failing
+    }
+
+    /// The next of the pages that the disk failed to store, to be stored again. It looks at `most` frames or fewer.
+    pub fn next_unstored(&mut self, most: u32) -> Option<PageId> {
+        if self.unstored == 0 {
+            return None;
+        }
+        for _ in 0..most.min(self.arena.len()) {
+            let frame = self.searched;
+            self.searched = (self.searched + 1) % self.arena.len();
+            let id = PageId(self.owners[frame]);
+            let entry = self.index.entry(id);
+            if entry.frame == frame + 1 && entry.flags & flag::UNSTORED != 0 {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// The disk has finished with a read of the page; where it `failed`, the page stays on the disk.
@@ -316,6 +361,7 @@ impl PageMemory {
 
     fn free(&mut self, id: PageId) {
         let entry = *self.index.entry(id);
+        self.unstored -= u32::from(entry.flags & flag::UNSTORED != 0);
         if let Some(frame) = frame_of(&entry) {
             self.arena.free(frame);
         }

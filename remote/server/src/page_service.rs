@@ -7,7 +7,7 @@ use crate::disk_io::{DiskIo, Transfer};
 use crate::objects::{ObjectTable, PagingObject};
 use crate::page_index::PageId;
 use crate::page_memory::{Location, PageMemory};
-use crate::pending::PendingTable;
+use crate::pending::{PendingTable, UNASKED};
 use crate::permit_issuer::PermitIssuer;
 use crate::refusal::Refusal;
 use disk::atropos::{ClientId, TransactionDesc};
@@ -31,6 +31,11 @@ const COST: OpCost = OpCost {
 
 /// What a page of a discard costs, in bytes moved.
 const DISCARDED_BYTES: u32 = 64;
+
+/// Pages that are stored again at once: half of what the disk writes at once, so that requests go on.
+const RETRIES: u32 = 64;
+/// Frames that are looked at for the next of them: some hundred microseconds.
+const SEARCH: u32 = 16_384;
 
 /// The sender of a request.
 pub(crate) struct Requester<'a> {
@@ -252,6 +257,20 @@ impl PageService {
         true
     }
 
+    /// Stores pages again that the disk failed to store, as many as it has room for in a part of its places.
+    pub fn store_again(&mut self) {
+        for _ in 0..RETRIES {
+            let has_room = |disk: &DiskIo| disk.has_room(Transfer::Store, 1);
+            if !self.disk.as_ref().is_some_and(has_room) {
+                return;
+            }
+            let Some(id) = self.memory.next_unstored(SEARCH) else {
+                return;
+            };
+            self.start_store(id, UNASKED);
+        }
+    }
+
     /// Returns true if a request has to wait for operations of the disk before it is served.
     pub fn must_wait(&self, header: &Header) -> bool {
         let Some(disk) = &self.disk else {
@@ -277,13 +296,14 @@ impl PageService {
         new_pages <= self.memory.room().into() || self.is_disk_idle()
     }
 
+    /// Frames that a write may take: those of its own pages, too, that making room for the others may reclaim.
     fn frames_needed(&self, slot: u32, header: &Header) -> u32 {
-        let has_none = |page: &u64| {
+        let may_lack = |page: &u64| {
             let found = self.memory.find(slot, *page);
-            found.is_none_or(|id| self.memory.location(id) == Location::Disk)
+            found.is_none_or(|id| self.memory.is_reclaimable(id))
         };
         match self.disk {
-            Some(_) => pages_of(header).filter(has_none).count() as u32,
+            Some(_) => pages_of(header).filter(may_lack).count() as u32,
             // The permits' pages and the frames are the same.
             None => 0,
         }

@@ -9,6 +9,9 @@ use remote_wire::Header;
 /// Most requests that wait: more wait in their connections.
 const PENDING: usize = 256;
 
+/// The number of operations that no request waits for.
+pub(crate) const UNASKED: u32 = (1 << 31) - 1;
+
 /// A request whose pages are on their way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRequest {

@@ -1,14 +1,17 @@
 //! A server whose RAM is a cache of its disk.
 
-use crate::common::{Client, config, page};
+use crate::common::{Client, QOS, config, page};
 use proptest::prelude::*;
+use remote_policy::identity::ObjectId;
 use remote_wire::Status;
 use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use wired::PAGE;
 
 /// The least RAM of a server with a disk.
@@ -144,12 +147,12 @@ fn a_server_without_a_disk_makes_nothing_durable() {
     assert!(refused.unwrap_err().1.contains("--disk"));
 }
 
-/// A file system of a megabyte.
+/// A small file system in RAM.
 struct SmallFileSystem(tempfile::TempDir);
 
 impl SmallFileSystem {
     /// An error where this test may not mount one.
-    fn mount() -> std::io::Result<Self> {
+    fn mount(options: &CStr) -> std::io::Result<Self> {
         let folder = folder();
         let target = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
         // SAFETY: the strings end in zero and stay during the call.
@@ -159,7 +162,7 @@ impl SmallFileSystem {
                 target.as_ptr(),
                 c"tmpfs".as_ptr(),
                 0,
-                c"size=1M".as_ptr().cast(),
+                options.as_ptr().cast(),
             )
         };
         match done {
@@ -179,7 +182,7 @@ impl Drop for SmallFileSystem {
 
 #[test]
 fn a_disk_without_room_is_refused_and_left_as_it_was() {
-    let small = match SmallFileSystem::mount() {
+    let small = match SmallFileSystem::mount(c"size=1M") {
         Ok(small) => small,
         Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
     };
@@ -196,6 +199,92 @@ fn a_disk_without_room_is_refused_and_left_as_it_was() {
     };
     assert!(why.contains("smaller size"), "{why}");
     assert!(!path.exists());
+}
+
+/// A server whose file lies on a file system without room: stores of new places fail until the ballast goes.
+struct FullDisk {
+    server: Server,
+    folder: SmallFileSystem,
+}
+
+impl FullDisk {
+    /// The first eight places alone stay on the disk, for what `client` writes.
+    fn start(client: impl FnOnce(&Server)) -> std::io::Result<Self> {
+        let folder = SmallFileSystem::mount(c"size=12M")?;
+        let path = folder.0.path().join("pages");
+        let server = start_with_disk(RAM, path.clone(), 2 * RAM);
+        client(&server);
+        let file = std::fs::File::options().write(true).open(&path)?;
+        // The places of pages that are written later go back to the file system, which has no room then.
+        let (first, len) = (9 * PAGE as i64, 4 * RAM as i64 * PAGE as i64);
+        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a call on an open file.
+        let done = unsafe { libc::fallocate(file.as_raw_fd(), flags, first, len) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        let ballast = std::fs::write(folder.0.path().join("ballast"), vec![1; 16 << 20]);
+        assert!(ballast.is_err(), "the file system has room");
+        Ok(Self { folder, server })
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.folder.0.path().join("ballast")).unwrap();
+    }
+}
+
+/// Writes pages until the server has no frame for another.
+fn fill_frames(client: &mut Client, object: ObjectId) {
+    let refused = (100..2 * RAM).find_map(|at| client.write(object, at, 1, &page(1)).err());
+    assert_eq!(refused.map(|why| why.0), Some(Status::Disk));
+}
+
+#[test]
+fn pages_that_the_disk_refused_are_stored_when_it_has_room() {
+    let disk = match FullDisk::start(|_| {}) {
+        Ok(disk) => disk,
+        Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
+    };
+    let (mut client, object) = Client::with_object(disk.server.address(), 1, 2 * RAM);
+    fill_frames(&mut client, object);
+    disk.make_room();
+    let written = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        client.write(object, 90, 1, &page(2).repeat(8)).is_ok()
+    });
+    assert!(written, "the server has no frames though its disk has room");
+    assert_eq!(client.read(object, 100, 1), Ok((vec![1], page(1))));
+}
+
+#[test]
+fn a_write_without_frames_for_all_its_pages_changes_none() {
+    let mut held = None;
+    let disk = FullDisk::start(|server| {
+        let (mut client, object) = Client::with_object(server.address(), 1, 2 * RAM);
+        client.write(object, 0, 1, &page(1).repeat(8)).unwrap();
+        client
+            .control(&ControlRequest::MakeDurable(object))
+            .unwrap();
+        // A durable write is answered when the disk has it, and so the eight before it.
+        client.write(object, 0, 2, &page(2).repeat(8)).unwrap();
+        held = Some((client, object));
+    });
+    let _disk = match disk {
+        Ok(disk) => disk,
+        Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
+    };
+    let (mut client, object) = held.unwrap();
+    let filler = client.object(2);
+    let sealed = client.allocate(1, 2 * RAM, QOS).unwrap();
+    client.create(filler, sealed.permit.id, 4 * RAM).unwrap();
+    // All other frames get pages that the disk refuses.
+    for at in 0..RAM - 8 {
+        client.write(filler, at, 1, &page(1)).unwrap();
+    }
+    let refused = client.write(object, 0, 3, &page(3).repeat(9)).unwrap_err();
+    assert_eq!(refused.0, Status::Disk, "{}", refused.1);
+    assert_eq!(
+        client.read(object, 0, 8),
+        Ok((vec![2; 8], page(2).repeat(8)))
+    );
 }
 
 #[derive(Clone, Debug)]
