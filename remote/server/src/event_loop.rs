@@ -382,7 +382,9 @@ impl EventLoop {
         if memory.can_store_again() {
             self.timer = now + STEP;
         }
-        memory.resize(self.cache_limit, RESIZE_STEP);
+        if memory.resize(self.cache_limit, RESIZE_STEP) {
+            self.timer = now + STEP;
+        }
         for slot in self.connections.slots() {
             let connection = self.connections.get_mut(slot);
             if let Some(why) = connection.and_then(|it| it.overdue(now, self.patience)) {

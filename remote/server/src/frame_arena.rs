@@ -98,20 +98,34 @@ impl FrameArena {
         self.free_len += 1;
     }
 
+    /// Free frames beyond the reserve that have memory.
+    pub fn surplus(&self) -> u32 {
+        (self.free_len - self.cold).saturating_sub(RESERVE)
+    }
+
     /// Gives the memory of at most `most` free frames beyond a reserve to the host. Returns how many.
     pub fn trim(&mut self, most: u32) -> u32 {
-        let mut given = 0;
-        while given < most && self.free_len - self.cold > RESERVE {
-            let frame = FrameNumber(self.free[self.cold]);
-            // SAFETY: the frame is free, so nothing borrows its bytes; it reads as zeros afterwards.
-            let done = unsafe { libc::madvise(self.start(frame).cast(), PAGE, DONTNEED_LOCKED) };
+        let count = most.min(self.surplus());
+        let end = self.cold + count;
+        // In order, neighbours are one call to the kernel.
+        self.free.slice_mut(self.cold..end).sort_unstable();
+        let begun = self.cold;
+        while self.cold < end {
+            let first = self.free[self.cold];
+            let next = |run: &u32| {
+                let at = self.cold + run;
+                at < end && self.free[at] == first + run
+            };
+            let run = 1 + (1..count).take_while(next).count() as u32;
+            let start = self.start(FrameNumber(first)).cast();
+            // SAFETY: the frames are free, so nothing borrows their bytes; they read as zeros afterwards.
+            let done = unsafe { libc::madvise(start, run as usize * PAGE, DONTNEED_LOCKED) };
             if done != 0 {
                 break;
             }
-            self.cold += 1;
-            given += 1;
+            self.cold += run;
         }
-        given
+        self.cold - begun
     }
 
     /// The bytes of a frame.

@@ -306,19 +306,21 @@ impl PageMemory {
     }
 
     /// Uses at most `frames` from now on, as far as the disk has the pages of the others, and gives the host memory
-    /// that is free. At most `most` frames are taken from pages at once.
-    pub fn resize(&mut self, frames: u32, most: u32) {
+    /// that is free. At most `most` frames are taken from pages at once. Returns true if another call does more.
+    pub fn resize(&mut self, frames: u32, most: u32) -> bool {
         self.arena.set_limit(frames);
-        for _ in 0..most {
-            if !self.has_disk || self.arena.used() <= frames {
-                break;
-            }
+        let mut taken = 0;
+        while self.has_disk && taken < most && self.arena.used() > frames {
             let Some(frame) = self.reclaim() else {
                 break;
             };
             self.arena.free(frame);
+            taken += 1;
         }
-        self.arena.trim(most);
+        let given = self.arena.trim(most);
+        // Frames that nothing can be done about wait for the next look.
+        let is_over = self.arena.used() > frames && taken == most;
+        is_over || given > 0 && self.arena.surplus() > 0
     }
 
     fn take_frame(&mut self) -> Option<FrameNumber> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 use wired::WiredMemory;
 
 /// Types whose value may be all zeros, which is what a new table holds.
@@ -36,6 +36,17 @@ impl<T: Zeroed> WiredTable<T> {
     /// Its length.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Some of its entries.
+    pub fn slice_mut(&mut self, range: Range<u32>) -> &mut [T] {
+        let (start, end) = (range.start as usize, range.end as usize);
+        assert!(start <= end && end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the mapping, entries are zero or written as a `T`, and borrowed with the table.
+        unsafe {
+            let first = self.memory.as_ptr().cast::<T>().add(start);
+            std::slice::from_raw_parts_mut(first, end - start)
+        }
     }
 }
 

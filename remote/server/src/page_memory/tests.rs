@@ -92,7 +92,7 @@ impl Harness {
                 self.memory.discard_object(object);
                 self.model.retain(|(other, _), _| *other != object);
             }
-            Step::Resize(frames) => self.memory.resize(frames, 100),
+            Step::Resize(frames) => _ = self.memory.resize(frames, 100),
             Step::Complete(at, failed) => {
                 if !self.in_flight.is_empty() {
                     let at = at % self.in_flight.len();
@@ -218,6 +218,37 @@ proptest! {
         }
         harness.finish(frames);
     }
+}
+
+#[test]
+fn a_resize_says_whether_another_one_gives_back_more() {
+    let mut memory = PageMemory::new(3000, None).unwrap();
+    for page in 0..3000 {
+        memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
+    }
+    assert!(!memory.resize(3000, 500), "all frames are in use");
+    memory.discard_object(0);
+    let resizes = (1..).take_while(|_| memory.resize(3000, 500)).count();
+    assert_eq!((resizes, memory.resident_frames()), (3, 1024));
+}
+
+#[test]
+fn pages_that_the_disk_failed_to_store_are_named_until_it_has_them() {
+    let mut memory = PageMemory::new(8, Some(16)).unwrap();
+    let pages = [0, 1, 2].map(|page| memory.write(0, page, Version(1), &[7; PAGE]).unwrap());
+    for id in pages {
+        memory.start_store(id).unwrap();
+        memory.on_stored(id, true);
+    }
+    assert!(!memory.can_store_again(), "the disk fails");
+    memory.discard(pages[0]);
+    for id in [pages[1], pages[2]] {
+        assert_eq!(memory.next_unstored(8), Some(id));
+        memory.start_store(id).unwrap();
+        memory.on_stored(id, false);
+    }
+    assert_eq!(memory.next_unstored(8), None);
+    assert!(!memory.can_store_again());
 }
 
 #[test]

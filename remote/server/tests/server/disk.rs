@@ -281,10 +281,9 @@ fn a_write_without_frames_for_all_its_pages_changes_none() {
     }
     let refused = client.write(object, 0, 3, &page(3).repeat(9)).unwrap_err();
     assert_eq!(refused.0, Status::Disk, "{}", refused.1);
-    assert_eq!(
-        client.read(object, 0, 8),
-        Ok((vec![2; 8], page(2).repeat(8)))
-    );
+    let (versions, bytes) = client.read(object, 0, 8).unwrap();
+    assert_eq!(versions, [2; 8]);
+    assert!(bytes == page(2).repeat(8), "a page of the refused write");
 }
 
 #[derive(Clone, Debug)]
