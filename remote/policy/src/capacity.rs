@@ -27,6 +27,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The most of a server's time that is promised to one client: its writes have two copies by default, so half leaves
+/// another client as much as it needs itself.
+const CLIENT_TIME: Utilization = Utilization::percent(50);
+
 /// A server's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapacityConfig {
@@ -106,6 +110,7 @@ struct Grant {
     permit: Permit,
     request: RequestId,
     written_pages: u64,
+    objects: u64,
     /// The last reallocation, so that a copy of it that arrives again changes nothing.
     rewritten_by: Option<RequestId>,
     revocation: Option<PendingRevocation>,
@@ -231,7 +236,7 @@ impl ServerCapacity {
         }
         request.qos.check()?;
         self.check_pages(request.pages)?;
-        self.check_time(request.qos)?;
+        self.check_time(request.id.client, request.qos)?;
         // An earlier incarnation's late request would get a permit that never ends.
         if !self.leases.is_held_by(request.id.client) {
             return Err(AllocateError::Ended(request.id.client));
@@ -253,6 +258,7 @@ impl ServerCapacity {
             permit,
             request: request.id,
             written_pages: 0,
+            objects: 0,
             rewritten_by: None,
             revocation: None,
         };
@@ -376,16 +382,18 @@ impl ServerCapacity {
         })
     }
 
-    fn check_time(&self, qos: DiskContract) -> Result<(), AllocateError> {
-        let shares = self.grants.values().map(|grant| grant.permit.qos.share());
-        let reserved = shares.fold(Utilization::default(), |sum, share| sum + share);
-        let capacity = self.config.lendable_time;
-        if reserved + qos.share() <= capacity {
-            return Ok(());
+    fn check_time(&self, client: Incarnation, qos: DiskContract) -> Result<(), AllocateError> {
+        let sum = |is_of: &dyn Fn(&Permit) -> bool| {
+            let permits = self.grants.values().map(|grant| grant.permit);
+            let shares = permits.filter(is_of).map(|permit| permit.qos.share());
+            shares.fold(Utilization::default(), |sum, share| sum + share)
+        };
+        let there = self.config.lendable_time - sum(&|_| true);
+        let own = CLIENT_TIME - sum(&|permit| permit.client == client);
+        let asked = qos.share();
+        match there.min(own) {
+            there if asked <= there => Ok(()),
+            there => Err(AllocateError::Time { asked, there }),
         }
-        Err(AllocateError::Time {
-            asked: qos.share(),
-            there: capacity - reserved,
-        })
     }
 }

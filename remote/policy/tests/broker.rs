@@ -159,7 +159,7 @@ fn a_server_that_refused_a_request_does_not_get_it_again() {
     let mut machines = Machines::new(&[900, 800]);
     let with_time = |number, exclude: &[u64]| {
         let mut request = allocation(number, 100);
-        request.permit.qos = slice(60);
+        request.permit.qos = slice(50);
         request.exclude = exclude.iter().copied().map(HostId).collect();
         request
     };

@@ -89,17 +89,19 @@ fn a_request_that_arrives_again_gets_the_same_permit() {
 }
 
 #[test]
-fn slices_of_time_are_promised_once() {
+fn slices_of_time_are_promised_once_and_to_no_client_more_than_half() {
     let (mut server, broker) = server();
-    let client = incarnation(7, 0);
-    let ask = |number, percent| PermitRequest {
+    server.on_contact(incarnation(8, 0), SECOND).unwrap();
+    let ask = |client, number, percent| PermitRequest {
         qos: slice(percent),
-        ..request(client, number, 1)
+        ..request(incarnation(client, 0), number, 1)
     };
-    server.allocate(broker, &ask(1, 60)).unwrap();
-    let error = server.allocate(broker, &ask(2, 40)).unwrap_err();
-    assert!(matches!(error, AllocateError::Time { .. }), "{error}");
-    server.allocate(broker, &ask(3, 30)).unwrap();
+    server.allocate(broker, &ask(7, 1, 50)).unwrap();
+    for request in [ask(7, 2, 1), ask(8, 1, 50)] {
+        let error = server.allocate(broker, &request).unwrap_err();
+        assert!(matches!(error, AllocateError::Time { .. }), "{error}");
+    }
+    server.allocate(broker, &ask(8, 2, 40)).unwrap();
 }
 
 #[test]

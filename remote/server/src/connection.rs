@@ -136,16 +136,19 @@ impl Connection {
         self.link.has_buffered_input() && self.reader.has_room()
     }
 
-    /// Why it is to be closed: its client leaves its replies unread, or does not name itself.
-    pub fn overdue(&self, now: Duration, patience: Duration) -> Option<String> {
-        let is_late = now.saturating_sub(self.last_progress) > patience;
-        match self.writer.queued() {
-            _ if !is_late => None,
-            0 if self.client.is_none() => Some(format!("it sent no Hello for {patience:?}")),
-            0 => None,
-            queued => Some(format!(
+    /// Why it is to be closed: its client leaves its replies unread, does not name itself, or is silent and has no permit.
+    pub fn overdue(&self, now: Duration, patience: Duration, lease: Duration) -> Option<String> {
+        let silent = now.saturating_sub(self.last_progress);
+        match (self.writer.queued(), self.client) {
+            (0, None) if silent > patience => Some(format!("it sent no Hello for {patience:?}")),
+            (0, Some(_)) if self.presented.is_empty() && silent > lease => Some(format!(
+                "it has presented no permit, and was silent for {lease:?}"
+            )),
+            (0, _) => None,
+            (queued, _) if silent > patience => Some(format!(
                 "{queued} bytes of replies were not read for {patience:?}"
             )),
+            _ => None,
         }
     }
 

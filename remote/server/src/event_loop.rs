@@ -387,7 +387,8 @@ impl EventLoop {
         }
         for slot in self.connections.slots() {
             let connection = self.connections.get_mut(slot);
-            if let Some(why) = connection.and_then(|it| it.overdue(now, self.patience)) {
+            if let Some(why) = connection.and_then(|it| it.overdue(now, self.patience, self.lease))
+            {
                 self.close(slot, Some(&why));
             }
         }

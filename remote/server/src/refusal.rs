@@ -40,7 +40,7 @@ impl From<ObjectError> for Refusal {
         let status = match why {
             ObjectError::NoPermit(_) | ObjectError::NotCovered { .. } => Status::NoPermit,
             ObjectError::NoObject(_) => Status::NoObject,
-            ObjectError::Full { .. } => Status::Full,
+            ObjectError::Full { .. } | ObjectError::Objects { .. } => Status::Full,
         };
         Self::new(status, why.to_string())
     }

@@ -96,6 +96,16 @@ pub enum ObjectError {
     /// The object does not exist here.
     #[error("there is no {0} on this server: create it with a permit first")]
     NoObject(ObjectId),
+    /// The permit has as many objects as pages.
+    #[error(
+        "cannot create another object under {permit}: it has {objects}, and no more than its pages; have the broker enlarge it"
+    )]
+    Objects {
+        /// The permit presented.
+        permit: PermitId,
+        /// Its objects.
+        objects: u64,
+    },
     /// All pages of the permit are written.
     #[error(
         "cannot write {asked} more pages under {permit}: {written} of {granted} are written; have the broker enlarge it"

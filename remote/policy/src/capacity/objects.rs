@@ -7,6 +7,7 @@ use super::{ObjectError, ServerCapacity};
 use crate::identity::ObjectId;
 use crate::lru_size::ObjectUse;
 use crate::permit::PermitId;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// An object as its server knows it.
@@ -35,7 +36,7 @@ impl ServerCapacity {
     /// Creates an object under a permit. One that exists under the same permit stays as it is.
     ///
     /// # Errors
-    /// [`ObjectError::NoPermit`], [`ObjectError::NotCovered`].
+    /// [`ObjectError::NoPermit`], [`ObjectError::NotCovered`], [`ObjectError::Objects`].
     pub fn create(
         &mut self,
         permit: PermitId,
@@ -44,7 +45,7 @@ impl ServerCapacity {
     ) -> Result<(), ObjectError> {
         let grant = self
             .grants
-            .get(&permit)
+            .get_mut(&permit)
             .ok_or(ObjectError::NoPermit(permit))?;
         let other = self
             .objects
@@ -53,6 +54,11 @@ impl ServerCapacity {
         if other || !grant.permit.covers(object) {
             return Err(ObjectError::NotCovered { permit, object });
         }
+        let objects = grant.objects;
+        // An object without a page costs its server as much as its client likes.
+        if objects >= grant.permit.granted_pages && !self.objects.contains_key(&object) {
+            return Err(ObjectError::Objects { permit, objects });
+        }
         let new = StoredObject {
             permit,
             written_pages: 0,
@@ -60,7 +66,10 @@ impl ServerCapacity {
             faults: 0,
             abdicate_requested: None,
         };
-        self.objects.entry(object).or_insert(new);
+        if let Entry::Vacant(free) = self.objects.entry(object) {
+            free.insert(new);
+            grant.objects += 1;
+        }
         Ok(())
     }
 
@@ -136,6 +145,7 @@ impl ServerCapacity {
         };
         if let Some(grant) = self.grants.get_mut(&stored.permit) {
             grant.written_pages -= stored.written_pages;
+            grant.objects -= 1;
         }
     }
 }

@@ -176,6 +176,51 @@ fn one_client_does_not_take_all_permits() {
         .unwrap();
 }
 
+#[test]
+fn a_client_has_no_more_objects_than_pages() {
+    let server = start(64);
+    let mut client = Client::greeted(server.address(), incarnation(1, 1));
+    let sealed = client.allocate(1, 2, QOS).unwrap();
+    client.present(sealed).unwrap();
+    let permit = sealed.permit.id;
+    for number in [1, 2, 1] {
+        client.create(client.object(number), permit, 8).unwrap();
+    }
+    let refused = client.create(client.object(3), permit, 8).unwrap_err();
+    assert_eq!(refused.0, Status::Full, "{}", refused.1);
+    let none = client.allocate(2, 0, QOS).unwrap();
+    client.present(none).unwrap();
+    let refused = client.create(client.object(3), none.permit.id, 8);
+    assert_eq!(refused.unwrap_err().0, Status::Full);
+}
+
+#[test]
+fn one_client_does_not_take_all_of_the_time() {
+    let server = start(64);
+    let mut greedy = Client::greeted(server.address(), incarnation(1, 1));
+    assert_eq!(
+        greedy.allocate(1, 1, share(95)).unwrap_err().0,
+        Status::NoPages
+    );
+    greedy.allocate(2, 1, share(30)).unwrap();
+    greedy.allocate(3, 1, share(20)).unwrap();
+    assert_eq!(
+        greedy.allocate(4, 1, share(1)).unwrap_err().0,
+        Status::NoPages
+    );
+    let mut other = Client::greeted(server.address(), incarnation(2, 1));
+    other.allocate(1, 1, share(40)).unwrap();
+}
+
+#[test]
+fn a_silent_connection_without_a_permit_ends_with_its_lease() {
+    let mut config = crate::common::config(64);
+    config.capacity.lease = Duration::from_millis(300);
+    let server = Server::start(config).unwrap();
+    let mut silent = Client::greeted(server.address(), incarnation(1, 1));
+    assert_eq!(silent.receive(), None);
+}
+
 /// A share of the server's time and no more.
 fn share(millis: u64) -> DiskContract {
     DiskContract {
