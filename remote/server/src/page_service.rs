@@ -86,9 +86,9 @@ impl PageService {
             let text = format!("{} was not presented on this connection", object.permit);
             return Err(Refusal::new(Status::NoPermit, text));
         }
-        if header.generation > object.generation {
+        if header.generation != object.generation {
             let text = format!(
-                "{} has generation {} here, the request knows {}: it was moved to another server",
+                "{} has generation {} here, the request is for {}: one of them is left behind",
                 object.id, object.generation.0, header.generation.0
             );
             return Err(Refusal::new(Status::Generation, text));

@@ -75,11 +75,13 @@ fn requests_that_no_correct_client_makes_are_refused_with_words() {
         status(client.write(object, 0, 0, &page(1))),
         Status::Invalid
     );
-    let newer = Header {
-        generation: Generation(2),
-        ..client.header(Kind::Read, object, 0, 1)
-    };
-    assert_eq!(status(client.call(&newer, &[])), Status::Generation);
+    for generation in [Generation(0), Generation(2)] {
+        let other = Header {
+            generation,
+            ..client.header(Kind::Read, object, 0, 1)
+        };
+        assert_eq!(status(client.call(&other, &[])), Status::Generation);
+    }
     let missing = client.object(2);
     assert_eq!(status(client.read(missing, 0, 1)), Status::NoObject);
     let mut stranger = Client::connect(server.address(), incarnation(2, 1));
