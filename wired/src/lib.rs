@@ -12,6 +12,7 @@
 compile_error!("selfpage runs on Linux on x86-64 only");
 
 pub mod adaptive_poll;
+pub mod bytes;
 pub mod clock;
 pub mod counter;
 pub mod fork_guard;
@@ -26,6 +27,7 @@ pub mod syscall;
 pub mod units;
 
 pub use adaptive_poll::AdaptivePoll;
+pub use bytes::WiredBytes;
 pub use counter::{Aggregation, Counter};
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};

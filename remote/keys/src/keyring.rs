@@ -1,0 +1,316 @@
+//! A host's key and the members of its cluster, in a folder.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `key` | the key pair, PKCS #8, readable by its owner alone |
+//! | `members.toml` | the list of members |
+//! | `lock` | held by the process that changes either |
+//!
+//! [`crate::key_files`] reads and writes them.
+
+use crate::fingerprint::Fingerprint;
+use crate::host_key::HostKey;
+use crate::key_files::{decode, encode, file_error, lock, make_key, read_key, replace};
+use crate::member_list::MemberList;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Why a host's keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    /// There is no place for them.
+    #[error("no folder for this host's key: set XDG_STATE_HOME or HOME to a folder's full path")]
+    NoFolder,
+    /// A file cannot be read or written.
+    #[error("cannot {what} {}: {why}", path.display())]
+    File {
+        /// What for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// The key is readable by others.
+    #[error(
+        "{} has the mode {mode:o}: other users may have read the key; delete the file for a new key, and join the cluster again", path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A file holds something else.
+    #[error("{} holds {there}: restore it, or delete it and join the cluster again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is there.
+        there: String,
+    },
+}
+
+/// A host's key and the members of its cluster.
+#[derive(Debug)]
+pub struct Keyring {
+    folder: PathBuf,
+    key: HostKey,
+    list: Mutex<Cached>,
+}
+
+/// The list as it was read last.
+#[derive(Debug, Default)]
+struct Cached {
+    list: MemberList,
+    stamp: Option<Stamp>,
+}
+
+/// Tells a file from the one that replaces it.
+type Stamp = (u64, i64, i64, u64);
+
+impl Keyring {
+    /// This host's folder: under $XDG_STATE_HOME, /var/lib for root, or ~/.local/state.
+    ///
+    /// # Errors
+    /// Where none of these is set.
+    pub fn default_folder() -> Result<PathBuf, KeyringError> {
+        let absolute = |name| {
+            let path = std::env::var_os(name).map(PathBuf::from);
+            path.filter(|path| path.is_absolute())
+        };
+        let own = || match rustix::process::geteuid().is_root() {
+            true => Some(PathBuf::from("/var/lib")),
+            false => absolute("HOME").map(|home| home.join(".local/state")),
+        };
+        let state = absolute("XDG_STATE_HOME").or_else(own);
+        let state = state.ok_or(KeyringError::NoFolder)?;
+        Ok(state.join("selfpage/cluster"))
+    }
+
+    /// The keys in a folder. Both are made if they are not there.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn open(folder: &Path) -> Result<Self, KeyringError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(file_error("create", folder))?;
+        let key = match read_key(folder)? {
+            Some(key) => key,
+            None => make_key(folder)?,
+        };
+        let this = Self {
+            folder: folder.to_owned(),
+            key,
+            list: Mutex::default(),
+        };
+        this.members()?;
+        Ok(this)
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// This host's key pair.
+    pub fn key(&self) -> &HostKey {
+        &self.key
+    }
+
+    /// This host's key.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.key.fingerprint()
+    }
+
+    /// The members, as the file has them now. This host is one once it was named.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn members(&self) -> Result<MemberList, KeyringError> {
+        Ok(self.read()?.list.clone())
+    }
+
+    /// Returns true if other hosts than this one are members.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn has_others(&self) -> Result<bool, KeyringError> {
+        let own = self.fingerprint();
+        let cached = self.read()?;
+        Ok(cached.list.iter().any(|(key, _)| *key != own))
+    }
+
+    /// Returns true if a key is a member's now. A list that cannot be read has no members.
+    pub fn is_member(&self, key: &Fingerprint) -> bool {
+        match self.read() {
+            Ok(cached) => cached.list.is_member(key),
+            Err(why) => {
+                tracing::error!("{why}");
+                false
+            }
+        }
+    }
+
+    /// The name of a member, or the beginning of its key.
+    pub fn name_of(&self, key: &Fingerprint) -> String {
+        let known = self.read().ok();
+        let name = known.and_then(|cached| cached.list.get(key).map(|it| it.name.clone()));
+        name.unwrap_or_else(|| key.short())
+    }
+
+    /// Changes the list, in the file too. Returns what `change` does.
+    ///
+    /// # Errors
+    /// [`KeyringError`]; the list is as it was then.
+    pub fn update<R>(&self, change: impl FnOnce(&mut MemberList) -> R) -> Result<R, KeyringError> {
+        let _lock = lock(&self.folder)?;
+        let before = self.members()?;
+        let mut list = before.clone();
+        let outcome = change(&mut list);
+        if list != before {
+            let path = self.folder.join("members.toml");
+            let text = encode(&list);
+            replace(&path, text.as_bytes(), 0o600).map_err(file_error("write", &path))?;
+        }
+        Ok(outcome)
+    }
+
+    /// Says what this host is, to the list.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn set_own(&self, name: &str, address: Option<&str>) -> Result<(), KeyringError> {
+        let own = self.fingerprint();
+        self.update(|list| {
+            let known = list.get(&own).and_then(|it| it.address.clone());
+            let address = address.map(str::to_owned).or(known);
+            list.set(own, name, address.as_deref());
+        })
+    }
+
+    /// Deletes a host's key and its members: it is in no cluster then, and has another key next time.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn delete(folder: &Path) -> Result<(), KeyringError> {
+        let _lock = lock(folder)?;
+        for name in ["members.toml", "key"] {
+            let path = folder.join(name);
+            match fs::remove_file(&path) {
+                Err(why) if why.kind() != ErrorKind::NotFound => {
+                    return Err(file_error("delete", &path)(why));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The list, read again if the file is another.
+    fn read(&self) -> Result<MutexGuard<'_, Cached>, KeyringError> {
+        let mut cached = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.folder.join("members.toml");
+        let stamp = match fs::metadata(&path) {
+            Ok(it) => Some((it.ino(), it.mtime(), it.mtime_nsec(), it.size())),
+            Err(why) if why.kind() == ErrorKind::NotFound => None,
+            Err(why) => return Err(file_error("read", &path)(why)),
+        };
+        if stamp != cached.stamp {
+            cached.list = match stamp {
+                Some(_) => decode(&path)?,
+                None => MemberList::default(),
+            };
+            cached.stamp = stamp;
+        }
+        Ok(cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key(number: u8) -> Fingerprint {
+        Fingerprint::of(&[number])
+    }
+
+    #[test]
+    fn the_key_is_made_on_first_use_and_is_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("state/selfpage/cluster");
+        let first = Keyring::open(&folder).unwrap().fingerprint();
+        assert_eq!(Keyring::open(&folder).unwrap().fingerprint(), first);
+        let mode = fs::metadata(folder.join("key")).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        Keyring::delete(&folder).unwrap();
+        assert_ne!(Keyring::open(&folder).unwrap().fingerprint(), first);
+    }
+
+    #[test]
+    fn processes_that_begin_at_once_make_one_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Keyring::open(folder.path()).unwrap().fingerprint();
+        let keys = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.collect::<BTreeSet<_>>()
+        });
+        assert_eq!(keys.len(), 1);
+    }
+
+    #[test]
+    fn a_change_by_one_process_is_seen_by_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| Keyring::open(folder.path()).unwrap());
+        one.update(|list| list.set(key(1), "near", Some("10.0.0.1:1")))
+            .unwrap();
+        assert!(other.is_member(&key(1)));
+        other.update(|list| list.remove(key(1))).unwrap();
+        assert!(!one.is_member(&key(1)));
+        assert!(one.members().unwrap().is_removed(&key(1)));
+        assert_eq!(one.members().unwrap(), other.members().unwrap());
+    }
+
+    #[test]
+    fn changes_by_many_at_once_are_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let add = |number: u8| {
+            let keyring = Keyring::open(folder.path()).unwrap();
+            keyring
+                .update(|list| list.set(key(number), "host", None))
+                .unwrap();
+        };
+        std::thread::scope(|scope| {
+            (0..16).for_each(|number| drop(scope.spawn(move || add(number))))
+        });
+        let keyring = Keyring::open(folder.path()).unwrap();
+        assert_eq!(keyring.members().unwrap().len(), 16);
+    }
+
+    #[test]
+    fn a_key_that_others_could_read_and_files_that_are_damaged_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        Keyring::open(folder.path()).unwrap();
+        let path = folder.path().join("key");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let why = Keyring::open(folder.path()).unwrap_err();
+        assert!(
+            matches!(why, KeyringError::Exposed { mode: 0o644, .. }),
+            "{why}"
+        );
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(folder.path().join("members.toml"), "x = [").unwrap();
+        let why = Keyring::open(folder.path()).unwrap_err();
+        assert!(matches!(why, KeyringError::Damaged { .. }), "{why}");
+        fs::remove_file(folder.path().join("members.toml")).unwrap();
+        fs::write(&path, "no key").unwrap();
+        let why = Keyring::open(folder.path()).unwrap_err();
+        assert!(matches!(why, KeyringError::Damaged { .. }), "{why}");
+    }
+}

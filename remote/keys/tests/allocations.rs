@@ -1,0 +1,48 @@
+//! A stream with keys allocates nothing for what crosses it.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn pages_cross_a_stream_without_an_allocation() {
+    let (client, server) = common::configs();
+    let (mut near, mut far) = common::establish(&client, &server, &[]).unwrap();
+    let page = [7; 4176];
+    let mut received = [0; 4176];
+    let mut round = || {
+        common::write_all(&mut near, &page);
+        let mut len = 0;
+        while len < page.len() {
+            len += far.read(&mut received[len..]).unwrap();
+        }
+        assert_eq!(received, page);
+    };
+    // The queue between them gets its size.
+    round();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..1000).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+}
