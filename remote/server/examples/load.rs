@@ -1,20 +1,22 @@
 //! Random reads of 4 KiB from a paging server over loopback, beside a raw TCP echo of the same sizes.
 //!
 //! `cargo run --release -p selfpage-remote-server --example load [PAGES [SECONDS]]`. Client and server poll, as they do
-//! where each has a processor; the echo's two ends poll, too. Reported for one connection with 1 and
-//! with 32 requests outstanding: the median and the 99th percentile of the time from a request to its
-//! reply, and pages a second.
+//! where each has a processor; the echo's two ends poll, too. Reported for one connection in the clear and
+//! one with keys, each with 1 and with 32 requests outstanding: the median and the 99th percentile of the
+//! time from a request to its reply, and pages a second. The two take turns, ten times.
 
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
+use remote_keys::{Handshake, Keyring, Protocol, Trust, client_config};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_wire::control::{self, ControlReply, ControlRequest};
 use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
-use selfpage_remote_server::{Server, ServerConfig};
+use selfpage_remote_server::{Acceptor, KeyedAcceptor, Server, ServerConfig};
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wired::PAGE;
 
@@ -22,6 +24,10 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Bytes of a reply with one page.
 const REPLY: usize = HEADER + 8 + PAGE;
+/// How often the two kinds of link take turns, so that what else the machine does meets both.
+const TURNS: u32 = 10;
+/// How long a handshake may take.
+const LIMIT: Duration = Duration::from_secs(5);
 
 fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
@@ -29,18 +35,13 @@ fn main() -> Outcome<()> {
     let seconds: u64 = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let length = Duration::from_secs(seconds);
     let client = incarnation(2);
-    let server = Server::start(ServerConfig {
-        listen: ([127, 0, 0, 1], 0).into(),
-        server: incarnation(1),
-        name: "load".to_owned(),
-        ram: pages * PAGE as u64,
-        disk: None,
-        capacity: ServerConfig::default_capacity(),
-        host: None,
-        patience: Duration::from_secs(10),
-        acceptor: Box::new(Link::plain),
-    })?;
-    let mut reader = PageReader::connect(server.address(), client, pages)?;
+    let folder = tempfile::tempdir()?;
+    let keyring = Arc::new(Keyring::open(folder.path())?);
+    keyring.set_own("load", None)?;
+    let plain = start(pages, Box::new(Link::plain))?;
+    let keyed = start(pages, Box::new(KeyedAcceptor::new(Arc::clone(&keyring))?))?;
+    let mut in_the_clear = PageReader::connect(plain.address(), client, pages, None)?;
+    let mut with_keys = PageReader::connect(keyed.address(), client, pages, Some(&keyring))?;
     let processors = std::thread::available_parallelism()?;
     println!("{pages} pages, {seconds} s each, {processors} processors for both ends");
     println!(
@@ -50,9 +51,30 @@ fn main() -> Outcome<()> {
     for depth in [1, 32] {
         let mut echo = Echo::start()?;
         report("raw TCP echo", depth, measure(&mut echo, depth, length)?);
-        report("paging server", depth, measure(&mut reader, depth, length)?);
+        let (mut clear, mut keys) = (Measured::default(), Measured::default());
+        for _ in 0..TURNS {
+            clear.add(measure(&mut in_the_clear, depth, length / TURNS)?);
+            keys.add(measure(&mut with_keys, depth, length / TURNS)?);
+        }
+        report("in the clear", depth, clear);
+        report("with keys", depth, keys);
     }
     Ok(())
+}
+
+/// A server of `pages` that this process runs.
+fn start(pages: u64, acceptor: Acceptor) -> Outcome<Server> {
+    Ok(Server::start(ServerConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        server: incarnation(1),
+        name: "load".to_owned(),
+        ram: pages * PAGE as u64,
+        disk: None,
+        capacity: ServerConfig::default_capacity(),
+        host: None,
+        patience: Duration::from_secs(10),
+        acceptor,
+    })?)
 }
 
 /// One end of a link that requests pages.
@@ -63,9 +85,17 @@ trait Requester {
     fn poll(&mut self) -> Outcome<usize>;
 }
 
+#[derive(Default)]
 struct Measured {
     times: Vec<Duration>,
     elapsed: Duration,
+}
+
+impl Measured {
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.elapsed += other.elapsed;
+    }
 }
 
 fn measure(of: &mut impl Requester, depth: usize, length: Duration) -> Outcome<Measured> {
@@ -193,9 +223,23 @@ struct PageReader {
 }
 
 impl PageReader {
-    fn connect(server: SocketAddr, client: Incarnation, pages: u64) -> Outcome<Self> {
+    fn connect(
+        server: SocketAddr,
+        client: Incarnation,
+        pages: u64,
+        keyring: Option<&Arc<Keyring>>,
+    ) -> Outcome<Self> {
+        let stream = TcpStream::connect(server)?;
+        let link = match keyring {
+            None => Link::plain(stream)?,
+            Some(keyring) => {
+                let trust = Trust::Members(Arc::clone(keyring));
+                let config = client_config(keyring.key(), trust, Protocol::Pages)?;
+                Link::keyed(Handshake::client(&config)?.complete(stream, LIMIT)?)?
+            }
+        };
         let mut this = Self {
-            link: Link::plain(TcpStream::connect(server)?)?,
+            link,
             reader: FrameReader::new()?,
             writer: FrameWriter::new(4)?,
             object: ObjectId {

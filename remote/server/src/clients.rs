@@ -1,6 +1,7 @@
 //! What the server knows of each client host, for people.
 
 use crate::service_times::ServiceTimes;
+use remote_keys::Fingerprint;
 use remote_policy::identity::{HostId, Incarnation};
 use std::collections::BTreeMap;
 
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 pub(crate) struct ClientRecord {
     pub client: Incarnation,
     pub name: String,
+    /// Its host's key, if its links have keys.
+    key: Option<Fingerprint>,
     /// Pages read and written.
     pub pages_moved: u64,
     /// From the arrival of a request to its reply.
@@ -19,11 +22,17 @@ pub(crate) struct ClientRecord {
 pub(crate) struct ClientTable(BTreeMap<HostId, ClientRecord>);
 
 impl ClientTable {
-    /// A client names itself.
-    pub fn on_hello(&mut self, client: Incarnation, name: String) {
+    /// Returns true if the name is that of a client with another key: whatever it has here is not this one's.
+    pub fn is_anothers(&self, host: HostId, key: Option<Fingerprint>) -> bool {
+        self.0.get(&host).is_some_and(|known| known.key != key)
+    }
+
+    /// A client names itself. The name is its own ([`ClientTable::is_anothers`]).
+    pub fn on_hello(&mut self, client: Incarnation, name: String, key: Option<Fingerprint>) {
         let record = ClientRecord {
             client,
             name,
+            key,
             pages_moved: 0,
             times: ServiceTimes::default(),
         };

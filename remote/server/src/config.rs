@@ -1,15 +1,19 @@
 //! What a paging server is started with.
 
+use crate::accept::Accept;
+use crate::server::StartError;
 use remote_policy::capacity::CapacityConfig;
 use remote_policy::identity::Incarnation;
-use remote_wire::Link;
-use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use wired::PAGE;
 
-/// Makes the link of a connection that was accepted: plain, or with keys.
-pub type Acceptor = Box<dyn FnMut(TcpStream) -> io::Result<Link> + Send>;
+/// Frames before a disk: many times what requests in flight take.
+pub(crate) const LEAST_CACHE: u32 = 1024;
+
+/// Makes the links of connections that were accepted: `Link::plain`, or a [`crate::KeyedAcceptor`].
+pub type Acceptor = Box<dyn Accept>;
 
 /// What a paging server is started with.
 pub struct ServerConfig {
@@ -53,6 +57,20 @@ pub struct HostThresholds {
 }
 
 impl ServerConfig {
+    /// The frames of the RAM.
+    pub(crate) fn frames(&self) -> Result<u32, StartError> {
+        let frames = u32::try_from(self.ram / PAGE as u64).unwrap_or(0);
+        let refuse = |expected: &str| {
+            let text = format!("{} of RAM{expected}", wired::Bytes(self.ram));
+            Err(StartError::Size(text))
+        };
+        match self.disk {
+            _ if frames == 0 => refuse(": expected 4K to 15T"),
+            Some(_) if frames < LEAST_CACHE => refuse(" before a disk: expected 4M or more"),
+            _ => Ok(frames),
+        }
+    }
+
     /// The parameters of lending that a server has unless it is configured otherwise.
     pub fn default_capacity() -> CapacityConfig {
         CapacityConfig {

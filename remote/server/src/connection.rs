@@ -102,11 +102,16 @@ impl Connection {
         self.writer.push(&head, why.text.as_bytes()).is_ok()
     }
 
+    /// Bytes of replies that the peer has not taken.
+    pub fn queued(&self) -> usize {
+        self.writer.queued() + self.link.buffered_output()
+    }
+
     /// Writes replies as far as the peer reads. Returns true if none is left.
     pub fn flush(&mut self, now: Duration) -> io::Result<bool> {
-        let before = self.writer.queued();
+        let before = self.queued();
         let is_empty = self.writer.flush(&mut self.link)?;
-        if is_empty || self.writer.queued() < before {
+        if is_empty || self.queued() < before {
             self.last_progress = now;
         }
         Ok(is_empty)
@@ -139,7 +144,7 @@ impl Connection {
     /// Why it is to be closed: its client leaves its replies unread, does not name itself, or is silent and has no permit.
     pub fn overdue(&self, now: Duration, patience: Duration, lease: Duration) -> Option<String> {
         let silent = now.saturating_sub(self.last_progress);
-        match (self.writer.queued(), self.client) {
+        match (self.queued(), self.client) {
             (0, None) if silent > patience => Some(format!("it sent no Hello for {patience:?}")),
             (0, Some(_)) if self.presented.is_empty() && silent > lease => Some(format!(
                 "it has presented no permit, and was silent for {lease:?}"

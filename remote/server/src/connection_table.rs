@@ -1,6 +1,7 @@
 //! All connections of a server, and those to look at in a turn.
 
 use crate::connection::{Connection, ConnectionId};
+use remote_keys::MemberList;
 use remote_wire::Link;
 use std::io;
 use std::net::IpAddr;
@@ -77,6 +78,16 @@ impl ConnectionTable {
     /// Removes the connection in a slot.
     pub fn remove(&mut self, slot: u32) -> Option<Connection> {
         self.slots.get_mut(slot as usize)?.take()
+    }
+
+    /// The slots of links with keys that are no members'.
+    pub fn of_no_member(&self, members: &MemberList) -> Vec<u32> {
+        let is_removed = |it: &&Connection| {
+            let key = it.link.peer_key();
+            key.is_some_and(|key| !members.is_member(&key))
+        };
+        let removed = self.iter().filter(is_removed);
+        removed.map(|it| it.id.slot).collect()
     }
 
     /// The slots that connections may be in.

@@ -1,7 +1,8 @@
 //! Serves control requests: names, permits, objects, state.
 //!
 //! *Adaptive Remote Paging for Mobile Computers*, sections 3.2 to 3.5. Rule: a permit is used by
-//! the incarnation that it was issued to, on connections on which it was presented.
+//! the incarnation that it was issued to, on connections on which it was presented. A client is the key
+//! with which it first named itself: no other host takes its name, and so its permits.
 
 use crate::clients::ClientTable;
 use crate::connection::Connection;
@@ -113,9 +114,15 @@ impl Controller<'_> {
             let text = "this connection is another client's: open one for each client";
             return Err(Refusal::new(Status::Invalid, text));
         }
+        let key = connection.link.peer_key();
+        // Before it is taken for a later life of that client, which would end the permits.
+        if self.clients.is_anothers(client.host, key) {
+            let text = format!("{} is a client with another key", client.host);
+            return Err(Refusal::new(Status::NoPermit, text));
+        }
         self.service.issuer.on_contact(client)?;
         connection.client = Some(client);
-        self.clients.on_hello(client, short_name(name));
+        self.clients.on_hello(client, short_name(name), key);
         let capacity = self.service.issuer.capacity();
         Ok(ControlReply::Welcome {
             server: self.server,

@@ -4,8 +4,9 @@
 //! request does, and what one thread owns needs no locks. Rule: a turn serves a bounded number of
 //! requests, so that replies leave and other clients' requests arrive in between.
 
+use crate::accept::Accepted;
 use crate::clients::ClientTable;
-use crate::config::{Acceptor, HostThresholds, ServerConfig};
+use crate::config::{Acceptor, HostThresholds, LEAST_CACHE, ServerConfig};
 use crate::connection::{Connection, ConnectionId};
 use crate::connection_table::ConnectionTable;
 use crate::demands::Enforcer;
@@ -21,14 +22,16 @@ use crate::permit_issuer::PermitIssuer;
 use crate::poller::Poller;
 use crate::server::{ServerCommand, StartError, listen};
 use disk::time::Time;
+use remote_keys::MemberList;
 use remote_policy::identity::Incarnation;
+use remote_wire::Link;
 use rustix::fd::OwnedFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
-use wired::{AdaptivePoll, PAGE};
+use wired::AdaptivePoll;
 
 /// The longest sleep: leases, unread replies and the arena are looked at as often.
 const TICK: Duration = Duration::from_secs(1);
@@ -42,8 +45,6 @@ const DOORBELL: u64 = u64::MAX - 1;
 const DISK: u64 = u64::MAX - 2;
 /// Of so many probes all but one are of the connection that was served last.
 const PROBES: u32 = 4;
-/// Frames before a disk: many times what requests in flight take.
-const LEAST_CACHE: u32 = 1024;
 
 /// The server's thread.
 pub(crate) struct EventLoop {
@@ -51,7 +52,7 @@ pub(crate) struct EventLoop {
     listener: TcpListener,
     doorbell: Arc<OwnedFd>,
     commands: Receiver<ServerCommand>,
-    acceptor: Acceptor,
+    pub(crate) acceptor: Acceptor,
     pub(crate) server: Incarnation,
     pub(crate) name: String,
     pub(crate) lease: Duration,
@@ -86,21 +87,10 @@ impl EventLoop {
         doorbell: Arc<OwnedFd>,
         commands: Receiver<ServerCommand>,
     ) -> Result<Self, StartError> {
-        let frames = u32::try_from(config.ram / PAGE as u64).unwrap_or(0);
-        if frames == 0 {
-            let text = format!("{} of RAM: expected 4K to 15T", wired::Bytes(config.ram));
-            return Err(StartError::Size(text));
-        }
+        let frames = config.frames()?;
         let listener = listen(config.listen)?;
         let file = config.disk.as_ref().map(DiskFile::open).transpose()?;
         let disk_pages = file.as_ref().map(DiskFile::pages);
-        if disk_pages.is_some() && frames < LEAST_CACHE {
-            let text = format!(
-                "{} of RAM before a disk: expected 4M or more",
-                wired::Bytes(config.ram)
-            );
-            return Err(StartError::Size(text));
-        }
         let memory = PageMemory::new(frames, disk_pages)?;
         let disk = file.map(DiskIo::new).transpose()?;
         let owned = memory.capacity().into();
@@ -145,23 +135,6 @@ impl EventLoop {
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
-    }
-
-    /// What its operator should know.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if let Err(why) = self.service.memory.lock() {
-            notes.push(format!(
-                "the kernel may page out this server's pages ({why}): run as root, or raise `ulimit -l` above {}",
-                wired::Bytes(u64::from(self.service.memory.frames()) * PAGE as u64)
-            ));
-        }
-        if let Some(disk) = &self.service.disk
-            && !disk.file().is_direct()
-        {
-            notes.push("the file system of --disk has no direct I/O: its pages are in the kernel's page cache, too".to_owned());
-        }
-        notes
     }
 
     /// Serves until it is stopped.
@@ -323,23 +296,40 @@ impl EventLoop {
                 Err(why) => Err(why),
             };
             if let Err(why) = added {
-                let now = self.service.issuer.now();
-                self.log
-                    .warn(now, format_args!("a connection was not accepted: {why}"));
+                self.warn_of_connection(&why);
                 // There may be more, which the next turn accepts.
                 return;
             }
         }
     }
 
+    fn warn_of_connection(&mut self, why: &io::Error) {
+        let now = self.service.issuer.now();
+        self.log
+            .warn(now, format_args!("a connection was not accepted: {why}"));
+    }
+
     fn add(&mut self, stream: TcpStream) -> io::Result<()> {
         self.connections.check_room(stream.peer_addr()?.ip())?;
-        let link = (self.acceptor)(stream)?;
+        match self.acceptor.accept(stream)? {
+            Accepted::Link(link) => self.add_link(link),
+            Accepted::Later => Ok(()),
+        }
+    }
+
+    fn add_link(&mut self, link: Link) -> io::Result<()> {
+        self.connections.check_room(link.peer_address().ip())?;
         link.set_peer_timeout(self.patience)?;
         let connection = self.connections.add(link, self.service.issuer.now())?;
         let id = connection.id;
+        // What arrived with the end of a handshake is not announced by the socket.
+        let has_input = connection.link.has_buffered_input();
         let watched = self.poller.add(&connection.link, id.pack());
-        watched.inspect_err(|_| drop(self.connections.remove(id.slot)))
+        watched.inspect_err(|_| drop(self.connections.remove(id.slot)))?;
+        if has_input {
+            self.on_ready(id);
+        }
+        Ok(())
     }
 
     fn on_doorbell(&mut self) {
@@ -352,9 +342,22 @@ impl EventLoop {
                     return;
                 }
                 Ok(ServerCommand::Usage(host, thresholds)) => self.on_usage(host, thresholds),
+                Ok(ServerCommand::Link(link)) => {
+                    if let Err(why) = self.add_link(*link) {
+                        self.warn_of_connection(&why);
+                    }
+                }
+                Ok(ServerCommand::Members(members)) => self.close_removed(&members),
                 Ok(ServerCommand::Issuer(act)) => act(&mut self.service.issuer),
                 Err(TryRecvError::Empty) => return,
             }
+        }
+    }
+
+    /// Closes the links of hosts that are no members.
+    fn close_removed(&mut self, members: &MemberList) {
+        for slot in self.connections.of_no_member(members) {
+            self.close(slot, Some(&"its host was removed from the cluster"));
         }
     }
 

@@ -12,6 +12,7 @@
 //! | `page_service` | requests of pages: checks and permit arithmetic |
 //! | `control_requests`, `demands` | control messages; what the capacity demands of clients |
 //! | `disk_file`, `disk_io`, `pending` | the disk's file, its operations, requests that wait for them |
+//! | `accept`, `handshakes`, `member_watch` | links with keys, made in threads of their own |
 //! | `event_loop`, `turn`, `disk_turn` | the thread: sockets, the schedule, sleep |
 //!
 //! Rules:
@@ -22,6 +23,7 @@
 //! - A page read is the page last written, or an error. A write that would exceed its permit is
 //!   refused; no page is dropped for room.
 
+mod accept;
 mod clients;
 mod config;
 mod connection;
@@ -33,8 +35,10 @@ mod disk_io;
 mod disk_turn;
 mod event_loop;
 mod frame_arena;
+mod handshakes;
 mod host_memory;
 mod log_limit;
+mod member_watch;
 mod objects;
 mod page_index;
 mod page_memory;
@@ -48,7 +52,9 @@ mod service_times;
 mod turn;
 mod wired_table;
 
+pub use accept::{Accept, Accepted};
 pub use config::{Acceptor, DiskConfig, HostThresholds, ServerConfig};
+pub use handshakes::{HANDSHAKE_LIMIT, KeyedAcceptor};
 pub use permit_issuer::{MAX_PERMITS, MAX_PERMITS_OF_CLIENT, PermitIssuer};
 pub use refusal::Refusal;
 pub use server::{Server, ServerHandle, StartError};

@@ -40,6 +40,11 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, source, data, flags)?)
     }
 
+    /// Waits for a source no more.
+    pub fn remove(&self, source: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, source)?)
+    }
+
     /// Waits until something is ready. Returns how many sources are.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         self.ready.clear();

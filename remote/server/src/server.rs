@@ -3,7 +3,10 @@
 use crate::config::{HostThresholds, ServerConfig};
 use crate::event_loop::EventLoop;
 use crate::host_memory;
+use crate::page_service::PageService;
 use crate::permit_issuer::PermitIssuer;
+use remote_keys::MemberList;
+use remote_wire::Link;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io::{self, ErrorKind};
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use wired::PAGE;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +50,10 @@ pub(crate) enum ServerCommand {
     Stop,
     /// How many frames the host can spare.
     Usage(host_memory::HostMemory, HostThresholds),
+    /// Serve a link whose handshake is over.
+    Link(Box<Link>),
+    /// Close the links of hosts that are no members.
+    Members(MemberList),
     /// Do something with the permits.
     Issuer(Box<dyn FnOnce(&mut PermitIssuer) + Send>),
 }
@@ -63,6 +71,16 @@ impl ServerHandle {
     /// drops `act`.
     pub fn with_issuer(&self, act: impl FnOnce(&mut PermitIssuer) + Send + 'static) {
         self.send(ServerCommand::Issuer(Box::new(act)));
+    }
+
+    /// Has the server serve a link whose handshake is over.
+    pub fn add_link(&self, link: Link) {
+        self.send(ServerCommand::Link(Box::new(link)));
+    }
+
+    /// Closes the links with keys of hosts that are no members.
+    pub fn retain_members(&self, members: MemberList) {
+        self.send(ServerCommand::Members(members));
     }
 
     /// Ends the server: clients see their connections closed.
@@ -102,8 +120,9 @@ impl Server {
             doorbell: Arc::clone(&doorbell),
         };
         let mut event_loop = EventLoop::new(config, doorbell, commands)?;
+        event_loop.acceptor.start(handle.clone())?;
         let address = event_loop.address()?;
-        let notes = event_loop.notes();
+        let notes = notes(&mut event_loop.service);
         let thread = std::thread::Builder::new()
             .name("selfpage-serve".to_owned())
             .spawn(move || event_loop.run())?;
@@ -150,6 +169,23 @@ impl Drop for Server {
         self.handle.stop();
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// What the operator of a server should know.
+fn notes(service: &mut PageService) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Err(why) = service.memory.lock() {
+        notes.push(format!(
+            "the kernel may page out this server's pages ({why}): run as root, or raise `ulimit -l` above {}",
+            wired::Bytes(u64::from(service.memory.frames()) * PAGE as u64)
+        ));
+    }
+    if let Some(disk) = &service.disk
+        && !disk.file().is_direct()
+    {
+        notes.push("the file system of --disk has no direct I/O: its pages are in the kernel's page cache, too".to_owned());
+    }
+    notes
 }
 
 /// Measures what the host can spare once a second, in a thread of its own: /proc takes longer than

@@ -64,12 +64,25 @@ impl EventLoop {
                 }
             }
             Advance::Close(why) => {
+                self.reply_in_the_clear(slot, &why);
                 self.close(slot, Some(&why));
             }
             Advance::WrongKind(kind) => {
                 let why = format!("it sent a frame of kind {kind:?}, which clients do not send");
                 self.close(slot, Some(&why));
             }
+        }
+    }
+
+    /// Lets a peer that wants a link with keys read that this server has links in the clear.
+    fn reply_in_the_clear(&mut self, slot: u32, why: &FrameError) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if *why == FrameError::Keyed {
+            let refusal = Refusal::new(Status::Invalid, why.to_string());
+            connection.refuse(&Header::control(Kind::Control, 0), &refusal);
+            let _ = connection.writer.flush(&mut connection.link);
         }
     }
 

@@ -1,7 +1,9 @@
 //! The server's thread allocates nothing for requests of pages.
 
+use selfpage_remote_server::Server;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[path = "server/common.rs"]
@@ -37,9 +39,28 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn requests_of_pages_allocate_nothing() {
-    const ROUNDS: u64 = 3_000;
     let server = common::start(256);
-    let (mut client, object) = common::Client::with_object(server.address(), 1, 256);
+    let client = common::Client::greeted(server.address(), common::incarnation(1, 1));
+    measure(&server, client);
+}
+
+#[test]
+fn requests_of_pages_over_a_link_with_keys_allocate_nothing() {
+    let (_folder, keyring) = common::keyring();
+    let server = common::start_keyed(256, &keyring);
+    let link = common::keyed_link(server.address(), &keyring);
+    let mut client = common::Client::over(link, common::incarnation(1, 1));
+    client.hello().unwrap();
+    measure(&server, client);
+}
+
+/// Counts what the server's thread allocates while a client reads, writes and discards.
+fn measure(server: &Server, client: common::Client) {
+    const ROUNDS: u64 = 3_000;
+    // One at a time: all count in one place.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap();
+    let (mut client, object) = client.and_object(256);
     server
         .handle()
         .with_issuer(|_| IS_SERVER.with(|is_server| is_server.set(true)));

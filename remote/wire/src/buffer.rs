@@ -2,43 +2,43 @@
 
 use std::io;
 use std::ops::Range;
-use wired::WiredMemory;
+use wired::WiredBytes;
 
 /// A buffer of a fixed size. What it holds is contiguous; it moves to the front when room is needed.
 pub(crate) struct Buffer {
-    memory: WiredMemory,
+    bytes: WiredBytes,
     held: Range<usize>,
 }
 
 impl Buffer {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         Ok(Self {
-            memory: WiredMemory::private(len)?,
+            bytes: WiredBytes::new(len)?,
             held: 0..0,
         })
     }
 
     /// What it holds.
     pub(crate) fn held(&self) -> &[u8] {
-        &self.bytes()[self.held.clone()]
+        &self.bytes[self.held.clone()]
     }
 
     /// Room for at least `len` bytes, if there is as much; all the room behind what it holds.
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let whole = self.memory.len();
+        let whole = self.bytes.len();
         if whole - self.held.end < len {
             let held = self.held.clone();
             self.held = 0..held.len();
-            self.bytes_mut().copy_within(held, 0);
+            self.bytes.copy_within(held, 0);
         }
         let end = self.held.end;
-        (whole - end >= len).then(|| &mut self.bytes_mut()[end..])
+        (whole - end >= len).then(|| &mut self.bytes[end..])
     }
 
     /// Adds the first bytes of the room, which were written.
     pub(crate) fn add(&mut self, len: usize) {
         self.held.end += len;
-        debug_assert!(self.held.end <= self.memory.len());
+        debug_assert!(self.held.end <= self.bytes.len());
     }
 
     /// Removes the first bytes and returns them.
@@ -49,16 +49,6 @@ impl Buffer {
         if self.held.is_empty() {
             self.held = 0..0;
         }
-        &self.bytes()[taken]
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is this buffer's alone, initialized by the kernel, of that length.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.memory.len()) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and borrowed mutably with the buffer.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.memory.len()) }
+        &self.bytes[taken]
     }
 }

@@ -8,6 +8,11 @@ pub enum FrameError {
     /// Another protocol.
     #[error("frame begins with {0:#010x}: the peer does not speak this protocol")]
     Magic(u32),
+    /// The peer begins a handshake: its links have keys.
+    #[error(
+        "the peer wants a link with keys, this host serves in the clear: give --insecure on both hosts or on neither"
+    )]
+    Keyed,
     /// Another version.
     #[error(
         "wire version {there}; this program speaks {}: install the same release on both hosts",

@@ -30,7 +30,9 @@ pub const MAX_BODY: usize = MAX_RUN * (8 + PAGE);
 
 /// The version of the wire.
 pub(crate) const VERSION: u8 = 1;
-const MAGIC: u32 = u32::from_le_bytes(*b"SPRP");
+const MAGIC: u32 = u32::from_le_bytes(remote_keys::PLAIN_MAGIC);
+/// What a TLS handshake begins with: a record of type 22, version 3 (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 /// Bytes before the checksum.
 const COVERED: usize = 64;
 
@@ -164,6 +166,9 @@ impl Header {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if bytes[..2] == TLS_HANDSHAKE {
+            return Err(FrameError::Keyed);
+        }
         if u32_at(0) != MAGIC {
             return Err(FrameError::Magic(u32_at(0)));
         }

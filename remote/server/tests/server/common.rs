@@ -2,14 +2,17 @@
 
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
+use remote_keys::{Handshake, Keyring, Protocol, Trust, client_config};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_policy::permit::PermitId;
 use remote_wire::control::{self, ControlReply, ControlRequest, SealedPermit, ServerNotice};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link, Status};
-use selfpage_remote_server::{Server, ServerConfig};
+use selfpage_remote_server::{KeyedAcceptor, Server, ServerConfig};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use wired::PAGE;
 
 /// How long a reply is waited for before the test fails.
@@ -35,6 +38,33 @@ pub fn config(pages: u64) -> ServerConfig {
         patience: Duration::from_secs(5),
         acceptor: Box::new(Link::plain),
     }
+}
+
+/// A host's key and the list of members, which has its own key.
+pub fn keyring() -> (TempDir, Arc<Keyring>) {
+    let folder = tempfile::tempdir().unwrap();
+    let keyring = Keyring::open(folder.path()).unwrap();
+    keyring.set_own("host", None).unwrap();
+    (folder, Arc::new(keyring))
+}
+
+/// A server that accepts the members of a list.
+pub fn start_keyed(pages: u64, keyring: &Arc<Keyring>) -> Server {
+    let acceptor = KeyedAcceptor::new(Arc::clone(keyring)).unwrap();
+    Server::start(ServerConfig {
+        acceptor: Box::new(acceptor),
+        ..config(pages)
+    })
+    .unwrap()
+}
+
+/// A link with a host's key to a server that is a member of its list.
+pub fn keyed_link(server: SocketAddr, keyring: &Arc<Keyring>) -> Link {
+    let trust = Trust::Members(Arc::clone(keyring));
+    let config = client_config(keyring.key(), trust, Protocol::Pages).unwrap();
+    let stream = TcpStream::connect(server).unwrap();
+    let handshake = Handshake::client(&config).unwrap();
+    Link::keyed(handshake.complete(stream, LIMIT).unwrap()).unwrap()
 }
 
 pub fn start(pages: u64) -> Server {
@@ -71,8 +101,13 @@ pub struct Client {
 
 impl Client {
     pub fn connect(server: SocketAddr, incarnation: Incarnation) -> Self {
+        let link = Link::plain(TcpStream::connect(server).unwrap()).unwrap();
+        Self::over(link, incarnation)
+    }
+
+    pub fn over(link: Link, incarnation: Incarnation) -> Self {
         Self {
-            link: Link::plain(TcpStream::connect(server).unwrap()).unwrap(),
+            link,
             reader: FrameReader::new().unwrap(),
             writer: FrameWriter::new(40).unwrap(),
             incarnation,
@@ -89,8 +124,14 @@ impl Client {
     }
 
     /// A client with a permit for `pages` and an object of that size.
+    #[allow(dead_code, reason = "the test of allocations has its own links")]
     pub fn with_object(server: SocketAddr, host: u64, pages: u64) -> (Self, ObjectId) {
-        let mut client = Self::greeted(server, incarnation(host, 1));
+        Self::greeted(server, incarnation(host, 1)).and_object(pages)
+    }
+
+    /// This client with a permit for `pages` and an object of that size.
+    pub fn and_object(self, pages: u64) -> (Self, ObjectId) {
+        let mut client = self;
         let sealed = client.allocate(1, pages, QOS).unwrap();
         client.present(sealed).unwrap();
         let object = client.object(1);

@@ -3,5 +3,6 @@
 mod common;
 mod disk;
 mod hostile;
+mod keyed;
 mod killed;
 mod requests;
