@@ -10,6 +10,7 @@ macro_rules! print_error {
 }
 
 mod bench;
+mod cluster;
 mod contract;
 mod disk;
 mod doctor;
@@ -43,6 +44,7 @@ enum Command {
     Contract(contract::Args),
     Disk(disk::Args),
     Serve(serve::Args),
+    Cluster(cluster::Args),
     RemoteClient(remote_client::Args),
     Trace(trace::Args),
     Doctor(doctor::Args),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Contract(args) => contract::contract(args),
         Command::Disk(args) => disk::disk(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Cluster(args) => cluster::cluster(args),
         Command::RemoteClient(args) => remote_client::remote_client(args),
         Command::Trace(args) => trace::trace(args),
         Command::Doctor(args) => doctor::doctor(args),

@@ -3,6 +3,7 @@
 use host::seqpacket;
 use remote_client::protocol::{self, ClientEvent};
 use remote_client::{RemoteConfig, run, wire};
+use remote_keys::{Keyring, KeyringError};
 use remote_wire::PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,6 +12,7 @@ use rustix::net::RecvFlags;
 use std::error::Error;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use store::{DiskLocation, StoreConfig};
 use supervisor::remote_link::RemoteConnection;
@@ -27,6 +29,9 @@ pub struct Args {
     /// Paging servers, HOST:PORT
     #[arg(long, value_delimiter = ',', required = true)]
     servers: Vec<String>,
+    /// Links in the clear
+    #[arg(long)]
+    insecure: bool,
     /// Bytes of the space
     #[arg(long)]
     size: u64,
@@ -47,6 +52,10 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         servers: args.servers,
         size: args.size,
         replicas: REPLICAS,
+        keys: match args.insecure {
+            true => None,
+            false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
+        },
     };
     // What fails at the start is said by `run`.
     Ok(match run(&config, &socket) {
@@ -67,9 +76,12 @@ pub enum OptionError {
     )]
     NotRemote(String),
     #[error(
-        "links with keys are not there yet: pass --insecure to send pages in the clear, on a network whose hosts you trust"
+        "this host has no other member in its cluster ({0}): run `selfpage cluster invite` on the paging server's host, and here the command \
+         that it prints; or pass --insecure here and there for links in the clear"
     )]
-    InTheClear,
+    NoCluster(String),
+    #[error(transparent)]
+    Keys(#[from] KeyringError),
     #[error(
         "--store remote:SIZE: a program under contract with the daemon (--system) pages to its disk; leave one out"
     )]
@@ -87,9 +99,19 @@ pub fn check(
     match (is_remote, servers) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
         (true, []) => Err(OptionError::NoServers),
-        (true, _) if !insecure => Err(OptionError::InTheClear),
+        (true, _) if !insecure => check_cluster(),
         (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
         _ => Ok(()),
+    }
+}
+
+/// Checks that this host knows the key of another.
+fn check_cluster() -> Result<(), OptionError> {
+    let folder = Keyring::default_folder()?;
+    // A key is of no use here before there are members.
+    match folder.exists() && Keyring::open(&folder)?.has_others()? {
+        true => Ok(()),
+        false => Err(OptionError::NoCluster(folder.display().to_string())),
     }
 }
 
@@ -97,17 +119,22 @@ pub fn check(
 pub fn start_for(
     store: Option<&StoreConfig>,
     servers: &[String],
+    insecure: bool,
 ) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
     match store {
         Some(StoreConfig {
             disk: Some(disk), ..
-        }) if disk.place == DiskLocation::Remote => start(servers, disk.size).map(Some),
+        }) if disk.place == DiskLocation::Remote => start(servers, disk.size, insecure).map(Some),
         _ => Ok(None),
     }
 }
 
 /// Starts a client for a space of `size` bytes, and waits until it serves.
-fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
+fn start(
+    servers: &[String],
+    size: u64,
+    insecure: bool,
+) -> Result<RemoteConnection, Box<dyn Error>> {
     let servers: Vec<String> = servers.iter().map(|server| with_port(server)).collect();
     let (own, theirs) = seqpacket::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -115,6 +142,7 @@ fn start(servers: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Erro
         .args(["remote-client", "--servers", &servers.join(",")])
         .args(["--size", &size.to_string()])
         .args(["--socket", &theirs.as_raw_fd().to_string()])
+        .args(insecure.then_some("--insecure"))
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

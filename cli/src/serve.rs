@@ -1,8 +1,11 @@
 //! `selfpage serve`: memory of this machine for programs of others.
 
+use crate::cluster::host_name;
 use crate::machine::Memory;
 use host::wiring::wire_process;
-use remote_server::{DiskConfig, HostThresholds, Server, ServerConfig};
+use remote_keys::join::own_addresses;
+use remote_keys::{Keyring, KeyringError};
+use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
 use remote_wire::identity::{host_id, own_incarnation};
 use remote_wire::{Link, PORT};
 use std::error::Error;
@@ -11,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use wired::Bytes;
@@ -42,8 +46,8 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)))]
     listen: SocketAddr,
 
-    /// Serve any client, in the clear: every host that reaches the port can borrow memory, and every host on the way can read
-    /// and change pages
+    /// Serve any client, in the clear, and not the hosts of the cluster (`selfpage cluster`): every host that reaches
+    /// the port can borrow memory, and every host on the way can read and change pages
     #[arg(long)]
     insecure: bool,
 
@@ -96,11 +100,6 @@ impl FromStr for Disk {
 
 /// Runs the server.
 pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    if !args.insecure {
-        return Err("links with keys are not there yet: pass --insecure to serve any client in the clear, on a network whose \
-                    hosts you trust"
-            .into());
-    }
     let memory = Memory::now();
     let ram = args.ram.unwrap_or(Bytes(memory.available / RAM_PART));
     if ram.0 > memory.most() {
@@ -114,13 +113,15 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
     let _log = logging::LineQueue::start(LOG_PATIENCE);
+    let keyring = match args.insecure {
+        true => None,
+        false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
+    };
+    let key = keyring.as_ref().map(|keyring| keyring.fingerprint());
     let server = Server::start(ServerConfig {
         listen: args.listen,
-        server: own_incarnation(host_id(&args.listen.to_string())),
-        name: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        server: own_incarnation(host_id(&format!("{} {key:?}", args.listen))),
+        name: host_name(),
         ram: ram.0,
         disk: args.disk.map(|disk| disk.0),
         capacity: ServerConfig::default_capacity(),
@@ -129,7 +130,10 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             pressure_percent: args.pressure,
         }),
         patience: Duration::from_secs(10),
-        acceptor: Box::new(Link::plain),
+        acceptor: match &keyring {
+            None => Box::new(Link::plain),
+            Some(keyring) => Box::new(KeyedAcceptor::new(Arc::clone(keyring))?),
+        },
     })?;
     for note in server.notes() {
         tracing::warn!("{note}");
@@ -137,10 +141,13 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     if let Err(why) = wire_process() {
         tracing::warn!("the kernel may page out this server's own tables: {why}");
     }
-    tracing::info!(
-        "serves {ram} at {}, in the clear to any client",
-        server.address()
-    );
+    match &keyring {
+        None => tracing::info!(
+            "serves {ram} at {}, in the clear to any client",
+            server.address()
+        ),
+        Some(keyring) => announce(keyring, ram, server.address())?,
+    }
     let handle = server.handle();
     std::thread::spawn(move || {
         wait_for(&signals);
@@ -149,6 +156,26 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     server.join()?;
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says whom the server serves, and has the cluster know where it is.
+fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
+    let reached_at = match address.ip().is_unspecified() {
+        true => own_addresses().first().copied(),
+        false => Some(address.ip()),
+    };
+    let reached_at = reached_at.map(|ip| SocketAddr::new(ip, address.port()).to_string());
+    keyring.set_own(&host_name(), reached_at.as_deref())?;
+    tracing::info!(
+        "serves {ram} at {address}, to the members of its cluster (this host's key is {})",
+        keyring.fingerprint().short()
+    );
+    if !keyring.has_others()? {
+        tracing::warn!(
+            "no other host is a member: `selfpage cluster invite` here prints the command with which another host joins"
+        );
+    }
+    Ok(())
 }
 
 /// SIGTERM and SIGINT wait from now on, for this thread and those it starts.

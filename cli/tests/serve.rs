@@ -70,9 +70,39 @@ fn a_peer_of_another_protocol_is_named_in_the_log() {
 }
 
 #[test]
-fn a_server_in_the_clear_has_to_be_asked_for() {
-    let why = refused(&["--ram", "16M"]);
-    assert!(why.contains("--insecure"), "{why}");
+fn a_server_serves_the_members_of_its_cluster_unless_asked_otherwise() {
+    let state = tempfile::tempdir().unwrap();
+    let mut child = serve(&["--ram", "16M", "--listen", "127.0.0.1:0"])
+        .env("XDG_STATE_HOME", state.path())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let line = lines
+        .find(|line| line.contains("serves 16MiB at "))
+        .unwrap();
+    assert!(line.contains("to the members of its cluster"), "{line}");
+    let address = line
+        .split_once(" at ")
+        .unwrap()
+        .1
+        .split_once(',')
+        .unwrap()
+        .0;
+    let line = lines.next().unwrap();
+    assert!(line.contains("selfpage cluster invite"), "{line}");
+    // A client in the clear reads why, and so does the log.
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.write_all(b"SPRP, a frame in the clear").unwrap();
+    let mut reply = Vec::new();
+    std::io::Read::read_to_end(&mut connection, &mut reply).unwrap();
+    let reply = String::from_utf8_lossy(&reply);
+    assert!(reply.contains("leave out --insecure"), "{reply}");
+    let line = lines.next().unwrap();
+    assert!(line.contains("the peer sends in the clear"), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -95,8 +95,8 @@ pub struct Args {
     )]
     remote: Vec<String>,
 
-    /// Send pages to other machines in the clear, unauthenticated: every host on the way can read and
-    /// change them
+    /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
+    /// the way can read and change them
     #[arg(long, requires = "remote")]
     insecure: bool,
 

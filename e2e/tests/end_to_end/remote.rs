@@ -1,6 +1,8 @@
 //! Pages in the memory of paging servers: contents, servers that are killed, and errors without a
 //! server.
 
+mod cluster;
+
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::processes::Process;
@@ -19,6 +21,11 @@ const UNDER_WAY: Duration = Duration::from_millis(700);
 pub fn trials(_: Size) -> Vec<Trial> {
     vec![
         trial("remote", "pages_come_back_from_two_servers", plain),
+        trial(
+            "remote",
+            "two_hosts_page_after_an_invitation_and_not_after_a_removal",
+            cluster::two_hosts,
+        ),
         trial(
             "remote",
             "a_server_killed_while_threads_page_loses_no_page",

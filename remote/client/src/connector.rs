@@ -4,6 +4,7 @@
 //! server's welcome in a queue, and a bell rings. Attempts that fail are repeated after pauses that
 //! double.
 
+use remote_keys::{Handshake, HandshakeError, Keyring, Protocol, Trust, client_config, sharing};
 use remote_policy::identity::Incarnation;
 use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
 use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link};
@@ -52,6 +53,8 @@ pub struct Connector {
     pub client: Incarnation,
     /// This host's name, for people.
     pub name: String,
+    /// This host's key and the members of its cluster; `None` for links in the clear.
+    pub keys: Option<Arc<Keyring>>,
     /// A word here asks for a connection.
     pub wanted: Receiver<()>,
     pub attempts: Sender<Attempt>,
@@ -64,8 +67,15 @@ impl Connector {
     pub fn run(self) {
         loop {
             let mut pause = PAUSES[0];
+            let mut has_shared = false;
             loop {
-                let outcome = self.connect();
+                let mut outcome = self.connect();
+                let is_unknown = |why: &io::Error| why.kind() == ErrorKind::PermissionDenied;
+                if outcome.as_ref().is_err_and(is_unknown) && !has_shared {
+                    has_shared = true;
+                    self.share_members();
+                    outcome = self.connect();
+                }
                 let is_connected = outcome.is_ok();
                 let attempt = Attempt {
                     server: self.index,
@@ -92,11 +102,41 @@ impl Connector {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, ATTEMPT) {
-                Ok(stream) => return self.greet(Link::plain(stream)?),
+                Ok(stream) => return self.greet(self.link(stream)?),
                 Err(why) => last = why,
             }
         }
         Err(last)
+    }
+
+    /// Makes a link of a connection: with keys, where this host has some.
+    fn link(&self, stream: TcpStream) -> io::Result<Link> {
+        let Some(keyring) = &self.keys else {
+            return Link::plain(stream);
+        };
+        stream.set_nodelay(true)?;
+        let trust = Trust::Members(Arc::clone(keyring));
+        let config = client_config(keyring.key(), trust, Protocol::Pages);
+        let handshake = config
+            .map_err(HandshakeError::from)
+            .and_then(|config| Handshake::client(&config));
+        match handshake.and_then(|it| it.complete(stream, ATTEMPT)) {
+            Ok(stream) => Link::keyed(stream),
+            Err(why @ HandshakeError::NotAccepted(_)) => {
+                Err(io::Error::new(ErrorKind::PermissionDenied, why))
+            }
+            Err(why) => Err(io::Error::other(why)),
+        }
+    }
+
+    /// Learns of members that this host does not know, and has others learn of this host.
+    fn share_members(&self) {
+        let Some(keyring) = &self.keys else {
+            return;
+        };
+        for (name, why) in sharing::share_with_all(keyring).unwrap_or_default() {
+            tracing::debug!("{name} did not share its list of members: {why}");
+        }
     }
 
     /// Says who the client is.

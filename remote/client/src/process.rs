@@ -16,6 +16,7 @@ use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
 use host::wiring::wire_process;
 use iochannel::{ChannelGeometry, Doorbell};
+use remote_keys::Keyring;
 use remote_policy::identity::Incarnation;
 use remote_wire::control::short_name;
 use remote_wire::identity::{host_id, own_incarnation};
@@ -60,6 +61,8 @@ pub struct RemoteConfig {
     pub size: u64,
     /// Copies of each page, as far as there are servers.
     pub replicas: u8,
+    /// This host's key and the members of its cluster; `None` for links in the clear.
+    pub keys: Option<Arc<Keyring>>,
 }
 
 /// Why a client cannot serve.
@@ -126,13 +129,12 @@ impl Process {
         if !(1..=MAX_SERVERS).contains(&named) {
             return Err(ClientError::Servers(named));
         }
-        let client = as_client();
+        let client = as_client(config.keys.as_deref());
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
         let (attempts, attempted) = channel();
         let mut servers = Vec::new();
-        let name = rustix::system::uname();
-        let name = short_name(&name.nodename().to_string_lossy());
+        let name = short_name(&rustix::system::uname().nodename().to_string_lossy());
         for (index, address) in config.servers.iter().enumerate() {
             let (reconnect, wanted) = channel();
             let connector = Connector {
@@ -140,6 +142,7 @@ impl Process {
                 address: address.clone(),
                 client,
                 name: name.clone(),
+                keys: config.keys.clone(),
                 wanted,
                 attempts: attempts.clone(),
                 bell: bell.clone(),
@@ -310,9 +313,10 @@ fn settings() -> UsdConfig {
 }
 
 /// This process as a client: each tree is one of its own, as its permits die with it.
-fn as_client() -> Incarnation {
+fn as_client(keys: Option<&Keyring>) -> Incarnation {
     let process = host::process_tree::process(rustix::process::getpid());
-    own_incarnation(host_id(&format!("client {process:?}")))
+    let key = keys.map(Keyring::fingerprint);
+    own_incarnation(host_id(&format!("client {process:?} {key:?}")))
 }
 
 /// PR_SET_IO_FLUSHER of linux/prctl.h.

@@ -169,6 +169,14 @@ impl RemoteTransport {
                         break;
                     }
                 }
+                // The buffer was full, and the link has more that the socket has handed over.
+                Ok(None) if failed.is_none() && open.link.has_buffered_input() => {
+                    match open.reader.fill(&mut open.link) {
+                        Ok(true) => {}
+                        Ok(false) => failed = Some("it closed the connection".to_owned()),
+                        Err(why) => failed = Some(why.to_string()),
+                    }
+                }
                 Ok(None) => break,
                 Err(why) => {
                     failed = Some(why.to_string());

@@ -36,6 +36,7 @@ impl Space {
             servers: servers.iter().map(SocketAddr::to_string).collect(),
             size: SIZE,
             replicas,
+            keys: None,
         };
         let (own, theirs) = seqpacket::pair().unwrap();
         std::thread::spawn(move || run(&config, &theirs));

@@ -1,0 +1,173 @@
+//! `selfpage cluster`: which hosts lend memory to each other.
+
+use remote_keys::invitation::Invitation;
+use remote_keys::join::{Inviter, Joined, join};
+use remote_keys::{INVITE_PORT, Keyring, sharing};
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use wired::Time;
+
+/// Show and change the cluster: the hosts whose keys this host accepts.
+///
+/// A host has a key, made on first use. Paging servers and their clients accept the keys of their
+/// cluster's members, and no others. The key belongs to the user that runs the command: `selfpage serve` and
+/// `selfpage run` use that user's.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: ClusterCommand,
+}
+
+#[derive(clap::Subcommand)]
+enum ClusterCommand {
+    /// Print an invitation for one host, and wait until that host has joined
+    Invite {
+        /// How long it is valid: 90s, 10min
+        #[arg(long = "for", value_name = "TIME", default_value = "10min")]
+        life: Time,
+        /// Where to wait
+        #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, INVITE_PORT)))]
+        listen: SocketAddr,
+        /// By which address the other host reaches this one; all that this host has by default
+        #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',')]
+        address: Vec<IpAddr>,
+    },
+    /// Join the cluster of the host that has printed the invitation
+    Join {
+        /// What `selfpage cluster invite` has printed there
+        invitation: Invitation,
+    },
+    /// List the members
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a member for good: its key is accepted no more, by any member
+    Remove {
+        /// Its name, or the beginning of its key
+        member: String,
+    },
+    /// Leave the cluster: delete this host's key and its list of members
+    Leave,
+}
+
+/// Shows or changes.
+pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let folder = Keyring::default_folder()?;
+    let keyring = Arc::new(Keyring::open(&folder)?);
+    match args.command {
+        ClusterCommand::Invite {
+            life,
+            listen,
+            address,
+        } => invite(keyring, listen, &address, life)?,
+        ClusterCommand::Join { invitation } => {
+            keyring.set_own(&host_name(), None)?;
+            print_joined("joined the cluster of", &join(&keyring, &invitation)?);
+            share(&keyring)?;
+        }
+        ClusterCommand::Show { json } => show(&keyring, json)?,
+        ClusterCommand::Remove { member } => remove(&keyring, &member)?,
+        ClusterCommand::Leave => {
+            Keyring::delete(&folder)?;
+            println!(
+                "left: this host has another key at its next use. The members keep {} until one of them removes it: \
+                 selfpage cluster remove {0}",
+                keyring.fingerprint().short()
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This host's name, for people.
+pub fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+fn invite(
+    keyring: Arc<Keyring>,
+    listen: SocketAddr,
+    address: &[IpAddr],
+    life: Time,
+) -> Result<(), Box<dyn Error>> {
+    keyring.set_own(&host_name(), None)?;
+    let inviter = Inviter::open(Arc::clone(&keyring), listen, address, life.0)?;
+    println!(
+        "For one other host, within {life}, there:\n\n    selfpage cluster join {}\n",
+        inviter.invitation()
+    );
+    println!(
+        "The invitation lets any host join: pass it on by a way that you trust. This command waits; Ctrl-C withdraws it."
+    );
+    let joined = inviter.wait()?;
+    print_joined("joined by", &joined);
+    share(&keyring)
+}
+
+fn print_joined(what: &str, joined: &Joined) {
+    println!(
+        "{what} {} (key {}): {} members",
+        joined.name,
+        joined.key.short(),
+        joined.members
+    );
+}
+
+/// Gives the other members this host's list. Those that do not answer learn it later.
+fn share(keyring: &Arc<Keyring>) -> Result<(), Box<dyn Error>> {
+    for (name, why) in sharing::share_with_all(keyring)? {
+        print_error!(
+            "selfpage: {name} did not receive the new list, and receives it from a member once its paging server runs: {why}"
+        );
+    }
+    Ok(())
+}
+
+fn remove(keyring: &Arc<Keyring>, member: &str) -> Result<(), Box<dyn Error>> {
+    let key = keyring.members()?.find(member)?;
+    if key == keyring.fingerprint() {
+        return Err(format!("{member} is this host: run `selfpage cluster leave` for that").into());
+    }
+    let name = keyring.name_of(&key);
+    keyring.update(|list| list.remove(key))?;
+    println!(
+        "removed {name} (key {}); this host's server closes its links",
+        key.short()
+    );
+    share(keyring)
+}
+
+fn show(keyring: &Keyring, json: bool) -> Result<(), Box<dyn Error>> {
+    let own = keyring.fingerprint();
+    let members = keyring.members()?;
+    if json {
+        let list: Vec<_> = members
+            .iter()
+            .map(|(key, member)| {
+                serde_json::json!({
+                    "key": key.to_string(),
+                    "name": member.name,
+                    "address": member.address,
+                    "is_this_host": *key == own,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&list)?);
+        return Ok(());
+    }
+    println!("{:<17} {:<20} paging server", "key", "name");
+    if !members.is_member(&own) {
+        println!("{:<17} {:<20} this host", own.short(), host_name());
+    }
+    for (key, member) in members.iter() {
+        let address = member.address.as_deref().unwrap_or("-");
+        let mark = if *key == own { ", this host" } else { "" };
+        println!("{:<17} {:<20} {address}{mark}", key.short(), member.name);
+    }
+    Ok(())
+}
