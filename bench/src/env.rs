@@ -6,6 +6,7 @@ use crate::daemon_fixture::DaemonDisk;
 use crate::prelude::*;
 use crate::process::within;
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
 /// Where an experiment works, and where its figures go: the same options for each.
@@ -65,6 +66,22 @@ impl TestEnv {
         let mut command = Command::new(self.selfpage()?);
         let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
         command.args(["run", "--frames", &frames, "--store", store, "--"]);
+        Ok(within(command, program))
+    }
+
+    /// The same over bytes of a paging server's memory.
+    pub fn paged_remotely(
+        &self,
+        frames: u64,
+        bytes: u64,
+        server: SocketAddr,
+        program: &Command,
+    ) -> Result<Command> {
+        let mut command = Command::new(self.selfpage()?);
+        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
+        let store = format!("remote:{}K", bytes.next_multiple_of(PAGE as u64) >> 10);
+        command.args(["run", "--frames", &frames, "--store", &store]);
+        command.args(["--remote", &server.to_string(), "--insecure", "--"]);
         Ok(within(command, program))
     }
 

@@ -34,6 +34,7 @@ mod process;
 mod process_tree;
 mod programs;
 mod qos;
+mod remote;
 mod repeats;
 mod report;
 mod statistics;
@@ -63,6 +64,8 @@ pub enum Bench {
     Qos(qos::Options),
     /// A launch beside a player: the paper of RAPHA's experiment, ours beside stock Linux.
     Launch(launch::Options),
+    /// A page from a paging server: ours beside memcached, redis, a disk and raw sockets.
+    Remote(remote::Options),
     /// A part of a benchmark in a process of its own.
     #[command(hide = true)]
     Worker {
@@ -117,6 +120,7 @@ fn run(bench: &Bench) -> Result<ExitCode> {
         Bench::Programs(options) => programs::run(options),
         Bench::Qos(options) => qos::run(options),
         Bench::Launch(options) => launch::run(options),
+        Bench::Remote(options) => remote::run(options),
         Bench::Worker { plan, program } => {
             let plan = serde_json::from_str(plan)?;
             worker::serve(&plan, program).map(|()| ExitCode::SUCCESS)

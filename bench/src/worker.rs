@@ -5,7 +5,7 @@
 //! is killed with its parent.
 
 use crate::prelude::*;
-use crate::{faults, launch, paging, qos};
+use crate::{faults, launch, paging, qos, remote};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
@@ -32,6 +32,8 @@ pub enum WorkerPlan {
     Display(launch::DisplayPlan),
     /// A constant load.
     Load(launch::LoadPlan),
+    /// A program that pages to a paging server, or a remote client's user.
+    Remote(remote::RemotePlan),
 }
 
 impl WorkerPlan {
@@ -70,6 +72,7 @@ pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<()> {
         WorkerPlan::Subject(plan) => qos::subject::serve(plan),
         WorkerPlan::Display(plan) => launch::display::serve(plan, program),
         WorkerPlan::Load(plan) => launch::load::serve(plan),
+        WorkerPlan::Remote(plan) => remote::serve(plan),
     }
 }
 

@@ -1,0 +1,102 @@
+//! The arms: each is a way to get a page.
+
+use super::fixed_reply::{FixedReply, Protocol, Wait};
+use super::paging_server::PageReader;
+use super::server_process::ServerProcess;
+use super::source::{DiskReader, Figures, measure};
+use super::{Amount, RemotePlan};
+use crate::prelude::*;
+
+/// A way to get a page; its description stands in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Arm {
+    /// a fault of an unmodified program under `selfpage run --store remote:SIZE`
+    PageIn,
+    /// a read of the remote client, through an IO channel
+    Channel,
+    /// a read of `selfpage serve`, by a client that polls
+    Server,
+    /// GET of memcached
+    Memcached,
+    /// GET of memcached, by a client that polls
+    MemcachedPolled,
+    /// GET of redis-server
+    Redis,
+    /// as many bytes each way between two sockets; both ends sleep in read
+    Echo,
+    /// the same; both ends poll
+    EchoPolled,
+    /// a direct read of a file
+    Disk,
+}
+
+/// Runs an arm once.
+pub fn run(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
+    let stored = |protocol, wait| {
+        let server = ServerProcess::key_value(protocol, amount.pages)?;
+        let mut source = FixedReply::connect(server.address, protocol, wait)?;
+        source.fill(amount.pages)?;
+        measure(&mut source, amount)
+    };
+    match arm {
+        Arm::PageIn | Arm::Channel => page_in(env, arm, amount),
+        Arm::Server => {
+            let server = ServerProcess::paging(env, amount.pages)?;
+            measure(
+                &mut PageReader::connect(server.address, amount.pages)?,
+                amount,
+            )
+        }
+        Arm::Memcached => stored(Protocol::Memcached, Wait::Sleep),
+        Arm::MemcachedPolled => stored(Protocol::Memcached, Wait::Poll),
+        Arm::Redis => stored(Protocol::Redis, Wait::Sleep),
+        Arm::Echo => measure(&mut FixedReply::echo(Wait::Sleep)?, amount),
+        Arm::EchoPolled => measure(&mut FixedReply::echo(Wait::Poll)?, amount),
+        Arm::Disk => DiskReader::new(env, amount.pages)?.measure(amount),
+    }
+}
+
+fn page_in(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
+    let server = ServerProcess::paging(env, amount.pages)?;
+    let plan = |threads| {
+        WorkerPlan::Remote(RemotePlan {
+            is_paged: arm == Arm::PageIn,
+            server: server.address,
+            pages: amount.pages,
+            accesses: amount.accesses,
+            threads,
+            seed: amount.seed,
+        })
+    };
+    let of_threads = |threads| -> Result<Figures> {
+        let mut command = plan(threads).command()?;
+        if arm == Arm::PageIn {
+            let frames = amount.pages / 8 * PAGE as u64;
+            let bytes = amount.pages * PAGE as u64;
+            command = env.paged_remotely(frames, bytes * 3 / 2, server.address, &command)?;
+        }
+        let mut worker = Worker::start(command)?;
+        let figures = worker.call(&"go")?;
+        worker.end()?;
+        Ok(figures)
+    };
+    let single = of_threads(1)?;
+    let pipelined_us = of_threads(amount.depth as u64)?.pipelined_us;
+    Ok(Figures {
+        pipelined_us,
+        ..single
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_arm_has_a_name_and_a_description() {
+        for arm in Arm::value_variants() {
+            assert_eq!(Arm::from_str(&arm.name(), false), Ok(*arm));
+            assert!(!arm.about().is_empty(), "{arm:?}");
+        }
+    }
+}
