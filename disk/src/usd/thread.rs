@@ -109,10 +109,19 @@ impl DiskThread {
                 let now = time_since(self.began);
                 self.poll_policy.on_activity(now, taken);
             } else if self.poll_policy.should_poll(now, in_flight, full) {
-                std::hint::spin_loop();
+                self.pause();
             } else {
                 self.sleep(now, next.until);
             }
+        }
+    }
+
+    /// Between two probes. What answers a device is no thread of this machine's; the peer of a transport
+    /// may be, and wait for this very processor.
+    fn pause(&self) {
+        match self.transport {
+            Some(_) => rustix::thread::sched_yield(),
+            None => std::hint::spin_loop(),
         }
     }
 

@@ -104,6 +104,7 @@ impl RemoteTransport {
                 {
                     segment.unsent &= !bit(server);
                     segment.sent = now;
+                    self.recent = server;
                 }
             }
             let left = self.requests.get(slot).map_or(0, |segment| segment.unsent);
