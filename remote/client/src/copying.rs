@@ -10,7 +10,7 @@ use crate::requests::{Purpose, Segment};
 use crate::transport::RemoteTransport;
 use disk::time::{Nanos, Time};
 use iochannel::Op;
-use remote_policy::migration::{PageNumber, Version};
+use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_wire::{Header, Kind, MAX_RUN};
 use wired::PAGE;
 
@@ -22,6 +22,8 @@ const COPY_PAUSE: Nanos = Nanos::millis(5000);
 pub struct CopyJob {
     object: usize,
     to: usize,
+    /// The generation of the copy.
+    generation: Generation,
     /// The next page to be read.
     next: u64,
     /// Writes that are not acknowledged.
@@ -33,6 +35,12 @@ impl CopyJob {
     /// Returns true if this is a copy of an object to a server.
     pub fn is_of(&self, object: usize, to: usize) -> bool {
         (self.object, self.to) == (object, to)
+    }
+
+    /// Returns true if a read is for this copy, not for an earlier one to the same server.
+    fn has_read(&self, read: &Segment) -> bool {
+        let (to, generation) = (self.to, self.generation);
+        read.object == self.object && read.purpose == Purpose::CopyRead { to, generation }
     }
 
     /// Returns true if this is a copy of an object.
@@ -49,11 +57,12 @@ pub fn start(transport: &mut RemoteTransport) {
     let copying = transport.objects.iter().find_map(|(object, of)| {
         let mut copies = of.copies.iter();
         let copy = copies.find(|copy| copy.state == CopyState::Copying)?;
-        Some((object, copy.server))
+        Some((object, copy.server, copy.generation))
     });
-    transport.copy = copying.map(|(object, to)| CopyJob {
+    transport.copy = copying.map(|(object, to, generation)| CopyJob {
         object,
         to,
+        generation,
         next: 0,
         writing: 0,
         is_reading: false,
@@ -81,7 +90,10 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
     let is_there = |page: &u64| !transport.objects.is_lost(job.object, *page);
     let count = most.take_while(is_there).count() as u64;
     let pages = job.next..job.next + count;
-    let purpose = Purpose::CopyRead { to: job.to };
+    let purpose = Purpose::CopyRead {
+        to: job.to,
+        generation: job.generation,
+    };
     let read = Segment::new(purpose, Op::Read, job.object, pages, now);
     if let Some(slot) = transport.requests.add(read) {
         transport.copy = Some(CopyJob {
@@ -108,17 +120,14 @@ fn complete(transport: &mut RemoteTransport, job: CopyJob) {
 pub fn on_read(
     transport: &mut RemoteTransport,
     read: &Segment,
-    to: usize,
     versions: &[u64],
     pages: &[u8],
     now: Time,
 ) {
-    let Some(job) = transport
-        .copy
-        .filter(|job| job.object == read.object && job.to == to)
-    else {
+    let Some(job) = transport.copy.filter(|job| job.has_read(read)) else {
         return;
     };
+    let to = job.to;
     let mut job = CopyJob {
         is_reading: false,
         next: read.page,
@@ -201,8 +210,11 @@ pub fn on_written(transport: &mut RemoteTransport, now: Time) {
     step(transport, now);
 }
 
-/// Pages for the copy could not be read anywhere. They are not read again at once.
-pub fn on_unreadable(transport: &mut RemoteTransport, now: Time) {
+/// Pages for a copy could not be read anywhere. They are not read again at once.
+pub fn on_unreadable(transport: &mut RemoteTransport, read: &Segment, now: Time) {
+    if !transport.copy.is_some_and(|job| job.has_read(read)) {
+        return;
+    }
     transport.copies_paused_until = now + COPY_PAUSE;
     on_failed(transport, now);
 }

@@ -76,10 +76,13 @@ impl RemoteTransport {
 
     /// Ends a read. One for a copy ends the copy, too, where it failed.
     fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
-        let purpose = self.requests.get(slot).map(|segment| segment.purpose);
+        let segment = self.requests.get(slot).copied();
         self.end(slot, result);
-        if !matches!(purpose, Some(Purpose::Part(_))) {
-            copying::on_unreadable(self, now);
+        match segment {
+            // Those of an earlier copy end with it.
+            Some(write) if write.purpose == Purpose::CopyWrite => copying::on_failed(self, now),
+            Some(read) => copying::on_unreadable(self, &read, now),
+            None => {}
         }
     }
 
@@ -213,9 +216,9 @@ impl RemoteTransport {
                 return self.on_bad_copy(slot, segment, server, &why, now);
             }
         }
-        if let Purpose::CopyRead { to } = segment.purpose {
+        if let Purpose::CopyRead { .. } = segment.purpose {
             let runs: Vec<u64> = versions.collect();
-            copying::on_read(self, segment, to, &runs, pages, now);
+            copying::on_read(self, segment, &runs, pages, now);
             return self.end(slot, Ok(()));
         }
         for (to, (version, from)) in self.requests.pages(segment).zip(bodies) {

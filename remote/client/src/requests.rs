@@ -12,7 +12,7 @@ use crate::objects::ServerSet;
 use disk::time::Time;
 use disk::usd::PartId;
 use iochannel::{IoVec, Op};
-use remote_policy::migration::Version;
+use remote_policy::migration::{Generation, Version};
 use std::ops::Range;
 use wired::PAGE;
 
@@ -26,8 +26,9 @@ pub const SEGMENTS: usize = 1024;
 pub enum Purpose {
     /// A part's own, which has this index.
     Part(usize),
-    /// Reads pages of an object to be copied to a server.
-    CopyRead { to: usize },
+    /// Reads pages of an object to be copied to a server, for its copy of that generation: the reply
+    /// may come when that copy is gone and another is made.
+    CopyRead { to: usize, generation: Generation },
     /// Writes such pages.
     CopyWrite,
 }

@@ -49,6 +49,8 @@ type Rule = Box<dyn FnMut(Direction, &mut Header, &mut Vec<u8>) -> Verdict + Sen
 struct Shared {
     rule: Mutex<Rule>,
     network: Mutex<Network>,
+    /// Frames of no server that go to the client.
+    inserted: Mutex<Vec<u8>>,
 }
 
 /// Passes frames between clients and one server, by a rule that may change.
@@ -65,6 +67,7 @@ impl Interposer {
         let shared = Arc::new(Shared {
             rule: Mutex::new(Box::new(|_, _, _| Verdict::Forward)),
             network: Mutex::new(Network::Connected),
+            inserted: Mutex::default(),
         });
         let of_threads = Arc::clone(&shared);
         // Both threads end with the test's process.
@@ -89,6 +92,13 @@ impl Interposer {
     /// Forwards frames unchanged from the next one on.
     pub fn clear(&self) {
         self.set(|_, _, _| Verdict::Forward);
+    }
+
+    /// Sends the client a frame that its server did not send.
+    pub fn insert(&self, header: &Header, body: &[u8]) {
+        let mut inserted = self.shared.inserted.lock().unwrap();
+        inserted.extend(header.encode(body));
+        inserted.extend(body);
     }
 
     /// Changes what passes at all.
@@ -174,6 +184,7 @@ fn pass(client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()
         poll(&mut fds, Some(&pause))?;
         let is_open = pass_frames(Direction::ToServer, &mut client, &mut server, shared)?
             && pass_frames(Direction::ToClient, &mut server, &mut client, shared)?;
+        client.send(&std::mem::take(&mut *shared.inserted.lock().unwrap()));
         let are_open = [client.flush()?, server.flush()?];
         if !is_open || are_open != [true; 2] {
             return Ok(());
