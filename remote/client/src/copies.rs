@@ -6,9 +6,9 @@
 use crate::copying;
 use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy, bit};
 use crate::permits;
-use crate::requests::Purpose;
+use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
-use crate::transport::{RemoteTransport, connected};
+use crate::transport::{GRACE, LATE, RemoteTransport, connected};
 use disk::time::Time;
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
@@ -145,6 +145,26 @@ impl RemoteTransport {
                 self.drop_copy(object, server, why, now);
             }
         }
+    }
+
+    /// Returns true if writes wait no longer for a server without a connection. Where no server had one,
+    /// the outage may be this host's, and it begins when the first is back. Servers that come and go
+    /// cannot have a write wait until it fails.
+    pub(crate) fn is_grace_over(&mut self, server: usize, now: Time) -> bool {
+        let Some(down_since) = self.servers[server].down_since else {
+            return false;
+        };
+        let back = self.servers.iter().filter_map(|other| other.up_since).min();
+        let is_over = |since: Time| now >= since + GRACE;
+        let is_late = |segment: &mut Segment| {
+            segment.awaited & bit(server) != 0 && now >= segment.begun + LATE
+        };
+        is_over(down_since)
+            && (back.is_some_and(is_over)
+                || self
+                    .requests
+                    .slots()
+                    .any(|slot| self.requests.get(slot).is_some_and(is_late)))
     }
 
     /// Segments of an object wait for a server no longer.

@@ -56,6 +56,8 @@ pub struct Server {
     pub open: Option<OpenLink>,
     /// Since when there is no connection.
     pub down_since: Option<Time>,
+    /// Since when there is one.
+    pub up_since: Option<Time>,
     pub permit: Option<SealedPermit>,
     /// Pages of the objects that have, or are to have, a copy there.
     pub reserved_pages: u64,
@@ -91,6 +93,7 @@ impl Server {
             incarnation: None,
             open: None,
             down_since: None,
+            up_since: None,
             permit: None,
             reserved_pages: 0,
             lendable_pages: 0,
@@ -156,7 +159,8 @@ impl Server {
         });
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
-        (self.down_since, self.full_until, self.heard) = (None, Time(0), now);
+        (self.down_since, self.up_since) = (None, Some(now));
+        (self.full_until, self.heard) = (Time(0), now);
         Ok(is_other)
     }
 
@@ -164,7 +168,7 @@ impl Server {
     /// returns the objects whose copies were being created.
     pub fn disconnect(&mut self, now: Time) -> Vec<usize> {
         self.open = None;
-        self.down_since = Some(now);
+        (self.down_since, self.up_since) = (Some(now), None);
         self.reconnect_at = Some(now + self.pause);
         self.pause = (self.pause + self.pause).clamp(PAUSES[0], PAUSES[1]);
         self.reconnect_if_due(now);

@@ -7,7 +7,7 @@
 //! | what happens | reads | writes |
 //! |---|---|---|
 //! | a server is slow | wait for it | wait for it |
-//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, then go on without it |
+//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, and where no server had one for another's, then go on without it |
 //! | it is silent, or busy, for [`STALLED`] | go to another copy, else wait | go on without it; at the only copy wait |
 //! | it sends what no correct server sends | as where its connection ends | likewise |
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
@@ -51,6 +51,8 @@ use wired::PAGE;
 pub const GRACE: Nanos = Nanos::millis(1000);
 /// How long requests wait for any of an object's servers.
 pub const PATIENCE: Nanos = Nanos::millis(30_000);
+/// A request that has waited for as long does not wait for a server any more that is just back.
+pub const LATE: Nanos = Nanos::millis(25_000);
 /// How often what waits is looked at, and otherwise leases.
 const TICK: Nanos = Nanos::millis(20);
 const IDLE_TICK: Nanos = Nanos::millis(200);
@@ -273,17 +275,23 @@ impl RemoteTransport {
     /// What has to happen by and by: grace and patience that end, bindings, copies, leases.
     fn tick(&mut self, now: Time) {
         self.ticked = now;
+        let mut stalled = 0;
         for server in 0..self.servers.len() {
             self.servers[server].renew(now);
             self.servers[server].reconnect_if_due(now);
             if self.has_stalled(server, now) {
                 self.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
+                stalled |= bit(server);
+            }
+        }
+        for server in 0..self.servers.len() {
+            // All that are silent are without a connection now: none is left out for another of them.
+            if stalled & bit(server) != 0 {
                 // It may be back at once, and be silent again.
                 self.servers[server].avoid(now);
                 self.leave_out(server, now, "it is silent");
             }
-            let is_over = |since: Time| now >= since + GRACE;
-            if self.servers[server].down_since.is_some_and(is_over) {
+            if self.is_grace_over(server, now) {
                 self.leave_out(server, now, &format!("no connection for {GRACE}"));
             }
         }

@@ -5,6 +5,7 @@ mod copying;
 mod history;
 mod interposer;
 mod lies;
+mod outages;
 mod space;
 
 use interposer::{Direction, Interposer, Verdict};
