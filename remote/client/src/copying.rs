@@ -16,6 +16,8 @@ use wired::PAGE;
 
 /// How long nothing is copied after pages could not be read from any copy.
 const COPY_PAUSE: Nanos = Nanos::millis(5000);
+/// Most pages that a copy is made without: more are no single sectors that fail, but a disk.
+const MOST_PASSED: u64 = 16;
 
 /// An object whose pages are being copied.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,11 @@ pub struct CopyJob {
     /// Writes that are not acknowledged.
     writing: usize,
     is_reading: bool,
+    /// Pages below it are read one by one, since not all of them can be read.
+    single_until: u64,
+    /// Pages that were copied, and those passed over since they cannot be read.
+    copied: u64,
+    passed: u64,
 }
 
 impl CopyJob {
@@ -66,6 +73,9 @@ pub fn start(transport: &mut RemoteTransport) {
         next: 0,
         writing: 0,
         is_reading: false,
+        single_until: 0,
+        copied: 0,
+        passed: 0,
     });
 }
 
@@ -83,9 +93,13 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
     }
     transport.copy = Some(job);
     if job.next == end {
-        return complete(transport, job);
+        return complete(transport, job, now);
     }
-    let most = job.next..end.min(job.next + MAX_RUN as u64);
+    let most = match job.next < job.single_until {
+        true => 1,
+        false => MAX_RUN as u64,
+    };
+    let most = job.next..end.min(job.next + most);
     // A run with a lost page cannot be read.
     let is_there = |page: &u64| !transport.objects.is_lost(job.object, *page);
     let count = most.take_while(is_there).count() as u64;
@@ -104,7 +118,10 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
     }
 }
 
-fn complete(transport: &mut RemoteTransport, job: CopyJob) {
+fn complete(transport: &mut RemoteTransport, job: CopyJob, now: Time) {
+    if job.passed > job.copied {
+        return pause(transport, now);
+    }
     transport.copy = None;
     if let Some(copy) = transport.objects.get(job.object).copy_at(job.to) {
         copy.state = CopyState::Current;
@@ -153,7 +170,10 @@ pub fn on_read(
         {
             break;
         }
-        job.writing += usize::from(versions[at] != 0);
+        if versions[at] != 0 {
+            job.writing += 1;
+            job.copied += run as u64;
+        }
         at += run;
         job.next = read.page + at as u64;
     }
@@ -210,11 +230,43 @@ pub fn on_written(transport: &mut RemoteTransport, now: Time) {
     step(transport, now);
 }
 
-/// Pages for a copy could not be read anywhere. They are not read again at once.
+/// Pages for a copy could not be read anywhere: they are read one by one, with the next ticks, and those
+/// that fail alone are passed over. They are lost if the other copies are, and the rest is not.
 pub fn on_unreadable(transport: &mut RemoteTransport, read: &Segment, now: Time) {
-    if !transport.copy.is_some_and(|job| job.has_read(read)) {
+    let Some(mut job) = transport.copy.filter(|job| job.has_read(read)) else {
         return;
+    };
+    job.is_reading = false;
+    if read.count > 1 {
+        job.single_until = read.page + read.count as u64;
+    } else {
+        (job.next, job.passed) = (read.page + 1, job.passed + 1);
+        transport
+            .objects
+            .get(job.object)
+            .unreadable
+            .insert(read.page);
+        let id = transport.objects.id(job.object);
+        tracing::error!(
+            "page {} of {id} is copied nowhere: no server can read it",
+            read.page
+        );
     }
+    transport.copy = Some(job);
+    if job.passed > MOST_PASSED {
+        pause(transport, now);
+    }
+}
+
+/// No server has answered a read for a copy.
+pub fn on_late(transport: &mut RemoteTransport, read: &Segment, now: Time) {
+    if transport.copy.is_some_and(|job| job.has_read(read)) {
+        pause(transport, now);
+    }
+}
+
+/// Too many pages could not be read. They are not read again at once.
+fn pause(transport: &mut RemoteTransport, now: Time) {
     transport.copies_paused_until = now + COPY_PAUSE;
     on_failed(transport, now);
 }

@@ -12,12 +12,14 @@
 //! | copying: pages of another copy are on their way | yes | no |
 //! | current | yes | yes |
 //!
-//! Rule: a copy that is read has every acknowledged write. Versions rise with each write of the space,
+//! Rule: a copy that is read has every acknowledged write, but for pages that no server could read when it
+//! was made, of which the record says that what it has is old. Versions rise with each write of the space,
 //! and a server keeps the highest, so a page that is copied late never covers a later write.
 
 use crate::page_records::PageRecords;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, PageNumber, Version};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use wired::PAGE;
@@ -66,6 +68,9 @@ pub struct PagingObject {
     pub latest: Generation,
     /// Some page of it was written and acknowledged.
     pub has_pages: bool,
+    /// Pages that some copies lack, since they could not be read when those were made. A copy is not
+    /// given up for them.
+    pub unreadable: BTreeSet<u64>,
 }
 
 impl PagingObject {
@@ -75,6 +80,7 @@ impl PagingObject {
             copies: Vec::new(),
             latest: Generation(0),
             has_pages: false,
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -102,6 +108,11 @@ impl PagingObject {
     /// Returns true if a copy is being created.
     pub fn is_creating(&self) -> bool {
         self.servers(|state| state == CopyState::Creating) != 0
+    }
+
+    /// Returns true if copies may lack some of the pages.
+    pub fn has_unreadable(&self, pages: Range<u64>) -> bool {
+        self.unreadable.range(pages).next().is_some()
     }
 
     /// The copy at a server.
@@ -203,6 +214,7 @@ impl ObjectMap {
     /// Notes the acknowledged write of a page.
     pub fn acknowledge(&mut self, object: usize, page: u64, version: Version) {
         self.objects[object].has_pages = true;
+        self.objects[object].unreadable.remove(&page);
         let page = Self::number(object, page);
         self.records.on_write_acknowledged(page, version);
     }
@@ -210,6 +222,7 @@ impl ObjectMap {
     /// Marks the written pages of an object lost, and returns how many they are.
     pub fn lose(&mut self, object: usize) -> u64 {
         self.objects[object].has_pages = false;
+        self.objects[object].unreadable.clear();
         let pages = self.pages_of(object);
         let lost = pages.filter(|page| self.records.lose(Self::number(object, *page)));
         lost.count() as u64

@@ -211,7 +211,10 @@ impl RemoteTransport {
             let number = ObjectMap::number(segment.object, page);
             let records = self.objects.records();
             if let Err(why) = records.check(number, Version(version), contents) {
-                self.servers[server].avoid(now);
+                let pages = segment.page..segment.page + segment.count as u64;
+                if !self.objects.get(segment.object).has_unreadable(pages) {
+                    self.servers[server].avoid(now);
+                }
                 let why = format!("page {page} there has {why}");
                 return self.on_bad_copy(slot, segment, server, &why, now);
             }
@@ -242,7 +245,11 @@ impl RemoteTransport {
             tracing::error!("a read of {id} at {name}, its only copy, fails: {why}");
             return self.end_read(slot, Err(Errno::IO), now);
         }
-        self.drop_copy(segment.object, server, why, now);
+        // Another copy may have what this one lacks, and lack what it has.
+        let pages = segment.page..segment.page + segment.count as u64;
+        if !self.objects.get(segment.object).has_unreadable(pages) {
+            self.drop_copy(segment.object, server, why, now);
+        }
         self.retry_elsewhere(slot, server, now);
     }
 
@@ -362,6 +369,12 @@ impl RemoteTransport {
                 continue;
             };
             if now >= segment.begun + PATIENCE {
+                if let Purpose::CopyRead { .. } = segment.purpose {
+                    let read = *segment;
+                    self.end(slot, Err(Errno::IO));
+                    copying::on_late(self, &read, now);
+                    continue;
+                }
                 let id = self
                     .objects
                     .id(self.requests.get(slot).map_or(0, |it| it.object));
