@@ -117,7 +117,9 @@ impl RemoteTransport {
             self.copy.take_if(|job| job.is_of_object(object));
             let rest = std::mem::take(&mut self.objects.get(object).copies);
             for copy in rest {
-                self.servers[copy.server].stale.push(object);
+                let to = &mut self.servers[copy.server];
+                to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
+                to.stale.push(object);
             }
         }
         self.forget_server(object, server, now);

@@ -2,6 +2,7 @@
 
 use crate::copying;
 use crate::objects::{ObjectMap, bit};
+use crate::permits;
 use crate::placement;
 use crate::requests::{Purpose, Segment};
 use crate::transport::{PATIENCE, RemoteTransport, STALLED, connected, since_start};
@@ -307,6 +308,16 @@ impl RemoteTransport {
         match segment.op {
             // It is sent again with the next tick, or with other requests.
             _ if status == Some(Status::Busy) && !is_copied && now < segment.begun + STALLED => {
+                if let Some(segment) = self.requests.get(slot) {
+                    segment.unsent |= bit(server);
+                }
+            }
+            // The server took back pages of the permit that no write had used.
+            Op::Write
+                if status == Some(Status::Full)
+                    && !is_copied
+                    && permits::on_short(self, server, now) =>
+            {
                 if let Some(segment) = self.requests.get(slot) {
                     segment.unsent |= bit(server);
                 }

@@ -9,6 +9,7 @@ use crate::transport::RemoteTransport;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use remote_policy::identity::RequestId;
+use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, ServerNotice, decode};
 use remote_wire::{Header, Kind, Status};
 
@@ -26,22 +27,27 @@ const QOS: DiskContract = DiskContract {
 };
 
 fn ask(transport: &mut RemoteTransport, to: usize, pages: u64, now: Time) {
-    let number = transport.next_request;
-    transport.next_request += 1;
+    // A request whose reply was lost with its connection may have been granted: the same gets the same permit.
+    let unanswered = transport.servers[to].unanswered_allocate;
+    let (number, pages) = unanswered.unwrap_or((transport.next_request, pages));
     let request = match transport.servers[to].permit {
         Some(sealed) => ControlRequest::Reallocate {
             permit: sealed.permit.id,
             pages,
         },
-        None => ControlRequest::Allocate {
-            request: RequestId {
-                client: transport.client,
-                number,
-            },
-            pages,
-            object: None,
-            qos: QOS,
-        },
+        None => {
+            transport.next_request = transport.next_request.max(number + 1);
+            transport.servers[to].unanswered_allocate = Some((number, pages));
+            ControlRequest::Allocate {
+                request: RequestId {
+                    client: transport.client,
+                    number,
+                },
+                pages,
+                object: None,
+                qos: QOS,
+            }
+        }
     };
     if !transport.servers[to].ask(&request, Asked::Permit(pages)) {
         refuse_waiting(transport, to, now);
@@ -53,6 +59,25 @@ pub fn ask_slightly_more(transport: &mut RemoteTransport, to: usize, now: Time) 
     let reserved = transport.servers[to].reserved_pages;
     let pages = reserved + (reserved / MARGIN).max(OBJECT_PAGES);
     ask(transport, to, pages, now);
+}
+
+/// A write was refused, since the server took back pages that its permit had. Returns true if they are
+/// asked for again, with the next tick, and the write may wait.
+pub fn on_short(transport: &mut RemoteTransport, server: usize, now: Time) -> bool {
+    let to = &mut transport.servers[server];
+    to.is_short = now >= to.full_until && to.is_granted_too_few();
+    to.is_short || to.awaits_permit()
+}
+
+/// Asks for the pages that permits lack.
+pub fn enlarge_short(transport: &mut RemoteTransport, now: Time) {
+    for server in 0..transport.servers.len() {
+        let to = &mut transport.servers[server];
+        if std::mem::take(&mut to.is_short) && to.is_granted_too_few() && !to.awaits_permit() {
+            let pages = to.reserved_pages;
+            ask(transport, server, pages, now);
+        }
+    }
 }
 
 /// A server has no room for what waits for its permit.
@@ -101,6 +126,9 @@ pub fn on_control_frame(
     let Some(asked) = transport.servers[server].take_asked(header.request) else {
         return;
     };
+    if let Asked::Permit(_) = asked {
+        transport.servers[server].unanswered_allocate = None;
+    }
     let reply = match header.kind {
         Kind::ErrorReply => Err(Status::from_code(header.pages)),
         _ => decode::<ControlReply>(body).map_err(|_| None),
@@ -169,6 +197,14 @@ fn on_permit(transport: &mut RemoteTransport, now: Time, server: usize, sealed: 
 fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: ServerNotice) {
     let name = transport.servers[server].name.clone();
     match notice {
+        // Of a permit that is not in use any more, or not yet.
+        ServerNotice::Rewritten(SealedPermit {
+            permit: Permit { id, .. },
+            ..
+        })
+        | ServerNotice::Revoke { permit: id, .. }
+        | ServerNotice::Void { permit: id, .. }
+            if !has_permit(transport, server, id) => {}
         ServerNotice::Rewritten(sealed) => transport.servers[server].permit = Some(sealed),
         ServerNotice::Abdicate(id) => {
             if let Some(object) = transport.objects.find(id) {
@@ -190,18 +226,19 @@ fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: 
         }
         ServerNotice::Void { cause, .. } => {
             tracing::warn!("{name} has ended its permit: {cause:?}");
-            (
-                transport.servers[server].permit,
-                transport.servers[server].reserved_pages,
-            ) = (None, 0);
-            transport.lose_server(server, now);
+            end_permit(transport, server, now);
         }
     }
+}
+
+/// Returns true if a permit is that in use at a server.
+fn has_permit(transport: &RemoteTransport, server: usize, id: PermitId) -> bool {
+    let sealed = transport.servers[server].permit;
+    sealed.is_some_and(|sealed| sealed.permit.id == id)
 }
 
 /// A permit is void, and the objects under it are gone.
 fn end_permit(transport: &mut RemoteTransport, server: usize, now: Time) {
     transport.servers[server].permit = None;
     transport.lose_server(server, now);
-    transport.servers[server].reserved_pages = 0;
 }

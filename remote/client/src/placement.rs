@@ -75,7 +75,12 @@ fn add_copy(transport: &mut RemoteTransport, object: usize, held: &BTreeSet<usiz
 
 /// Makes the copies that objects lack, and drops those that are to leave and have another.
 pub fn place_all(transport: &mut RemoteTransport, now: Time) {
+    debug_assert!(
+        has_right_counts(transport),
+        "the pages that servers have reserved are not those of their copies"
+    );
     (0..transport.servers.len()).for_each(|server| permits::terminate_stale(transport, server));
+    permits::enlarge_short(transport, now);
     copying::start(transport);
     copying::step(transport, now);
     for object in 0..transport.objects.len() {
@@ -98,4 +103,13 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
             }
         }
     }
+}
+
+/// Returns true if the pages that each server has reserved are those of its copies.
+fn has_right_counts(transport: &RemoteTransport) -> bool {
+    (0..transport.servers.len()).all(|server| {
+        let copies = transport.objects.iter().flat_map(|(_, of)| &of.copies);
+        let there = copies.filter(|copy| copy.server == server).count() as u64;
+        transport.servers[server].reserved_pages == there * OBJECT_PAGES
+    })
 }

@@ -59,12 +59,16 @@ pub struct Server {
     /// Since when there is one.
     pub up_since: Option<Time>,
     pub permit: Option<SealedPermit>,
+    /// Number and pages of a request for a permit that has no reply yet.
+    pub unanswered_allocate: Option<(u64, u64)>,
     /// Pages of the objects that have, or are to have, a copy there.
     pub reserved_pages: u64,
     /// Pages that it said it can lend.
     pub lendable_pages: u64,
     /// Objects that wait for a larger permit.
     pub waiting: Vec<usize>,
+    /// A write found the permit used up.
+    pub is_short: bool,
     /// Nothing is asked of it before this time, since it refused.
     pub full_until: Time,
     /// Objects to be terminated when it is back.
@@ -95,9 +99,11 @@ impl Server {
             down_since: None,
             up_since: None,
             permit: None,
+            unanswered_allocate: None,
             reserved_pages: 0,
             lendable_pages: 0,
             waiting: Vec::new(),
+            is_short: false,
             full_until: Time(0),
             stale: Vec::new(),
             asked: BTreeMap::new(),
@@ -148,7 +154,7 @@ impl Server {
             .is_some_and(|known| known != welcome.server);
         if is_other {
             self.avoided_until = Time(0);
-            (self.permit, self.reserved_pages) = (None, 0);
+            (self.permit, self.unanswered_allocate) = (None, None);
             self.stale.clear();
         }
         self.open = Some(OpenLink {
@@ -283,6 +289,12 @@ impl Server {
         {
             self.heard = now;
         }
+    }
+
+    /// Returns true if the permit has fewer pages than are reserved.
+    pub fn is_granted_too_few(&self) -> bool {
+        let granted = self.permit.map_or(0, |sealed| sealed.permit.granted_pages);
+        granted < self.reserved_pages
     }
 
     /// Pages that the permit has beyond those reserved.

@@ -6,6 +6,7 @@ mod history;
 mod interposer;
 mod lies;
 mod outages;
+mod permits;
 mod space;
 
 use interposer::{Direction, Interposer, Verdict};

@@ -1,0 +1,140 @@
+//! Permits that servers change, take back or issue twice.
+
+use crate::interposer::{Direction, Interposer, Verdict};
+use crate::{PagingServer, refuse, space_on};
+use remote_wire::control::{
+    ControlReply, ControlRequest, SealedPermit, ServerNotice, VoidCause, decode, encode,
+};
+use remote_wire::{Header, Kind, Status};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What passed a server's interposer.
+#[derive(Default)]
+struct Seen {
+    requests: Vec<ControlRequest>,
+    permit: Option<SealedPermit>,
+}
+
+/// Notes control requests and permits, and forwards all but what `rule` decides otherwise.
+fn watch(
+    interposer: &Interposer,
+    mut rule: impl FnMut(Direction, &mut Header, &mut Vec<u8>) -> Verdict + Send + 'static,
+) -> Arc<Mutex<Seen>> {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let noted = Arc::clone(&seen);
+    interposer.set(move |direction, header, body| {
+        let mut noted = noted.lock().unwrap();
+        match (direction, header.kind) {
+            (Direction::ToServer, Kind::Control) => noted.requests.extend(decode(body)),
+            (Direction::ToClient, Kind::ControlReply) => {
+                if let Ok(ControlReply::Permit(sealed)) = decode(body) {
+                    noted.permit = Some(sealed);
+                }
+            }
+            _ => {}
+        }
+        rule(direction, header, body)
+    });
+    seen
+}
+
+fn notify(interposer: &Interposer, notice: &ServerNotice) {
+    let header = Header::control(Kind::Notice, 0);
+    interposer.insert(&header, &encode(notice).unwrap());
+    // The client receives it before what the test does next.
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+fn is_permit(header: &Header, body: &[u8]) -> bool {
+    header.kind == Kind::ControlReply && matches!(decode(body), Ok(ControlReply::Permit(_)))
+}
+
+#[test]
+fn a_permit_that_was_made_smaller_is_enlarged_again_for_a_write() {
+    let server = PagingServer::start(1);
+    let is_full = Arc::new(AtomicBool::new(false));
+    let of_rule = Arc::clone(&is_full);
+    let seen = watch(&server.interposer, move |direction, header, body| {
+        let is_control = header.kind == Kind::Control;
+        if is_control && matches!(decode(body), Ok(ControlRequest::Reallocate { .. })) {
+            of_rule.store(false, Ordering::Relaxed);
+        }
+        let is_write = direction == Direction::ToServer && header.kind == Kind::Write;
+        match is_write && of_rule.load(Ordering::Relaxed) {
+            true => refuse(header, body, Status::Full),
+            false => Verdict::Forward,
+        }
+    });
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    is_full.store(true, Ordering::Relaxed);
+    let mut sealed = seen.lock().unwrap().permit.unwrap();
+    sealed.permit.granted_pages = 4;
+    notify(&server.interposer, &ServerNotice::Rewritten(sealed));
+    space.write(2, 8, 2).unwrap();
+    assert_eq!(space.read(0, 4), Ok(vec![1, 1, 2, 2]));
+}
+
+#[test]
+fn a_request_for_a_permit_that_a_lost_connection_left_open_is_made_again_as_the_same() {
+    let server = PagingServer::start(1);
+    let mut is_first = true;
+    let seen = watch(&server.interposer, move |_, header, body| {
+        match is_permit(header, body) && std::mem::take(&mut is_first) {
+            true => Verdict::Close,
+            false => Verdict::Forward,
+        }
+    });
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    let seen = seen.lock().unwrap();
+    let asked = seen.requests.iter().filter_map(|request| match request {
+        ControlRequest::Allocate { request, pages, .. } => Some((request.number, *pages)),
+        _ => None,
+    });
+    let asked: Vec<_> = asked.collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert_eq!(asked[0], asked[1]);
+}
+
+#[test]
+fn a_notice_about_a_permit_that_is_not_in_use_changes_nothing() {
+    let server = PagingServer::start(1);
+    let seen = watch(&server.interposer, |_, _, _| Verdict::Forward);
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    let mut other = seen.lock().unwrap().permit.unwrap();
+    other.permit.id.number += 1;
+    notify(&server.interposer, &ServerNotice::Rewritten(other));
+    let (permit, cause) = (other.permit.id, VoidCause::Released);
+    notify(&server.interposer, &ServerNotice::Void { permit, cause });
+    assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+#[test]
+fn a_permit_that_ends_while_a_write_waits_leaves_the_count_of_pages_right() {
+    let server = PagingServer::start(1);
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    let (mut has_closed, mut has_refused) = (false, false);
+    server.interposer.set(move |direction, header, body| {
+        let is_write = direction == Direction::ToServer && header.kind == Kind::Write;
+        if is_write && !std::mem::replace(&mut has_closed, true) {
+            return Verdict::Close;
+        }
+        let is_present = direction == Direction::ToServer
+            && header.kind == Kind::Control
+            && matches!(decode(body), Ok(ControlRequest::Present(_)));
+        match is_present && !std::mem::replace(&mut has_refused, true) {
+            true => refuse(header, body, Status::NoPermit),
+            false => Verdict::Forward,
+        }
+    });
+    // It is made again under another permit, by a client that checks its counts.
+    space.write(0, 4, 2).unwrap();
+    assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
+}
