@@ -18,10 +18,11 @@ pub const FULL: Nanos = Nanos::seconds(5);
 /// One in so many pages is asked for in addition, an object's at least.
 const MARGIN: u64 = 8;
 
-/// What the client asks of a server's time and link: it shares them with others in proportion.
+/// What the client asks of a server's time and link: it shares what is left with others. Each client
+/// reserves its slice until its permit ends, so the slice is small.
 const QOS: DiskContract = DiskContract {
     period: Nanos::millis(100),
-    slice: Nanos::millis(10),
+    slice: Nanos::micros(100),
     extra: true,
     laxity: Nanos(0),
 };
@@ -217,6 +218,7 @@ fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: 
             tracing::warn!(
                 "{name} takes memory back: {keep_pages} pages may stay after {within:.0?}"
             );
+            transport.servers[server].keep_pages = Some(keep_pages);
             let mut kept = transport.servers[server].reserved_pages;
             for object in 0..transport.objects.len() {
                 if kept > keep_pages && transport.leave(object, server) {
@@ -237,8 +239,19 @@ fn has_permit(transport: &RemoteTransport, server: usize, id: PermitId) -> bool 
     sealed.is_some_and(|sealed| sealed.permit.id == id)
 }
 
+/// Gives the permits back at the client's end, as far as the links take it: a lease ends the others.
+pub fn release_all(transport: &mut RemoteTransport) {
+    for server in &mut transport.servers {
+        if let Some(sealed) = server.permit.take() {
+            server.ask(&ControlRequest::Release(sealed.permit.id), Asked::Other);
+            server.flush_last();
+        }
+    }
+}
+
 /// A permit is void, and the objects under it are gone.
 fn end_permit(transport: &mut RemoteTransport, server: usize, now: Time) {
     transport.servers[server].permit = None;
+    transport.servers[server].keep_pages = None;
     transport.lose_server(server, now);
 }

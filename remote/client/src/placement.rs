@@ -5,7 +5,7 @@
 //! it is where one was lost.
 
 use crate::copying;
-use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy};
+use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy, bit};
 use crate::permits;
 use crate::transport::{RemoteTransport, since_start};
 use disk::time::Time;
@@ -91,8 +91,11 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
         let stays = |copy: &&ObjectCopy| !copy.is_leaving;
         let is_kept = |copy: &ObjectCopy| !copy.is_leaving && copy.state == CopyState::Current;
         if of.copies.iter().filter(stays).count() < usize::from(transport.replicas) {
+            let held = of.copies.iter().map(|copy| copy.server).collect();
+            if drop_revoked(transport, object, &held, now) {
+                continue;
+            }
             if transport.copy.is_none() && now >= transport.copies_paused_until {
-                let held = of.copies.iter().map(|copy| copy.server).collect();
                 add_copy(transport, object, &held, now);
             }
         } else if of.copies.iter().any(|copy| copy.is_leaving) && of.copies.iter().any(is_kept) {
@@ -103,6 +106,43 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
             }
         }
     }
+}
+
+/// Drops a copy that its server has revoked where another is current and no other server takes one in:
+/// the server would end the whole permit. Returns true if it did.
+fn drop_revoked(
+    transport: &mut RemoteTransport,
+    object: usize,
+    held: &BTreeSet<usize>,
+    now: Time,
+) -> bool {
+    let of = transport.objects.get(object);
+    let readable = of.readable();
+    let leaving: Vec<_> = of
+        .copies
+        .iter()
+        .filter(|copy| copy.is_leaving)
+        .copied()
+        .collect();
+    let revoked = leaving.iter().find(|copy| {
+        let server = &transport.servers[copy.server];
+        let is_over = |keep: u64| server.reserved_pages > keep;
+        let has_other = readable & !bit(copy.server) != 0;
+        has_other && server.keep_pages.is_some_and(is_over)
+    });
+    let Some(revoked) = revoked else {
+        return false;
+    };
+    if choose(transport, held.len() as u8 + 1, held, now, false).is_some() {
+        return false;
+    }
+    let to = &mut transport.servers[revoked.server];
+    // It is short of memory: no copy is asked of it at once.
+    to.full_until = now + permits::FULL;
+    transport.drop_copy(object, revoked.server, "its server takes it back", now);
+    let to = &mut transport.servers[revoked.server];
+    to.keep_pages = to.keep_pages.filter(|keep| to.reserved_pages > *keep);
+    true
 }
 
 /// Returns true if the pages that each server has reserved are those of its copies.

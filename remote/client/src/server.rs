@@ -67,6 +67,8 @@ pub struct Server {
     pub lendable_pages: u64,
     /// Objects that wait for a larger permit.
     pub waiting: Vec<usize>,
+    /// Pages that may stay, while a revocation is not complied with.
+    pub keep_pages: Option<u64>,
     /// A write found the permit used up.
     pub is_short: bool,
     /// Nothing is asked of it before this time, since it refused.
@@ -103,6 +105,7 @@ impl Server {
             reserved_pages: 0,
             lendable_pages: 0,
             waiting: Vec::new(),
+            keep_pages: None,
             is_short: false,
             full_until: Time(0),
             stale: Vec::new(),
@@ -155,6 +158,7 @@ impl Server {
         if is_other {
             self.avoided_until = Time(0);
             (self.permit, self.unanswered_allocate) = (None, None);
+            self.keep_pages = None;
             self.stale.clear();
         }
         self.open = Some(OpenLink {
@@ -274,6 +278,14 @@ impl Server {
             epoll::modify(epoll, &open.link, data, flags)?;
         }
         Ok(())
+    }
+
+    /// Writes what the socket takes, before the connection ends.
+    pub fn flush_last(&mut self) {
+        if let Some(open) = &mut self.open {
+            // What is not written is not: the lease ends, too.
+            let _ = open.writer.flush(&mut open.link);
+        }
     }
 
     /// Renews the lease when a third of it has passed, and notes since when answers are missing.

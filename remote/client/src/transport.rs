@@ -401,6 +401,12 @@ impl Transport for RemoteTransport {
     }
 }
 
+impl Drop for RemoteTransport {
+    fn drop(&mut self) {
+        permits::release_all(self);
+    }
+}
+
 /// A time of the disk's thread for policies, which take a time since any fixed point.
 pub(crate) fn since_start(now: Time) -> Duration {
     Duration::from_nanos(now.0)

@@ -1,7 +1,8 @@
 //! Permits that servers change, take back or issue twice.
 
 use crate::interposer::{Direction, Interposer, Verdict};
-use crate::{PagingServer, refuse, space_on};
+use crate::{PagingServer, refuse, space_on, wait_until};
+use disk::time::Nanos;
 use remote_wire::control::{
     ControlReply, ControlRequest, SealedPermit, ServerNotice, VoidCause, decode, encode,
 };
@@ -114,6 +115,27 @@ fn a_notice_about_a_permit_that_is_not_in_use_changes_nothing() {
 }
 
 #[test]
+fn a_revoked_copy_that_no_server_takes_in_is_dropped_where_another_is_current() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let seen = watch(&servers[0].interposer, |_, _, _| Verdict::Forward);
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    let permit = seen.lock().unwrap().permit.unwrap().permit.id;
+    let revoke = ServerNotice::Revoke {
+        permit,
+        keep_pages: 0,
+        within: Duration::from_secs(10),
+    };
+    notify(&servers[0].interposer, &revoke);
+    wait_until("the copy is terminated", || {
+        let seen = seen.lock().unwrap();
+        let terminates = |request: &ControlRequest| matches!(request, ControlRequest::Terminate(_));
+        seen.requests.iter().any(terminates)
+    });
+    assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+#[test]
 fn a_permit_that_ends_while_a_write_waits_leaves_the_count_of_pages_right() {
     let server = PagingServer::start(1);
     let mut space = space_on(std::slice::from_ref(&server));
@@ -137,4 +159,24 @@ fn a_permit_that_ends_while_a_write_waits_leaves_the_count_of_pages_right() {
     assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
+}
+
+#[test]
+fn a_client_reserves_little_time_of_a_server_and_releases_its_permit_at_its_end() {
+    let server = PagingServer::start(1);
+    let seen = watch(&server.interposer, |_, _, _| Verdict::Forward);
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    drop(space);
+    wait_until("the permit is released", || {
+        let seen = seen.lock().unwrap();
+        let releases = |request: &ControlRequest| matches!(request, ControlRequest::Release(_));
+        seen.requests.iter().any(releases)
+    });
+    let seen = seen.lock().unwrap();
+    let slices = seen.requests.iter().filter_map(|request| match request {
+        ControlRequest::Allocate { qos, .. } => Some(qos.slice),
+        _ => None,
+    });
+    assert!(slices.max() <= Some(Nanos::millis(1)));
 }
