@@ -40,6 +40,8 @@ impl ChannelReader {
             servers: vec![server.to_string()],
             size: pages * PAGE as u64,
             replicas: 1,
+            // As the arms beside it: in the clear.
+            keys: None,
         };
         let (own, theirs) = seqpacket::pair()?;
         std::thread::spawn(move || run(&config, &theirs));
