@@ -4,7 +4,7 @@ use crate::cluster::host_name;
 use crate::machine::Memory;
 use host::wiring::wire_process;
 use remote_keys::join::own_addresses;
-use remote_keys::{Keyring, KeyringError};
+use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
 use remote_wire::identity::{host_id, own_incarnation};
 use remote_wire::{Link, PORT};
@@ -120,7 +120,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let key = keyring.as_ref().map(|keyring| keyring.fingerprint());
     let server = Server::start(ServerConfig {
         listen: args.listen,
-        server: own_incarnation(host_id(&format!("{} {key:?}", args.listen))),
+        server: own_incarnation(host_id(&named(args.listen, key))),
         name: host_name(),
         ram: ram.0,
         disk: args.disk.map(|disk| disk.0),
@@ -176,6 +176,15 @@ fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), Ke
         );
     }
     Ok(())
+}
+
+/// What tells this server from others of the machine, in each of its lives. A port that the kernel
+/// chooses is another one each time, so such a server is another one each time.
+fn named(listen: SocketAddr, key: Option<Fingerprint>) -> String {
+    match listen.port() {
+        0 => format!("{listen} {} {key:?}", std::process::id()),
+        _ => format!("{listen} {key:?}"),
+    }
 }
 
 /// SIGTERM and SIGINT wait from now on, for this thread and those it starts.

@@ -58,6 +58,8 @@ pub struct Server {
     pub down_since: Option<Time>,
     /// Since when there is one.
     pub up_since: Option<Time>,
+    /// It was last found to be known under another address.
+    is_alias: bool,
     pub permit: Option<SealedPermit>,
     /// Number and pages of a request for a permit that has no reply yet.
     pub unanswered_allocate: Option<(u64, u64)>,
@@ -100,6 +102,7 @@ impl Server {
             open: None,
             down_since: None,
             up_since: None,
+            is_alias: false,
             permit: None,
             unanswered_allocate: None,
             reserved_pages: 0,
@@ -167,6 +170,7 @@ impl Server {
             writer: FrameWriter::new(QUEUED)?,
             has_output: false,
         });
+        self.is_alias = false;
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
         (self.down_since, self.up_since) = (None, Some(now));
@@ -214,9 +218,10 @@ impl Server {
         now < self.avoided_until
     }
 
-    /// The server is known under another address: tries again later.
-    pub fn on_alias(&mut self, now: Time) {
+    /// The server is known under another address: tries again later. Returns true the first time.
+    pub fn on_alias(&mut self, now: Time) -> bool {
         self.reconnect_at = Some(now + PAUSES[1]);
+        !std::mem::replace(&mut self.is_alias, true)
     }
 
     /// Queues a control request. Returns false if there is no connection, or no room in it.

@@ -222,11 +222,13 @@ impl RemoteTransport {
             match outcome {
                 Ok(connection) => {
                     if let Some(known) = self.alias_of(server, connection.welcome.server.host) {
-                        let (name, address) = (known.name.clone(), &self.servers[server].address);
-                        tracing::warn!(
-                            "{address} is {name} again, and is not used: name other servers for more copies"
-                        );
-                        self.servers[server].on_alias(now);
+                        let name = known.name.clone();
+                        if self.servers[server].on_alias(now) {
+                            let address = &self.servers[server].address;
+                            tracing::warn!(
+                                "{address} is {name} again, and is not used: name other servers for more copies"
+                            );
+                        }
                         continue;
                     }
                     let (to, epoll) = (&mut self.servers[server], &self.epoll);
