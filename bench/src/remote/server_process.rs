@@ -25,7 +25,7 @@ impl ServerProcess {
     /// `selfpage serve` with room for more than twice that many pages.
     pub fn paging(env: &TestEnv, pages: u64) -> Result<Self> {
         let mut command = Command::new(env.selfpage()?);
-        let ram = format!("{}M", (pages * 2 >> 8) + MARGIN_MIB);
+        let ram = format!("{}M", ((pages * 2) >> 8) + MARGIN_MIB);
         command.args([
             "serve",
             "--ram",
@@ -65,7 +65,7 @@ impl ServerProcess {
         let address = free_address()?;
         let (port, mib) = (
             address.port().to_string(),
-            (pages * 2 >> 8).max(64).to_string(),
+            ((pages * 2) >> 8).max(64).to_string(),
         );
         let mut command = match protocol {
             Protocol::Memcached => {

@@ -7,7 +7,7 @@ use e2e::{Sandbox, hazard};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Instant;
 
 /// Two network namespaces with a link between them, which end with the case.
@@ -111,8 +111,8 @@ impl Host<'_> {
     }
 }
 
-/// A process that ends with the case.
-struct Running(Child);
+/// A process that ends with the case, and its output, which stays open for what it writes later.
+struct Running(Child, Option<BufReader<ChildStdout>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -125,13 +125,16 @@ impl Drop for Running {
 fn invite(host: &Host<'_>) -> Verdict<(Running, String)> {
     let mut command = host.command(&["cluster", "invite", "--for", "1min"])?;
     let child = command.stdout(Stdio::piped()).spawn();
-    let mut waiting = Running(child.doing(|| "run selfpage cluster invite".into())?);
-    let lines = waiting.0.stdout.take().map(BufReader::new);
-    let lines = lines.into_iter().flat_map(BufRead::lines);
-    for line in lines.map_while(Result::ok) {
-        if let Some((_, invitation)) = line.split_once("selfpage cluster join ") {
-            return Ok((waiting, invitation.to_owned()));
-        }
+    let mut child = child.doing(|| "run selfpage cluster invite".into())?;
+    let output = child.stdout.take().map(BufReader::new);
+    let mut waiting = Running(child, output);
+    let lines = waiting.1.iter_mut().flat_map(|output| output.lines());
+    let named = |line: String| {
+        let (_, invitation) = line.split_once("selfpage cluster join ")?;
+        Some(invitation.to_owned())
+    };
+    if let Some(invitation) = lines.map_while(Result::ok).find_map(named) {
+        return Ok((waiting, invitation));
     }
     failed("selfpage cluster invite prints no invitation")
 }
@@ -140,7 +143,7 @@ fn serve(host: &Host<'_>, log: &Path) -> Verdict<Running> {
     let file = std::fs::File::create(log).at("create", log)?;
     let mut command = host.command(&["serve", "--ram", "256M"])?;
     let child = command.stderr(file).spawn();
-    let running = Running(child.doing(|| "run selfpage serve".into())?);
+    let running = Running(child.doing(|| "run selfpage serve".into())?, None);
     let begun = Instant::now();
     loop {
         let said = std::fs::read_to_string(log).unwrap_or_default();
