@@ -1,0 +1,367 @@
+//! A host that borrows: its organizer, its objects, its requests, and the moves under way.
+//!
+//! What this file has is what a remote client's daemon does with the actions of the policy. The
+//! page path is not simulated: once in a beat a client reads from each of its servers.
+
+mod moves;
+mod objects;
+
+use crate::context::{Context, Event};
+use crate::message::Message;
+use crate::server::Server;
+use crate::topology::Node;
+use objects::{CopiesAt, Objects};
+use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
+use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
+use remote_policy::migration::Move;
+use remote_policy::organizer::{Organizer, OrganizerAction};
+use remote_policy::permit::{Permit, PermitId};
+use remote_policy::redundancy::{Layout, RebuildStep, Redundancy, plan_rebuild};
+use remote_wire::control::ServerNotice;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Servers near a client that it measures beside its own: two of its rack, two of another.
+const PROBES: usize = 4;
+
+/// Samples in a beat: what a client that pages has at least.
+const SAMPLES: usize = 2;
+
+/// Beats without an answer after which a server is silent: the 3 s of the remote client's links.
+const SILENT_BEATS: u32 = 3;
+
+/// A server that the client has a permit of.
+#[derive(Clone, Copy, Debug)]
+struct Contact {
+    incarnation: Incarnation,
+    silent_beats: u32,
+}
+
+/// A request that the broker has not answered.
+#[derive(Clone, Debug)]
+struct Waiting {
+    since: Duration,
+    request: Request,
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Allocate(AllocationRequest),
+    Reallocate(ReallocationRequest),
+}
+
+/// A move and what it is under.
+struct RunningMove {
+    coordinator: Move,
+    from: HostId,
+    permit: PermitId,
+    /// When a message of it was sent or received last.
+    last: Duration,
+}
+
+/// A client.
+pub(crate) struct Client {
+    node: Node,
+    pub incarnation: Incarnation,
+    organizer: Organizer,
+    broker: Option<HostId>,
+    contacts: BTreeMap<HostId, Contact>,
+    probes: Vec<Node>,
+    waiting: BTreeMap<RequestId, Waiting>,
+    objects: Objects,
+    moves: BTreeMap<ObjectId, RunningMove>,
+    /// When it moved to where it is, if it is not served near since.
+    pub moved: Option<Duration>,
+}
+
+impl Client {
+    pub fn new(node: Node, ctx: &Context) -> Self {
+        let incarnation = ctx.network.topology.incarnation(node, 0);
+        Self {
+            node,
+            incarnation,
+            organizer: Organizer::new(incarnation, ctx.config.qos()),
+            broker: None,
+            contacts: BTreeMap::new(),
+            probes: Vec::new(),
+            waiting: BTreeMap::new(),
+            objects: Objects::new(incarnation.host),
+            moves: BTreeMap::new(),
+            moved: None,
+        }
+    }
+
+    /// The client begins: it looks for servers, then creates objects.
+    pub fn start(&mut self, ctx: &mut Context) {
+        self.choose_probes(ctx);
+        let wait = ctx.part_of(ctx.config.beat);
+        ctx.after(wait, Event::Beat(self.node));
+        for _ in 0..ctx.config.objects {
+            let wait = ctx.part_of(2 * ctx.config.beat);
+            ctx.after(wait, Event::NewObject(self.node));
+        }
+    }
+
+    /// The client is at another place.
+    pub fn on_moved(&mut self, ctx: &mut Context) {
+        self.moved = Some(ctx.now);
+        self.choose_probes(ctx);
+    }
+
+    fn choose_probes(&mut self, ctx: &mut Context) {
+        let topology = &ctx.network.topology;
+        let own = topology.rack_of(self.node);
+        let racks = topology.racks_at(topology.site_of(own));
+        let others: Vec<_> = racks.filter(|rack| *rack != own).collect();
+        let other = ctx.rng.choice(others).unwrap_or(own);
+        self.probes.clear();
+        for rack in [own, other] {
+            let servers = ctx.network.topology.servers_of(rack);
+            let chosen = ctx.rng.choose_multiple(servers, PROBES / 2);
+            self.probes.extend(chosen.into_iter().map(Node));
+        }
+    }
+
+    /// Requests without an answer.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The client's objects.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// A message has arrived.
+    pub fn on_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+        match message {
+            Message::BrokerIs(broker) => {
+                self.broker = Some(broker);
+                self.send_all_again(ctx);
+            }
+            Message::Permit(request, sealed) => self.on_permit(request, sealed.permit, ctx),
+            Message::Refused(request, why) => self.on_refused(request, why, ctx),
+            Message::Notice(notice) => self.on_notice(from, notice, ctx),
+            Message::Move(object, message) => {
+                let server = ctx.network.topology.id(from);
+                self.on_move_message(server, object, message, ctx);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_permit(&mut self, request: RequestId, permit: Permit, ctx: &mut Context) {
+        if let Some(waiting) = self.waiting.remove(&request) {
+            ctx.requests.on_granted(ctx.now - waiting.since);
+        }
+        let server = permit.id.server;
+        // The simulation asks the server's host, as a connection's first reply says it.
+        let incarnation = ctx.incarnation_of(server);
+        let contact = Contact {
+            incarnation,
+            silent_beats: 0,
+        };
+        self.contacts.entry(server).or_insert(contact);
+        let action = self.organizer.on_permit(request, permit, ctx.now);
+        self.perform(action, ctx);
+    }
+
+    fn on_refused(&mut self, request: RequestId, why: Refusal, ctx: &mut Context) {
+        if self.waiting.remove(&request).is_none() {
+            return;
+        }
+        ctx.requests.on_refused(why);
+        let action = self.organizer.on_refused(request, why, ctx.now);
+        self.perform(action, ctx);
+    }
+
+    fn on_notice(&mut self, from: Node, notice: ServerNotice, ctx: &mut Context) {
+        let server = ctx.network.topology.id(from);
+        match notice {
+            ServerNotice::Rewritten(sealed) => self.organizer.on_rewritten(sealed.permit),
+            ServerNotice::Void { permit, .. } => {
+                let held = self.organizer.permit_at(server);
+                if held.is_some_and(|held| held.id == permit) {
+                    self.on_server_lost(server, ctx);
+                }
+            }
+            ServerNotice::Abdicate(_) | ServerNotice::Revoke { .. } => {}
+        }
+    }
+
+    /// Does what the organizer decided.
+    fn perform(&mut self, actions: impl IntoIterator<Item = OrganizerAction>, ctx: &mut Context) {
+        for action in actions {
+            match action {
+                OrganizerAction::Bind { object, permit } => self.bind(object, permit, ctx),
+                OrganizerAction::Move {
+                    object,
+                    from,
+                    permit,
+                } => self.begin_move(object, from, permit, ctx),
+                OrganizerAction::Allocate(request) => {
+                    self.request(request.permit.id, Request::Allocate(request), ctx);
+                }
+                OrganizerAction::Reallocate(request) => {
+                    self.request(request.id, Request::Reallocate(request), ctx);
+                }
+                // A beat tries again.
+                OrganizerAction::GiveUp { object, .. } => self.objects.on_given_up(object),
+            }
+        }
+    }
+
+    fn request(&mut self, id: RequestId, request: Request, ctx: &mut Context) {
+        ctx.requests.on_asked();
+        let since = ctx.now;
+        self.send_request(&request, ctx);
+        self.waiting.insert(id, Waiting { since, request });
+        ctx.after(ctx.config.patience, Event::Patience(self.node, id));
+    }
+
+    fn send_request(&mut self, request: &Request, ctx: &mut Context) {
+        let Some(broker) = self.broker else {
+            return self.find_broker(ctx);
+        };
+        let message = match request.clone() {
+            Request::Allocate(request) => Message::Allocate(request),
+            Request::Reallocate(request) => Message::Reallocate(request),
+        };
+        ctx.send_to(self.node, broker, message);
+    }
+
+    /// Asks a server near by which broker it obeys.
+    fn find_broker(&mut self, ctx: &mut Context) {
+        if let Some(server) = ctx.rng.choice(self.probes.iter().copied()) {
+            ctx.send(self.node, server, Message::FindBroker);
+        }
+    }
+
+    fn send_all_again(&mut self, ctx: &mut Context) {
+        let requests: Vec<_> = self
+            .waiting
+            .values()
+            .map(|one| one.request.clone())
+            .collect();
+        for request in &requests {
+            self.send_request(request, ctx);
+        }
+    }
+
+    /// The wait for an answer is over: the broker is sought anew.
+    pub fn on_patience(&mut self, id: RequestId, ctx: &mut Context) {
+        if !self.waiting.contains_key(&id) {
+            return;
+        }
+        ctx.requests.on_resent();
+        self.broker = None;
+        self.find_broker(ctx);
+        ctx.after(ctx.config.patience, Event::Patience(self.node, id));
+    }
+
+    /// Looks at the servers: those in use, which this renews the leases of, and some near by.
+    pub fn on_beat(&mut self, servers: &mut [Server], ctx: &mut Context) {
+        ctx.after(ctx.config.beat, Event::Beat(self.node));
+        let hosts: Vec<_> = self.contacts.keys().copied().collect();
+        for host in hosts {
+            self.look_at(host, servers, ctx);
+        }
+        for probe in self.probes.clone() {
+            let host = ctx.network.topology.id(probe);
+            let is_there = servers[probe.0].is_alive && ctx.network.is_reachable(self.node, probe);
+            if is_there && !self.contacts.contains_key(&host) {
+                self.sample(host, probe, ctx);
+            }
+        }
+        let moves = self.organizer.improve(ctx.now);
+        self.perform(moves, ctx);
+        self.resume_moves(ctx);
+        self.complete_copies(ctx);
+        self.check_near(ctx);
+    }
+
+    fn sample(&mut self, host: HostId, node: Node, ctx: &Context) {
+        let round_trip = 2 * ctx.network.one_way(self.node, node);
+        for _ in 0..SAMPLES {
+            self.organizer.on_round_trip(host, round_trip, ctx.now);
+        }
+    }
+
+    fn look_at(&mut self, host: HostId, servers: &mut [Server], ctx: &mut Context) {
+        let node = ctx.network.topology.node(host);
+        let server = &mut servers[node.0];
+        let Some(contact) = self.contacts.get_mut(&host) else {
+            return;
+        };
+        if !server.is_alive || !ctx.network.is_reachable(self.node, node) {
+            contact.silent_beats += 1;
+            let silent_beats = contact.silent_beats;
+            let waited = ctx.config.beat;
+            self.organizer.on_round_trip(host, waited, ctx.now);
+            // The only copy of an object is kept while its server may come back, and no longer
+            // than the server keeps it.
+            let lease_beats = ctx.config.capacity().lease.div_duration_f64(waited) as u32;
+            let is_over = silent_beats >= lease_beats;
+            if is_over || silent_beats >= SILENT_BEATS && !self.is_only_copy(host, servers, ctx) {
+                self.on_server_lost(host, ctx);
+            }
+            return;
+        }
+        contact.silent_beats = 0;
+        if contact.incarnation != server.incarnation {
+            return self.on_server_lost(host, ctx);
+        }
+        let actions = server.capacity.on_contact(self.incarnation, ctx.now);
+        server.perform_capacity(actions.unwrap_or_default(), ctx);
+        self.sample(host, node, ctx);
+        if self.check_copies(host, &servers[node.0], ctx) == CopiesAt::Gone {
+            self.on_server_lost(host, ctx);
+        }
+    }
+
+    fn is_only_copy(&self, host: HostId, servers: &[Server], ctx: &Context) -> bool {
+        let is_there = |other: HostId| {
+            let node = ctx.network.topology.node(other);
+            other != host && servers[node.0].is_alive && ctx.network.is_reachable(self.node, node)
+        };
+        self.objects.has_only_copy_at(host, is_there)
+    }
+
+    /// A server's copies are gone: those of objects that have another one are rebuilt.
+    fn on_server_lost(&mut self, host: HostId, ctx: &mut Context) {
+        self.contacts.remove(&host);
+        let lost = self.organizer.on_server_lost(host);
+        self.end_moves_at(host, ctx);
+        let mut layouts: Vec<_> = lost.into_iter().map(|object| self.layout(object)).collect();
+        self.objects.on_server_lost(host);
+        // No server is offered here, so that the plan has what is to be rebuilt, in which order:
+        // where to is the organizer's decision.
+        for step in plan_rebuild(host, &mut layouts, &[]) {
+            match step {
+                RebuildStep::Lost { object } if self.objects.is_complete(object) => {
+                    ctx.pages.lost_objects += 1;
+                    self.terminate(object, ctx);
+                }
+                // An object that never had all its copies has no pages that are only there.
+                RebuildStep::Lost { object } | RebuildStep::Wait { object } => {
+                    self.place(object, ctx);
+                }
+                // Nothing was offered to copy to.
+                RebuildStep::Copy { .. } | RebuildStep::Reconstruct { .. } => {}
+            }
+        }
+    }
+
+    fn layout(&self, object: ObjectId) -> Layout {
+        let redundancy = Redundancy::default();
+        let mut parts: Vec<_> = self.objects.current_copies(object).map(Some).collect();
+        parts.resize(redundancy.parts().max(parts.len()), None);
+        Layout {
+            object,
+            redundancy,
+            pages: self.objects.pages_of(object),
+            faults: 0,
+            parts,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A client's objects: their pages, their copies, and how they come and go.
+
+use super::{Client, SILENT_BEATS};
+use crate::context::{Context, Event};
+use crate::message::{Message, PAGE_BYTES};
+use crate::server::Server;
+use remote_policy::identity::{HostId, ObjectId};
+use remote_policy::migration::Generation;
+use remote_policy::permit::PermitId;
+use remote_policy::redundancy::Redundancy;
+use std::collections::BTreeMap;
+
+/// Sizes of objects: up to the 16 MiB that the remote client cuts its space into.
+const OBJECT_PAGES: std::ops::RangeInclusive<u64> = 1024..=4096;
+
+/// Percent of an object's pages that are written: 25 to 30 in section 4.1 of the paper.
+const WRITTEN_PERCENT: u64 = 28;
+
+/// A copy of an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    /// False while it is rebuilt.
+    is_current: bool,
+    pub generation: Generation,
+    permit: PermitId,
+    /// The server was seen to have it.
+    is_confirmed: bool,
+    /// Beats in which it was not.
+    missed_beats: u32,
+}
+
+impl Copy {
+    fn new(permit: PermitId, is_current: bool, generation: Generation) -> Self {
+        Self {
+            is_current,
+            generation,
+            permit,
+            is_confirmed: false,
+            missed_beats: 0,
+        }
+    }
+}
+
+/// Whether a server has the copies that it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopiesAt {
+    There,
+    /// One is gone, or was never created: the permit is void.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Object {
+    pages: u64,
+    copies: BTreeMap<HostId, Copy>,
+    /// A place is being looked for.
+    is_placing: bool,
+    /// It had all its copies once, and its program writes to it.
+    is_complete: bool,
+    /// The highest generation of its moves.
+    latest: Generation,
+}
+
+/// The objects of a client.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    client: HostId,
+    objects: BTreeMap<ObjectId, Object>,
+    next: u64,
+}
+
+impl Objects {
+    pub(super) fn new(client: HostId) -> Self {
+        Self {
+            client,
+            objects: BTreeMap::new(),
+            next: 1,
+        }
+    }
+
+    fn create(&mut self, pages: u64) -> ObjectId {
+        let object = ObjectId {
+            client: self.client,
+            number: self.next,
+        };
+        self.next += 1;
+        let new = Object {
+            pages,
+            copies: BTreeMap::new(),
+            is_placing: false,
+            is_complete: false,
+            latest: Generation::default(),
+        };
+        self.objects.insert(object, new);
+        object
+    }
+
+    pub(super) fn pages_of(&self, object: ObjectId) -> u64 {
+        self.objects.get(&object).map_or(0, |one| one.pages)
+    }
+
+    /// The servers of copies that have all pages.
+    pub(super) fn current_copies(&self, object: ObjectId) -> impl Iterator<Item = HostId> + '_ {
+        let copies = self.objects.get(&object).into_iter();
+        copies
+            .flat_map(|one| &one.copies)
+            .filter(|(_, copy)| copy.is_current)
+            .map(|(host, _)| *host)
+    }
+
+    pub(super) fn copy_at(&self, object: ObjectId, host: HostId) -> Option<Copy> {
+        self.objects.get(&object)?.copies.get(&host).copied()
+    }
+
+    /// True if it had all its copies once.
+    pub(super) fn is_complete(&self, object: ObjectId) -> bool {
+        self.objects.get(&object).is_some_and(|one| one.is_complete)
+    }
+
+    pub(super) fn latest(&self, object: ObjectId) -> Generation {
+        self.objects
+            .get(&object)
+            .map(|one| one.latest)
+            .unwrap_or_default()
+    }
+
+    /// A move of a copy has ended.
+    pub(super) fn on_move_ended(
+        &mut self,
+        object: ObjectId,
+        from: HostId,
+        latest: Generation,
+        to: Option<(PermitId, Generation)>,
+    ) {
+        let Some(one) = self.objects.get_mut(&object) else {
+            return;
+        };
+        one.latest = one.latest.max(latest);
+        if let Some((permit, generation)) = to {
+            one.copies.remove(&from);
+            one.copies
+                .insert(permit.server, Copy::new(permit, true, generation));
+        } else if let Some(copy) = one.copies.get_mut(&from) {
+            copy.generation = latest;
+        }
+    }
+
+    pub(super) fn on_given_up(&mut self, object: ObjectId) {
+        if let Some(one) = self.objects.get_mut(&object) {
+            one.is_placing = false;
+        }
+    }
+
+    pub(super) fn on_server_lost(&mut self, host: HostId) {
+        for one in self.objects.values_mut() {
+            one.copies.remove(&host);
+        }
+    }
+
+    /// True if an object has no other current copy that `is_there`.
+    pub(super) fn has_only_copy_at(&self, host: HostId, is_there: impl Fn(HostId) -> bool) -> bool {
+        let is_only = |one: &Object| {
+            let current = |(other, copy): (&HostId, &Copy)| copy.is_current && is_there(*other);
+            one.copies.contains_key(&host) && !one.copies.iter().any(current)
+        };
+        self.objects.values().any(is_only)
+    }
+
+    /// Objects, and those of them with fewer copies than they should have.
+    pub fn count(&self) -> (u64, u64) {
+        let parts = Redundancy::default().parts();
+        let current =
+            |one: &&Object| one.copies.values().filter(|copy| copy.is_current).count() < parts;
+        let short = self.objects.values().filter(current).count();
+        (self.objects.len() as u64, short as u64)
+    }
+
+    /// Objects with copies of which none `is_there`.
+    pub fn out_of_reach(&self, is_there: impl Fn(HostId) -> bool) -> u64 {
+        let is_out = |one: &&Object| {
+            !one.copies.is_empty() && !one.copies.keys().any(|host| is_there(*host))
+        };
+        self.objects.values().filter(is_out).count() as u64
+    }
+
+    /// True if every copy is at a server that `is_near`.
+    pub(super) fn are_near(&self, is_near: impl Fn(HostId) -> bool) -> bool {
+        self.objects
+            .values()
+            .all(|one| one.copies.keys().all(|host| is_near(*host)))
+    }
+}
+
+impl Client {
+    /// A program of the client uses a new object; the oldest ends for it.
+    pub fn on_new_object(&mut self, ctx: &mut Context) {
+        let wait = ctx.part_of(2 * ctx.config.churn);
+        if self.objects.next as usize >= ctx.config.objects {
+            ctx.after(wait, Event::NewObject(self.node));
+        }
+        if self.objects.objects.len() > ctx.config.objects
+            && let Some(oldest) = self.objects.objects.keys().next().copied()
+        {
+            self.terminate(oldest, ctx);
+        }
+        let pages = ctx.rng.u64(OBJECT_PAGES) * WRITTEN_PERCENT / 100;
+        let object = self.objects.create(pages);
+        self.place(object, ctx);
+    }
+
+    /// Looks for a place of the object's next copy.
+    pub(super) fn place(&mut self, object: ObjectId, ctx: &mut Context) {
+        let Some(one) = self.objects.objects.get_mut(&object) else {
+            return;
+        };
+        if one.is_placing || one.copies.len() >= Redundancy::default().parts() {
+            return;
+        }
+        one.is_placing = true;
+        let topology = &ctx.network.topology;
+        let mates = one.copies.keys().filter(|_| ctx.config.rack_aware);
+        let exclude = mates
+            .flat_map(|host| topology.rack_mates(topology.node(*host)))
+            .collect();
+        let pages = one.pages;
+        let action = self.organizer.place(object, pages, &exclude, ctx.now);
+        self.perform([action], ctx);
+    }
+
+    /// A copy's server is found. A copy beside another one is filled from it.
+    pub(super) fn bind(&mut self, object: ObjectId, permit: PermitId, ctx: &mut Context) {
+        let Some(one) = self.objects.objects.get_mut(&object) else {
+            return;
+        };
+        let server = permit.server;
+        one.is_placing = false;
+        // The first copies are created beside each other, before the program writes.
+        let current = one.copies.iter().find(|(_, copy)| copy.is_current);
+        let source = current.map(|(host, _)| *host).filter(|_| one.is_complete);
+        // A copy that is new has the lowest generation, and a server with an older one of the
+        // object gives that up first.
+        let copy = Copy::new(permit, source.is_none(), Generation::default());
+        one.copies.insert(server, copy);
+        one.is_complete |= one.copies.len() >= Redundancy::default().parts();
+        let pages = one.pages;
+        ctx.send_to(self.node, server, Message::Create(object, permit, pages));
+        if let Some(source) = source {
+            let hosts = [source, server].map(|host| ctx.network.topology.node(host));
+            let hosts = [hosts[0], hosts[1], self.node];
+            let bytes = pages * PAGE_BYTES;
+            let done = ctx.network.transfer(&hosts, bytes, ctx.now);
+            ctx.queue
+                .push(done, Event::Rebuilt(self.node, object, server));
+        } else {
+            self.place(object, ctx);
+        }
+    }
+
+    /// A copy has all pages.
+    pub fn on_rebuilt(&mut self, object: ObjectId, server: HostId, ctx: &mut Context) {
+        if let Some(one) = self.objects.objects.get_mut(&object)
+            && let Some(copy) = one.copies.get_mut(&server)
+            && !copy.is_current
+        {
+            copy.is_current = true;
+            ctx.pages.rebuilt_objects += 1;
+            ctx.pages.rebuilt_pages += one.pages;
+        }
+    }
+
+    /// Compares what a server has with what it should have.
+    pub(super) fn check_copies(
+        &mut self,
+        host: HostId,
+        server: &Server,
+        ctx: &mut Context,
+    ) -> CopiesAt {
+        let mut missing = Vec::new();
+        let mut is_gone = false;
+        for (object, one) in &mut self.objects.objects {
+            let Some(copy) = one.copies.get_mut(&host) else {
+                continue;
+            };
+            if server.has(*object) {
+                copy.is_confirmed = true;
+                continue;
+            }
+            copy.missed_beats += 1;
+            is_gone |= copy.is_confirmed || copy.missed_beats > SILENT_BEATS;
+            missing.push((*object, copy.permit, one.pages));
+        }
+        if is_gone {
+            return CopiesAt::Gone;
+        }
+        for (object, permit, pages) in missing {
+            ctx.send_to(self.node, host, Message::Create(object, permit, pages));
+        }
+        CopiesAt::There
+    }
+
+    /// Looks again for places of copies that have none.
+    pub(super) fn complete_copies(&mut self, ctx: &mut Context) {
+        let parts = Redundancy::default().parts();
+        let is_short = |one: &Object| !one.is_placing && one.copies.len() < parts;
+        let short = self.objects.objects.iter().filter(|(_, one)| is_short(one));
+        let short: Vec<_> = short.map(|(object, _)| *object).collect();
+        for object in short {
+            self.place(object, ctx);
+        }
+    }
+
+    /// The object ends.
+    pub(super) fn terminate(&mut self, object: ObjectId, ctx: &mut Context) {
+        self.organizer.terminate(object);
+        let running = self.moves.remove(&object);
+        let destination = running.map(|running| running.permit.server);
+        let Some(one) = self.objects.objects.remove(&object) else {
+            return;
+        };
+        for server in one.copies.into_keys().chain(destination) {
+            ctx.send_to(self.node, server, Message::Terminate(object));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The messages between hosts, and how long each is on the wire.
+//!
+//! Each is a frame of `remote/wire`: a header and a body in its encoding. Bodies are the types of
+//! the policy, or of `remote_wire::control` where these go to or come from a client.
+
+use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal, ServerAnswer};
+use remote_policy::capacity::{CapacityUpdate, PermitRequest, ServerReport};
+use remote_policy::election;
+use remote_policy::identity::{Epoch, HostId, ObjectId, RequestId};
+use remote_policy::migration::MoveMessage;
+use remote_policy::permit::PermitId;
+use remote_wire::control::{SealedPermit, ServerNotice};
+use remote_wire::{HEADER, MAX_RUN};
+use serde::Serialize;
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// Pages that a frame moves. A simulated copy of an object counts in these runs.
+pub(crate) const RUN_PAGES: u64 = MAX_RUN as u64;
+
+/// A message.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Message {
+    /// Candidate to candidate.
+    Election(election::Message),
+    /// Server to broker.
+    Report(ServerReport),
+    /// Server to broker.
+    Update(CapacityUpdate),
+    /// Broker to server.
+    RequestReport,
+    /// Broker to server.
+    IssuePermit(Epoch, PermitRequest),
+    /// Broker to server.
+    RewritePermit(Epoch, ReallocationRequest),
+    /// Server to broker.
+    Answer(RequestId, ServerAnswer),
+    /// Client to broker.
+    Allocate(AllocationRequest),
+    /// Client to broker.
+    Reallocate(ReallocationRequest),
+    /// Broker to client.
+    Permit(RequestId, SealedPermit),
+    /// Broker to client.
+    Refused(RequestId, Refusal),
+    /// Client to any server: which broker does it obey?
+    FindBroker,
+    /// A server to a client that asked, or to one that took its host for the broker.
+    BrokerIs(HostId),
+    /// Client to server: create an object of so many written pages.
+    Create(ObjectId, PermitId, u64),
+    /// Client to server.
+    Terminate(ObjectId),
+    /// Server to client, unasked.
+    Notice(ServerNotice),
+    /// Client to destination: begin a move, under a permit.
+    MoveTo(ObjectId, PermitId, u64, MoveMessage),
+    /// Of a move, to or from a server.
+    Move(ObjectId, MoveMessage),
+}
+
+impl Message {
+    /// Bytes on the wire, pages included; TLS records, TCP and IP come on top.
+    pub fn wire_bytes(&self) -> u64 {
+        HEADER as u64 + self.encoded() + self.pages() * PAGE_BYTES
+    }
+
+    /// True if it goes over the connection of a client and a server, which sends it again when it
+    /// is lost. What brokers send and receive is repeated by its sender instead, after a time.
+    pub fn is_of_link(&self) -> bool {
+        matches!(
+            self,
+            Self::Create(..)
+                | Self::Terminate(_)
+                | Self::Notice(_)
+                | Self::MoveTo(..)
+                | Self::Move(..)
+        )
+    }
+
+    fn encoded(&self) -> u64 {
+        let size = postcard::ser_flavors::Size::default();
+        // Nothing in a message has an encoding that fails.
+        postcard::serialize_with_flavor(self, size).unwrap_or(0) as u64
+    }
+
+    fn pages(&self) -> u64 {
+        match self {
+            Self::Move(_, MoveMessage::CopyPage { .. }) => RUN_PAGES,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::topology::{Node, Topology};
+
+    #[test]
+    fn a_claim_is_as_long_as_the_wire_encodes_it() {
+        let config = Config::new(4, 1, 1);
+        let topology = Topology::new(&config, &mut fastrand::Rng::with_seed(1));
+        let broker = topology.incarnation(Node(0), 0);
+        let epoch = Epoch { number: 3, broker };
+        let message = Message::Election(election::Message::Claim { epoch });
+        let body = remote_wire::control::encode(&message).unwrap();
+        assert_eq!(message.wire_bytes(), (HEADER + body.len()) as u64);
+        assert!(
+            body.len() > 30,
+            "an epoch has the ids of a broker's incarnation"
+        );
+    }
+
+    #[test]
+    fn a_run_of_pages_counts_its_pages() {
+        let object = ObjectId {
+            client: HostId(1),
+            number: 1,
+        };
+        let message = MoveMessage::Drained {
+            target: Default::default(),
+        };
+        assert!(Message::Move(object, message).wire_bytes() < 100);
+    }
+}

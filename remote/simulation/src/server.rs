@@ -1,0 +1,442 @@
+//! A host that lends: its candidate, its broker while it is one, its capacity and its copies.
+//!
+//! What this file has is what a daemon does with the actions of the policy, and nothing more.
+
+use crate::context::{Context, Event};
+use crate::message::{Message, PAGE_BYTES, RUN_PAGES};
+use crate::policy_time::PolicyCall;
+use crate::topology::Node;
+use remote_policy::broker::{Broker, BrokerAction, ServerAnswer, UpdateOutcome};
+use remote_policy::capacity::{AllocateError, CapacityAction, ServerCapacity};
+use remote_policy::election::{self, Candidate, ElectionAction, Role};
+use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
+use remote_policy::migration::{Generation, MoveMessage, ObjectCopy, PageNumber, Version};
+use remote_policy::permit::{Permit, PermitId};
+use remote_wire::control::{SealedPermit, ServerNotice, VoidCause};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server's host.
+pub(crate) struct Server {
+    node: Node,
+    id: HostId,
+    pub is_alive: bool,
+    pub life: u64,
+    pub incarnation: Incarnation,
+    pub candidate: Candidate,
+    pub broker: Option<Broker>,
+    pub capacity: ServerCapacity,
+    /// Pages of each object, which the capacity counts by permit.
+    objects: BTreeMap<ObjectId, u64>,
+    /// Copies that move, or did.
+    copies: BTreeMap<ObjectId, ObjectCopy>,
+    last_update: Duration,
+}
+
+impl Server {
+    /// A host that is down.
+    pub fn new(node: Node, ctx: &Context) -> Self {
+        let incarnation = ctx.network.topology.incarnation(node, 0);
+        Self {
+            node,
+            id: incarnation.host,
+            is_alive: false,
+            life: 0,
+            incarnation,
+            candidate: Candidate::new(incarnation, None).0,
+            broker: None,
+            capacity: ServerCapacity::new(ctx.config.capacity(), incarnation, 0),
+            objects: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            last_update: Duration::ZERO,
+        }
+    }
+
+    /// The host begins a life, with nothing of an earlier one.
+    pub fn start(&mut self, ctx: &mut Context) {
+        self.life += 1;
+        let incarnation = ctx.network.topology.incarnation(self.node, self.life);
+        let owned_pages = ctx.config.owned_pages;
+        let (candidate, actions) = Candidate::new(incarnation, None);
+        *self = Self {
+            is_alive: true,
+            life: self.life,
+            incarnation,
+            candidate,
+            capacity: ServerCapacity::new(ctx.config.capacity(), incarnation, owned_pages),
+            ..Self::new(self.node, ctx)
+        };
+        ctx.network.reset(self.node, ctx.now);
+        ctx.incarnations[self.node.0] = incarnation;
+        ctx.auditor.on_started(self.id, owned_pages);
+        self.perform(actions, ctx);
+        let wait = ctx.part_of(ctx.config.tick);
+        ctx.after(wait, Event::Tick(self.node, self.life));
+    }
+
+    /// The host ends without a word.
+    pub fn stop(&mut self) {
+        self.is_alive = false;
+        self.broker = None;
+    }
+
+    /// The hosts that the membership protocol has.
+    pub fn on_membership(&mut self, hosts: &Arc<std::collections::BTreeSet<HostId>>) {
+        self.candidate.on_membership(hosts.iter().copied());
+    }
+
+    /// The broker that the host follows; itself if it is one.
+    pub fn broker_id(&self) -> HostId {
+        match self.candidate.role() {
+            Role::Broker { .. } => self.id,
+            Role::Follower { broker, .. } => *broker,
+        }
+    }
+
+    /// A period is over.
+    pub fn on_tick(&mut self, life: u64, ctx: &mut Context) {
+        if !self.is_alive || life != self.life {
+            return;
+        }
+        ctx.after(ctx.config.tick, Event::Tick(self.node, life));
+        let actions = match self.candidate.role() {
+            Role::Broker { .. } => {
+                let candidate = &mut self.candidate;
+                ctx.policy_time
+                    .measure(PolicyCall::BrokerTick, || candidate.on_tick())
+            }
+            Role::Follower { .. } => self.candidate.on_tick(),
+        };
+        self.perform(actions, ctx);
+        if ctx.now >= self.last_update + ctx.config.update {
+            self.last_update = ctx.now;
+            let actions = self.capacity.on_timer(ctx.now);
+            self.perform_capacity(actions, ctx);
+            let update = self.capacity.update();
+            let broker = self.broker_id();
+            if broker != self.id {
+                ctx.send_to(self.node, broker, Message::Update(update));
+            }
+        }
+    }
+
+    /// A message has been read.
+    pub fn on_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+        let sender = ctx.network.topology.id(from);
+        match message {
+            Message::Election(message) => self.on_election(sender, message, ctx),
+            Message::IssuePermit(..) | Message::RewritePermit(..) => {
+                if let Some((id, answer)) = self.operate(&message, ctx) {
+                    ctx.send(self.node, from, Message::Answer(id, answer));
+                }
+            }
+            Message::RequestReport => {
+                let report = self.capacity.report();
+                ctx.send(self.node, from, Message::Report(report));
+            }
+            Message::FindBroker => {
+                let broker = self.broker_id();
+                ctx.send(self.node, from, Message::BrokerIs(broker));
+            }
+            Message::Create(object, permit, pages) => {
+                // A client that finds it missing sends it again, or gives the permit up.
+                self.create(object, permit, pages, ctx);
+            }
+            Message::Terminate(object) => self.terminate(object),
+            Message::MoveTo(object, permit, pages, message) => {
+                if self.create(object, permit, pages, ctx) {
+                    self.on_move(from, object, message, ctx);
+                } else if let MoveMessage::Create { target } = message {
+                    let gone = MoveMessage::Gone { generation: target };
+                    ctx.send(self.node, from, Message::Move(object, gone));
+                }
+            }
+            Message::Move(object, message) => self.on_move(from, object, message, ctx),
+            other => self.on_broker_message(from, other, ctx),
+        }
+    }
+
+    fn on_election(&mut self, from: HostId, message: election::Message, ctx: &mut Context) {
+        let call = match message {
+            election::Message::Granted { .. } => PolicyCall::Granted,
+            election::Message::Concede { .. } => PolicyCall::Concession,
+            _ => PolicyCall::ElectionMessage,
+        };
+        let candidate = &mut self.candidate;
+        let act = || candidate.on_message(from, message);
+        let actions = match self.broker {
+            Some(_) => ctx.policy_time.measure(call, act),
+            None => act(),
+        };
+        self.perform(actions, ctx);
+    }
+
+    /// Does what the election decided.
+    fn perform(&mut self, actions: Vec<ElectionAction>, ctx: &mut Context) {
+        for action in actions {
+            match action {
+                ElectionAction::Send { to, message } => {
+                    ctx.send_to(self.node, to, Message::Election(message));
+                }
+                ElectionAction::GrantServer(epoch) => {
+                    // The candidate grants to higher epochs only, as the capacity does.
+                    let Ok(report) = self.capacity.grant_to(epoch) else {
+                        continue;
+                    };
+                    ctx.auditor.on_granted_to(self.id, epoch);
+                    match &mut self.broker {
+                        Some(broker) if epoch.broker.host == self.id => broker.on_report(&report),
+                        _ => ctx.send_to(self.node, epoch.broker.host, Message::Report(report)),
+                    }
+                }
+                ElectionAction::Lead(epoch) => {
+                    ctx.auditor.on_led(self.id, epoch);
+                    match &mut self.broker {
+                        Some(broker) => broker.raise_epoch(epoch),
+                        none => *none = Some(Broker::new(epoch)),
+                    }
+                }
+                ElectionAction::Resign { .. } => self.broker = None,
+                ElectionAction::DropServer(server) => {
+                    if let Some(broker) = &mut self.broker {
+                        let lose = || broker.on_server_lost(server);
+                        let actions = ctx.policy_time.measure(PolicyCall::ServerLost, lose);
+                        self.perform_broker(actions, ctx);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_broker_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+        let Some(broker) = &mut self.broker else {
+            if matches!(message, Message::Allocate(_) | Message::Reallocate(_)) {
+                let broker = self.broker_id();
+                ctx.send(self.node, from, Message::BrokerIs(broker));
+            }
+            return;
+        };
+        let time = &mut ctx.policy_time;
+        let server = ctx.network.topology.id(from);
+        let actions = match message {
+            Message::Allocate(request) => {
+                vec![time.measure(PolicyCall::Allocate, || broker.allocate(request))]
+            }
+            Message::Reallocate(request) => {
+                vec![time.measure(PolicyCall::Reallocate, || broker.reallocate(request))]
+            }
+            Message::Answer(id, answer) => {
+                time.measure(PolicyCall::Answer, || broker.on_answer(server, id, answer))
+            }
+            Message::Report(report) => {
+                time.measure(PolicyCall::Report, || broker.on_report(&report));
+                Vec::new()
+            }
+            Message::Update(update) => {
+                let outcome = time.measure(PolicyCall::Update, || broker.on_update(&update));
+                let report = BrokerAction::RequestReport { server };
+                match outcome {
+                    UpdateOutcome::ReportNeeded => vec![report],
+                    UpdateOutcome::Current | UpdateOutcome::Stale => Vec::new(),
+                }
+            }
+            _ => Vec::new(),
+        };
+        self.perform_broker(actions, ctx);
+    }
+
+    /// Does what the broker decided. What it wants of its own host's server is done at once.
+    fn perform_broker(&mut self, mut actions: Vec<BrokerAction>, ctx: &mut Context) {
+        while let Some(action) = actions.pop() {
+            let (to, message) = match action {
+                BrokerAction::Allocate {
+                    server,
+                    epoch,
+                    request,
+                } => (server, Message::IssuePermit(epoch, request)),
+                BrokerAction::Reallocate {
+                    server,
+                    epoch,
+                    request,
+                } => (server, Message::RewritePermit(epoch, request)),
+                BrokerAction::RequestReport { server } => (server, Message::RequestReport),
+                BrokerAction::SendPermit { request, permit } => (
+                    request.client.host,
+                    Message::Permit(request, sealed(permit)),
+                ),
+                BrokerAction::Refuse { request, why } => {
+                    (request.client.host, Message::Refused(request, why))
+                }
+            };
+            if to != self.id {
+                ctx.send_to(self.node, to, message);
+                continue;
+            }
+            let report = matches!(message, Message::RequestReport).then(|| self.capacity.report());
+            let answer = self.operate(&message, ctx);
+            let Some(broker) = &mut self.broker else {
+                return;
+            };
+            if let Some(report) = report {
+                broker.on_report(&report);
+            }
+            if let Some((id, answer)) = answer {
+                actions.extend(broker.on_answer(to, id, answer));
+            }
+        }
+    }
+
+    /// An operation of a broker on the server's capacity.
+    fn operate(
+        &mut self,
+        message: &Message,
+        ctx: &mut Context,
+    ) -> Option<(RequestId, ServerAnswer)> {
+        let (id, result) = match message {
+            Message::IssuePermit(epoch, request) => {
+                // The broker had it of the client: the client is in contact.
+                let actions = self.capacity.on_contact(request.id.client, ctx.now);
+                self.perform_capacity(actions.unwrap_or_default(), ctx);
+                (request.id, self.capacity.allocate(*epoch, request))
+            }
+            Message::RewritePermit(epoch, request) => {
+                let (id, permit, pages) = (request.id, request.permit, request.pages);
+                (id, self.capacity.reallocate(*epoch, id, permit, pages))
+            }
+            _ => return None,
+        };
+        let answer = match result {
+            Ok(permit) => {
+                ctx.auditor.on_permit(&permit);
+                let update = self.capacity.update();
+                ServerAnswer::Permit { permit, update }
+            }
+            Err(AllocateError::Epoch(error)) => ServerAnswer::WrongEpoch { held: error.held },
+            Err(_) => ServerAnswer::Refused,
+        };
+        Some((id, answer))
+    }
+
+    /// Does what the capacity demands.
+    pub fn perform_capacity(&mut self, actions: Vec<CapacityAction>, ctx: &mut Context) {
+        for action in actions {
+            let (client, notice) = match action {
+                CapacityAction::SendRewritten(permit) => {
+                    ctx.auditor.on_permit(&permit);
+                    (permit.client, ServerNotice::Rewritten(sealed(permit)))
+                }
+                CapacityAction::RequestAbdicate { client, object } => {
+                    (client, ServerNotice::Abdicate(object))
+                }
+                // Servers own as much throughout: nothing is short, and nothing revoked.
+                CapacityAction::Revoke { .. } => continue,
+                CapacityAction::Destroy { permit, .. } => {
+                    ctx.auditor.on_ended(&permit);
+                    let capacity = &mut self.capacity;
+                    let now = ctx.now;
+                    self.objects
+                        .retain(|object, _| capacity.write(*object, 0, now).is_ok());
+                    let cause = VoidCause::Expired;
+                    let permit_id = permit.id;
+                    (
+                        permit.client,
+                        ServerNotice::Void {
+                            permit: permit_id,
+                            cause,
+                        },
+                    )
+                }
+            };
+            ctx.send_to(self.node, client.host, Message::Notice(notice));
+        }
+    }
+
+    /// Creates an object of so many written pages. Returns false if its permit does not allow it.
+    fn create(&mut self, object: ObjectId, permit: PermitId, pages: u64, ctx: &Context) -> bool {
+        let now = ctx.now;
+        let there = self.objects.get(&object).copied().unwrap_or(0);
+        let more = pages.saturating_sub(there);
+        let created = self.capacity.create(permit, object, now).is_ok()
+            && self.capacity.write(object, more, now).is_ok();
+        if created {
+            self.objects.insert(object, there + more);
+        }
+        created
+    }
+
+    fn terminate(&mut self, object: ObjectId) {
+        self.capacity.terminate(object);
+        self.copies.remove(&object);
+        self.objects.remove(&object);
+    }
+
+    /// True if a copy of the object is here.
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.objects.contains_key(&object)
+    }
+
+    fn on_move(&mut self, from: Node, object: ObjectId, message: MoveMessage, ctx: &mut Context) {
+        let mut copy = self.copies.remove(&object);
+        if copy.is_none() && matches!(message, MoveMessage::Forward { .. }) {
+            copy = self.copy_of(object);
+        }
+        let reply = ObjectCopy::on_message(&mut copy, self.incarnation, message);
+        if let MoveMessage::Forward { destination, .. } = message
+            && let Some(copy) = &copy
+        {
+            self.send_pages(object, copy, destination.host, ctx);
+        }
+        match (message, &copy) {
+            (MoveMessage::Discard { .. }, _) => {
+                self.terminate(object);
+            }
+            (_, Some(_)) => {
+                self.copies.extend(copy.map(|copy| (object, copy)));
+            }
+            _ => {}
+        }
+        let to = match reply {
+            Some(MoveMessage::Copied { .. }) => from,
+            _ => ctx.network.topology.node(object.client),
+        };
+        if let Some(reply) = reply {
+            ctx.send(self.node, to, Message::Move(object, reply));
+        }
+    }
+
+    /// A copy that has not moved so far, in runs of pages.
+    fn copy_of(&self, object: ObjectId) -> Option<ObjectCopy> {
+        let pages = *self.objects.get(&object)?;
+        let first = Generation::default();
+        let mut copy = ObjectCopy::new(self.incarnation, first);
+        for run in 0..pages.div_ceil(RUN_PAGES) {
+            copy.on_write(PageNumber(run), Version(1), first);
+        }
+        Some(copy)
+    }
+
+    /// Sends the pages to where they move, as fast as the links carry them.
+    fn send_pages(&self, object: ObjectId, copy: &ObjectCopy, to: HostId, ctx: &mut Context) {
+        let to = ctx.network.topology.node(to);
+        for message in copy.pages_to_copy() {
+            let message = Message::Move(object, message);
+            let (bytes, now) = (RUN_PAGES * PAGE_BYTES, ctx.now);
+            let done = ctx.network.transfer(&[self.node, to], bytes, now);
+            let bytes = message.wire_bytes();
+            let sent = ctx
+                .network
+                .send(self.node, to, (bytes, true), now, &mut ctx.rng);
+            if let Some(at) = sent {
+                let event = Event::Arrive(self.node, to, Box::new(message), bytes);
+                ctx.queue.push(at.max(done), event);
+            }
+        }
+    }
+}
+
+/// A permit as long as one with its server's seal.
+fn sealed(permit: Permit) -> SealedPermit {
+    let mac = [0; 32];
+    SealedPermit { permit, mac }
+}
