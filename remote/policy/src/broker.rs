@@ -10,6 +10,7 @@
 
 mod message;
 mod record;
+mod servers;
 
 pub use message::{
     AllocationRequest, BrokerAction, ReallocationRequest, Refusal, ServerAnswer, UpdateOutcome,
@@ -18,7 +19,7 @@ pub use message::{
 use crate::capacity::{CapacityUpdate, PermitRequest, ServerReport};
 use crate::identity::{Epoch, HostId, RequestId};
 use crate::permit::Permit;
-use record::ServerRecord;
+use servers::ServerTable;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,7 @@ struct PendingAllocation {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Broker {
     epoch: Epoch,
-    servers: BTreeMap<HostId, ServerRecord>,
+    servers: ServerTable,
     allocations: BTreeMap<RequestId, PendingAllocation>,
     reallocations: BTreeMap<RequestId, ReallocationRequest>,
 }
@@ -44,7 +45,7 @@ impl Broker {
     pub fn new(epoch: Epoch) -> Self {
         Self {
             epoch,
-            servers: BTreeMap::new(),
+            servers: ServerTable::default(),
             allocations: BTreeMap::new(),
             reallocations: BTreeMap::new(),
         }
@@ -63,40 +64,37 @@ impl Broker {
 
     /// Its servers.
     pub fn servers(&self) -> impl Iterator<Item = HostId> + '_ {
-        self.servers.keys().copied()
+        self.servers.hosts()
     }
 
     /// Pages that a server can lend now, as far as the broker knows.
     pub fn lendable_pages_at(&self, server: HostId) -> Option<u64> {
-        self.servers.get(&server).map(ServerRecord::lendable_pages)
+        self.servers.lendable_pages(server)
     }
 
     /// The permits that it knows of: the allocations that its servers reported or issued since.
     pub fn permits(&self) -> impl Iterator<Item = &Permit> + '_ {
-        self.servers.values().flat_map(ServerRecord::permits)
+        self.servers.permits()
     }
 
     /// Replaces the record of a server by its report.
     pub fn on_report(&mut self, report: &ServerReport) {
-        let server = report.update.server;
         if report.update.epoch == self.epoch {
-            let record = self.servers.entry(server).or_default();
-            record.replace(report);
+            self.servers.replace(report);
         }
     }
 
     /// Enters an update of a server. Returns [`UpdateOutcome::ReportNeeded`] where permits changed
     /// without the broker.
     pub fn on_update(&mut self, update: &CapacityUpdate) -> UpdateOutcome {
-        match self.servers.get_mut(&update.server) {
-            Some(record) if update.epoch == self.epoch => record.update(update),
-            _ => UpdateOutcome::ReportNeeded,
-        }
+        let is_current = update.epoch == self.epoch;
+        let outcome = is_current.then(|| self.servers.update(update)).flatten();
+        outcome.unwrap_or(UpdateOutcome::ReportNeeded)
     }
 
     /// Removes a server that died or was taken over. Its pending requests go elsewhere.
     pub fn on_server_lost(&mut self, server: HostId) -> Vec<BrokerAction> {
-        self.servers.remove(&server);
+        self.servers.remove(server);
         let waiting = |pending: &PendingAllocation| pending.server == server;
         let ids = self
             .allocations
@@ -120,8 +118,7 @@ impl Broker {
     pub fn allocate(&mut self, request: AllocationRequest) -> BrokerAction {
         let id = request.permit.id;
         // The server that issued a permit for it answers a copy with that permit.
-        let issued = |record: &ServerRecord| record.issued(id);
-        if let Some(permit) = self.servers.values().find_map(issued) {
+        if let Some(permit) = self.servers.issued(id) {
             return BrokerAction::SendPermit {
                 request: id,
                 permit,
@@ -136,7 +133,7 @@ impl Broker {
     /// A client requests another size of its permit.
     pub fn reallocate(&mut self, request: ReallocationRequest) -> BrokerAction {
         let server = request.permit.server;
-        if !self.servers.contains_key(&server) {
+        if !self.servers.has(server) {
             let why = Refusal::Server(request.permit);
             return BrokerAction::Refuse {
                 request: request.id,
@@ -178,9 +175,7 @@ impl Broker {
                     request: id,
                     permit,
                 }];
-                if let Some(record) = self.servers.get_mut(&server) {
-                    record.on_issued(id, pages, permit);
-                }
+                self.servers.on_issued(server, id, pages, permit);
                 actions.extend(self.enter_update(update));
                 actions
             }
@@ -221,9 +216,7 @@ impl Broker {
             }
             ServerAnswer::Permit { permit, update } => {
                 self.reallocations.remove(&id);
-                if let Some(record) = self.servers.get_mut(&server) {
-                    record.on_rewritten(permit);
-                }
+                self.servers.on_rewritten(server, permit);
                 let mut actions = vec![BrokerAction::SendPermit {
                     request: id,
                     permit,
@@ -236,37 +229,30 @@ impl Broker {
 
     fn enter_update(&mut self, update: CapacityUpdate) -> Option<BrokerAction> {
         let server = update.server;
-        let record = self
-            .servers
-            .get_mut(&server)
-            .filter(|_| update.epoch == self.epoch)?;
-        let outcome = record.update_after_operation(&update);
+        let is_current = update.epoch == self.epoch;
+        let outcome = is_current.then(|| self.servers.update_after_operation(&update))??;
         (outcome == UpdateOutcome::ReportNeeded).then_some(BrokerAction::RequestReport { server })
     }
 
     fn retry(&mut self, id: RequestId) -> Option<BrokerAction> {
         let mut pending = self.allocations.remove(&id)?;
-        if let Some(record) = self.servers.get_mut(&pending.server) {
-            record.on_refused(pending.request.permit.pages);
-        }
+        let pages = pending.request.permit.pages;
+        self.servers.on_refused(pending.server, pages);
         pending.refused_by.insert(pending.server);
         Some(self.place(pending.request, pending.refused_by))
     }
 
     fn place(&mut self, request: AllocationRequest, refused_by: BTreeSet<HostId>) -> BrokerAction {
         let Some(server) = self.choose(&request, &refused_by) else {
-            let lendable = self.servers.values().map(ServerRecord::lendable_pages);
             let why = Refusal::Pages {
                 asked: request.permit.pages,
-                most: lendable.max().unwrap_or(0),
+                most: self.servers.most_lendable_pages(),
                 servers: self.servers.len(),
             };
             let request = request.permit.id;
             return BrokerAction::Refuse { request, why };
         };
-        if let Some(record) = self.servers.get_mut(&server) {
-            record.on_forwarded(request.permit.pages);
-        }
+        self.servers.on_forwarded(server, request.permit.pages);
         let action = self.forward(server, request.permit);
         let pending = PendingAllocation {
             request,
@@ -280,23 +266,24 @@ impl Broker {
     /// The best server with the room: hints in their order, then servers in use by the client,
     /// then most space, then the lowest host.
     fn choose(&self, request: &AllocationRequest, refused_by: &BTreeSet<HostId>) -> Option<HostId> {
-        let client = request.permit.id.client;
-        let fits = |(host, record): &(&HostId, &ServerRecord)| {
-            let excluded = request.exclude.contains(host) || refused_by.contains(host);
-            !excluded && record.lendable_pages() >= request.permit.pages
+        let pages = request.permit.pages;
+        let is_allowed =
+            |host: &HostId| !request.exclude.contains(host) && !refused_by.contains(host);
+        let room = |host: HostId| {
+            let lendable = self.servers.lendable_pages(host)?;
+            (lendable >= pages && is_allowed(&host)).then_some((Reverse(lendable), host))
         };
-        let rank = |(host, record): &(&HostId, &ServerRecord)| {
-            let hint = request.hints.iter().position(|hint| hint == *host);
-            let unused = !record.is_used_by(client);
-            (
-                hint.unwrap_or(usize::MAX),
-                unused,
-                Reverse(record.lendable_pages()),
-                **host,
-            )
+        let mut hinted = request.hints.iter().filter_map(|hint| room(*hint));
+        let in_use = || {
+            let servers = self.servers.used_by(request.permit.id.client);
+            servers.filter_map(room).min()
         };
-        let best = self.servers.iter().filter(fits).min_by_key(rank);
-        best.map(|(host, _)| *host)
+        if let Some((_, host)) = hinted.next().or_else(in_use) {
+            return Some(host);
+        }
+        let servers = self.servers.by_space();
+        let mut fitting = servers.take_while(|(_, lendable)| *lendable >= pages);
+        Some(fitting.find(|(host, _)| is_allowed(host))?.0)
     }
 
     fn forward(&self, server: HostId, request: PermitRequest) -> BrokerAction {

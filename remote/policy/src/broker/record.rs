@@ -5,7 +5,7 @@
 
 use super::UpdateOutcome;
 use crate::capacity::{CapacityUpdate, ServerReport};
-use crate::identity::{Incarnation, RequestId};
+use crate::identity::RequestId;
 use crate::permit::{Permit, PermitId};
 use std::collections::BTreeMap;
 
@@ -62,8 +62,9 @@ impl ServerRecord {
         self.permits.values()
     }
 
-    pub fn is_used_by(&self, client: Incarnation) -> bool {
-        self.permits.values().any(|permit| permit.client == client)
+    /// The requests that permits were issued for, since the report.
+    pub fn issued_requests(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.issued.keys().copied()
     }
 
     pub fn issued(&self, request: RequestId) -> Option<Permit> {
