@@ -6,6 +6,8 @@
 use super::{BROKER_SILENCE_TICKS, Bid, ElectionAction, Message, SERVER_SILENCE_TICKS};
 use crate::identity::{Epoch, HostId, Incarnation};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
 
 /// What a candidate is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,7 +35,8 @@ pub struct Candidate {
     /// The epoch that this host's server is granted to.
     held: Epoch,
     role: Role,
-    peers: BTreeSet<HostId>,
+    /// The hosts in reach; its own may be among them, and is controlled by itself.
+    peers: Arc<BTreeSet<HostId>>,
     /// The peer that was bid to last.
     last_bid: Option<HostId>,
 }
@@ -54,7 +57,7 @@ impl Candidate {
                 broker: host,
                 silent_ticks: 0,
             },
-            peers: BTreeSet::new(),
+            peers: Arc::default(),
             last_bid: None,
         };
         let mut actions = Vec::new();
@@ -79,8 +82,12 @@ impl Candidate {
 
     /// Sets the other hosts in reach, as the membership protocol has them.
     pub fn on_membership(&mut self, hosts: impl IntoIterator<Item = HostId>) {
-        let host = self.host();
-        self.peers = hosts.into_iter().filter(|peer| *peer != host).collect();
+        self.share_membership(Arc::new(hosts.into_iter().collect()));
+    }
+
+    /// Likewise. Candidates of one process, as in a simulation, share the set.
+    pub fn share_membership(&mut self, hosts: Arc<BTreeSet<HostId>>) {
+        self.peers = hosts;
     }
 
     /// A period has passed: a broker claims its servers again and bids to one peer that it does
@@ -166,15 +173,21 @@ impl Candidate {
     ) {
         match &mut self.role {
             Role::Broker { epoch, servers } => {
-                servers.extend(conceded.into_iter().map(|server| (server, 0)));
-                servers.insert(loser, 0);
+                let mut new = conceded;
+                new.insert(loser);
+                servers.extend(new.iter().map(|server| (*server, 0)));
                 if lost > *epoch {
                     *epoch = lost.next(self.incarnation);
                     let epoch = *epoch;
                     actions.push(ElectionAction::Lead(epoch));
                     self.grant_own_server(epoch, actions);
+                    self.claim_servers(actions);
+                } else {
+                    // The others are claimed already: with each of many concessions to claim them
+                    // again is a square of messages.
+                    let epoch = *epoch;
+                    self.send_claims(epoch, &new, actions);
                 }
-                self.claim_servers(actions);
             }
             // No win after a loss. A concession is passed on once at most: of two candidates that
             // each lost to the other, neither is a broker, and both regenerate.
@@ -294,13 +307,21 @@ impl Candidate {
     }
 
     fn claim_servers(&self, actions: &mut Vec<ElectionAction>) {
-        let Role::Broker { epoch, servers } = &self.role else {
-            return;
-        };
-        let others = servers.keys().filter(|server| **server != self.host());
+        if let Role::Broker { epoch, servers } = &self.role {
+            self.send_claims(*epoch, servers.keys(), actions);
+        }
+    }
+
+    fn send_claims<'a>(
+        &self,
+        epoch: Epoch,
+        servers: impl IntoIterator<Item = &'a HostId>,
+        actions: &mut Vec<ElectionAction>,
+    ) {
+        let others = servers.into_iter().filter(|server| **server != self.host());
         actions.extend(others.map(|server| ElectionAction::Send {
             to: *server,
-            message: Message::Claim { epoch: *epoch },
+            message: Message::Claim { epoch },
         }));
     }
 
@@ -310,8 +331,8 @@ impl Candidate {
             return;
         };
         let free = |peer: &&HostId| !servers.contains_key(*peer);
-        let after = |peer: &&HostId| self.last_bid.is_none_or(|last| **peer > last);
-        let next = self.peers.iter().filter(free).find(after);
+        let after = self.last_bid.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.peers.range((after, Bound::Unbounded)).find(free);
         let Some(to) = next.or_else(|| self.peers.iter().find(free)).copied() else {
             return;
         };
