@@ -234,11 +234,19 @@ impl Organizer {
             .exclude
             .extend(self.bindings.claimed_servers(object));
         placement.pages = placement.pages.max(self.bindings.pages_of(object));
-        if let Some(server) = self.permit_with_room(&placement, now) {
-            return self.bind(&placement, server);
-        }
-        if let Some(server) = self.permit_to_enlarge(&placement, now) {
-            return self.request_larger(placement, server);
+        let (poor, near): (Vec<_>, Vec<_>) = self
+            .candidates(&placement, now)
+            .into_iter()
+            .partition(|server| self.is_poor(*server, now));
+        // A copy at a poor server would leave it at once.
+        for servers in [near, poor] {
+            if let Some(server) = self.permit_with_room(&placement, &servers) {
+                return self.bind(&placement, server);
+            }
+            let is_untried = |server: &HostId| !placement.refused.contains(server);
+            if let Some(server) = servers.into_iter().find(is_untried) {
+                return self.request_larger(placement, server);
+            }
         }
         self.request_new(placement, now)
     }
@@ -263,14 +271,13 @@ impl Organizer {
         servers
     }
 
-    fn permit_with_room(&self, placement: &Placement, now: Duration) -> Option<HostId> {
-        let has_room = |server: &HostId| self.permits[server].spare_pages() >= placement.pages;
-        self.candidates(placement, now).into_iter().find(has_room)
+    fn is_poor(&self, server: HostId, now: Duration) -> bool {
+        !self.latencies.better_than(server, now).is_empty()
     }
 
-    fn permit_to_enlarge(&self, placement: &Placement, now: Duration) -> Option<HostId> {
-        let is_untried = |server: &HostId| !placement.refused.contains(server);
-        self.candidates(placement, now).into_iter().find(is_untried)
+    fn permit_with_room(&self, placement: &Placement, servers: &[HostId]) -> Option<HostId> {
+        let has_room = |server: &HostId| self.permits[server].spare_pages() >= placement.pages;
+        servers.iter().copied().find(has_room)
     }
 
     fn bind(&mut self, placement: &Placement, server: HostId) -> OrganizerAction {

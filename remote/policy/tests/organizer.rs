@@ -228,3 +228,21 @@ fn a_copy_that_arrives_after_its_source_died_counts() {
     organizer.terminate(paging_object(1));
     assert_eq!(organizer.used_pages_at(HostId(2)), 0);
 }
+
+#[test]
+fn a_near_permit_is_enlarged_before_a_poor_servers_spare_pages_are_used() {
+    let mut organizer = with_one_object();
+    let second = place(&mut organizer, 2, 3000, SECOND);
+    let larger = reallocation(second);
+    let new = allocation(organizer.on_refused(larger.id, REFUSED, SECOND).unwrap());
+    organizer.on_permit(new.permit.id, permit(2, 9000), SECOND);
+    for (server, time) in [(1, 200), (2, 5000)].repeat(40) {
+        organizer.on_round_trip(HostId(server), Duration::from_micros(time), SECOND);
+    }
+    // Server 2 has spare pages, and the object would leave it at once for server 1.
+    let larger = reallocation(place(&mut organizer, 3, 1000, SECOND));
+    assert_eq!(larger.permit, permit(1, 0).id);
+    let bound = organizer.on_refused(larger.id, REFUSED, SECOND);
+    let (object, permit) = (paging_object(3), permit(2, 0).id);
+    assert_eq!(bound, Some(OrganizerAction::Bind { object, permit }));
+}
