@@ -27,6 +27,10 @@ const PROBES: usize = 4;
 /// Samples in a beat: what a client that pages has at least.
 const SAMPLES: usize = 2;
 
+/// The most that a sample is above the least, as a part of it: equal servers are not equal to all
+/// clients.
+const NOISE: f64 = 0.2;
+
 /// Beats without an answer after which a server is silent: the 3 s of the remote client's links.
 const SILENT_BEATS: u32 = 3;
 
@@ -97,7 +101,7 @@ impl Client {
         let wait = ctx.part_of(ctx.config.beat);
         ctx.after(wait, Event::Beat(self.node));
         for _ in 0..ctx.config.objects {
-            let wait = ctx.part_of(2 * ctx.config.beat);
+            let wait = ctx.config.first_object + ctx.part_of(2 * ctx.config.beat);
             ctx.after(wait, Event::NewObject(self.node));
         }
     }
@@ -280,9 +284,10 @@ impl Client {
         self.check_near(ctx);
     }
 
-    fn sample(&mut self, host: HostId, node: Node, ctx: &Context) {
-        let round_trip = 2 * ctx.network.one_way(self.node, node);
+    fn sample(&mut self, host: HostId, node: Node, ctx: &mut Context) {
         for _ in 0..SAMPLES {
+            let noise = 1.0 + NOISE * ctx.rng.f64();
+            let round_trip = 2 * ctx.network.one_way(self.node, node).mul_f64(noise);
             self.organizer.on_round_trip(host, round_trip, ctx.now);
         }
     }

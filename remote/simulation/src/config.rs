@@ -34,6 +34,8 @@ pub struct Config {
     pub owned_pages: u64,
     /// Objects that a client creates when it begins.
     pub objects: usize,
+    /// From a client's beginning to its first objects: long enough to measure servers near it.
+    pub first_object: Duration,
     /// Mean time between two new objects of a client; the oldest ends for it.
     pub churn: Duration,
     /// What a host spends to send or to receive a message.
@@ -60,6 +62,7 @@ impl Config {
             patience: Duration::from_millis(500),
             owned_pages: 1 << 20,
             objects: 2,
+            first_object: Duration::from_secs(4),
             churn: Duration::from_secs(20),
             // A small message in a system call each, and its TLS record: an assumption, above what
             // a loopback round trip of four of them takes.

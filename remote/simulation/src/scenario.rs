@@ -13,7 +13,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Time to settle: clients have placed their objects, and moved them to where they are near.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -91,6 +91,8 @@ impl Scenario {
             Self::JoinAtOnce => {
                 let all = 0..run.world.servers.len();
                 run.world.start_servers(all);
+                // The worst of it: clients want permits before there is a broker.
+                run.world.ctx.config.first_object = Duration::ZERO;
                 run.world.start_clients();
                 run.phase("all begin at once", SETTLE);
             }
@@ -106,7 +108,7 @@ impl Scenario {
     fn disturb(self, run: &mut Recorder) {
         match self {
             Self::JoinAtOnce | Self::JoinByRack => {}
-            Self::Steady => run.phase("programs create and end objects", 30 * SECOND),
+            Self::Steady => run.phase("programs create and end objects", 15 * SECOND),
             Self::SingleFailures => single_failures(run),
             Self::TenthFails => {
                 let one_in_ten = (0..run.world.servers.len()).step_by(10).collect();
@@ -132,15 +134,15 @@ impl Scenario {
             }
             Self::Movement => {
                 run.world.move_clients(10);
-                run.phase("a tenth of the clients is at another site", 30 * SECOND);
+                run.phase("a tenth of the clients is at another site", 20 * SECOND);
             }
             Self::Loss => {
                 run.world.ctx.network.loss_permille = 10;
-                run.phase("one message of a hundred is lost", 30 * SECOND);
+                run.phase("one message of a hundred is lost", 15 * SECOND);
             }
             Self::Delay => {
                 run.world.ctx.network.extra_delay = Duration::from_millis(100);
-                run.phase("messages are late by up to 100 ms", 30 * SECOND);
+                run.phase("messages are late by up to 100 ms", 15 * SECOND);
             }
         }
     }
@@ -159,7 +161,7 @@ fn settle(run: &mut Recorder) {
 fn join_by_rack(run: &mut Recorder) {
     // All within 25 s, whatever their number.
     let racks = run.world.ctx.network.topology.racks();
-    let pause = (SECOND).min(25 * SECOND / racks as u32);
+    let pause = SECOND.min(25 * SECOND / racks as u32);
     for rack in 0..racks {
         let servers = run.world.ctx.network.topology.servers_of(rack);
         run.world.start_servers(servers);
@@ -172,8 +174,8 @@ fn join_by_rack(run: &mut Recorder) {
 }
 
 fn single_failures(run: &mut Recorder) {
-    for number in 0..4 {
-        let victim = number * run.world.servers.len() / 4 + 1;
+    for number in 0..2 {
+        let victim = number * run.world.servers.len() / 2 + 1;
         fail(run, "one server fails", vec![victim]);
     }
 }
@@ -181,9 +183,9 @@ fn single_failures(run: &mut Recorder) {
 /// Servers fail, and begin again when their pages are rebuilt.
 fn fail(run: &mut Recorder, phase: &str, servers: Vec<usize>) {
     run.world.stop_servers(servers.iter().copied());
-    run.phase(phase, 15 * SECOND);
+    run.phase(phase, 10 * SECOND);
     run.world.start_servers(servers);
-    run.phase("they begin again", 10 * SECOND);
+    run.phase("they begin again", 5 * SECOND);
 }
 
 fn brokers_fail(run: &mut Recorder) {
@@ -192,17 +194,17 @@ fn brokers_fail(run: &mut Recorder) {
         let leaders = run.world.leaders();
         run.world.stop_servers(leaders.iter().copied());
         failed.extend(leaders);
-        run.phase("the broker fails", 5 * SECOND);
+        run.phase("the broker fails", 4 * SECOND);
     }
     run.world.start_servers(failed);
-    run.phase("they begin again", 10 * SECOND);
+    run.phase("they begin again", 6 * SECOND);
 }
 
 fn cut(run: &mut Recorder, phase: &str, side_of_rack: impl Fn(usize) -> u32) {
     run.world.partition(side_of_rack);
-    run.phase(phase, 15 * SECOND);
+    run.phase(phase, 10 * SECOND);
     run.world.partition(|_| 0);
-    run.phase("healed", 15 * SECOND);
+    run.phase("healed", 10 * SECOND);
 }
 
 fn rack_without_broker(run: &Recorder) -> usize {

@@ -129,17 +129,26 @@ impl World {
         let ctx = &mut self.ctx;
         match event {
             Event::Arrive(from, to, message, bytes) => {
-                let is_up = self.servers.get(to.0).is_none_or(|server| server.is_alive);
-                if is_up && ctx.network.is_reachable(from, to) {
-                    let counted_bytes = (!message.is_of_link()).then_some(bytes);
-                    let at = ctx.network.receive(to, counted_bytes, ctx.now);
-                    ctx.queue.push(at, Event::Deliver(from, to, message));
+                if !ctx.network.is_reachable(from, to) {
+                    return;
+                }
+                let counted_bytes = (!message.is_of_link()).then_some(bytes);
+                match self.servers.get(to.0) {
+                    Some(server) if server.is_alive => {
+                        let at = ctx.network.receive(to, counted_bytes, ctx.now);
+                        ctx.queue.push(at, Event::Deliver(from, to, message));
+                    }
+                    Some(_) => {}
+                    // No client has so many messages that one waits for another.
+                    None => {
+                        ctx.network.receive(to, counted_bytes, ctx.now);
+                        self.clients[to.0 - first].on_message(from, *message, ctx);
+                    }
                 }
             }
             Event::Deliver(from, to, message) => match self.servers.get_mut(to.0) {
                 Some(server) if server.is_alive => server.on_message(from, *message, ctx),
-                Some(_) => {}
-                None => self.clients[to.0 - first].on_message(from, *message, ctx),
+                _ => {}
             },
             Event::Tick(node, life) => self.servers[node.0].on_tick(life, ctx),
             Event::Beat(node) => self.clients[node.0 - first].on_beat(&mut self.servers, ctx),
