@@ -66,7 +66,10 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     })?;
     for (asked, word) in [
         (["set", "1", "--frames", "40M"], "24MiB"),
-        (["set", "1", "--frames", "32K"], "are guaranteed 64KiB"),
+        (
+            ["set", "1", "--frames", "32K"],
+            "of tenant 1 are guaranteed",
+        ),
         (["set", "1", "--disk", "240ms/250ms"], "9"),
         (["set", "7", "--frames", "8M"], "no tenant 7"),
     ] {
