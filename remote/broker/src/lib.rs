@@ -12,7 +12,7 @@
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener` | the control port |
-//! | `membership`, `discovery`, `introduction` | who is in reach: SWIM; questions on the link; first contacts |
+//! | `membership`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
 //! | `client` | the other side: finds the broker and asks it |
 //!
 //! Rules:

@@ -8,7 +8,7 @@ fn run(scenario: Scenario) -> ScenarioReport {
     println!("{report}");
     let texts = &report.violation_texts;
     assert_eq!(report.violations, 0, "{texts:?}");
-    assert!(report.checks > 100, "{} checks are none", report.checks);
+    assert!(report.checks > 100, "only {} checks", report.checks);
     for phase in &report.phases {
         assert!(
             phase.all_servers_ms.is_some(),
