@@ -312,6 +312,16 @@ impl RemoteTransport {
                     segment.unsent |= bit(server);
                 }
             }
+            // Its reply to the permit that it is shown says whether the object is still there.
+            Op::Write
+                if status == Some(Status::NoPermit)
+                    && !is_copied
+                    && self.servers[server].awaits_present() =>
+            {
+                if let Some(segment) = self.requests.get(slot) {
+                    segment.unsent |= bit(server);
+                }
+            }
             // The server took back pages of the permit that no write had used.
             Op::Write
                 if status == Some(Status::Full)

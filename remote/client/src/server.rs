@@ -259,6 +259,11 @@ impl Server {
             .any(|asked| matches!(asked, Asked::Permit(_)))
     }
 
+    /// Returns true if it has not replied yet to the permit that it was shown.
+    pub fn awaits_present(&self) -> bool {
+        self.asked.values().any(|asked| *asked == Asked::Present)
+    }
+
     /// Queues a request of pages. Returns false if there is no room.
     pub fn send(&mut self, header: &Header, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(open) = &mut self.open else {
