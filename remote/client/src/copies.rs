@@ -65,9 +65,7 @@ impl RemoteTransport {
             |copy: &ObjectCopy| copy.server == server && copy.state == CopyState::Creating;
         if let Some(at) = copies.iter().position(creating) {
             copies.swap_remove(at);
-            let to = &mut self.servers[server];
-            to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
-            to.stale.push(object);
+            self.servers[server].on_copy_gone(object);
         }
         self.has_unsent = true;
     }
@@ -105,9 +103,7 @@ impl RemoteTransport {
         let copy = copies.swap_remove(at);
         self.copy.take_if(|job| job.is_of(object, server));
         tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
-        let to = &mut self.servers[server];
-        to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
-        to.stale.push(object);
+        self.servers[server].on_copy_gone(object);
         if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
             let lost = self.objects.lose(object);
             if lost > 0 {
@@ -117,9 +113,7 @@ impl RemoteTransport {
             self.copy.take_if(|job| job.is_of_object(object));
             let rest = std::mem::take(&mut self.objects.get(object).copies);
             for copy in rest {
-                let to = &mut self.servers[copy.server];
-                to.reserved_pages = to.reserved_pages.saturating_sub(OBJECT_PAGES);
-                to.stale.push(object);
+                self.servers[copy.server].on_copy_gone(object);
             }
         }
         self.forget_server(object, server, now);

@@ -1,6 +1,7 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
 use crate::connector::ServerConnection;
+use crate::objects::OBJECT_PAGES;
 use disk::time::{Nanos, Time};
 use remote_policy::identity::{HostId, Incarnation};
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
@@ -313,15 +314,25 @@ impl Server {
         }
     }
 
+    /// An object's copy there is gone for the client: its pages are not reserved any more, and the
+    /// server is to end it.
+    pub fn on_copy_gone(&mut self, object: usize) {
+        self.reserved_pages = self.reserved_pages.saturating_sub(OBJECT_PAGES);
+        self.stale.push(object);
+    }
+
+    /// Pages that the permit has.
+    fn granted_pages(&self) -> u64 {
+        self.permit.map_or(0, |sealed| sealed.permit.granted_pages)
+    }
+
     /// Returns true if the permit has fewer pages than are reserved.
     pub fn is_granted_too_few(&self) -> bool {
-        let granted = self.permit.map_or(0, |sealed| sealed.permit.granted_pages);
-        granted < self.reserved_pages
+        self.granted_pages() < self.reserved_pages
     }
 
     /// Pages that the permit has beyond those reserved.
     pub fn spare_pages(&self) -> u64 {
-        let granted = self.permit.map_or(0, |sealed| sealed.permit.granted_pages);
-        granted.saturating_sub(self.reserved_pages)
+        self.granted_pages().saturating_sub(self.reserved_pages)
     }
 }
