@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 /// A way to get a page; its description stands in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Arm {
+pub enum RemoteArm {
     /// a fault of an unmodified program under `selfpage run --store remote:SIZE`
     PageIn,
     /// a read of the remote client, through an IO channel
@@ -31,7 +31,7 @@ pub enum Arm {
 }
 
 /// Runs an arm once.
-pub fn run(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
+pub fn run(env: &TestEnv, arm: RemoteArm, amount: Amount) -> Result<Figures> {
     let stored = |protocol, wait| {
         let server = ServerProcess::key_value(protocol, amount.pages)?;
         let mut source = FixedReply::connect(server.address, protocol, wait)?;
@@ -39,28 +39,28 @@ pub fn run(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
         measure(&mut source, amount)
     };
     match arm {
-        Arm::PageIn | Arm::Channel => page_in(env, arm, amount),
-        Arm::Server => {
+        RemoteArm::PageIn | RemoteArm::Channel => page_in(env, arm, amount),
+        RemoteArm::Server => {
             let server = ServerProcess::paging(env, amount.pages)?;
             measure(
                 &mut PageReader::connect(server.address, amount.pages)?,
                 amount,
             )
         }
-        Arm::Memcached => stored(Protocol::Memcached, Wait::Sleep),
-        Arm::MemcachedPolled => stored(Protocol::Memcached, Wait::Poll),
-        Arm::Redis => stored(Protocol::Redis, Wait::Sleep),
-        Arm::Echo => measure(&mut FixedReply::echo(Wait::Sleep)?, amount),
-        Arm::EchoPolled => measure(&mut FixedReply::echo(Wait::Poll)?, amount),
-        Arm::Disk => DiskReader::new(env, amount.pages)?.measure(amount),
+        RemoteArm::Memcached => stored(Protocol::Memcached, Wait::Sleep),
+        RemoteArm::MemcachedPolled => stored(Protocol::Memcached, Wait::Poll),
+        RemoteArm::Redis => stored(Protocol::Redis, Wait::Sleep),
+        RemoteArm::Echo => measure(&mut FixedReply::echo(Wait::Sleep)?, amount),
+        RemoteArm::EchoPolled => measure(&mut FixedReply::echo(Wait::Poll)?, amount),
+        RemoteArm::Disk => DiskReader::new(env, amount.pages)?.measure(amount),
     }
 }
 
-fn page_in(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
+fn page_in(env: &TestEnv, arm: RemoteArm, amount: Amount) -> Result<Figures> {
     let server = ServerProcess::paging(env, amount.pages)?;
     let plan = |threads| {
         WorkerPlan::Remote(RemotePlan {
-            is_paged: arm == Arm::PageIn,
+            is_paged: arm == RemoteArm::PageIn,
             server: server.address,
             pages: amount.pages,
             accesses: amount.accesses,
@@ -70,7 +70,7 @@ fn page_in(env: &TestEnv, arm: Arm, amount: Amount) -> Result<Figures> {
     };
     let of_threads = |threads| -> Result<Figures> {
         let mut command = plan(threads).command()?;
-        if arm == Arm::PageIn {
+        if arm == RemoteArm::PageIn {
             let frames = amount.pages / 8 * PAGE as u64;
             let bytes = amount.pages * PAGE as u64;
             command = env.paged_remotely(frames, bytes * 3 / 2, server.address, &command)?;
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn every_arm_has_a_name_and_a_description() {
-        for arm in Arm::value_variants() {
-            assert_eq!(Arm::from_str(&arm.name(), false), Ok(*arm));
+        for arm in RemoteArm::value_variants() {
+            assert_eq!(RemoteArm::from_str(&arm.name(), false), Ok(*arm));
             assert!(!arm.about().is_empty(), "{arm:?}");
         }
     }

@@ -23,7 +23,7 @@ mod source;
 
 use crate::prelude::*;
 use crate::table::digits;
-use arm::Arm;
+use arm::RemoteArm;
 use clap::value_parser;
 pub use page_in::RemotePlan;
 pub use page_in::serve;
@@ -48,7 +48,7 @@ pub struct Options {
     pub repeats: u64,
     /// Only these arms.
     #[arg(long, value_delimiter = ',')]
-    pub arms: Vec<Arm>,
+    pub arms: Vec<RemoteArm>,
     /// A quick look: 8 MiB, 1000 pages, 2 runs.
     #[arg(long)]
     pub quick: bool,
@@ -72,7 +72,7 @@ pub struct Amount {
 
 /// An arm and its runs.
 struct Series {
-    arm: Arm,
+    arm: RemoteArm,
     runs: Vec<Figures>,
     failure: Option<Error>,
 }
@@ -133,8 +133,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn chosen(options: &Options) -> Vec<Series> {
-    let is_chosen = |arm: &&Arm| options.arms.is_empty() || options.arms.contains(arm);
-    let arms = Arm::value_variants().iter().filter(is_chosen);
+    let is_chosen = |arm: &&RemoteArm| options.arms.is_empty() || options.arms.contains(arm);
+    let arms = RemoteArm::value_variants().iter().filter(is_chosen);
     arms.map(|arm| Series {
         arm: *arm,
         runs: Vec::new(),
@@ -157,54 +157,75 @@ fn settings(options: &Options) -> String {
 fn rows(all: &mut [Series], depth: u64) -> Vec<Row> {
     use Bound::{AtLeast, AtMost, Open};
     let deep = format!("{depth} deep");
-    let asked: [(&str, Arm, Arm, Figure, &str, Bound); 9] = [
+    let asked: [(&str, RemoteArm, RemoteArm, Figure, &str, Bound); 9] = [
         (
             "page-in, p50",
-            Arm::PageIn,
-            Arm::Memcached,
+            RemoteArm::PageIn,
+            RemoteArm::Memcached,
             P50,
             "us",
             AtMost(0.6),
         ),
         (
             "page-in, p99",
-            Arm::PageIn,
-            Arm::Memcached,
+            RemoteArm::PageIn,
+            RemoteArm::Memcached,
             P99,
             "us",
             AtMost(0.8),
         ),
         (
             "read of the server, p50",
-            Arm::Server,
-            Arm::Memcached,
+            RemoteArm::Server,
+            RemoteArm::Memcached,
             P50,
             "us",
             AtMost(0.6),
         ),
         (
             "read of the server, p99",
-            Arm::Server,
-            Arm::Memcached,
+            RemoteArm::Server,
+            RemoteArm::Memcached,
             P99,
             "us",
             AtMost(0.8),
         ),
         (
             &deep,
-            Arm::Server,
-            Arm::Memcached,
+            RemoteArm::Server,
+            RemoteArm::Memcached,
             PIPELINED,
             "pages/s",
             AtLeast(2.5),
         ),
-        ("page-in, p50", Arm::PageIn, Arm::Redis, P50, "us", Open),
-        ("page-in, p50", Arm::PageIn, Arm::Disk, P50, "us", Open),
-        ("page-in, p50", Arm::PageIn, Arm::Echo, P50, "us", Open),
+        (
+            "page-in, p50",
+            RemoteArm::PageIn,
+            RemoteArm::Redis,
+            P50,
+            "us",
+            Open,
+        ),
+        (
+            "page-in, p50",
+            RemoteArm::PageIn,
+            RemoteArm::Disk,
+            P50,
+            "us",
+            Open,
+        ),
+        (
+            "page-in, p50",
+            RemoteArm::PageIn,
+            RemoteArm::Echo,
+            P50,
+            "us",
+            Open,
+        ),
         (
             "read of the server, p50",
-            Arm::Server,
-            Arm::MemcachedPolled,
+            RemoteArm::Server,
+            RemoteArm::MemcachedPolled,
             P50,
             "us",
             Open,
@@ -213,7 +234,7 @@ fn rows(all: &mut [Series], depth: u64) -> Vec<Row> {
     let rows = asked
         .into_iter()
         .map(|(what, ours, beside, figure, unit, bound)| {
-            let of = |arm: Arm| {
+            let of = |arm: RemoteArm| {
                 let series = all.iter().find(|one| one.arm == arm);
                 series.map_or(Vec::new(), |one| {
                     one.runs.iter().filter_map(figure).collect()
@@ -238,7 +259,7 @@ fn rows(all: &mut [Series], depth: u64) -> Vec<Row> {
     rows
 }
 
-fn median_of(all: &[Series], arm: Arm, figure: Figure) -> Option<f64> {
+fn median_of(all: &[Series], arm: RemoteArm, figure: Figure) -> Option<f64> {
     let one = all.iter().find(|one| one.arm == arm)?;
     median(&one.runs.iter().filter_map(figure).collect::<Vec<_>>())
 }
@@ -258,18 +279,18 @@ fn table(all: &[Series]) -> Table {
 fn stages(all: &[Series]) -> Table {
     let mut table = Table::new("stages of a page-in, p50", ["us"]);
     let arms = [
-        ("wire: both sockets, both ways", Arm::EchoPolled),
+        ("wire: both sockets, both ways", RemoteArm::EchoPolled),
         (
             "server: schedule, look-up, checksum, and the reader's",
-            Arm::Server,
+            RemoteArm::Server,
         ),
         (
             "channel and client: schedule, checks, copy, wake-ups",
-            Arm::Channel,
+            RemoteArm::Channel,
         ),
         (
             "dispatch and placing: fault, pager, store, copy",
-            Arm::PageIn,
+            RemoteArm::PageIn,
         ),
     ];
     let mut before = 0.0;

@@ -7,8 +7,8 @@ mod moves;
 mod objects;
 
 use crate::context::{Context, Event};
-use crate::message::Message;
-use crate::server::Server;
+use crate::message::HostMessage;
+use crate::server::SimulatedServer;
 use crate::topology::Node;
 use objects::{CopiesAt, Objects};
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
@@ -45,11 +45,11 @@ struct Contact {
 #[derive(Clone, Debug)]
 struct Waiting {
     since: Duration,
-    request: Request,
+    request: PendingRequest,
 }
 
 #[derive(Clone, Debug)]
-enum Request {
+enum PendingRequest {
     Allocate(AllocationRequest),
     Reallocate(ReallocationRequest),
 }
@@ -64,7 +64,7 @@ struct RunningMove {
 }
 
 /// A client.
-pub(crate) struct Client {
+pub(crate) struct SimulatedClient {
     node: Node,
     pub incarnation: Incarnation,
     organizer: Organizer,
@@ -78,7 +78,7 @@ pub(crate) struct Client {
     pub moved: Option<Duration>,
 }
 
-impl Client {
+impl SimulatedClient {
     pub fn new(node: Node, ctx: &Context) -> Self {
         let incarnation = ctx.network.topology.incarnation(node, 0);
         Self {
@@ -137,16 +137,16 @@ impl Client {
     }
 
     /// A message has arrived.
-    pub fn on_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+    pub fn on_message(&mut self, from: Node, message: HostMessage, ctx: &mut Context) {
         match message {
-            Message::BrokerIs(broker) => {
+            HostMessage::BrokerIs(broker) => {
                 self.broker = Some(broker);
                 self.send_all_again(ctx);
             }
-            Message::Permit(request, sealed) => self.on_permit(request, sealed.permit, ctx),
-            Message::Refused(request, why) => self.on_refused(request, why, ctx),
-            Message::Notice(notice) => self.on_notice(from, notice, ctx),
-            Message::Move(object, message) => {
+            HostMessage::Permit(request, sealed) => self.on_permit(request, sealed.permit, ctx),
+            HostMessage::Refused(request, why) => self.on_refused(request, why, ctx),
+            HostMessage::Notice(notice) => self.on_notice(from, notice, ctx),
+            HostMessage::Move(object, message) => {
                 let server = ctx.network.topology.id(from);
                 self.on_move_message(server, object, message, ctx);
             }
@@ -204,10 +204,10 @@ impl Client {
                     permit,
                 } => self.begin_move(object, from, permit, ctx),
                 OrganizerAction::Allocate(request) => {
-                    self.request(request.permit.id, Request::Allocate(request), ctx);
+                    self.request(request.permit.id, PendingRequest::Allocate(request), ctx);
                 }
                 OrganizerAction::Reallocate(request) => {
-                    self.request(request.id, Request::Reallocate(request), ctx);
+                    self.request(request.id, PendingRequest::Reallocate(request), ctx);
                 }
                 // A beat tries again.
                 OrganizerAction::GiveUp { object, .. } => self.objects.on_given_up(object),
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    fn request(&mut self, id: RequestId, request: Request, ctx: &mut Context) {
+    fn request(&mut self, id: RequestId, request: PendingRequest, ctx: &mut Context) {
         ctx.requests.on_asked();
         let since = ctx.now;
         self.send_request(&request, ctx);
@@ -223,13 +223,13 @@ impl Client {
         ctx.after(ctx.config.patience, Event::Patience(self.node, id));
     }
 
-    fn send_request(&mut self, request: &Request, ctx: &mut Context) {
+    fn send_request(&mut self, request: &PendingRequest, ctx: &mut Context) {
         let Some(broker) = self.broker else {
             return self.find_broker(ctx);
         };
         let message = match request.clone() {
-            Request::Allocate(request) => Message::Allocate(request),
-            Request::Reallocate(request) => Message::Reallocate(request),
+            PendingRequest::Allocate(request) => HostMessage::Allocate(request),
+            PendingRequest::Reallocate(request) => HostMessage::Reallocate(request),
         };
         ctx.send_to(self.node, broker, message);
     }
@@ -237,7 +237,7 @@ impl Client {
     /// Asks a server near by which broker it obeys.
     fn find_broker(&mut self, ctx: &mut Context) {
         if let Some(server) = ctx.rng.choice(self.probes.iter().copied()) {
-            ctx.send(self.node, server, Message::FindBroker);
+            ctx.send(self.node, server, HostMessage::FindBroker);
         }
     }
 
@@ -264,7 +264,7 @@ impl Client {
     }
 
     /// Looks at the servers: those in use, which this renews the leases of, and some near by.
-    pub fn on_beat(&mut self, servers: &mut [Server], ctx: &mut Context) {
+    pub fn on_beat(&mut self, servers: &mut [SimulatedServer], ctx: &mut Context) {
         ctx.after(ctx.config.beat, Event::Beat(self.node));
         let hosts: Vec<_> = self.contacts.keys().copied().collect();
         for host in hosts {
@@ -292,7 +292,7 @@ impl Client {
         }
     }
 
-    fn look_at(&mut self, host: HostId, servers: &mut [Server], ctx: &mut Context) {
+    fn look_at(&mut self, host: HostId, servers: &mut [SimulatedServer], ctx: &mut Context) {
         let node = ctx.network.topology.node(host);
         let server = &mut servers[node.0];
         let Some(contact) = self.contacts.get_mut(&host) else {
@@ -324,7 +324,7 @@ impl Client {
         }
     }
 
-    fn is_only_copy(&self, host: HostId, servers: &[Server], ctx: &Context) -> bool {
+    fn is_only_copy(&self, host: HostId, servers: &[SimulatedServer], ctx: &Context) -> bool {
         let is_there = |other: HostId| {
             let node = ctx.network.topology.node(other);
             other != host && servers[node.0].is_alive && ctx.network.is_reachable(self.node, node)

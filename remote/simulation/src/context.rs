@@ -2,7 +2,7 @@
 
 use crate::audit::Auditor;
 use crate::config::Config;
-use crate::message::Message;
+use crate::message::HostMessage;
 use crate::network::Network;
 use crate::policy_time::PolicyTime;
 use crate::queue::EventQueue;
@@ -15,9 +15,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A message reaches a host's link.
-    Arrive(Node, Node, Box<Message>, u64),
+    Arrive(Node, Node, Box<HostMessage>, u64),
     /// A host has read it.
-    Deliver(Node, Node, Box<Message>),
+    Deliver(Node, Node, Box<HostMessage>),
     /// A period of a server's candidate, in a life of it.
     Tick(Node, u64),
     /// A client looks at its servers.
@@ -62,7 +62,7 @@ pub(crate) struct Context {
 
 impl Context {
     /// Sends a message.
-    pub fn send(&mut self, from: Node, to: Node, message: Message) {
+    pub fn send(&mut self, from: Node, to: Node, message: HostMessage) {
         let bytes = message.wire_bytes();
         let is_resent = message.is_of_link();
         let arrives = self
@@ -75,7 +75,7 @@ impl Context {
     }
 
     /// Sends a message to a host by its id.
-    pub fn send_to(&mut self, from: Node, to: HostId, message: Message) {
+    pub fn send_to(&mut self, from: Node, to: HostId, message: HostMessage) {
         let to = self.network.topology.node(to);
         self.send(from, to, message);
     }

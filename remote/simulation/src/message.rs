@@ -21,7 +21,7 @@ pub(crate) const RUN_PAGES: u64 = MAX_RUN as u64;
 
 /// A message.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) enum Message {
+pub(crate) enum HostMessage {
     /// Candidate to candidate.
     Election(election::Message),
     /// Server to broker.
@@ -60,7 +60,7 @@ pub(crate) enum Message {
     Move(ObjectId, MoveMessage),
 }
 
-impl Message {
+impl HostMessage {
     /// Bytes on the wire, pages included; TLS records, TCP and IP come on top.
     pub fn wire_bytes(&self) -> u64 {
         HEADER as u64 + self.encoded() + self.pages() * PAGE_BYTES
@@ -105,7 +105,7 @@ mod tests {
         let topology = Topology::new(&config, &mut fastrand::Rng::with_seed(1));
         let broker = topology.incarnation(Node(0), 0);
         let epoch = Epoch { number: 3, broker };
-        let message = Message::Election(election::Message::Claim { epoch });
+        let message = HostMessage::Election(election::Message::Claim { epoch });
         let body = remote_wire::control::encode(&message).unwrap();
         assert_eq!(message.wire_bytes(), (HEADER + body.len()) as u64);
         assert!(
@@ -123,6 +123,6 @@ mod tests {
         let message = MoveMessage::Drained {
             target: Default::default(),
         };
-        assert!(Message::Move(object, message).wire_bytes() < 100);
+        assert!(HostMessage::Move(object, message).wire_bytes() < 100);
     }
 }

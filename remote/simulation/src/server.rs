@@ -5,7 +5,7 @@
 mod copies;
 
 use crate::context::{Context, Event};
-use crate::message::Message;
+use crate::message::HostMessage;
 use crate::policy_time::PolicyCall;
 use crate::topology::Node;
 use remote_policy::broker::{Broker, BrokerAction, ServerAnswer, UpdateOutcome};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A server's host.
-pub(crate) struct Server {
+pub(crate) struct SimulatedServer {
     node: Node,
     id: HostId,
     pub is_alive: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Server {
     last_update: Duration,
 }
 
-impl Server {
+impl SimulatedServer {
     /// A host that is down.
     pub fn new(node: Node, ctx: &Context) -> Self {
         let incarnation = ctx.network.topology.incarnation(node, 0);
@@ -118,43 +118,43 @@ impl Server {
             let update = self.capacity.update();
             let broker = self.broker_id();
             if broker != self.id {
-                ctx.send_to(self.node, broker, Message::Update(update));
+                ctx.send_to(self.node, broker, HostMessage::Update(update));
             }
         }
     }
 
     /// A message has been read.
-    pub fn on_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+    pub fn on_message(&mut self, from: Node, message: HostMessage, ctx: &mut Context) {
         let sender = ctx.network.topology.id(from);
         match message {
-            Message::Election(message) => self.on_election(sender, message, ctx),
-            Message::IssuePermit(..) | Message::RewritePermit(..) => {
+            HostMessage::Election(message) => self.on_election(sender, message, ctx),
+            HostMessage::IssuePermit(..) | HostMessage::RewritePermit(..) => {
                 if let Some((id, answer)) = self.operate(&message, ctx) {
-                    ctx.send(self.node, from, Message::Answer(id, answer));
+                    ctx.send(self.node, from, HostMessage::Answer(id, answer));
                 }
             }
-            Message::RequestReport => {
+            HostMessage::RequestReport => {
                 let report = self.capacity.report();
-                ctx.send(self.node, from, Message::Report(report));
+                ctx.send(self.node, from, HostMessage::Report(report));
             }
-            Message::FindBroker => {
+            HostMessage::FindBroker => {
                 let broker = self.broker_id();
-                ctx.send(self.node, from, Message::BrokerIs(broker));
+                ctx.send(self.node, from, HostMessage::BrokerIs(broker));
             }
-            Message::Create(object, permit, pages) => {
+            HostMessage::Create(object, permit, pages) => {
                 // A client that finds it missing sends it again, or gives the permit up.
                 self.create(object, permit, pages, ctx);
             }
-            Message::Terminate(object) => self.terminate(object),
-            Message::MoveTo(object, permit, pages, message) => {
+            HostMessage::Terminate(object) => self.terminate(object),
+            HostMessage::MoveTo(object, permit, pages, message) => {
                 if self.create(object, permit, pages, ctx) {
                     self.on_move(from, object, message, ctx);
                 } else if let MoveMessage::Create { target } = message {
                     let gone = MoveMessage::Gone { generation: target };
-                    ctx.send(self.node, from, Message::Move(object, gone));
+                    ctx.send(self.node, from, HostMessage::Move(object, gone));
                 }
             }
-            Message::Move(object, message) => self.on_move(from, object, message, ctx),
+            HostMessage::Move(object, message) => self.on_move(from, object, message, ctx),
             other => self.on_broker_message(from, other, ctx),
         }
     }
@@ -179,7 +179,7 @@ impl Server {
         for action in actions {
             match action {
                 ElectionAction::Send { to, message } => {
-                    ctx.send_to(self.node, to, Message::Election(message));
+                    ctx.send_to(self.node, to, HostMessage::Election(message));
                 }
                 ElectionAction::GrantServer(epoch) => {
                     // The candidate grants to higher epochs only, as the capacity does.
@@ -189,7 +189,7 @@ impl Server {
                     ctx.auditor.on_granted_to(self.id, epoch);
                     match &mut self.broker {
                         Some(broker) if epoch.broker.host == self.id => broker.on_report(&report),
-                        _ => ctx.send_to(self.node, epoch.broker.host, Message::Report(report)),
+                        _ => ctx.send_to(self.node, epoch.broker.host, HostMessage::Report(report)),
                     }
                 }
                 ElectionAction::Lead(epoch) => {
@@ -211,31 +211,34 @@ impl Server {
         }
     }
 
-    fn on_broker_message(&mut self, from: Node, message: Message, ctx: &mut Context) {
+    fn on_broker_message(&mut self, from: Node, message: HostMessage, ctx: &mut Context) {
         let Some(broker) = &mut self.broker else {
-            if matches!(message, Message::Allocate(_) | Message::Reallocate(_)) {
+            if matches!(
+                message,
+                HostMessage::Allocate(_) | HostMessage::Reallocate(_)
+            ) {
                 let broker = self.broker_id();
-                ctx.send(self.node, from, Message::BrokerIs(broker));
+                ctx.send(self.node, from, HostMessage::BrokerIs(broker));
             }
             return;
         };
         let time = &mut ctx.policy_time;
         let server = ctx.network.topology.id(from);
         let actions = match message {
-            Message::Allocate(request) => {
+            HostMessage::Allocate(request) => {
                 vec![time.measure(PolicyCall::Allocate, || broker.allocate(request))]
             }
-            Message::Reallocate(request) => {
+            HostMessage::Reallocate(request) => {
                 vec![time.measure(PolicyCall::Reallocate, || broker.reallocate(request))]
             }
-            Message::Answer(id, answer) => {
+            HostMessage::Answer(id, answer) => {
                 time.measure(PolicyCall::Answer, || broker.on_answer(server, id, answer))
             }
-            Message::Report(report) => {
+            HostMessage::Report(report) => {
                 time.measure(PolicyCall::Report, || broker.on_report(&report));
                 Vec::new()
             }
-            Message::Update(update) => {
+            HostMessage::Update(update) => {
                 let outcome = time.measure(PolicyCall::Update, || broker.on_update(&update));
                 let report = BrokerAction::RequestReport { server };
                 match outcome {
@@ -256,26 +259,27 @@ impl Server {
                     server,
                     epoch,
                     request,
-                } => (server, Message::IssuePermit(epoch, request)),
+                } => (server, HostMessage::IssuePermit(epoch, request)),
                 BrokerAction::Reallocate {
                     server,
                     epoch,
                     request,
-                } => (server, Message::RewritePermit(epoch, request)),
-                BrokerAction::RequestReport { server } => (server, Message::RequestReport),
+                } => (server, HostMessage::RewritePermit(epoch, request)),
+                BrokerAction::RequestReport { server } => (server, HostMessage::RequestReport),
                 BrokerAction::SendPermit { request, permit } => (
                     request.client.host,
-                    Message::Permit(request, sealed(permit)),
+                    HostMessage::Permit(request, sealed(permit)),
                 ),
                 BrokerAction::Refuse { request, why } => {
-                    (request.client.host, Message::Refused(request, why))
+                    (request.client.host, HostMessage::Refused(request, why))
                 }
             };
             if to != self.id {
                 ctx.send_to(self.node, to, message);
                 continue;
             }
-            let report = matches!(message, Message::RequestReport).then(|| self.capacity.report());
+            let report =
+                matches!(message, HostMessage::RequestReport).then(|| self.capacity.report());
             let answer = self.operate(&message, ctx);
             let Some(broker) = &mut self.broker else {
                 return;
@@ -292,17 +296,17 @@ impl Server {
     /// An operation of a broker on the server's capacity.
     fn operate(
         &mut self,
-        message: &Message,
+        message: &HostMessage,
         ctx: &mut Context,
     ) -> Option<(RequestId, ServerAnswer)> {
         let (id, result) = match message {
-            Message::IssuePermit(epoch, request) => {
+            HostMessage::IssuePermit(epoch, request) => {
                 // The broker had it of the client: the client is in contact.
                 let actions = self.capacity.on_contact(request.id.client, ctx.now);
                 self.perform_capacity(actions.unwrap_or_default(), ctx);
                 (request.id, self.capacity.allocate(*epoch, request))
             }
-            Message::RewritePermit(epoch, request) => {
+            HostMessage::RewritePermit(epoch, request) => {
                 let (id, permit, pages) = (request.id, request.permit, request.pages);
                 (id, self.capacity.reallocate(*epoch, id, permit, pages))
             }
@@ -350,7 +354,7 @@ impl Server {
                     )
                 }
             };
-            ctx.send_to(self.node, client.host, Message::Notice(notice));
+            ctx.send_to(self.node, client.host, HostMessage::Notice(notice));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! All hosts, their events, and the faults that befall them.
 
-use crate::client::Client;
+use crate::client::SimulatedClient;
 use crate::config::Config;
 use crate::context::{Context, Event, PageStats};
 use crate::network::Network;
 use crate::queue::EventQueue;
 use crate::requests::RequestStats;
-use crate::server::Server;
+use crate::server::SimulatedServer;
 use crate::topology::{Node, Topology};
 use remote_policy::election::Role;
 use remote_policy::identity::HostId;
@@ -28,8 +28,8 @@ pub(crate) enum Elected {
 /// The simulation.
 pub(crate) struct World {
     pub ctx: Context,
-    pub servers: Vec<Server>,
-    pub clients: Vec<Client>,
+    pub servers: Vec<SimulatedServer>,
+    pub clients: Vec<SimulatedClient>,
 }
 
 impl World {
@@ -55,10 +55,10 @@ impl World {
         let (servers, clients) = (ctx.config.servers, ctx.config.clients);
         Self {
             servers: (0..servers)
-                .map(|number| Server::new(Node(number), &ctx))
+                .map(|number| SimulatedServer::new(Node(number), &ctx))
                 .collect(),
             clients: (servers..servers + clients)
-                .map(|number| Client::new(Node(number), &ctx))
+                .map(|number| SimulatedClient::new(Node(number), &ctx))
                 .collect(),
             ctx,
         }
@@ -222,7 +222,7 @@ impl World {
 
     /// The hosts that are brokers of more than their own server.
     pub fn leaders(&self) -> Vec<usize> {
-        let leads = |server: &Server| match server.candidate.role() {
+        let leads = |server: &SimulatedServer| match server.candidate.role() {
             Role::Broker { servers, .. } => server.is_alive && servers.len() > 1,
             Role::Follower { .. } => false,
         };

@@ -1,8 +1,8 @@
 //! The moves of a client's copies, by the policy's coordinator.
 
-use super::{Client, RunningMove};
+use super::{RunningMove, SimulatedClient};
 use crate::context::Context;
-use crate::message::Message;
+use crate::message::HostMessage;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, Move, MoveMessage, MoveOutcome, MovePhase};
 use remote_policy::permit::PermitId;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// full link takes for an object's pages.
 const SILENCE: Duration = Duration::from_secs(2);
 
-impl Client {
+impl SimulatedClient {
     pub(super) fn begin_move(
         &mut self,
         object: ObjectId,
@@ -45,9 +45,9 @@ impl Client {
         let pages = self.objects.pages_of(object);
         let message = match send.message {
             MoveMessage::Create { .. } => {
-                Message::MoveTo(object, running.permit, pages, send.message)
+                HostMessage::MoveTo(object, running.permit, pages, send.message)
             }
-            message => Message::Move(object, message),
+            message => HostMessage::Move(object, message),
         };
         ctx.send_to(self.node, send.to, message);
     }

@@ -1,9 +1,9 @@
 //! A client's objects: their pages, their copies, and how they come and go.
 
-use super::{Client, SILENT_BEATS};
+use super::{SILENT_BEATS, SimulatedClient};
 use crate::context::{Context, Event};
-use crate::message::{Message, PAGE_BYTES};
-use crate::server::Server;
+use crate::message::{HostMessage, PAGE_BYTES};
+use crate::server::SimulatedServer;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::Generation;
 use remote_policy::permit::PermitId;
@@ -191,7 +191,7 @@ impl Objects {
     }
 }
 
-impl Client {
+impl SimulatedClient {
     /// A program of the client uses a new object; the oldest ends for it.
     pub fn on_new_object(&mut self, ctx: &mut Context) {
         let wait = ctx.part_of(2 * ctx.config.churn);
@@ -243,7 +243,11 @@ impl Client {
         one.copies.insert(server, copy);
         one.is_complete |= one.copies.len() >= Redundancy::default().parts();
         let pages = one.pages;
-        ctx.send_to(self.node, server, Message::Create(object, permit, pages));
+        ctx.send_to(
+            self.node,
+            server,
+            HostMessage::Create(object, permit, pages),
+        );
         if let Some(source) = source {
             let hosts = [source, server].map(|host| ctx.network.topology.node(host));
             let hosts = [hosts[0], hosts[1], self.node];
@@ -272,7 +276,7 @@ impl Client {
     pub(super) fn check_copies(
         &mut self,
         host: HostId,
-        server: &Server,
+        server: &SimulatedServer,
         ctx: &mut Context,
     ) -> CopiesAt {
         let mut missing = Vec::new();
@@ -293,7 +297,7 @@ impl Client {
             return CopiesAt::Gone;
         }
         for (object, permit, pages) in missing {
-            ctx.send_to(self.node, host, Message::Create(object, permit, pages));
+            ctx.send_to(self.node, host, HostMessage::Create(object, permit, pages));
         }
         CopiesAt::There
     }
@@ -318,7 +322,7 @@ impl Client {
             return;
         };
         for server in one.copies.into_keys().chain(destination) {
-            ctx.send_to(self.node, server, Message::Terminate(object));
+            ctx.send_to(self.node, server, HostMessage::Terminate(object));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The copies of a server: created, moved, and ended.
 
-use super::Server;
+use super::SimulatedServer;
 use crate::context::{Context, Event};
-use crate::message::{Message, PAGE_BYTES, RUN_PAGES};
+use crate::message::{HostMessage, PAGE_BYTES, RUN_PAGES};
 use crate::topology::Node;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, MoveMessage, ObjectCopy, PageNumber, Version};
 use remote_policy::permit::PermitId;
 
-impl Server {
+impl SimulatedServer {
     /// Creates an object of so many written pages. Returns false if its permit does not allow it.
     pub(super) fn create(
         &mut self,
@@ -70,7 +70,7 @@ impl Server {
             _ => ctx.network.topology.node(object.client),
         };
         if let Some(reply) = reply {
-            ctx.send(self.node, to, Message::Move(object, reply));
+            ctx.send(self.node, to, HostMessage::Move(object, reply));
         }
     }
 
@@ -89,7 +89,7 @@ impl Server {
     fn send_pages(&self, object: ObjectId, copy: &ObjectCopy, to: HostId, ctx: &mut Context) {
         let to = ctx.network.topology.node(to);
         for message in copy.pages_to_copy() {
-            let message = Message::Move(object, message);
+            let message = HostMessage::Move(object, message);
             let (bytes, now) = (RUN_PAGES * PAGE_BYTES, ctx.now);
             let done = ctx.network.transfer(&[self.node, to], bytes, now);
             let bytes = message.wire_bytes();
