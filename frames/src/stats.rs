@@ -61,7 +61,7 @@ impl DomainStats {
             },
             n: slot.n.load(SeqCst) & !CLOSED,
             unused: memory.set(owner).len(),
-            demanded: slot.demanded.load(SeqCst),
+            demanded: memory.demanded(owner),
             wanted: slot.wanted.load(SeqCst),
             taken_over: slot.taken_over.load(Relaxed),
             lost: slot.lost.load(Relaxed),
