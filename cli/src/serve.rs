@@ -120,7 +120,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let key = keyring.as_ref().map(|keyring| keyring.fingerprint());
     let server = Server::start(ServerConfig {
         listen: args.listen,
-        server: own_incarnation(host_id(&named(args.listen, key))),
+        server: own_incarnation(host_id(&identity(args.listen, key))),
         name: host_name(),
         ram: ram.0,
         disk: args.disk.map(|disk| disk.0),
@@ -180,7 +180,7 @@ fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), Ke
 
 /// What tells this server from others of the machine, in each of its lives. A port that the kernel
 /// chooses is another one each time, so such a server is another one each time.
-fn named(listen: SocketAddr, key: Option<Fingerprint>) -> String {
+fn identity(listen: SocketAddr, key: Option<Fingerprint>) -> String {
     match listen.port() {
         0 => format!("{listen} {} {key:?}", std::process::id()),
         _ => format!("{listen} {key:?}"),

@@ -54,7 +54,7 @@ pub fn processors() -> usize {
 
 /// The highest load that the option accepts.
 pub fn max_load() -> f64 {
-    (LEAST_THREADS * processors()) as f64
+    LoadPlan::endless().load
 }
 
 /// The main function of the load: it runs until the parent closes the pipe.

@@ -129,11 +129,11 @@ fn invite(host: &Host<'_>) -> Verdict<(Running, String)> {
     let output = child.stdout.take().map(BufReader::new);
     let mut waiting = Running(child, output);
     let lines = waiting.1.iter_mut().flat_map(|output| output.lines());
-    let named = |line: String| {
+    let invitation_in = |line: String| {
         let (_, invitation) = line.split_once("selfpage cluster join ")?;
         Some(invitation.to_owned())
     };
-    if let Some(invitation) = lines.map_while(Result::ok).find_map(named) {
+    if let Some(invitation) = lines.map_while(Result::ok).find_map(invitation_in) {
         return Ok((waiting, invitation));
     }
     failed("selfpage cluster invite prints no invitation")
