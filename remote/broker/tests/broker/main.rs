@@ -149,10 +149,11 @@ fn garbage_and_messages_of_others_change_nothing() {
         &[5, 0, 0, 0, 1],
     ] {
         let mut stream = connect();
-        stream.write_all(garbage).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The port may close at the first bytes, and a reset is a close, too.
+        let _ = stream
+            .write_all(garbage)
+            .and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         let mut rest = Vec::new();
-        // A reset is a close, too.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty());
     }
@@ -168,9 +169,8 @@ fn garbage_and_messages_of_others_change_nothing() {
         .write_all(&frame::encode(&Hello::Host(forged)).unwrap())
         .unwrap();
     for message in claims {
-        stream
-            .write_all(&frame::encode(&HostMessage::Election(message)).unwrap())
-            .unwrap();
+        // The port may close after the first of them.
+        let _ = stream.write_all(&frame::encode(&HostMessage::Election(message)).unwrap());
     }
     // The hosts still have their broker, which issues permits.
     assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
