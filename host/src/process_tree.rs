@@ -20,7 +20,9 @@ pub struct ProcStat {
 impl ProcStat {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
-        Self::parse(&read_at_once(pid, "stat")?)
+        /// Bytes of 52 numbers of 20 digits, and a name.
+        const LONGEST: usize = 2 << 10;
+        Self::parse(read_at_once(pid, "stat", &mut [0; LONGEST])?)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
@@ -80,14 +82,10 @@ pub fn is_running(pid: Pid, start: u64) -> bool {
 
 /// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
 /// comes in costs some.
-fn read_at_once(pid: Pid, name: &str) -> Option<Vec<u8>> {
-    /// Bytes of `status`, the longest, with room for its lists of processors and memory nodes.
-    const LONGEST: usize = 16 << 10;
+fn read_at_once<'a>(pid: Pid, name: &str, into: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero())).ok()?;
-    let mut bytes = vec![0; LONGEST];
-    let len = file.read(&mut bytes).ok()?;
-    bytes.truncate(len);
-    Some(bytes)
+    let len = file.read(into).ok()?;
+    into.get(..len)
 }
 
 /// Returns true if `pid` is `ancestor` or below it. A process whose parent ended is below its
@@ -112,8 +110,8 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
-/// The fields of /proc/PID/status that tell whose process it is.
-#[derive(Clone, Copy, Debug)]
+/// Whose process it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcStatus {
     /// Its parent; `None` above the first.
     pub parent: Option<Pid>,
@@ -123,10 +121,54 @@ pub struct ProcStatus {
     pub effective_user: u32,
 }
 
+/// The kernel's `struct pidfd_info`, as of its first version.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    pid: u32,
+    tgid: u32,
+    ppid: u32,
+    ruid: u32,
+    rgid: u32,
+    euid: u32,
+    /// Of files, and saved; how it ended.
+    others: [u32; 6],
+}
+
+/// Linux 6.13.
+const PIDFD_GET_INFO: libc::Ioctl =
+    rustix::ioctl::opcode::read_write::<PidfdInfo>(0xff, 11) as libc::Ioctl;
+const PIDFD_INFO_CREDS: u64 = 1 << 1;
+
 impl ProcStatus {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
-        let bytes = read_at_once(pid, "status")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Self::of_pidfd(&pidfd).or_else(|| Self::of_proc(pid))
+    }
+
+    /// A tenth of the time of /proc, which formats every field.
+    fn of_pidfd(pidfd: &OwnedFd) -> Option<Self> {
+        let mut info = PidfdInfo {
+            mask: PIDFD_INFO_CREDS,
+            ..PidfdInfo::default()
+        };
+        // SAFETY: the structure of this request, whose size its number states.
+        let answer = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+        (answer == 0 && info.mask & PIDFD_INFO_CREDS != 0).then(|| Self {
+            parent: Pid::from_raw(info.ppid as i32),
+            user: info.ruid,
+            effective_user: info.euid,
+        })
+    }
+
+    fn of_proc(pid: Pid) -> Option<Self> {
+        /// With room for its lists of processors and memory nodes.
+        const LONGEST: usize = 16 << 10;
+        let mut buffer = vec![0; LONGEST];
+        let bytes = read_at_once(pid, "status", &mut buffer)?;
         let mut lines = bytes.split(|b| *b == b'\n');
         // The lines come in this order, and a name's newline is written as two characters.
         let mut field = |name: &str| {
@@ -230,6 +272,18 @@ mod tests {
         );
         assert!(stat.is_still() && !stat.is_dead());
         assert!(ProcStat::parse(b"12 (a").is_none());
+    }
+
+    #[test]
+    fn a_pidfd_and_proc_name_the_same_parent_and_users() {
+        let us = rustix::process::getpid();
+        let pidfd = pidfd_open(us, PidfdFlags::empty()).unwrap();
+        let by_proc = ProcStatus::of_proc(us).unwrap();
+        match ProcStatus::of_pidfd(&pidfd) {
+            Some(by_pidfd) => assert_eq!(by_pidfd, by_proc),
+            None => println!("SKIPPED: this kernel tells nothing of a pidfd's process"),
+        }
+        assert_eq!(by_proc.parent, rustix::process::getppid());
     }
 
     #[test]

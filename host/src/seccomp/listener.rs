@@ -6,8 +6,16 @@ use rustix::io::{self, Errno};
 /// The listener of a filter.
 pub struct Listener(OwnedFd);
 
+/// `SECCOMP_IOCTL_NOTIF_SET_FLAGS`, and its one flag (Linux 6.6).
+const SET_FLAGS: libc::Ioctl = rustix::ioctl::opcode::write::<u64>(b'!', 4) as libc::Ioctl;
+const SYNC_WAKE_UP: libc::Ioctl = 1;
+
 impl From<OwnedFd> for Listener {
+    /// The caller of a stopped call sleeps until it is answered, so its processor is the one on
+    /// which the supervisor runs soonest. Older kernels choose another.
     fn from(fd: OwnedFd) -> Self {
+        // SAFETY: the flags are passed by value.
+        unsafe { libc::ioctl(fd.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
         Self(fd)
     }
 }
