@@ -148,6 +148,89 @@ fn a_second_image_of_one_process_takes_the_place_of_the_first() {
     drop(first);
 }
 
+/// Waits for a byte of another process.
+fn await_byte(from: &std::io::PipeReader) {
+    use std::io::Read;
+    let mut from = from;
+    assert_eq!(from.read(&mut [0]).unwrap(), 1);
+}
+
+fn send_byte(to: &std::io::PipeWriter) {
+    use std::io::Write;
+    let mut to = to;
+    to.write_all(&[1]).unwrap();
+}
+
+/// Sleeps until its parent ends.
+fn sleep() {
+    // SAFETY: this process alone.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::pause();
+    }
+}
+
+/// A socket whose peer's end kills `program`, and the peer.
+fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
+    const F_SETSIG: i32 = 10;
+    let (end, peer) = host::seqpacket::pair().unwrap();
+    let fcntl = |command: i32, argument: i32| {
+        // SAFETY: changes the socket alone.
+        let answer = unsafe { libc::fcntl(end.as_raw_fd(), command, argument) };
+        assert!(answer >= 0);
+    };
+    fcntl(libc::F_SETOWN, program.as_raw_nonzero().get());
+    fcntl(F_SETSIG, libc::SIGKILL);
+    fcntl(libc::F_SETFL, libc::O_ASYNC);
+    (end, peer)
+}
+
+#[test]
+fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_the_next() {
+    let mut supervisor = start(1024);
+    let port = port(&supervisor, true);
+    let [(reports, report), (tied, tie), (begun, begin)] =
+        [(); 3].map(|()| std::io::pipe().unwrap());
+    let program = child(|| {
+        let program = getpid();
+        child(|| {
+            let joined = port.join(Hello::Exec { above: 1 }).unwrap();
+            send_byte(&report);
+            await_byte(&tied);
+            let (end, _peer) = lifeline(program);
+            joined.connection.send_lifeline(end.as_fd(), None).unwrap();
+            send_byte(&report);
+            sleep();
+        });
+        child(|| {
+            await_byte(&begun);
+            let _joined = port.join(Hello::Exec { above: 1 }).unwrap();
+            sleep();
+        });
+        sleep();
+    });
+    until(&mut supervisor, |h| h.iter().any(joined));
+    await_byte(&reports);
+    // The next image's message is in the queue before the lifeline.
+    send_byte(&begin);
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+        supervisor.fd(),
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, None).unwrap();
+    send_byte(&tie);
+    await_byte(&reports);
+    until(&mut supervisor, |h| {
+        h.iter().any(joined) && h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
+    });
+    let mut status = 0;
+    // SAFETY: our own child and a local word.
+    let ended =
+        unsafe { libc::waitpid(program.as_raw_nonzero().get(), &mut status, libc::WNOHANG) };
+    assert_eq!((ended, status), (0, 0), "the program has ended");
+    end(program);
+}
+
 #[test]
 fn a_forks_child_takes_the_slot_its_parent_reserved() {
     let mut supervisor = start(1024);

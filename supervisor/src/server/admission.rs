@@ -115,10 +115,14 @@ impl Supervisor {
     /// A program begins a new image. The pager process of the one before is ended, and what it
     /// held comes back with its end.
     fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
-        let Some(before) = self.members.of(program) else {
+        let Some(slot) = self.slot_of(program) else {
             return;
         };
-        let slot = before.slot();
+        // Its lifeline, sent before that image ran: unread, it would kill the program with it.
+        self.at_member(slot, happened);
+        let Some(before) = self.members.get(slot) else {
+            return;
+        };
         match before.pid == program {
             true => self.retire(slot, happened),
             false => before.end_image(),
