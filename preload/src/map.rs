@@ -132,8 +132,8 @@ fn map_at_hint(
     let wanted = page_range(addr, len)?;
     if !space.map.touches(&wanted) {
         // By the kernel's own rules: it keeps a distance from stacks that may grow.
-        let flags = own_flags(len, flags);
-        let answer = address_space::map(addr, len, prot, flags, -1, 0);
+        let paged = len >= WORTH_ADOPTING;
+        let answer = address_space::map(addr, len, prot, own_flags(paged, flags), -1, 0);
         if is_error(answer) {
             return None;
         }
@@ -141,7 +141,7 @@ fn map_at_hint(
             address_space::unmap(&(answer as usize..answer as usize + len));
             return None;
         }
-        adopt(space, &wanted, wanted.len(), prot);
+        adopt(space, &wanted, paged, prot);
         return Some(answer);
     }
     space.map.is_free(&wanted).then(|| {
@@ -151,18 +151,17 @@ fn map_at_hint(
 }
 
 /// The flags for memory to be adopted: not yet populated, see [`lock_if_requested`].
-fn own_flags(len: usize, flags: c_int) -> c_int {
-    match len >= WORTH_ADOPTING {
+fn own_flags(paged: bool, flags: c_int) -> c_int {
+    match paged {
         true => flags & !(libc::MAP_POPULATE | libc::MAP_LOCKED),
         false => flags,
     }
 }
 
-/// A fresh part of a mapping of the program's outside the arenas becomes a stretch if the `whole`
-/// mapping is worth it and it can be: a mapping must not be paged in one part and the kernel's in
-/// another.
-fn adopt(space: &mut AddressSpace, fresh: &AddrRange, whole: usize, prot: c_int) {
-    if whole >= WORTH_ADOPTING && paged_memory::adopt(fresh).is_ok() {
+/// A fresh part of a mapping of the program's outside the arenas becomes a stretch if the mapping is
+/// to be `paged` and it can be.
+fn adopt(space: &mut AddressSpace, fresh: &AddrRange, paged: bool, prot: c_int) {
+    if paged && paged_memory::adopt(fresh).is_ok() {
         paged_memory::access_changed(fresh);
         space
             .map
@@ -186,15 +185,18 @@ pub fn map_fixed(
     if let Some(refused) = refuse_replacement(&pieces, flags) {
         return refused;
     }
-    let flags = flags & !FIXED | libc::MAP_FIXED;
+    // A mapping is not paged in one part and the kernel's in another, however small: the kernel
+    // moves it as one.
+    let reaches_in = pieces.iter().any(|piece| piece.state != Lookup::Outside);
+    let paged = reaches_in || to.len() >= WORTH_ADOPTING;
+    let (asked, flags) = (flags, own_flags(paged, flags & !FIXED | libc::MAP_FIXED));
     for piece in &pieces {
         let answer = match piece.state {
             Lookup::Outside => {
                 let (start, len) = (piece.span.start, piece.span.len());
-                let answer =
-                    address_space::map(start, len, prot, own_flags(to.len(), flags), -1, 0);
+                let answer = address_space::map(start, len, prot, flags, -1, 0);
                 if !is_error(answer) {
-                    adopt(space, &piece.span, to.len(), prot);
+                    adopt(space, &piece.span, paged, prot);
                 }
                 answer
             }
@@ -204,7 +206,7 @@ pub fn map_fixed(
             return answer;
         }
     }
-    lock_if_requested(space, to.start as SyscallResult, to.len(), flags)
+    lock_if_requested(space, to.start as SyscallResult, to.len(), asked)
 }
 
 /// The kernel's error for MAP_FIXED_NOREPLACE over a mapping. Where there is none, the addresses
