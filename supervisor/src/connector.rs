@@ -24,7 +24,7 @@ impl Connector {
             .stack_size(64 << 10)
             .spawn(move || {
                 for (id, connection) in requested {
-                    let installed = connection.and_then(|fd| listener.complete_with(id, &fd));
+                    let installed = connection.and_then(|fd| listener.complete_with(id, fd));
                     if let Err(errno) = installed {
                         listener.fail(id, errno.raw_os_error());
                     }

@@ -36,7 +36,7 @@ impl Listener {
         // SAFETY: plain numbers, for which zeros are a value; the kernel wants zeros.
         let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) {
-            Ok(()) => Ok(Some(call)),
+            Ok(_) => Ok(Some(call)),
             Err(Errno::NOENT | Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -45,18 +45,18 @@ impl Listener {
     /// Lets a call go on.
     pub fn resume(&self, id: u64) {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-        self.respond(id, 0, flags);
+        self.respond(id, 0, 0, flags);
     }
 
     /// Completes a call with an error.
     pub fn fail(&self, id: u64, errno: i32) {
-        self.respond(id, -errno, 0);
+        self.respond(id, 0, -errno, 0);
     }
 
-    fn respond(&self, id: u64, error: i32, flags: u32) {
+    fn respond(&self, id: u64, val: i64, error: i32, flags: u32) {
         let mut reply = libc::seccomp_notif_resp {
             id,
-            val: 0,
+            val,
             error,
             flags,
         };
@@ -64,23 +64,27 @@ impl Listener {
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut reply);
     }
 
-    /// Puts a descriptor into the table of the caller, whose call returns its number.
-    pub fn complete_with(&self, id: u64, fd: &OwnedFd) -> io::Result<()> {
+    /// Moves a descriptor into the table of the caller, whose call returns its number. Closes it
+    /// here before that: the caller makes the open file the owner of a signal (`F_SETOWN`) that is
+    /// sent as long as the file is open anywhere.
+    pub fn complete_with(&self, id: u64, fd: OwnedFd) -> io::Result<()> {
         let mut install = libc::seccomp_notif_addfd {
             id,
-            // Completes the call with the number, at once.
-            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            flags: 0,
             srcfd: fd.as_raw_fd() as u32,
             newfd: 0,
             newfd_flags: libc::O_CLOEXEC as u32,
         };
-        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut install)
+        let number = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut install)?;
+        drop(fd);
+        self.respond(id, number.into(), 0, 0);
+        Ok(())
     }
 
-    fn ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<i32> {
         // SAFETY: the structure that this request reads or fills, by the sizes in the numbers.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
-            0.. => Ok(()),
+            answer @ 0.. => Ok(answer),
             _ => Err(crate::last_errno()),
         }
     }
