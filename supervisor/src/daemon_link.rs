@@ -9,15 +9,14 @@
 //! their I/O is in flight.
 
 use crate::TreeEvent;
+use crate::channel_slots::ChannelSlots;
+use crate::sockets::{answer, refuse};
 use frames::Ledger;
-use host::seqpacket;
-use link::handshake::{Message, Reply, SlotIndex};
+use link::handshake::{Reply, SlotIndex};
 use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
-use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 use tenant::{Session, SessionDriver, SessionEvent};
 
@@ -42,10 +41,7 @@ struct PendingChannel {
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
     session: SessionDriver<PendingChannel>,
-    channels: BTreeMap<ChannelNumber, SlotIndex>,
-    closing: HashSet<ChannelNumber>,
-    /// Slots whose process has gone.
-    gone: HashSet<SlotIndex>,
+    channels: ChannelSlots<ChannelNumber>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
 }
@@ -54,9 +50,7 @@ impl DaemonLink {
     pub fn new(tenant: Session) -> Self {
         Self {
             session: SessionDriver::new(tenant),
-            channels: BTreeMap::new(),
-            closing: HashSet::new(),
-            gone: HashSet::new(),
+            channels: ChannelSlots::new(),
             faults: None,
         }
     }
@@ -93,21 +87,16 @@ impl DaemonLink {
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
-        self.gone.remove(&slot);
+        self.channels.request(slot);
         self.session.open(depth, PendingChannel { slot, reply });
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
     pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
-        self.gone.insert(slot);
-        let own = |(channel, of): (&ChannelNumber, &SlotIndex)| (*of == slot).then_some(*channel);
-        let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
-        for channel in &channels {
-            if self.closing.insert(*channel) {
-                self.session.close(*channel);
-            }
+        for channel in self.channels.release(slot) {
+            self.close(channel);
         }
-        channels.is_empty()
+        !self.channels.has(slot)
             && self
                 .session
                 .requesters()
@@ -129,13 +118,10 @@ impl DaemonLink {
                 },
                 SessionEvent::NotOpened { cookie, why } => {
                     if let Some(requester) = self.session.take_requester(cookie) {
-                        answer(&requester.reply, Reply::Refused(why.as_bytes()), &[]);
+                        refuse(&requester.reply, &why);
                     }
                 }
-                SessionEvent::Closed(channel) => {
-                    self.channels.remove(&channel);
-                    self.closing.remove(&channel);
-                }
+                SessionEvent::Closed(channel) => self.channels.on_closed(channel),
                 SessionEvent::Faults(share) => self.faults = Some(share),
                 SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
                 SessionEvent::Disconnected => say(
@@ -162,10 +148,15 @@ impl DaemonLink {
         memory: &OwnedFd,
         bell: &OwnedFd,
     ) {
-        self.channels.insert(channel, *slot);
+        let is_there = self.channels.add(channel, *slot);
         let fds = [memory.as_fd(), self.session.doorbell(), bell.as_fd()];
-        if self.gone.contains(slot) || !answer(reply, Reply::Channel, &fds) {
-            self.closing.insert(channel);
+        if !is_there || !answer(reply, Reply::Channel, &fds) {
+            self.close(channel);
+        }
+    }
+
+    fn close(&mut self, channel: ChannelNumber) {
+        if self.channels.start_close(channel) {
             self.session.close(channel);
         }
     }
@@ -183,8 +174,4 @@ fn changed(terms: &ContractSpec, notice: Duration) -> String {
         true => format!("the contract is now: {terms}"),
         false => format!("the contract becomes: {terms}; what is less of it in {notice:.0?}"),
     }
-}
-
-fn answer(reply: &OwnedFd, what: Reply, fds: &[BorrowedFd<'_>]) -> bool {
-    seqpacket::send(reply, what.encode().as_slice(), fds, SendFlags::DONTWAIT).is_ok()
 }

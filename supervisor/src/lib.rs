@@ -7,6 +7,7 @@
 //!
 //! Rule: the supervisor is never on the page path.
 
+mod channel_slots;
 mod compressed_ram;
 mod config;
 mod connector;

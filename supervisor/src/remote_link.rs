@@ -6,13 +6,15 @@
 //! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends.
 
 use crate::TreeEvent;
+use crate::channel_slots::ChannelSlots;
+use crate::sockets::{answer, refuse};
 use host::seqpacket;
-use link::handshake::{Message, Reply, SlotIndex};
+use link::handshake::{Reply, SlotIndex};
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use std::collections::{BTreeMap, HashSet};
+use rustix::net::RecvFlags;
+use std::collections::BTreeMap;
 
 /// A remote client that serves this tree.
 #[derive(Debug)]
@@ -35,10 +37,7 @@ pub(crate) struct RemoteLink {
     connection: RemoteConnection,
     next: u64,
     requesters: BTreeMap<u64, (SlotIndex, OwnedFd)>,
-    channels: BTreeMap<u64, SlotIndex>,
-    closing: HashSet<u64>,
-    /// Slots whose process has gone.
-    gone: HashSet<SlotIndex>,
+    channels: ChannelSlots<u64>,
     is_lost: bool,
 }
 
@@ -48,9 +47,7 @@ impl RemoteLink {
             connection,
             next: 1,
             requesters: BTreeMap::new(),
-            channels: BTreeMap::new(),
-            closing: HashSet::new(),
-            gone: HashSet::new(),
+            channels: ChannelSlots::new(),
             is_lost: false,
         }
     }
@@ -62,7 +59,7 @@ impl RemoteLink {
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
-        self.gone.remove(&slot);
+        self.channels.request(slot);
         let cookie = self.next;
         self.next += 1;
         match self.ask(&ClientRequest::Open { cookie, depth }) {
@@ -73,13 +70,11 @@ impl RemoteLink {
 
     /// The process in `slot` has ended. Returns true if none of its I/O is under way.
     pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
-        self.gone.insert(slot);
-        let own = |(channel, of): (&u64, &SlotIndex)| (*of == slot).then_some(*channel);
-        let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
-        for channel in &channels {
-            self.close(*channel);
+        for channel in self.channels.release(slot) {
+            self.close(channel);
         }
-        self.is_lost || channels.is_empty() && self.requesters.values().all(|(of, _)| *of != slot)
+        let is_requested = self.requesters.values().any(|(of, _)| *of == slot);
+        self.is_lost || !self.channels.has(slot) && !is_requested
     }
 
     /// Handles pending messages.
@@ -105,10 +100,7 @@ impl RemoteLink {
                         refuse(&reply, &why);
                     }
                 }
-                Some(ClientEvent::Closed { channel }) => {
-                    self.channels.remove(&channel);
-                    self.closing.remove(&channel);
-                }
+                Some(ClientEvent::Closed { channel }) => self.channels.on_closed(channel),
                 Some(ClientEvent::Ready { .. } | ClientEvent::Failed { .. }) | None => {}
             }
         }
@@ -119,19 +111,19 @@ impl RemoteLink {
         let (Some((slot, reply)), (Some(memory), Some(bell))) = (requester, fds) else {
             return self.close(channel);
         };
-        self.channels.insert(channel, slot);
+        let is_there = self.channels.add(channel, slot);
         let fds = [
             memory.as_fd(),
             self.connection.doorbell.as_fd(),
             bell.as_fd(),
         ];
-        if self.gone.contains(&slot) || !answer(&reply, Reply::Channel, &fds) {
+        if !is_there || !answer(&reply, Reply::Channel, &fds) {
             self.close(channel);
         }
     }
 
     fn close(&mut self, channel: u64) {
-        if self.closing.insert(channel) {
+        if self.channels.start_close(channel) {
             self.ask(&ClientRequest::Close { channel });
         }
     }
@@ -139,12 +131,4 @@ impl RemoteLink {
     fn ask(&self, request: &ClientRequest) -> bool {
         protocol::send(&self.connection.socket, request, &[]).is_ok()
     }
-}
-
-fn answer(reply: &OwnedFd, what: Reply, fds: &[BorrowedFd<'_>]) -> bool {
-    seqpacket::send(reply, what.encode().as_slice(), fds, SendFlags::DONTWAIT).is_ok()
-}
-
-fn refuse(reply: &OwnedFd, why: &str) {
-    answer(reply, Reply::Refused(why.as_bytes()), &[]);
 }

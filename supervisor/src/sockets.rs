@@ -2,9 +2,12 @@
 
 use host::seqpacket;
 use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
+use link::handshake::{Message, Reply};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
+};
 use rustix::process::Pid;
 use std::ffi::OsString;
 
@@ -130,4 +133,16 @@ fn listen(name: &str) -> io::Result<OwnedFd> {
     )?;
     rustix::net::listen(&socket, 1024)?;
     Ok(socket)
+}
+
+/// Answers a process. Returns true if the answer is sent: a peer that has died is noticed by its
+/// pidfd.
+pub(crate) fn answer(connection: &OwnedFd, answer: Reply, fds: &[BorrowedFd<'_>]) -> bool {
+    let message = answer.encode();
+    seqpacket::send(connection, message.as_slice(), fds, SendFlags::DONTWAIT).is_ok()
+}
+
+/// Refuses what a process requests.
+pub(crate) fn refuse(connection: &OwnedFd, why: &str) {
+    answer(connection, Reply::Refused(why.as_bytes()), &[]);
 }

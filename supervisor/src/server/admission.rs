@@ -7,7 +7,7 @@
 use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
-use crate::sockets::{self, Peer};
+use crate::sockets::{self, Peer, answer, refuse};
 use frames::{Contract, DomainId, DomainPhase};
 use host::process_tree::ProcStatus;
 use host::seqpacket::DESCRIPTORS;
@@ -15,9 +15,8 @@ use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
 use rustix::event::epoll;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
-use rustix::net::SendFlags;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
 use wired::Counter;
@@ -54,7 +53,10 @@ impl Supervisor {
             }
             Hello::Fork { child, .. } => self.claim(child),
             Hello::Reserve { parent } => match self.reserve(parent, pid) {
-                Ok(domain) => return answer(&connection, Reply::Reserved(domain.raw()), &[]),
+                Ok(domain) => {
+                    answer(&connection, Reply::Reserved(domain.raw()), &[]);
+                    return;
+                }
                 Err(text) => Err(text),
             },
             Hello::Channel { domain, depth } => {
@@ -64,7 +66,8 @@ impl Supervisor {
                 if self.is(parent, pid) && self.claim(child).is_ok() {
                     self.take_back(DomainId::from_raw(child));
                 }
-                return answer(&connection, Reply::Released, &[]);
+                answer(&connection, Reply::Released, &[]);
+                return;
             }
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
@@ -383,18 +386,4 @@ fn program_of(pid: Pid, above: u8) -> Pid {
         Some((program, status)) if status.effective_user == own.effective_user => program,
         _ => pid,
     }
-}
-
-fn answer(connection: &OwnedFd, answer: Reply, fds: &[BorrowedFd<'_>]) {
-    // A peer that died meanwhile is seen by its pidfd.
-    let _ = seqpacket::send(
-        connection,
-        answer.encode().as_slice(),
-        fds,
-        SendFlags::DONTWAIT,
-    );
-}
-
-fn refuse(connection: &OwnedFd, text: &str) {
-    answer(connection, Reply::Refused(text.as_bytes()), &[]);
 }
