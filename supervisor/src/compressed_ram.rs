@@ -18,16 +18,18 @@
 //! pages is always counted.
 
 use crate::config::StartError;
+use crate::links::Links;
 use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Millis};
 use host::{process_tree, seqpacket};
 use iochannel::ChannelClient;
 use link::handshake::{Message, Reply, SlotIndex, slot_of};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::net::RecvFlags;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use store::{DiskTransport, RamResizer, RamSizing, RamUse, SharedStore, StoreError};
+use wired::PAGE;
 
 /// Between two looks at the counters while pages move, and while none does.
 const TICK: Duration = Duration::from_millis(5);
@@ -38,19 +40,46 @@ const RETRY: Duration = Duration::from_millis(1);
 const HOLD_OFF: Duration = Duration::from_secs(1);
 
 /// What the thread works with.
-pub(crate) struct CompressedRamParts {
+struct CompressedRamParts {
     /// A view of the tree's ledger; under the daemon one that rings it.
-    pub ledger: Ledger,
-    pub store: SharedStore,
+    ledger: Ledger,
+    store: SharedStore,
     /// A channel to the daemon's disk arrives here; `None` where the store has a file of its own.
-    pub channel: Option<OwnedFd>,
+    channel: Option<OwnedFd>,
     /// The most frames.
-    pub most: u32,
+    most: u32,
+}
+
+/// Starts the thread that sizes the compressed RAM of this store, of at most `ram` bytes, with a
+/// domain of its own in the ledger.
+pub(crate) fn start(
+    ledger: &OwnedFd,
+    store: &SharedStore,
+    ram: u64,
+    links: &mut Links,
+) -> Result<(), StartError> {
+    let call = StartError::call;
+    let mut parts = CompressedRamParts {
+        ledger: Ledger::attach(ledger)?,
+        store: store.clone(),
+        channel: None,
+        most: (ram / PAGE as u64) as u32,
+    };
+    let Some(bell) = links.pressure_bell() else {
+        return admit(parts).map(drop);
+    };
+    let bell = io::fcntl_dupfd_cloexec(bell, 0).map_err(call("copy a descriptor"))?;
+    parts.ledger.set_bell(bell);
+    let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
+    parts.channel = Some(ours);
+    let slot = admit(parts)?;
+    links.open(slot, RamResizer::OPS, theirs);
+    Ok(())
 }
 
 /// Admits the domain and starts its thread, which lasts as long as the supervisor. Returns the
 /// domain's slot.
-pub(crate) fn start(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
+fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
     let process = process_tree::process(rustix::process::getpid());
     let contract = Contract {
         g: 0,

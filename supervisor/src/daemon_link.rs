@@ -65,11 +65,6 @@ impl DaemonLink {
         self.session.fault_unit(unit);
     }
 
-    /// The contract.
-    pub fn terms(&self) -> ContractSpec {
-        self.session.terms()
-    }
-
     /// Rung when more frames are wanted.
     pub fn pressure_bell(&self) -> BorrowedFd<'_> {
         self.session.pressure_bell()

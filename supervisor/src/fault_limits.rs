@@ -267,11 +267,6 @@ impl TreeFaultLimits {
         self.last = setting;
         put(stats_page, setting)
     }
-
-    /// The requested rate.
-    pub fn rate(&self) -> Option<FaultRate> {
-        self.rate
-    }
 }
 
 /// Puts limits in force on a stats page, and wakes the threads throttled by others.

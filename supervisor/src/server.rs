@@ -8,26 +8,25 @@
 mod admission;
 mod reclaim;
 mod unclaimed;
-mod upstream;
 
+use crate::compressed_ram;
 use crate::config::{StartError, SupervisorConfig, TreeEvent};
 use crate::connector::Connector;
-use crate::daemon_link::{ChannelUnavailable, DaemonLink};
 use crate::direct_io_filter::ConnectionRequest;
+use crate::epoll_set::EpollSet;
 use crate::fault_limits::TreeFaultLimits;
-use crate::fence::Fence;
 use crate::finished_totals::FinishedTotals;
+use crate::links::Links;
 use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
-use crate::remote_link::RemoteLink;
 use crate::sockets::{self, Listeners, Peer};
+use crate::tree_store::TreeStore;
 use frames::{DomainId, Ledger};
 use host::seqpacket;
 use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
-use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::RecvFlags;
@@ -35,7 +34,7 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
-use store::{Occupancy, SetupError, SharedStore, StoreConfig};
+use store::{Occupancy, SharedStore};
 use unclaimed::UnclaimedDomains;
 use wired::{Counter, Stage, StageHistogram};
 
@@ -49,7 +48,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
-const UPSTREAM: u64 = 2;
+const LINK: u64 = 2;
 const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
@@ -68,18 +67,17 @@ struct UnidentifiedPeer {
 /// The supervisor of one tree.
 pub struct Supervisor {
     settings: SupervisorConfig,
-    epoll: OwnedFd,
+    watched: EpollSet,
     doors: Listeners,
     connector: Option<Connector>,
     /// Events of processes that joined by the call itself.
     joined_by_call: Vec<TreeEvent>,
     ledger: Ledger,
     ledger_fd: OwnedFd,
-    store: Option<(SharedStore, Vec<OwnedFd>)>,
+    store: Option<TreeStore>,
     stats_page: StatsPage,
     stats_fd: OwnedFd,
     members: ProcessTable,
-    fence: Option<Fence>,
     /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
@@ -88,12 +86,8 @@ pub struct Supervisor {
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
     past: FinishedTotals,
-    store_peak: Occupancy,
-    store_seen: Instant,
     swept: Instant,
-    upstream: Option<DaemonLink>,
-    remote: Option<RemoteLink>,
-    fault_limits: Option<TreeFaultLimits>,
+    links: Links,
 }
 
 impl Supervisor {
@@ -108,25 +102,20 @@ impl Supervisor {
         let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
         let (ledger, ledger_fd) =
             Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
-        let store = create_store(&settings)?;
-        // The swap file is the last of the store's descriptors.
-        let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
-        let swap = store
-            .as_ref()
-            .and_then(|(_, fds)| fds.last())
-            .filter(|_| has_disk);
-        let fence = swap.and_then(|swap| Fence::around(swap).ok());
+        let store = TreeStore::create(&settings)?;
         let (stats_page, stats_fd) = StatsPage::create(MAX_PROCESSES)
             .map_err(StartError::call("make the stats page's memory"))?;
         let doors =
             Listeners::open().map_err(StartError::call("open the sockets processes come in by"))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(StartError::call("make an epoll"))?;
+        let watched = EpollSet::new().map_err(StartError::call("make an epoll"))?;
+        watched
+            .add(&doors.port, PORT)
+            .map_err(StartError::call("watch the port"))?;
         let tenant = settings.tenant.take();
         let remote = settings.remote.take();
         let mut it = Self {
             settings,
-            epoll,
+            watched,
             doors,
             connector: None,
             joined_by_call: Vec::new(),
@@ -136,25 +125,23 @@ impl Supervisor {
             stats_page,
             stats_fd,
             members: ProcessTable::default(),
-            fence,
             unfinished: Vec::new(),
             unclaimed: UnclaimedDomains::default(),
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
             past: FinishedTotals::default(),
-            store_peak: Occupancy::default(),
-            store_seen: Instant::now(),
             swept: Instant::now(),
-            upstream: None,
-            remote: remote.map(RemoteLink::new),
-            fault_limits: None,
+            links: Links::new(LINK),
         };
-        it.watch(&it.doors.port, PORT)
-            .map_err(StartError::call("watch the port"))?;
-        it.watch_remote()?;
+        if let Some(remote) = remote {
+            it.links
+                .connect_remote(remote, &it.watched)
+                .map_err(StartError::call("watch the remote client"))?;
+        }
         if let Some(tenant) = tenant {
-            it.begin(tenant)?;
+            it.links
+                .connect_daemon(tenant, &it.ledger, &it.ledger_fd, &it.watched)?;
         }
         it.start_compressed_ram();
         Ok(it)
@@ -162,7 +149,7 @@ impl Supervisor {
 
     /// Readable when [`Supervisor::dispatch`] has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+        self.watched.fd()
     }
 
     /// When [`Supervisor::dispatch`] wants to be called though [`Supervisor::fd`] is quiet.
@@ -175,14 +162,13 @@ impl Supervisor {
         } else {
             SWEEP
         };
-        let upstream = self.upstream.as_ref().and_then(DaemonLink::patience);
-        upstream.map_or(here, |there| here.min(there))
+        let links = self.links.next_timeout();
+        links.map_or(here, |there| here.min(there))
     }
 
     /// Limits the rate of the tree's faults from now on.
-    pub fn set_fault_limits(&mut self, mut limits: TreeFaultLimits) {
-        limits.apply(&self.stats_page);
-        self.fault_limits = Some(limits);
+    pub fn set_fault_limits(&mut self, limits: TreeFaultLimits) {
+        self.links.set_fault_limits(limits, &self.stats_page);
     }
 
     /// The tree's stats page.
@@ -197,12 +183,13 @@ impl Supervisor {
 
     /// The tree's store.
     pub fn store(&self) -> Option<&SharedStore> {
-        self.store.as_ref().map(|(store, _)| store)
+        self.store.as_ref().map(TreeStore::shared)
     }
 
     /// The most that each tier of the store held when a process ended.
     pub fn store_peak(&self) -> Occupancy {
-        self.store_peak
+        let peak = self.store.as_ref().map(TreeStore::peak);
+        peak.unwrap_or_default()
     }
 
     /// What a sampler reads.
@@ -211,9 +198,16 @@ impl Supervisor {
         Ok(Observed::new(stats_page, self.store().cloned()))
     }
 
-    /// What the tree was promised.
-    pub fn settings(&self) -> &SupervisorConfig {
-        &self.settings
+    /// Has compressed RAM sized, where it is part of the frames; without it pages go to the disk.
+    fn start_compressed_ram(&mut self) {
+        let ram = self.settings.store.as_ref().and_then(|store| store.ram);
+        if self.settings.ram_of_frames
+            && let (Some(store), Some(ram)) = (&self.store, ram)
+            && let Err(why) =
+                compressed_ram::start(&self.ledger_fd, store.shared(), ram, &mut self.links)
+        {
+            tracing::warn!("pages are not compressed in RAM, only written to the disk: {why}");
+        }
     }
 
     /// Lets processes join through the filter whose listener this is: from then on
@@ -242,13 +236,7 @@ impl Supervisor {
 
     /// Lets processes join by the name, too: where there is no filter.
     pub fn listen(&mut self) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(LISTENER);
-        epoll::add(
-            &self.epoll,
-            self.doors.listen()?,
-            data,
-            epoll::EventFlags::IN,
-        )
+        self.watched.add(self.doors.listen()?, LISTENER)
     }
 
     /// The variable that leads a process here through the filter.
@@ -278,11 +266,6 @@ impl Supervisor {
     pub fn programs(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let members = self.members.iter();
         members.map(|member| (member.slot(), member.program))
-    }
-
-    /// The slot of a program that pages.
-    pub fn slot_of(&self, program: Pid) -> Option<SlotIndex> {
-        self.members.of(program).map(PagedProcess::slot)
     }
 
     /// Returns true if a process is the pager process beside a program, whose memory it shares.
@@ -317,13 +300,7 @@ impl Supervisor {
     /// Handles pending messages, without blocking, and returns the events.
     pub fn dispatch(&mut self) -> Vec<TreeEvent> {
         let mut happened = std::mem::take(&mut self.joined_by_call);
-        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
-        let zero = rustix::event::Timespec::default();
-        let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&zero)) {
-            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
-            Err(_) => Vec::new(),
-        };
-        for token in tokens {
+        for token in self.watched.readable() {
             match (token, token & !0xffff_ffff) {
                 (PORT, _) => self.at_port(&mut happened),
                 (LISTENER, _) => self.at_listener(),
@@ -333,19 +310,8 @@ impl Supervisor {
                 _ => {}
             }
         }
-        if let Some(upstream) = &mut self.upstream {
-            upstream.dispatch(&self.ledger, &mut happened);
-            if happened.contains(&TreeEvent::Back) {
-                self.watch_upstream();
-            }
-        }
-        if let Some(remote) = &mut self.remote {
-            remote.dispatch(&mut happened);
-            if happened.contains(&TreeEvent::RemoteLost) {
-                let _ = epoll::delete(&self.epoll, remote.fd());
-            }
-        }
-        self.follow_upstream();
+        self.links
+            .dispatch(&self.ledger, &self.stats_page, &self.watched, &mut happened);
         for slot in self.members.left_since(LAST_STEPS) {
             self.retire(slot, &mut happened);
         }
@@ -373,36 +339,10 @@ impl Supervisor {
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
-                    let _ = epoll::delete(&self.epoll, &member.connection);
+                    self.watched.remove(&member.connection);
                     return self.members.leaving(slot);
                 }
             }
         }
     }
-
-    fn watch(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
-        epoll::add(
-            &self.epoll,
-            fd,
-            epoll::EventData::new_u64(token),
-            epoll::EventFlags::IN,
-        )
-    }
-}
-
-/// The tree's store and its descriptors.
-fn create_store(
-    settings: &SupervisorConfig,
-) -> Result<Option<(SharedStore, Vec<OwnedFd>)>, SetupError> {
-    let Some(config) = &settings.store else {
-        return Ok(None);
-    };
-    let (store, fds) = SharedStore::create(config, MAX_PROCESSES)?;
-    if settings.tenant.is_some() || settings.remote.is_some() {
-        store.set_transport(Box::new(ChannelUnavailable));
-    }
-    if settings.ram_of_frames {
-        store.hold_ram();
-    }
-    Ok(Some((store, fds)))
 }

@@ -14,7 +14,6 @@ use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
-use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
@@ -118,7 +117,7 @@ impl Supervisor {
     /// A program begins a new image. The pager process of the one before is ended, and what it
     /// held comes back with its end.
     fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
-        let Some(slot) = self.slot_of(program) else {
+        let Some(slot) = self.members.of(program).map(PagedProcess::slot) else {
             return;
         };
         // Its lifeline, sent before that image ran: unread, it would kill the program with it.
@@ -161,17 +160,13 @@ impl Supervisor {
     fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: RawDomainId, depth: u32) {
         let is_its_own = self.is(domain, pid);
         let (slot, depth) = (slot_of(domain), depth.min(u16::MAX.into()) as u16);
-        match (&mut self.upstream, &mut self.remote) {
-            (Some(_), _) | (_, Some(_)) if !is_its_own => refuse(
+        if !is_its_own && self.links.has_channels() {
+            refuse(
                 &connection,
                 "a channel is asked for in another process's name",
-            ),
-            (Some(upstream), _) => upstream.open(slot, depth, connection),
-            (None, Some(remote)) => remote.open(slot, depth, connection),
-            (None, None) => refuse(
-                &connection,
-                "this tree has a disk of its own, and no channels",
-            ),
+            );
+        } else {
+            self.links.open(slot, depth, connection);
         }
     }
 
@@ -224,8 +219,9 @@ impl Supervisor {
     ) -> std::io::Result<()> {
         let member = PagedProcess::new(connection.try_clone()?, pid, program, domain)?;
         let slot = member.slot();
-        self.watch(&member.connection, CONNECTION | u64::from(slot))?;
-        self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
+        self.watched
+            .add(&member.connection, CONNECTION | u64::from(slot))?;
+        self.watched.add(&member.pidfd, PIDFD | u64::from(slot))?;
         let block = self.stats_page.block(slot);
         block.clear();
         self.members.insert(member);
@@ -248,25 +244,12 @@ impl Supervisor {
                 .as_ref()
                 .map(|fd| (FdRole::Userfaultfd, fd.as_fd())),
         );
-        fds.extend(
-            self.upstream
-                .as_ref()
-                .map(|upstream| (FdRole::PressureBell, upstream.pressure_bell())),
-        );
-        let own = self
-            .fence
-            .as_ref()
-            .and_then(|fence| fence.description(slot_of(domain.raw())));
-        let mut stored: Vec<_> = self
-            .store
-            .iter()
-            .flat_map(|(_, fds)| fds)
-            .map(AsFd::as_fd)
-            .collect();
-        if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
-            *swap = own.as_fd();
-        }
-        fds.extend(stored.into_iter().map(|fd| (FdRole::Store, fd)));
+        let bell = self.links.pressure_bell();
+        fds.extend(bell.map(|bell| (FdRole::PressureBell, bell)));
+        let store = self.store.as_ref();
+        let own = store.and_then(|store| store.description(slot_of(domain.raw())));
+        let stored = store.map(|store| store.descriptors(own.as_ref()));
+        fds.extend(stored.into_iter().flatten().map(|fd| (FdRole::Store, fd)));
         let mut roles = [FdRole::Nothing; DESCRIPTORS];
         roles
             .iter_mut()
@@ -320,7 +303,7 @@ impl Supervisor {
     pub(super) fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
         let token = STRANGER | (self.next_stranger & 0xffff_ffff);
         self.next_stranger += 1;
-        if self.watch(&connection, token).is_ok() {
+        if self.watched.add(&connection, token).is_ok() {
             self.strangers
                 .insert(token, UnidentifiedPeer { connection, peer });
         }
@@ -333,7 +316,7 @@ impl Supervisor {
         let Some(UnidentifiedPeer { connection, peer }) = self.strangers.remove(&token) else {
             return;
         };
-        let _ = epoll::delete(&self.epoll, &connection);
+        self.watched.remove(&connection);
         let Ok(message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
             return;
         };

@@ -7,17 +7,12 @@ use crate::TreeEvent;
 use frames::{DomainId, DomainPhase};
 use host::process_tree;
 use link::handshake::{SlotIndex, slot_of};
-use rustix::event::epoll;
 use std::time::{Duration, Instant};
-use store::{SharedStore, Store};
+use store::Store;
 
 /// How long to wait for a dead process's last writes. A device that takes longer has
 /// failed; checksums detect what it then overwrites.
 const LAST_WRITES: Duration = Duration::from_secs(30);
-
-/// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
-/// for a store of gigabytes.
-const OFTEN: Duration = Duration::from_millis(200);
 
 impl Supervisor {
     /// A process has ended: keeps its totals, reclaims everything else.
@@ -25,10 +20,13 @@ impl Supervisor {
         let Some(member) = self.members.remove(slot) else {
             return;
         };
-        let _ = epoll::delete(&self.epoll, &member.connection);
-        let _ = epoll::delete(&self.epoll, &member.pidfd);
+        self.watched.remove(&member.connection);
+        self.watched.remove(&member.pidfd);
         self.past.keep(self.stats_page.block(slot));
-        self.note_store();
+        let is_last = self.members.iter().next().is_none();
+        if let Some(store) = &mut self.store {
+            store.note_peak(is_last);
+        }
         let process = self.ledger.stats(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
         // Children that it had admitted and not forked.
@@ -41,16 +39,6 @@ impl Supervisor {
             frames,
         });
         self.orphaned.extend(member.into_orphaned_memory());
-    }
-
-    /// Before a process's pages go: a short program's are seen by no sample.
-    fn note_store(&mut self) {
-        let is_last = self.members.iter().next().is_none();
-        if is_last || self.store_seen.elapsed() > OFTEN {
-            self.store_seen = Instant::now();
-            let occupied = self.store().map(SharedStore::occupancy).unwrap_or_default();
-            self.store_peak = self.store_peak.max(occupied);
-        }
     }
 
     /// Reclaims the frames and pages of a domain, now or as soon as possible. Returns how many
@@ -67,13 +55,10 @@ impl Supervisor {
     /// Pages before frames: once the ledger has the slot back another process may get it.
     fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
         let slot = slot_of(domain.raw());
-        let quiet = match (&mut self.upstream, &mut self.remote) {
-            // The daemon may be away for any time: it still has the requests.
-            (Some(upstream), _) => upstream.is_quiet(slot),
-            (None, Some(remote)) => remote.is_quiet(slot),
-            (None, None) => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
-        };
-        let free = quiet && self.store().is_none_or(|store| store.retire(slot));
+        let store = self.store.as_ref();
+        let quiet =
+            self.links.is_quiet(slot) && (late || store.is_none_or(|store| store.is_quiet(slot)));
+        let free = quiet && store.is_none_or(|store| store.shared().retire(slot));
         if free {
             self.ledger.retire(domain);
         }
@@ -91,15 +76,7 @@ impl Supervisor {
     /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
-        if let Some(limits) = &mut self.fault_limits {
-            limits.apply(&self.stats_page);
-        }
-        let units = self.stats_page.limits().units();
-        if let Some(upstream) = &self.upstream
-            && units.samples() > 0
-        {
-            upstream.fault_unit(units.fault_unit());
-        }
+        self.links.update_fault_cost(&self.stats_page);
         let gone: Vec<DomainId> = self
             .ledger
             .all_stats()

@@ -1,0 +1,87 @@
+//! The store of a tree, as its supervisor has it: the descriptors that processes receive, the fence
+//! around the swap file, and the most that the store held.
+
+use crate::config::SupervisorConfig;
+use crate::daemon_link::ChannelUnavailable;
+use crate::fence::Fence;
+use link::MAX_PROCESSES;
+use link::handshake::SlotIndex;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+use store::{Occupancy, SetupError, SharedStore};
+
+/// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
+/// for a store of gigabytes.
+const OFTEN: Duration = Duration::from_millis(200);
+
+/// The store.
+pub(crate) struct TreeStore {
+    store: SharedStore,
+    fds: Vec<OwnedFd>,
+    fence: Option<Fence>,
+    peak: Occupancy,
+    seen: Instant,
+}
+
+impl TreeStore {
+    /// Makes the store that the settings name, where they name one.
+    pub fn create(settings: &SupervisorConfig) -> Result<Option<Self>, SetupError> {
+        let Some(config) = &settings.store else {
+            return Ok(None);
+        };
+        let (store, fds) = SharedStore::create(config, MAX_PROCESSES)?;
+        if settings.tenant.is_some() || settings.remote.is_some() {
+            store.set_transport(Box::new(ChannelUnavailable));
+        }
+        if settings.ram_of_frames {
+            store.hold_ram();
+        }
+        // The swap file is the last of the store's descriptors.
+        let swap = fds.last().filter(|_| config.has_file());
+        let fence = swap.and_then(|swap| Fence::around(swap).ok());
+        Ok(Some(Self {
+            store,
+            fds,
+            fence,
+            peak: Occupancy::default(),
+            seen: Instant::now(),
+        }))
+    }
+
+    pub fn shared(&self) -> &SharedStore {
+        &self.store
+    }
+
+    /// The most that each tier held when a process ended.
+    pub fn peak(&self) -> Occupancy {
+        self.peak
+    }
+
+    /// A description of the swap file for the process in `slot` alone; see [`TreeStore::descriptors`].
+    pub fn description(&self, slot: SlotIndex) -> Option<OwnedFd> {
+        self.fence.as_ref()?.description(slot)
+    }
+
+    /// The descriptors that a process receives, with its own description of the swap file.
+    pub fn descriptors<'a>(&'a self, own: Option<&'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
+        let mut fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+        if let (Some(own), Some(swap)) = (own, fds.last_mut()) {
+            *swap = own.as_fd();
+        }
+        fds
+    }
+
+    /// Returns true if no write of the process that was in `slot` to the swap file is in flight.
+    pub fn is_quiet(&self, slot: SlotIndex) -> bool {
+        self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot))
+    }
+
+    /// Notes what the store holds before a process's pages go: a short program's are seen by no
+    /// sample.
+    pub fn note_peak(&mut self, is_last: bool) {
+        if is_last || self.seen.elapsed() > OFTEN {
+            self.seen = Instant::now();
+            self.peak = self.peak.max(self.store.occupancy());
+        }
+    }
+}
