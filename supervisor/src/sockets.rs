@@ -1,5 +1,6 @@
 //! The sockets by which processes join where there is no filter: see [`link::client`].
 
+use host::process_tree::ProcStatus;
 use host::seqpacket;
 use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
 use link::handshake::{Message, Reply};
@@ -75,20 +76,26 @@ pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
 pub(crate) struct Peer {
     /// `None` for one in a process namespace that is not below this one.
     pub pid: Option<Pid>,
-    /// Its user.
-    pub uid: u32,
+    /// Its user, as the kernel noted it; `None` where the process came by a call, which has none.
+    pub uid: Option<u32>,
 }
 
 impl From<UCred> for Peer {
     fn from(sender: UCred) -> Self {
         Self {
             pid: Some(sender.pid),
-            uid: sender.uid.as_raw(),
+            uid: Some(sender.uid.as_raw()),
         }
     }
 }
 
 impl Peer {
+    /// Its user, looked up where the kernel noted none: only an exec needs it. `None` if it has ended.
+    pub fn user(&self) -> Option<u32> {
+        let look_up = || self.pid.and_then(ProcStatus::of).map(|status| status.user);
+        self.uid.or_else(look_up)
+    }
+
     /// As the kernel noted it when it connected.
     fn of(connection: &OwnedFd) -> Self {
         let mut it = libc::ucred {
@@ -110,7 +117,7 @@ impl Peer {
         }
         Self {
             pid: Pid::from_raw(it.pid),
-            uid: it.uid,
+            uid: Some(it.uid),
         }
     }
 }

@@ -32,11 +32,11 @@ impl Supervisor {
     pub(super) fn hello(
         &mut self,
         connection: OwnedFd,
-        Peer { pid, uid }: Peer,
+        peer: Peer,
         hello: Hello,
         happened: &mut Vec<TreeEvent>,
     ) {
-        let Some(pid) = pid else {
+        let Some(pid) = peer.pid else {
             return;
         };
         let forked = matches!(hello, Hello::Fork { .. });
@@ -46,9 +46,12 @@ impl Supervisor {
         };
         let domain = match hello {
             Hello::Exec { .. } => {
+                let Some(user) = peer.user() else {
+                    return;
+                };
                 // The image before this one ended with the exec, seen or not yet.
                 self.end_image_of(program, happened);
-                self.check_user(uid).and_then(|()| self.admit(pid))
+                self.check_user(user).and_then(|()| self.admit(pid))
             }
             Hello::Fork { child, .. } => self.claim(child),
             Hello::Reserve { parent } => match self.reserve(parent, pid) {
@@ -85,16 +88,9 @@ impl Supervisor {
 
     /// As [`Supervisor::hello`], of a process whose call carries the message.
     pub(super) fn hello_of_call(&mut self, connection: OwnedFd, pid: Option<Pid>, hello: Hello) {
-        let uid = match hello {
-            Hello::Exec { .. } => pid.and_then(ProcStatus::of).map(|status| status.user),
-            // Its user is not asked for.
-            _ => Some(u32::MAX),
-        };
-        if let Some(uid) = uid {
-            let mut happened = std::mem::take(&mut self.joined_by_call);
-            self.hello(connection, Peer { pid, uid }, hello, &mut happened);
-            self.joined_by_call = happened;
-        }
+        let mut happened = std::mem::take(&mut self.joined_by_call);
+        self.hello(connection, Peer { pid, uid: None }, hello, &mut happened);
+        self.joined_by_call = happened;
     }
 
     /// Whether a new image of this user may have the tree's store. A process that maps it can read
@@ -335,7 +331,7 @@ impl Supervisor {
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
         let peer = Peer {
             pid: Some(pid),
-            uid: rustix::process::getuid().as_raw(),
+            uid: Some(rustix::process::getuid().as_raw()),
         };
         self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
     }
@@ -347,7 +343,7 @@ fn is_of_tree(peer: Peer) -> bool {
     let us = rustix::process::getpid();
     let own = rustix::process::geteuid();
     peer.pid.is_some_and(|pid| {
-        if peer.uid == own.as_raw() {
+        if peer.uid == Some(own.as_raw()) {
             process_tree::descends(pid, us)
         } else {
             own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
