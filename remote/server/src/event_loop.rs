@@ -7,7 +7,7 @@
 use crate::accept::Accepted;
 use crate::clients::ClientTable;
 use crate::config::{Acceptor, HostThresholds, LEAST_CACHE, ServerConfig};
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::ConnectionId;
 use crate::connection_table::ConnectionTable;
 use crate::demands::Enforcer;
 use crate::disk_file::DiskFile;
@@ -20,6 +20,7 @@ use crate::page_service::PageService;
 use crate::pending::PendingTable;
 use crate::permit_issuer::PermitIssuer;
 use crate::poller::Poller;
+use crate::recent_connection::RecentConnection;
 use crate::server::{ServerCommand, StartError, listen};
 use disk::time::Time;
 use remote_keys::MemberList;
@@ -43,8 +44,6 @@ const RESIZE_STEP: u32 = 1024;
 const LISTENER: u64 = u64::MAX;
 const DOORBELL: u64 = u64::MAX - 1;
 const DISK: u64 = u64::MAX - 2;
-/// Of so many probes all but one are of the connection that was served last.
-const PROBES: u32 = 4;
 
 /// The server's thread.
 pub(crate) struct EventLoop {
@@ -64,9 +63,7 @@ pub(crate) struct EventLoop {
     /// Requests refused since the server began: the log leaves some of them out.
     pub(crate) refusals: u64,
     poll: AdaptivePoll,
-    /// The connection that was served last, and how often it was probed alone.
-    pub(crate) recent: Option<ConnectionId>,
-    probes: u32,
+    pub(crate) recent: RecentConnection,
     /// Most frames in use before a disk.
     cache_limit: u32,
     /// When the schedule has something to start next.
@@ -122,8 +119,7 @@ impl EventLoop {
             log: LogLimit::default(),
             refusals: 0,
             poll: AdaptivePoll::default(),
-            recent: None,
-            probes: 0,
+            recent: RecentConnection::default(),
             cache_limit: frames,
             due: Time::NEVER,
             timer: Duration::ZERO,
@@ -200,36 +196,9 @@ impl EventLoop {
         }
     }
 
-    /// Reads from the connection that was served last, whose next request is the likeliest to come. Returns true
-    /// if one has come. Every few times it leaves the others their turn.
     fn probe_recent(&mut self) -> bool {
-        self.probes = (self.probes + 1) % PROBES;
-        if self.probes == 0 {
-            return false;
-        }
-        let Some(recent) = self.recent else {
-            return false;
-        };
-        let arrived = self.now().0;
-        let Some(connection) = self.connections.find(recent) else {
-            return false;
-        };
-        let is_there = |connection: &mut Connection| {
-            // What is no frame is looked at like one, and closes the connection.
-            !matches!(connection.reader.peek_frame(), Ok(None))
-        };
-        // A request that is there waits for its turn, for room or for the disk: not for a probe.
-        if is_there(connection) {
-            return false;
-        }
-        // The next wait for events finds an end or a failure, too.
-        let _ = connection.fill();
-        let has_come = is_there(connection);
-        if has_come {
-            connection.arrived = arrived;
-            self.connections.activate(recent.slot);
-        }
-        has_come
+        let now = self.now();
+        self.recent.probe(&mut self.connections, now)
     }
 
     fn on_events(&mut self) {

@@ -10,9 +10,8 @@ use crate::page_memory::{Location, PageMemory};
 use crate::pending::{PendingTable, UNASKED};
 use crate::permit_issuer::PermitIssuer;
 use crate::refusal::Refusal;
+use crate::request_cost::job_of;
 use disk::atropos::{ClientId, TransactionDesc};
-use disk::cost_model::{Op, OpCost};
-use disk::time::Nanos;
 use remote_policy::capacity::ObjectError;
 use remote_policy::identity::{Incarnation, ObjectId};
 use remote_policy::migration::Version;
@@ -20,17 +19,6 @@ use remote_policy::permit::PermitId;
 use remote_wire::{FrameWriter, Header, Kind, Status};
 use std::collections::BTreeSet;
 use wired::PAGE;
-
-/// The cost of a request to the server: what it takes away from others on the processor and the
-/// link (`cargo run --release -p selfpage-remote-server --example load` measures the rates that
-/// this is fitted to).
-const COST: OpCost = OpCost {
-    base: Nanos(2_000),
-    per_kib: Nanos(500),
-};
-
-/// What a page of a discard costs, in bytes moved.
-const DISCARDED_BYTES: u32 = 64;
 
 /// Pages that are stored again at once: half of what the disk writes at once, so that requests go on.
 const RETRIES: u32 = 64;
@@ -370,21 +358,6 @@ impl PageService {
         let slot = self.objects.find(id).ok_or_else(missing)?;
         let object = self.objects.get(slot).ok_or_else(missing)?;
         Ok((slot, object))
-    }
-}
-
-fn job_of(header: &Header) -> TransactionDesc {
-    let pages = u32::from(header.pages);
-    let (op, bytes) = match header.kind {
-        Kind::Read => (Op::Read, pages * PAGE as u32),
-        Kind::Write => (Op::Write, pages * PAGE as u32),
-        _ => (Op::Write, pages * DISCARDED_BYTES),
-    };
-    TransactionDesc {
-        op,
-        bytes,
-        cost: COST.cost(bytes),
-        tag: 0,
     }
 }
 

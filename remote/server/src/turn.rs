@@ -243,7 +243,7 @@ impl EventLoop {
         let number = self.service.pending.next_number().unwrap_or_default();
         let connection = self.connections.find(id)?;
         connection.is_scheduled = false;
-        self.recent = Some(id);
+        self.recent.set(id);
         let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
         else {
             return Some(Progress::Done);

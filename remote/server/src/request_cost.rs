@@ -1,0 +1,37 @@
+//! What a request costs the server, as its schedule charges it.
+//!
+//! *Self-Paging in the Nemesis Operating System*, section 6.7: a client is charged for what its
+//! requests take away from others, here on the processor and the link.
+
+use disk::atropos::TransactionDesc;
+use disk::cost_model::{Op, OpCost};
+use disk::time::Nanos;
+use remote_wire::{Header, Kind};
+use wired::PAGE;
+
+/// The cost of a request to the server: what it takes away from others on the processor and the
+/// link (`cargo run --release -p selfpage-remote-server --example load` measures the rates that
+/// this is fitted to).
+const COST: OpCost = OpCost {
+    base: Nanos(2_000),
+    per_kib: Nanos(500),
+};
+
+/// What a page of a discard costs, in bytes moved.
+const DISCARDED_BYTES: u32 = 64;
+
+/// The job of a request of pages.
+pub(crate) fn job_of(header: &Header) -> TransactionDesc {
+    let pages = u32::from(header.pages);
+    let (op, bytes) = match header.kind {
+        Kind::Read => (Op::Read, pages * PAGE as u32),
+        Kind::Write => (Op::Write, pages * PAGE as u32),
+        _ => (Op::Write, pages * DISCARDED_BYTES),
+    };
+    TransactionDesc {
+        op,
+        bytes,
+        cost: COST.cost(bytes),
+        tag: 0,
+    }
+}
