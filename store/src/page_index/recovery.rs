@@ -1,0 +1,83 @@
+//! Recovery of the page index from a holder that died within an operation.
+//!
+//! Rule: the holder's [`Intent`] names the entries that it was changing. Recovery finishes or undoes
+//! that change, and may run again from its start if the recovering process dies too.
+
+use super::{EntryWord, PageIndex};
+use crate::HolderId;
+use crate::blok::BlokAllocator;
+use crate::intent_log::Intent;
+use crate::location::Location;
+use crate::segment::SegmentTable;
+use std::sync::atomic::Ordering;
+
+impl PageIndex {
+    /// Finishes or undoes one operation of a dead holder, as far as the index is concerned.
+    pub fn recover(
+        &self,
+        dead: HolderId,
+        intent: Intent,
+        segments: &SegmentTable,
+        bloks: Option<&BlokAllocator>,
+    ) {
+        match intent {
+            Intent::Claim(group) => {
+                for handle in group * 64..group * 64 + 64 {
+                    let word = self.word(handle);
+                    if word == EntryWord::claimed_by(dead) && !self.refs.has(dead, handle) {
+                        self.make_free(handle);
+                    } else if word.is_free() {
+                        self.repair_taken(handle);
+                    }
+                }
+            }
+            Intent::Drop(handle) => {
+                let word = self.word(handle);
+                if word.is_page() && word.is_locked_by(dead) {
+                    self.refs.remove(dead, handle);
+                    self.finish_drop(handle, word, segments, bloks);
+                } else if word.is_free() {
+                    self.repair_taken(handle);
+                }
+            }
+            Intent::Adopt(group) => {
+                for handle in group * 64..group * 64 + 64 {
+                    let entry = &self.entries[handle as usize];
+                    let word = entry.word();
+                    if word.is_page() && word.is_locked_by(dead) {
+                        self.refs.remove(dead, handle);
+                        entry.unlock(word, 0);
+                    }
+                }
+            }
+            Intent::Idle | Intent::BlokAllocator(..) | Intent::Demote(..) => {}
+        }
+    }
+
+    /// Repairs a free entry that is marked taken, because the process that freed it died in
+    /// between. Another process may be claiming it now: then mark and entry agree soon, and a
+    /// cleared mark costs the next search one look.
+    fn repair_taken(&self, handle: u32) {
+        if handle == 0 {
+            return;
+        }
+        self.untake(handle);
+        let word = self.word(handle);
+        if !word.is_free() {
+            self.taken[handle as usize / 64].fetch_or(1 << (handle % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// The location that the dead holder was writing this page to, if it was.
+    pub fn claimed_location(&self, dead: HolderId, handle: u32) -> Option<Location> {
+        let entry = &self.entries[handle as usize];
+        let word = entry.word();
+        (word == EntryWord::claimed_by(dead))
+            .then(|| Location::decode(entry.place.load(Ordering::Acquire)))
+    }
+
+    /// After a crash: the dead process may have moved the hint without its second look.
+    pub fn repair_hint(&self) {
+        self.hint.lower(0);
+    }
+}
