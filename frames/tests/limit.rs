@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{admit, audit, take};
+use common::{admit, audit, limited, take};
 use frames::{Contract, Ledger, LimitControl, LimitControlError, Process};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -10,12 +10,6 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-
-/// A tenant's ledger and the allocator's control of its limit.
-fn limited(total: u32, limit: u32) -> (Ledger, LimitControl) {
-    let (ledger, fd) = Ledger::create_limited(total, limit, 8).unwrap();
-    (ledger, LimitControl::attach(fd).unwrap())
-}
 
 fn bell() -> (OwnedFd, OwnedFd) {
     let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
@@ -143,61 +137,6 @@ fn a_second_eventfd_replaces_the_first() {
 }
 
 #[test]
-fn a_reclaim_demands_from_domains_above_their_guarantee_in_proportion() {
-    let (ledger, mut control) = limited(100, 100);
-    let clients = [(10, 30), (10, 50), (20, 20)].map(|(g, n)| {
-        let client = admit(&ledger, g, 100);
-        (client, take(&client, n))
-    });
-    assert_eq!(ledger.reclaim_to(70), 30);
-    assert_eq!(clients.each_ref().map(|(c, _)| c.demanded()), [10, 20, 0]);
-    assert_eq!(
-        ledger.reclaim_to(70),
-        30,
-        "demanding again does not demand more"
-    );
-    assert_eq!(clients[2].0.take(), None, "nothing is granted meanwhile");
-    assert_eq!(control.take_unused(30), 0);
-    for (client, frames) in &clients {
-        assert!(!ledger.reclaim_done(70));
-        let asked = client.demanded();
-        client.put_batch(&frames[..asked as usize]).unwrap();
-        assert_eq!(client.release_demanded(asked), asked);
-        if ledger.reclaim_done(70) {
-            break;
-        }
-    }
-    assert_eq!(clients[1].0.take(), None, "the tree cannot take it again");
-    assert_eq!(control.take_unused(30), 30);
-    assert_eq!(control.raise(5), 5);
-    assert_eq!(take(&clients[2].0, 100).len(), 5, "the reclaim has ended");
-    audit(&ledger);
-}
-
-#[test]
-fn a_demand_is_met_when_another_domain_takes_the_frame_over() {
-    let (ledger, mut control) = limited(100, 40);
-    let victim = admit(&ledger, 0, 100);
-    let frames = take(&victim, 30);
-    let waiter = admit(&ledger, 0, 100);
-    let held = take(&waiter, 10);
-    assert_eq!((waiter.take(), ledger.demand(waiter.id(), 1)), (None, 1));
-    victim.put_batch(&frames).unwrap();
-    assert!(waiter.take().is_some(), "before the victim releases it");
-    assert_eq!(victim.demanded(), 0);
-
-    // So a later reclaim demands from the domain that has the frames.
-    assert_eq!(victim.release(29), 29);
-    assert_eq!(ledger.reclaim_to(10), 1);
-    assert_eq!((victim.demanded(), waiter.demanded()), (0, 1));
-    waiter.put_batch(&held[..1]).unwrap();
-    assert_eq!(waiter.release_demanded(1), 1);
-    assert!(ledger.reclaim_done(10));
-    assert_eq!(control.take_unused(30), 30);
-    audit(&ledger);
-}
-
-#[test]
 fn nothing_is_wanted_when_no_domain_waits() {
     let (ledger, control) = limited(100, 40);
     let domains = [(); 4].map(|()| admit(&ledger, 0, 100));
@@ -213,68 +152,6 @@ fn nothing_is_wanted_when_no_domain_waits() {
         }
     });
     assert_eq!(control.wanted(), 0);
-}
-
-#[test]
-fn a_partial_answer_leaves_the_rest_of_the_demand() {
-    let (ledger, _control) = limited(100, 40);
-    let victim = admit(&ledger, 0, 100);
-    let frames = take(&victim, 10);
-    assert_eq!(ledger.reclaim_to(0), 10);
-    victim.put_batch(&frames[..5]).unwrap();
-    assert_eq!(victim.release_demanded(10), 5);
-    assert_eq!(victim.demanded(), 5);
-    audit(&ledger);
-}
-
-#[test]
-fn a_reclaim_whose_frames_were_taken_leaves_no_target() {
-    let (ledger, mut control) = limited(1000, 1000);
-    let tree = admit(&ledger, 10, 1000);
-    let frames = take(&tree, 1000);
-    assert_eq!(ledger.reclaim_to(700), 300);
-    // A grant meanwhile, and the tree asks itself again for what is still demanded.
-    control.take_unused(0);
-    ledger.reclaim_to(700);
-    tree.put_batch(&frames[..300]).unwrap();
-    assert_eq!(tree.release_demanded(300), 300);
-    assert_eq!(control.take_unused(200), 200);
-    assert_eq!(tree.resident_limit(), 800);
-    assert_eq!(take(&tree, 200).len(), 100);
-    audit(&ledger);
-}
-
-#[test]
-fn frames_that_a_domain_releases_by_itself_meet_a_demand() {
-    let (ledger, _quota) = limited(100, 40);
-    let idle = admit(&ledger, 2, 100);
-    let frames = take(&idle, 10);
-    let busy = admit(&ledger, 0, 100);
-    take(&busy, 30);
-    assert_eq!(ledger.reclaim_to(24), 16);
-    assert_eq!((idle.demanded(), busy.demanded()), (3, 13));
-    idle.put_batch(&frames[..7]).unwrap();
-    assert_eq!(idle.release(7), 7);
-    assert_eq!(idle.demanded(), 0, "it has released more than was demanded");
-    audit(&ledger);
-}
-
-#[test]
-fn a_reclaim_demands_no_guaranteed_frame() {
-    let (ledger, _quota) = limited(100, 100);
-    let clients = [30, 50].map(|g| {
-        let client = admit(&ledger, g, 100);
-        take(&client, 50);
-        client
-    });
-    assert_eq!(ledger.reclaim_to(10), 20);
-    assert_eq!(clients.map(|c| c.demanded()), [20, 0]);
-    assert_eq!(ledger.reclaim_to(100), 0, "lifted");
-    assert_eq!(
-        ledger.demand(clients[1].id(), 0),
-        20,
-        "earlier demands are outstanding"
-    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Invariants of a ledger while no operation on it is in progress.
 
-use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Process, State};
+use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, LimitControl, Process, State};
 
 /// A domain with {g, x} in the ledger.
 #[allow(dead_code, reason = "each test uses what it needs")]
@@ -13,6 +13,13 @@ pub fn admit(ledger: &Ledger, g: u32, x: u32) -> DomainFrames<'_> {
 #[allow(dead_code, reason = "each test uses what it needs")]
 pub fn take(client: &DomainFrames<'_>, count: u32) -> Vec<Frame> {
     (0..count).map_while(|_| client.take()).collect()
+}
+
+/// A tenant's ledger and the allocator's control of its limit.
+#[allow(dead_code, reason = "each test uses what it needs")]
+pub fn limited(total: u32, limit: u32) -> (Ledger, LimitControl) {
+    let (ledger, fd) = Ledger::create_limited(total, limit, 8).unwrap();
+    (ledger, LimitControl::attach(fd).unwrap())
 }
 
 /// Panics unless the counts agree with the RamTab.
