@@ -36,16 +36,16 @@ enum Step {
     },
     Create {
         permit: usize,
-        object: u64,
+        number: u64,
     },
     Write {
         client: u64,
-        object: u64,
+        number: u64,
         pages: u64,
     },
     Terminate {
         client: u64,
-        object: u64,
+        number: u64,
     },
     Usage {
         local: u64,
@@ -74,13 +74,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         }),
         (0u64..3, 0u128..3).prop_map(|(client, boot)| Step::Contact { client, boot }),
         (0usize..9).prop_map(|permit| Step::Release { permit }),
-        (0usize..9, 0u64..4).prop_map(|(permit, object)| Step::Create { permit, object }),
-        (0u64..3, 0u64..4, 1u64..300).prop_map(|(client, object, pages)| Step::Write {
+        (0usize..9, 0u64..4).prop_map(|(permit, number)| Step::Create { permit, number }),
+        (0u64..3, 0u64..4, 1u64..300).prop_map(|(client, number, pages)| Step::Write {
             client,
-            object,
+            number,
             pages
         }),
-        (0u64..3, 0u64..4).prop_map(|(client, object)| Step::Terminate { client, object }),
+        (0u64..3, 0u64..4).prop_map(|(client, number)| Step::Terminate { client, number }),
         (0u64..1100).prop_map(|local| Step::Usage { local }),
         Just(Step::Timer),
     ];
@@ -121,15 +121,13 @@ fn carry_out(
             request,
             pages,
         } => {
-            if let Some(permit) = nth(permits, permit) {
-                let id = RequestId {
-                    client: permit.client,
-                    number: request,
-                };
-                return server
-                    .reallocate(server.epoch(), id, permit.id, pages)
-                    .is_ok();
-            }
+            let Some(permit) = nth(permits, permit) else {
+                return false;
+            };
+            let (client, number) = (permit.client, request);
+            let id = RequestId { client, number };
+            let enlarged = server.reallocate(server.epoch(), id, permit.id, pages);
+            return enlarged.is_ok();
         }
         Step::Contact { client, boot } => {
             let _ = server.on_contact(incarnation(client, boot), now);
@@ -139,25 +137,19 @@ fn carry_out(
                 server.release(permit.id);
             }
         }
-        Step::Create {
-            permit,
-            object: number,
-        } => {
+        Step::Create { permit, number } => {
             if let Some(permit) = nth(permits, permit) {
                 let _ = server.create(permit.id, object(permit.client.host.0, number), now);
             }
         }
         Step::Write {
             client,
-            object: number,
+            number,
             pages,
         } => {
             let _ = server.write(object(client, number), pages, now);
         }
-        Step::Terminate {
-            client,
-            object: number,
-        } => server.terminate(object(client, number)),
+        Step::Terminate { client, number } => server.terminate(object(client, number)),
         Step::Usage { local } => drop(server.on_usage(1000, local, now)),
         Step::Timer => drop(server.on_timer(now)),
     }
