@@ -6,6 +6,7 @@ use crate::prelude::*;
 use crate::process::{ends_with_us, poll};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 
 /// How long a server may take to listen.
@@ -13,6 +14,9 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// MiB of a paging server beyond its pages: a client asks for some objects of 16 MiB more than it needs.
 const MARGIN_MIB: u64 = 64;
+
+/// The user of a server that refuses to be root: the kernel's overflow id, which owns nothing.
+const UNPRIVILEGED: u32 = 65534;
 
 /// A server, until it is dropped.
 pub struct ServerProcess {
@@ -72,7 +76,9 @@ impl ServerProcess {
                 let mut command = Command::new(find_program("memcached", "memcached")?);
                 command.args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-m", &mib]);
                 // It refuses to be root.
-                command.args(["-u", "nobody"]);
+                if rustix::process::geteuid().is_root() {
+                    command.uid(UNPRIVILEGED);
+                }
                 command
             }
             _ => {
