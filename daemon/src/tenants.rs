@@ -9,7 +9,7 @@ use crate::tenant::{Tenant, TenantPhase};
 use crate::user_limits::UserLimits;
 use disk::usd::ChannelId;
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber};
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -111,6 +111,13 @@ impl Tenants {
         self.connections
             .watch(bell, PRESSURE | u64::from(number), flags)
             .map_err(Refusal::NoWatch)
+    }
+
+    /// The bell that a new tenant rings at its limit of frames, polled.
+    pub fn new_pressure_bell(&self, number: TenantNumber) -> Result<OwnedFd, Refusal> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.watch_pressure(&bell, number)?;
+        Ok(bell)
     }
 
     /// Accepts connections.

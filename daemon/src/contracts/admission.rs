@@ -18,7 +18,6 @@ use iochannel::Doorbell;
 use protocol::MIN_PROGRAM_FRAMES;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FramePlacement, FrameSpec};
 use protocol::{DaemonEvent, ResumeToken, TenantNumber};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -75,7 +74,7 @@ impl Contracts {
         if !there.is_some_and(|tenant| waits(tenant) && asks(tenant)) {
             return Err(Refusal::TokenInUse);
         }
-        let pressure_bell = self.new_pressure_bell(number)?;
+        let pressure_bell = self.frames.tenants.new_pressure_bell(number)?;
         self.frames
             .tenants
             .connections
@@ -111,7 +110,7 @@ impl Contracts {
             placement,
         };
         machine::topology().check(first)?;
-        let pressure_bell = self.new_pressure_bell(number)?;
+        let pressure_bell = self.frames.tenants.new_pressure_bell(number)?;
         let cleaning = self.disk.cleaning_rate(&terms);
         self.frames.admit(number, terms.frames, cleaning)?;
         let name = persisted_tenants::file_name(&tenant.resume_token);
@@ -231,13 +230,6 @@ impl Contracts {
             channels: BTreeMap::new(),
             next_channel: 0,
         })
-    }
-
-    /// The bell that a new tenant rings at its limit of frames, polled.
-    fn new_pressure_bell(&self, number: TenantNumber) -> Result<OwnedFd, Refusal> {
-        let pressure_bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        self.frames.tenants.watch_pressure(&pressure_bell, number)?;
-        Ok(pressure_bell)
     }
 
     /// Starts to scrub a tenant's swap file, if another tenant's data may be there.
