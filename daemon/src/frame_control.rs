@@ -14,8 +14,8 @@ use crate::machine;
 use crate::stall::{self, Stall};
 use crate::tenants::Tenants;
 use frames::allocator::{
-    Action, Allocator, AllocatorConfig, AllocatorError, CleaningRate, FrameUsage, Placement,
-    Request, TenantId, TenantNotice, TenantStats,
+    Action, Allocator, AllocatorConfig, AllocatorError, CleaningRate, FrameRequest, FrameUsage,
+    Placement, TenantId, TenantNotice, TenantStats,
 };
 use protocol::contract_spec::{ContractSpec, FrameSpec};
 use protocol::{DaemonEvent, TenantNumber};
@@ -208,7 +208,7 @@ impl FrameControl {
             Placement::Huge => k.next_multiple_of(wired::HUGE_RANGE_PAGES as u32),
             Placement::Any | Placement::Node(_) => k,
         };
-        let request = Request { k, placement };
+        let request = FrameRequest { k, placement };
         if let Ok(actions) = self.allocator.request(id, request, now) {
             self.execute(actions);
         }

@@ -29,7 +29,7 @@
 //! let (tenant, now) = (TenantId(1), Duration::ZERO);
 //! let cleaning = CleaningRate { frames_per_second: 3000, delay: Duration::from_millis(225) };
 //! allocator.admit(tenant, Contract { g: 100, x: 500 }, cleaning)?;
-//! let actions = allocator.request(tenant, Request { k: 100, placement: Placement::Any }, now)?;
+//! let actions = allocator.request(tenant, FrameRequest { k: 100, placement: Placement::Any }, now)?;
 //! assert_eq!(actions, [Action::Grant { tenant, k: 100 }]);
 //! # Ok::<(), AllocatorError>(())
 //! ```
@@ -45,7 +45,7 @@ mod tenant;
 
 pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;
-pub use request::{MachineTopology, PendingRequest, Placement, Request};
+pub use request::{FrameRequest, MachineTopology, PendingRequest, Placement};
 pub use stats::TenantStats;
 pub use tenant::{CleaningRate, FrameUsage};
 
@@ -262,7 +262,7 @@ impl Allocator {
     pub fn request(
         &mut self,
         tenant: TenantId,
-        request: Request,
+        request: FrameRequest,
         now: Duration,
     ) -> Result<Vec<Action>, AllocatorError> {
         self.config.topology.check(request)?;

@@ -13,7 +13,7 @@ use crate::{machine, policy};
 use disk::atropos::ClientId;
 use disk::swapfs::{FileId, FileName};
 use frames::LimitControl;
-use frames::allocator::{Placement, Request};
+use frames::allocator::{FrameRequest, Placement};
 use iochannel::Doorbell;
 use protocol::MIN_PROGRAM_FRAMES;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FramePlacement, FrameSpec};
@@ -105,7 +105,7 @@ impl Contracts {
         self.check_new_tenant(&tenant, &terms)?;
         let placement = placement(place);
         // Frames that the machine does not have are refused now, not by a fault.
-        let first = Request {
+        let first = FrameRequest {
             k: terms.frames.g,
             placement,
         };

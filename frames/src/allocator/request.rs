@@ -12,7 +12,7 @@ use wired::HUGE_RANGE_PAGES;
 
 /// A request for more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct FrameRequest {
     /// The most to grant.
     pub k: u32,
     /// Where they are.
@@ -41,7 +41,7 @@ pub struct MachineTopology {
 
 impl MachineTopology {
     /// Refuses a placement that the machine does not have.
-    pub fn check(self, request: Request) -> Result<(), AllocatorError> {
+    pub fn check(self, request: FrameRequest) -> Result<(), AllocatorError> {
         let (asked, unit) = (request.k, HUGE_RANGE_PAGES as u32);
         match request.placement {
             Placement::Huge if !self.huge => Err(AllocatorError::NoHuge { asked }),

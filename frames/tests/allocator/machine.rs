@@ -176,7 +176,7 @@ impl Machine {
 
     pub fn request(&mut self, tenant: TenantId, k: u32) -> Result<(), AllocatorError> {
         self.report_usage();
-        let request = Request {
+        let request = FrameRequest {
             k,
             placement: Placement::Any,
         };

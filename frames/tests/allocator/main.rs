@@ -328,7 +328,7 @@ fn placements_that_the_machine_lacks_are_refused() {
     let mut machine = Machine::new(10_000);
     let tenant = machine.admit(1, (2000, 2000), 100, Honest).unwrap();
     let mut ask = |k, placement| {
-        let request = Request { k, placement };
+        let request = FrameRequest { k, placement };
         machine
             .allocator
             .request(tenant, request, Duration::ZERO)
