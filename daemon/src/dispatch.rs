@@ -11,13 +11,13 @@ use disk::atropos::ClientId;
 use host::seqpacket::Received;
 use iochannel::ChannelGeometry;
 use protocol::contract_spec::{DiskChange, DiskSpec, FrameSpec};
-use protocol::{ChannelNumber, DaemonEvent, Request, TenantNumber, decode};
+use protocol::{ChannelNumber, DaemonEvent, TenantNumber, TenantRequest, decode};
 use rustix::fd::AsFd;
 use std::time::Duration;
 
 impl Daemon {
     pub(crate) fn dispatch(&mut self, token: u64, message: &mut Received) {
-        let Some(request) = decode::<Request>(message.as_slice()) else {
+        let Some(request) = decode::<TenantRequest>(message.as_slice()) else {
             return self.contracts.disconnect(
                 token,
                 "this is no message of this version: install both from one build",
@@ -26,11 +26,14 @@ impl Daemon {
         let tenant = self.connections().get(token).and_then(|c| c.tenant);
         tracing::trace!(token, tenant, ?request, "request");
         match (request, tenant) {
-            (query @ (Request::List | Request::Capacity | Request::Trace { .. }), _) => {
-                self.query(token, &query)
-            }
             (
-                Request::Set {
+                query @ (TenantRequest::List
+                | TenantRequest::Capacity
+                | TenantRequest::Trace { .. }),
+                _,
+            ) => self.query(token, &query),
+            (
+                TenantRequest::Set {
                     tenant,
                     frames,
                     disk,
@@ -43,10 +46,10 @@ impl Daemon {
     }
 
     /// Handles a request for a contract.
-    fn admit(&mut self, token: u64, request: Request, message: &Received) {
+    fn admit(&mut self, token: u64, request: TenantRequest, message: &Received) {
         let contracts = &mut self.contracts;
         match request {
-            Request::Join {
+            TenantRequest::Join {
                 resume_token,
                 name,
                 frames,
@@ -57,10 +60,10 @@ impl Daemon {
                 let terms = contracts.config.default.terms(frames, disk, swap);
                 contracts.join(token, resume_token, &name, terms, place);
             }
-            Request::File { name, disk } => {
+            TenantRequest::File { name, disk } => {
                 contracts.join_file(token, &name, disk, message.fds[0].as_ref())
             }
-            Request::Rejoin {
+            TenantRequest::Rejoin {
                 resume_token,
                 channels,
             } => contracts.rejoin(token, resume_token, channels, message),
@@ -73,23 +76,25 @@ impl Daemon {
         &mut self,
         token: u64,
         number: TenantNumber,
-        request: Request,
+        request: TenantRequest,
         message: &Received,
     ) {
         let contracts = &mut self.contracts;
         match request {
-            Request::Ledger => contracts.attach_ledger(token, number, message.fds[0].as_ref()),
-            Request::Channel(channel) => {
+            TenantRequest::Ledger => {
+                contracts.attach_ledger(token, number, message.fds[0].as_ref())
+            }
+            TenantRequest::Channel(channel) => {
                 contracts.reattach_channel(token, number, channel, message)
             }
-            Request::Open { depth, cookie } => self.open(token, number, depth, cookie),
-            Request::Close(channel) => self.close_channel(number, channel),
-            Request::Faults { reservation, known } => {
+            TenantRequest::Open { depth, cookie } => self.open(token, number, depth, cookie),
+            TenantRequest::Close(channel) => self.close_channel(number, channel),
+            TenantRequest::Faults { reservation, known } => {
                 self.request_faults(token, number, reservation, known)
             }
-            Request::FaultUnit(unit) => contracts.fault_rates.report(number, unit),
-            Request::Answered { round } => contracts.frames.on_revocation_done(number, round),
-            Request::Leave => contracts.leave(token, number),
+            TenantRequest::FaultUnit(unit) => contracts.fault_rates.report(number, unit),
+            TenantRequest::Answered { round } => contracts.frames.on_revocation_done(number, round),
+            TenantRequest::Leave => contracts.leave(token, number),
             _ => {
                 let why = Refusal::HasContract;
                 self.connections().refuse(token, why);

@@ -6,21 +6,21 @@ use crate::connections::Connection;
 use crate::refusal::Refusal;
 use crate::{Daemon, policy};
 use hdrhistogram::Histogram;
-use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
+use protocol::{CapacitySummary, DaemonEvent, TenantInfo, TenantNumber, TenantRequest};
 use rustix::fd::AsFd;
 use std::time::Duration;
 
 impl Daemon {
     /// Answers a query, within the rate limit of the user.
-    pub(crate) fn query(&mut self, token: u64, query: &Request) {
+    pub(crate) fn query(&mut self, token: u64, query: &TenantRequest) {
         let uid = self.connections().get(token).map(|c| c.identity.uid);
         let limits = &mut self.connections_mut().user_limits;
         if let Some(why) = uid.and_then(|uid| limits.over_query_rate(uid)) {
             return self.connections().refuse(token, why);
         }
         match query {
-            Request::Trace { from } => self.trace(token, *from),
-            Request::Capacity => {
+            TenantRequest::Trace { from } => self.trace(token, *from),
+            TenantRequest::Capacity => {
                 _ = self
                     .connections()
                     .send(token, &DaemonEvent::Capacity(self.capacity()), &[])

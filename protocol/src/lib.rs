@@ -52,7 +52,7 @@ pub type ChannelNumber = u32;
 
 /// Requests from tenants and administrators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Request {
+pub enum TenantRequest {
     /// Requests a contract; a field that is `None` takes the daemon's default. A client whose
     /// daemon ended before it replied repeats the request with the same resume_token, and gets the
     /// same contract.
@@ -76,9 +76,9 @@ pub enum Request {
     /// Comes back, after the daemon was started again. With both bells of [`DaemonEvent::Admitted`]
     /// and the ledger's descriptor.
     Rejoin {
-        /// The token of the original [`Request::Join`].
+        /// The token of the original [`TenantRequest::Join`].
         resume_token: ResumeToken,
-        /// Channels that follow, each by [`Request::Channel`].
+        /// Channels that follow, each by [`TenantRequest::Channel`].
         channels: u32,
     },
     /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
@@ -383,11 +383,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-            let _ = decode::<Request>(&bytes);
+            let _ = decode::<TenantRequest>(&bytes);
             let mut ours = VERSION.to_le_bytes().to_vec();
             ours.extend(bytes);
-            if let Some(ask) = decode::<Request>(&ours) {
-                prop_assert_eq!(decode::<Request>(&encode(&ask).unwrap()), Some(ask));
+            if let Some(ask) = decode::<TenantRequest>(&ours) {
+                prop_assert_eq!(decode::<TenantRequest>(&encode(&ask).unwrap()), Some(ask));
             }
         }
     }

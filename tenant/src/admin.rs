@@ -3,18 +3,18 @@
 use super::TenantError;
 use super::connection::{converse, reach, recv};
 use protocol::contract_spec::{DiskChange, FrameSpec};
-use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
+use protocol::{CapacitySummary, DaemonEvent, TenantInfo, TenantNumber, TenantRequest};
 use std::path::Path;
 
 /// The contracts that the daemon at `path` keeps, as far as the caller may see them.
 pub fn list(path: &Path) -> Result<Vec<TenantInfo>, TenantError> {
-    ask_for_list(path, &Request::List)
+    ask_for_list(path, &TenantRequest::List)
 }
 
 /// What the daemon at `path` has to promise, and what of it is taken.
 pub fn books(path: &Path) -> Result<CapacitySummary, TenantError> {
     let connection = reach(path)?;
-    match converse(&connection, &Request::Capacity, &[])?.0 {
+    match converse(&connection, &TenantRequest::Capacity, &[])?.0 {
         DaemonEvent::Capacity(books) => Ok(books),
         _ => Err(TenantError::OtherBuild),
     }
@@ -27,7 +27,7 @@ pub fn set(
     frames: Option<FrameSpec>,
     disk: Option<DiskChange>,
 ) -> Result<TenantInfo, TenantError> {
-    let ask = Request::Set {
+    let ask = TenantRequest::Set {
         tenant,
         frames,
         disk,
@@ -36,7 +36,7 @@ pub fn set(
     changed.ok_or(TenantError::OtherBuild)
 }
 
-fn ask_for_list(path: &Path, ask: &Request) -> Result<Vec<TenantInfo>, TenantError> {
+fn ask_for_list(path: &Path, ask: &TenantRequest) -> Result<Vec<TenantInfo>, TenantError> {
     let connection = reach(path)?;
     let mut listed = Vec::new();
     let mut next = converse(&connection, ask, &[])?.0;

@@ -2,7 +2,7 @@
 
 use super::TenantError;
 use host::seqpacket;
-use protocol::{DaemonEvent, Request, decode, encode};
+use protocol::{DaemonEvent, TenantRequest, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags};
@@ -37,7 +37,7 @@ type Reply = (DaemonEvent, [Option<OwnedFd>; 3]);
 /// Sends a request and waits for the reply.
 pub(crate) fn converse(
     connection: &OwnedFd,
-    ask: &Request,
+    ask: &TenantRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Result<Reply, TenantError> {
     send(connection, ask, fds).map_err(TenantError::Silent)?;
@@ -55,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) fn ask(
     path: &Path,
     mut connection: OwnedFd,
-    ask: &Request,
+    ask: &TenantRequest,
 ) -> Result<(OwnedFd, Reply), TenantError> {
     let begun = Instant::now();
     loop {

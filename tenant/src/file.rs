@@ -6,7 +6,7 @@
 use crate::{TenantError, converse, reach};
 use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
 use protocol::contract_spec::DiskSpec;
-use protocol::{NAME, Request, cut};
+use protocol::{NAME, TenantRequest, cut};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::File;
@@ -64,12 +64,12 @@ impl ReservedFile {
         let io = |what| move |errno| FileError::Io { what, errno };
         let connection = reach(socket)?;
         let (depth, pages) = (depth.max(1), pages.clamp(1, MAX_RUN));
-        let ask = Request::File {
+        let ask = TenantRequest::File {
             name: cut(name, NAME),
             disk,
         };
         let (_, [doorbell, ..]) = converse(&connection, &ask, &[file.as_fd()])?;
-        let open = Request::Open {
+        let open = TenantRequest::Open {
             depth: depth.min(u16::MAX.into()) as u16,
             cookie: 0,
         };

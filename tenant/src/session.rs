@@ -8,7 +8,8 @@ use super::{ContractRequest, Revocation, SessionEvent, TenantError};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
 use protocol::{
-    ChannelNumber, DaemonEvent, FaultShare, NAME, Request, ResumeToken, TenantNumber, cut, decode,
+    ChannelNumber, DaemonEvent, FaultShare, NAME, ResumeToken, TenantNumber, TenantRequest, cut,
+    decode,
 };
 use rate::Reservation;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,7 +36,7 @@ pub struct Session {
     number: TenantNumber,
     resume_token: ResumeToken,
     /// The request for it.
-    join: Request,
+    join: TenantRequest,
     terms: ContractSpec,
     note: String,
     doorbell: OwnedFd,
@@ -60,7 +61,7 @@ impl Session {
     /// Requests a contract, and waits for the reply.
     pub fn join(path: &Path, wanted: &ContractRequest) -> Result<Self, TenantError> {
         let resume_token = ResumeToken::draw().map_err(TenantError::Silent)?;
-        let join = Request::Join {
+        let join = TenantRequest::Join {
             resume_token,
             name: cut(&wanted.name, NAME),
             frames: wanted.frames,
@@ -104,7 +105,7 @@ impl Session {
     /// Makes the ledger known, made for the frames of [`Session::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
-        match self.request(&Request::Ledger, &[ledger.as_fd()]) {
+        match self.request(&TenantRequest::Ledger, &[ledger.as_fd()]) {
             Ok(DaemonEvent::Started) => {
                 self.ledger = Some(ledger);
                 Ok(())
@@ -122,7 +123,7 @@ impl Session {
     /// then, a changed share of the faults, are kept.
     fn request(
         &mut self,
-        request: &Request,
+        request: &TenantRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<DaemonEvent, TenantError> {
         let gone = TenantError::Silent(Errno::PIPE);
@@ -130,7 +131,7 @@ impl Session {
         send(connection, request, fds).map_err(TenantError::Silent)?;
         loop {
             match (connection::recv(connection)?.0, request) {
-                (DaemonEvent::Faults(share), Request::Ledger) => {
+                (DaemonEvent::Faults(share), TenantRequest::Ledger) => {
                     self.early = Some(SessionEvent::Faults(share))
                 }
                 (DaemonEvent::Changed { terms, notice }, _) => {
@@ -166,7 +167,7 @@ impl Session {
     /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&self, unit: u64) {
         if self.faults.is_some() {
-            self.send(&Request::FaultUnit(unit));
+            self.send(&TenantRequest::FaultUnit(unit));
         }
     }
 
@@ -209,25 +210,25 @@ impl Session {
     /// [`SessionEvent::NotOpened`], follows, when there is a daemon.
     pub fn open(&mut self, depth: u16, cookie: u64) {
         self.opening.push_back((cookie, depth));
-        self.send(&Request::Open { depth, cookie });
+        self.send(&TenantRequest::Open { depth, cookie });
     }
 
     /// A channel is no longer used: [`SessionEvent::Closed`] follows.
     pub fn close(&mut self, channel: ChannelNumber) {
         self.closing.push(channel);
-        self.send(&Request::Close(channel));
+        self.send(&TenantRequest::Close(channel));
     }
 
     /// A revocation was done.
     pub fn acknowledge(&mut self, round: u32) {
-        self.send(&Request::Answered { round });
+        self.send(&TenantRequest::Answered { round });
     }
 
     /// Gives the contract back: [`SessionEvent::Left`] follows, or [`SessionEvent::LeaveRefused`] where the daemon
     /// finds that something of it is still used. Nothing may be asked for meanwhile.
     pub fn leave(&mut self) {
         self.leaving = true;
-        self.send(&Request::Leave);
+        self.send(&TenantRequest::Leave);
     }
 
     /// Handles pending messages, without blocking, and returns the events.
@@ -346,15 +347,15 @@ impl Session {
 
     /// Sends a request. One that a daemon which has just ended does not receive is sent to its
     /// successor.
-    fn send(&self, request: &Request) {
+    fn send(&self, request: &TenantRequest) {
         if let Some(connection) = &self.connection {
             let _ = send(connection, request, &[]);
         }
     }
 }
 
-fn faults(reservation: Option<Reservation>, known: bool) -> Request {
-    Request::Faults {
+fn faults(reservation: Option<Reservation>, known: bool) -> TenantRequest {
+    TenantRequest::Faults {
         reservation: reservation.map(|r| (r.runtime(), r.period())),
         known,
     }

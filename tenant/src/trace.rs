@@ -3,7 +3,7 @@
 use crate::{TenantError, reach, send};
 use disk::trace::TraceBatch;
 use host::seqpacket;
-use protocol::{DaemonEvent, Request, decode, disk_trace};
+use protocol::{DaemonEvent, TenantRequest, decode, disk_trace};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -27,7 +27,7 @@ impl Tracer {
 
     /// What the scheduler did since this was last asked.
     pub fn read(&mut self) -> Result<TraceBatch, TenantError> {
-        let ask = Request::Trace { from: self.next };
+        let ask = TenantRequest::Trace { from: self.next };
         send(&self.connection, &ask, &[]).map_err(TenantError::Silent)?;
         let mut message = seqpacket::receive(&self.connection, RecvFlags::empty())
             .map_err(TenantError::Silent)?;

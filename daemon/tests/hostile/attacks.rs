@@ -4,7 +4,7 @@ use crate::role::count;
 use host::seqpacket;
 use iochannel::{ChannelClient, IoVec};
 use protocol::contract_spec::FrameSpec;
-use protocol::{DaemonEvent, Request, ResumeToken, decode, encode};
+use protocol::{DaemonEvent, ResumeToken, TenantRequest, decode, encode};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, ftruncate, memfd_create};
@@ -52,7 +52,7 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     seqpacket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
 }
 
-pub fn ask(to: &OwnedFd, ask: &Request, fds: &[BorrowedFd<'_>]) -> bool {
+pub fn ask(to: &OwnedFd, ask: &TenantRequest, fds: &[BorrowedFd<'_>]) -> bool {
     send(to, &encode(ask).unwrap(), fds)
 }
 
@@ -95,11 +95,11 @@ fn wrong() -> Vec<OwnedFd> {
 }
 
 /// One of all messages there are, with nothing in it that could be granted.
-fn any_ask(rng: &mut Rng) -> Request {
+fn any_ask(rng: &mut Rng) -> TenantRequest {
     let number = rng.next() as u32;
     let disk = "1ms/250ms".parse().unwrap();
     match rng.below(12) {
-        0 => Request::Join {
+        0 => TenantRequest::Join {
             resume_token: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             name: "\u{1b}[2J\n".repeat(rng.below(40)),
             frames: Some(FrameSpec {
@@ -110,24 +110,24 @@ fn any_ask(rng: &mut Rng) -> Request {
             swap: Some(rng.next()),
             place: None,
         },
-        1 => Request::Ledger,
-        2 => Request::Rejoin {
+        1 => TenantRequest::Ledger,
+        2 => TenantRequest::Rejoin {
             resume_token: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             channels: number,
         },
-        3 => Request::Channel(number),
-        4 => Request::Open {
+        3 => TenantRequest::Channel(number),
+        4 => TenantRequest::Open {
             depth: number as u16,
             cookie: rng.next(),
         },
-        5 => Request::Close(number),
-        6 => Request::Answered { round: number },
-        7 => Request::File {
+        5 => TenantRequest::Close(number),
+        6 => TenantRequest::Answered { round: number },
+        7 => TenantRequest::File {
             name: "f".repeat(rng.below(300)),
             disk,
         },
-        8 => Request::List,
-        9 => Request::Set {
+        8 => TenantRequest::List,
+        9 => TenantRequest::Set {
             tenant: number % 64,
             frames: Some(FrameSpec {
                 g: number,
@@ -135,8 +135,8 @@ fn any_ask(rng: &mut Rng) -> Request {
             }),
             disk: Some("1ms/250ms".parse().unwrap()),
         },
-        10 => Request::Leave,
-        _ => Request::Trace { from: rng.next() },
+        10 => TenantRequest::Leave,
+        _ => TenantRequest::Trace { from: rng.next() },
     }
 }
 
@@ -195,7 +195,7 @@ fn send_many(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
-    let join = Request::Join {
+    let join = TenantRequest::Join {
         resume_token: ResumeToken::draw().unwrap(),
         name: "scribbler".into(),
         frames: Some("1M+8M".parse().unwrap()),
@@ -212,12 +212,12 @@ pub fn scribble(path: &Path, seed: u64) {
         std::thread::sleep(Duration::from_millis(100));
     };
     let (_ledger, fd) = frames::Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(&connection, &Request::Ledger, &[fd.as_fd()]);
+    ask(&connection, &TenantRequest::Ledger, &[fd.as_fd()]);
     hear(&connection);
     let ledger = wired::WiredMemory::attach(&fd, 4096).unwrap();
     let mut memories = Vec::new();
     for cookie in 0..4 {
-        ask(&connection, &Request::Open { depth: 8, cookie }, &[]);
+        ask(&connection, &TenantRequest::Open { depth: 8, cookie }, &[]);
         let Some((DaemonEvent::Opened { .. }, ends)) = hear(&connection) else {
             return;
         };
@@ -246,8 +246,8 @@ pub fn scribble(path: &Path, seed: u64) {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
         let round = rng.next() as u32;
-        ask(&connection, &Request::Answered { round }, &[]);
-        ask(&connection, &Request::Close(rng.below(8) as u32), &[]);
+        ask(&connection, &TenantRequest::Answered { round }, &[]);
+        ask(&connection, &TenantRequest::Close(rng.below(8) as u32), &[]);
         while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
     }
 }
@@ -284,7 +284,11 @@ pub fn crowd(path: &Path) {
 pub fn deaf(path: &Path) {
     let connections: Vec<_> = (0..16).map(|_| connect(path)).collect();
     for n in 0..20_000 {
-        ask(&connections[n % connections.len()], &Request::List, &[]);
+        ask(
+            &connections[n % connections.len()],
+            &TenantRequest::List,
+            &[],
+        );
     }
 }
 
@@ -304,20 +308,20 @@ pub fn linger(path: &Path) {
     let connection = connect(path);
     for _ in 0..3 {
         let last = full();
-        ask(&connection, &Request::List, &[last.as_fd()]);
+        ask(&connection, &TenantRequest::List, &[last.as_fd()]);
         drop_elsewhere(last);
     }
     let last = full();
     send_many(&connection, b"x", &[last.as_fd(); 253]);
     drop_elsewhere(last);
     let last = full();
-    ask(&connection, &Request::List, &[last.as_fd()]);
+    ask(&connection, &TenantRequest::List, &[last.as_fd()]);
     drop_elsewhere(last);
     drop(connection);
     let waits = Instant::now();
     // Whether the daemon still hears: from a connection of its own.
     let other = connect(path);
-    ask(&other, &Request::List, &[]);
+    ask(&other, &TenantRequest::List, &[]);
     assert!(hear(&other).is_some());
     count(waits.elapsed().as_millis() as u64);
     // SAFETY: ends at once, without closing what would wait.
@@ -334,7 +338,7 @@ pub fn whole(path: &Path) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
-        let join = Request::Join {
+        let join = TenantRequest::Join {
             resume_token: ResumeToken::draw().unwrap(),
             name: "whole".into(),
             frames: Some("64M".parse().unwrap()),

@@ -3,7 +3,7 @@
 use crate::attacks::{Rng, ask, connect, hear, try_connect};
 use crate::role::count;
 use frames::{Contract, Ledger, Process};
-use protocol::{DaemonEvent, Request, ResumeToken};
+use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ fn wait_for(go: &Path) {
 pub fn flood(path: &Path, go: &Path) {
     let connections: Vec<_> = (0..CONNECTIONS).map(|_| connect(path)).collect();
     // The last was let in when this is answered.
-    ask(&connections[CONNECTIONS - 1], &Request::List, &[]);
+    ask(&connections[CONNECTIONS - 1], &TenantRequest::List, &[]);
     hear(&connections[CONNECTIONS - 1]);
     count(1);
     wait_for(go);
     for connection in &connections {
         for _ in 0..QUESTIONS {
-            ask(connection, &Request::List, &[]);
+            ask(connection, &TenantRequest::List, &[]);
         }
     }
     count(1);
@@ -42,7 +42,7 @@ pub fn flood(path: &Path, go: &Path) {
 }
 
 fn enter(connection: &OwnedFd) -> Ledger {
-    let join = Request::Join {
+    let join = TenantRequest::Join {
         resume_token: ResumeToken::draw().unwrap(),
         name: "answers".into(),
         frames: Some("1M+47M".parse().unwrap()),
@@ -56,7 +56,7 @@ fn enter(connection: &OwnedFd) -> Ledger {
     };
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
     ledger.set_bell(rustix::io::fcntl_dupfd_cloexec(&bells[1], 0).unwrap());
-    ask(connection, &Request::Ledger, &[fd.as_fd()]);
+    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
     assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
     ledger
 }
@@ -91,10 +91,10 @@ pub fn answers(path: &Path, go: &Path) {
     // Behind the strangers.
     std::thread::sleep(Duration::from_millis(300));
     ledger.retire(id);
-    ask(&connection, &Request::Answered { round }, &[]);
+    ask(&connection, &TenantRequest::Answered { round }, &[]);
     count(1);
     // It still has its contract.
-    ask(&connection, &Request::Capacity, &[]);
+    ask(&connection, &TenantRequest::Capacity, &[]);
     while !matches!(
         hear(&connection).expect("it is disconnected").0,
         DaemonEvent::Capacity(_)
@@ -140,7 +140,7 @@ pub fn storm(path: &Path, seed: u64) {
             continue;
         };
         for _ in 0..rng.below(20) {
-            ask(&connection, &Request::List, &[]);
+            ask(&connection, &TenantRequest::List, &[]);
         }
         if rng.below(2) == 0 && kept.len() < 900 {
             kept.push(connection);

@@ -3,7 +3,7 @@
 use crate::attacks::{ask, connect, hear};
 use crate::role::count;
 use frames::{Contract, Ledger, Process};
-use protocol::{DaemonEvent, Request, ResumeToken};
+use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use selfpage::{DirectIo, Domain, Paged};
 use std::fmt::Display;
@@ -133,7 +133,7 @@ pub fn interrupted(path: &Path, go: &Path) {
 
 /// A contract of its own, by messages; its connection, its ledger and what it shows of that.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
-    let join = Request::Join {
+    let join = TenantRequest::Join {
         resume_token: ResumeToken::draw().unwrap(),
         name: "leaver".into(),
         frames: Some("8M".parse().unwrap()),
@@ -149,7 +149,7 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
         std::thread::sleep(Duration::from_millis(100));
     };
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(connection, &Request::Ledger, &[fd.as_fd()]);
+    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
     assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
     (ledger, fd)
 }
@@ -157,7 +157,7 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
 /// The reply to giving a contract back; a user that requests too often has to wait.
 fn leaves(connection: &OwnedFd) -> DaemonEvent {
     loop {
-        assert!(ask(connection, &Request::Leave, &[]));
+        assert!(ask(connection, &TenantRequest::Leave, &[]));
         loop {
             match hear(connection) {
                 Some((DaemonEvent::LeaveRefused(why), _)) if why.contains("changes a second") => {
@@ -215,7 +215,7 @@ pub fn hostile(path: &Path) {
     // With a channel, which it writes into afterwards.
     ask(
         &connection,
-        &Request::Open {
+        &TenantRequest::Open {
             depth: 8,
             cookie: 1,
         },
@@ -229,7 +229,7 @@ pub fn hostile(path: &Path) {
         }
     };
     // Twice at once: once is enough.
-    assert!(ask(&connection, &Request::Leave, &[]));
+    assert!(ask(&connection, &TenantRequest::Leave, &[]));
     assert_eq!(leaves_in_the_end(&connection), DaemonEvent::Left);
     let shared = wired::WiredMemory::attach(&ends[0], PAGE).unwrap();
     for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
@@ -251,15 +251,15 @@ pub fn hostile(path: &Path) {
 /// Requests everything that only a tenant may, with the ledger of one that has left.
 fn request_as_a_tenant(connection: &OwnedFd, ledger: &OwnedFd) {
     for request in [
-        Request::Leave,
-        Request::Ledger,
-        Request::Open {
+        TenantRequest::Leave,
+        TenantRequest::Ledger,
+        TenantRequest::Open {
             depth: 8,
             cookie: 2,
         },
-        Request::Close(0),
-        Request::Channel(0),
-        Request::Answered { round: 1 },
+        TenantRequest::Close(0),
+        TenantRequest::Channel(0),
+        TenantRequest::Answered { round: 1 },
     ] {
         assert!(ask(connection, &request, &[ledger.as_fd()]));
         let answer = hear(connection).map(|(event, _)| event);

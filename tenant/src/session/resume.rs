@@ -8,7 +8,7 @@ use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
 use crate::connection::{self, RETURN, converse, reach_next, send};
 use host::seqpacket;
-use protocol::{DaemonEvent, Request};
+use protocol::{DaemonEvent, TenantRequest};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::time::Instant;
@@ -56,7 +56,7 @@ impl Session {
             return Ok(false);
         };
         let channels = self.channels.len() as u32;
-        let rejoin = Request::Rejoin {
+        let rejoin = TenantRequest::Rejoin {
             resume_token: self.resume_token,
             channels,
         };
@@ -71,7 +71,7 @@ impl Session {
         }
         for (number, held) in &self.channels {
             let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
-            if send(&connection, &Request::Channel(*number), &fds).is_err() {
+            if send(&connection, &TenantRequest::Channel(*number), &fds).is_err() {
                 return Ok(false);
             }
         }
@@ -80,13 +80,13 @@ impl Session {
             self.send(&faults(reservation, true));
         }
         for channel in self.closing.clone() {
-            self.send(&Request::Close(channel));
+            self.send(&TenantRequest::Close(channel));
         }
         for (cookie, depth) in self.opening.clone() {
-            self.send(&Request::Open { depth, cookie });
+            self.send(&TenantRequest::Open { depth, cookie });
         }
         if self.leaving {
-            self.send(&Request::Leave);
+            self.send(&TenantRequest::Leave);
         }
         Ok(true)
     }
