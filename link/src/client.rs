@@ -100,11 +100,6 @@ impl Connection {
         self.0
     }
 
-    /// A connection from the descriptor kept.
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-
     /// Sends what the supervisor keeps as long as the pager process serves
     /// ([`ChildMessage::Lifeline`]).
     pub fn send_lifeline(

@@ -118,11 +118,6 @@ impl<'a> ProcessStats<'a> {
         self.word(counter).fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Says a level.
-    pub fn set(&self, counter: Counter, value: u64) {
-        self.word(counter).store(value, Ordering::Relaxed);
-    }
-
     /// Raises a highest level.
     pub fn raise(&self, counter: Counter, value: u64) {
         self.word(counter).fetch_max(value, Ordering::Relaxed);

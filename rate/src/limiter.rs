@@ -98,11 +98,6 @@ impl<'a> Limiter<'a> {
         Self { limits, threads }
     }
 
-    /// The tree's limits.
-    pub fn limits(&self) -> SharedLimits<'a> {
-        self.limits
-    }
-
     /// Checks and counts a fault of a thread, new or with the token that it was suspended with.
     pub fn page_fault(&self, task: ThreadKey, now: TimeNs, token: ChargeToken) -> Decision {
         let mut decision = Decision {

@@ -142,16 +142,6 @@ impl ReservationTable {
         self.total
     }
 
-    /// system.fault_period.
-    pub fn fault_period(&self) -> TimeNs {
-        self.fault_period
-    }
-
-    /// The cost of a fault.
-    pub fn fault_unit(&self) -> TimeNs {
-        self.fault_unit
-    }
-
     /// Sets the cost of a fault as measured since.
     pub fn set_fault_unit(&mut self, fault_unit: TimeNs) {
         self.fault_unit = fault_unit.max(1);

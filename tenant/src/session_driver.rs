@@ -10,7 +10,6 @@
 use super::{Revocation, Session, SessionEvent};
 use frames::Ledger;
 use protocol::ChannelNumber;
-use protocol::contract_spec::ContractSpec;
 use rustix::fd::BorrowedFd;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,11 +35,6 @@ impl<R> SessionDriver<R> {
             next: 0,
             revocation: None,
         }
-    }
-
-    /// The contract.
-    pub fn terms(&self) -> ContractSpec {
-        self.session.terms()
     }
 
     /// Rung by those who put requests into channels.

@@ -86,15 +86,6 @@ impl<T> PiLock<T> {
             .compare_exchange(FREE, current_tid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
-
-    /// Releases the lock without being its holder.
-    ///
-    /// # Safety
-    /// No thread may hold or wait for the lock, and the value must be consistent: for the child
-    /// of a fork, whose other threads are gone.
-    pub unsafe fn reset(&self) {
-        self.word.store(FREE, Ordering::Release);
-    }
 }
 
 fn sleep_before_retry() {
