@@ -1,9 +1,9 @@
-//! Random reads of 4 KiB from a paging server over loopback, beside a raw TCP echo of the same sizes.
+//! Random reads of 4 KiB from a paging server over loopback, in the clear and with keys.
 //!
 //! `cargo run --release -p selfpage-remote-server --example load [PAGES [SECONDS]]`. Client and server poll, as they do
-//! where each has a processor; the echo's two ends poll, too. Reported for one connection in the clear and
-//! one with keys, each with 1 and with 32 requests outstanding: the median and the 99th percentile of the
-//! time from a request to its reply, and pages a second. The two take turns, ten times.
+//! where each has a processor. Reported for one connection in the clear and one with keys, each with 1 and with 32
+//! requests outstanding: the median and the 99th percentile of the time from a request to its reply, and pages a
+//! second. The two take turns, ten times. `selfpage bench remote` is beside a raw TCP echo.
 
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
@@ -11,19 +11,16 @@ use remote_keys::{Handshake, Keyring, Protocol, Trust, client_config};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_wire::control::{self, ControlReply, ControlRequest};
-use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
+use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use selfpage_remote_server::{Acceptor, KeyedAcceptor, Server, ServerConfig};
 use std::error::Error;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wired::PAGE;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes of a reply with one page.
-const REPLY: usize = HEADER + 8 + PAGE;
 /// How often the two kinds of link take turns, so that what else the machine does meets both.
 const TURNS: u32 = 10;
 /// How long a handshake may take.
@@ -49,8 +46,6 @@ fn main() -> Outcome<()> {
         "", "p50 us", "p99 us", "pages/s"
     );
     for depth in [1, 32] {
-        let mut echo = Echo::start()?;
-        report("raw TCP echo", depth, measure(&mut echo, depth, length)?);
         let (mut clear, mut keys) = (Measured::default(), Measured::default());
         for _ in 0..TURNS {
             clear.add(measure(&mut in_the_clear, depth, length / TURNS)?);
@@ -77,14 +72,6 @@ fn start(pages: u64, acceptor: Acceptor) -> Outcome<Server> {
     })?)
 }
 
-/// One end of a link that requests pages.
-trait Requester {
-    /// Queues a request.
-    fn send(&mut self) -> Outcome<()>;
-    /// Writes what is queued, and reads: how many replies have come.
-    fn poll(&mut self) -> Outcome<usize>;
-}
-
 #[derive(Default)]
 struct Measured {
     times: Vec<Duration>,
@@ -98,7 +85,7 @@ impl Measured {
     }
 }
 
-fn measure(of: &mut impl Requester, depth: usize, length: Duration) -> Outcome<Measured> {
+fn measure(of: &mut PageReader, depth: usize, length: Duration) -> Outcome<Measured> {
     let mut sent = std::collections::VecDeque::new();
     let mut times = Vec::new();
     let begun = Instant::now();
@@ -137,79 +124,6 @@ fn report(what: &str, depth: usize, mut measured: Measured) {
         at(99),
         rate
     );
-}
-
-/// A server that answers each header by a reply's bytes.
-struct Echo {
-    stream: TcpStream,
-    queued: usize,
-    arrived: usize,
-}
-
-impl Echo {
-    fn start() -> Outcome<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let stream = TcpStream::connect(listener.local_addr()?)?;
-        let (far, _) = listener.accept()?;
-        for end in [&stream, &far] {
-            end.set_nodelay(true)?;
-            end.set_nonblocking(true)?;
-        }
-        std::thread::spawn(move || answer(far));
-        Ok(Self {
-            stream,
-            queued: 0,
-            arrived: 0,
-        })
-    }
-}
-
-fn answer(mut stream: TcpStream) {
-    let (mut requests, replies) = ([0; HEADER * 64], vec![7; REPLY * 64]);
-    let mut held = 0;
-    loop {
-        match stream.read(&mut requests[held..]) {
-            Ok(0) => return,
-            Ok(read) => held += read,
-            Err(why) if why.kind() == ErrorKind::WouldBlock => {
-                rustix::thread::sched_yield();
-                continue;
-            }
-            Err(_) => return,
-        }
-        let (whole, mut written) = (held / HEADER, 0);
-        held %= HEADER;
-        while written < whole * REPLY {
-            match stream.write(&replies[written..whole * REPLY]) {
-                Ok(more) => written += more,
-                Err(why) if why.kind() == ErrorKind::WouldBlock => rustix::thread::sched_yield(),
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-impl Requester for Echo {
-    fn send(&mut self) -> Outcome<()> {
-        self.queued += HEADER;
-        Ok(())
-    }
-
-    fn poll(&mut self) -> Outcome<usize> {
-        let request = [7; HEADER * 32];
-        // What is outstanding fits the socket's buffer.
-        self.stream.write_all(&request[..self.queued])?;
-        self.queued = 0;
-        let mut bytes = [0; REPLY * 32];
-        match self.stream.read(&mut bytes) {
-            Ok(read) => self.arrived += read,
-            Err(why) if why.kind() == ErrorKind::WouldBlock => {}
-            Err(why) => return Err(why.into()),
-        }
-        let replies = self.arrived / REPLY;
-        self.arrived %= REPLY;
-        Ok(replies)
-    }
 }
 
 /// A client with one object, all written.
@@ -313,9 +227,8 @@ impl PageReader {
             rustix::thread::sched_yield();
         }
     }
-}
 
-impl Requester for PageReader {
+    /// Queues a request.
     fn send(&mut self) -> Outcome<()> {
         // xorshift64: any page, in no order.
         self.random ^= self.random << 13;
@@ -325,6 +238,7 @@ impl Requester for PageReader {
         Ok(self.writer.push(&header, &[])?)
     }
 
+    /// Writes what is queued, and reads: how many replies have come.
     fn poll(&mut self) -> Outcome<usize> {
         self.writer.flush(&mut self.link)?;
         if !self.reader.fill(&mut self.link)? {
