@@ -20,7 +20,7 @@ use tenant::Session;
 
 /// The party that serves IO channels, where the store has no file of its own.
 enum ChannelServer {
-    Daemon(DaemonLink),
+    Daemon(Box<DaemonLink>),
     Remote(RemoteLink),
 }
 
@@ -63,7 +63,7 @@ impl Links {
         ledger.set_max_guaranteed(tenant.terms().frames.g);
         let daemon = DaemonLink::new(tenant);
         watch(&daemon, set, self.token);
-        self.server = Some(ChannelServer::Daemon(daemon));
+        self.server = Some(ChannelServer::Daemon(Box::new(daemon)));
         Ok(())
     }
 
