@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// The group: of the local scope, its last bytes chosen at random.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 71, 163);
-/// The port of the group: that of the control port's number.
-const PORT: u16 = crate::CONTROL_PORT;
+/// The port of the group: the one after the control port, whose UDP is the membership's.
+const PORT: u16 = crate::CONTROL_PORT + 1;
 /// First bytes of each datagram.
 const MAGIC: [u8; 8] = *b"selfpg01";
 /// The longest datagram.
