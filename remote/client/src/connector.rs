@@ -4,16 +4,17 @@
 //! server's welcome in a queue, and a bell rings. Attempts that fail are repeated after pauses that
 //! double.
 
+use crate::arrival::Arrivals;
 use remote_keys::{Handshake, HandshakeError, Keyring, Protocol, Trust, client_config, sharing};
 use remote_policy::identity::Incarnation;
 use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
 use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link};
 use rustix::event::{PollFd, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long one attempt may take.
@@ -57,9 +58,39 @@ pub struct Connector {
     pub keys: Option<Arc<Keyring>>,
     /// A word here asks for a connection.
     pub wanted: Receiver<()>,
-    pub attempts: Sender<Attempt>,
-    /// Rung for each attempt.
-    pub bell: Arc<OwnedFd>,
+    pub arrivals: Arrivals,
+}
+
+/// Starts connectors.
+#[derive(Clone)]
+pub struct Connectors {
+    pub client: Incarnation,
+    /// This host's name, for people.
+    pub name: String,
+    /// This host's key and the members of its cluster; `None` for links in the clear.
+    pub keys: Option<Arc<Keyring>>,
+    pub arrivals: Arrivals,
+}
+
+impl Connectors {
+    /// Starts the connector of a server with an index, at an address. A word to what is returned asks for
+    /// another connection.
+    pub fn start(&self, index: usize, address: &str) -> io::Result<Sender<()>> {
+        let (reconnect, wanted) = channel();
+        let connector = Connector {
+            index,
+            address: address.to_owned(),
+            client: self.client,
+            name: self.name.clone(),
+            keys: self.keys.clone(),
+            wanted,
+            arrivals: self.arrivals.clone(),
+        };
+        std::thread::Builder::new()
+            .name("selfpage-link".into())
+            .spawn(move || connector.run())?;
+        Ok(reconnect)
+    }
 }
 
 impl Connector {
@@ -81,10 +112,9 @@ impl Connector {
                     server: self.index,
                     outcome: outcome.map_err(|why| why.to_string()),
                 };
-                if self.attempts.send(attempt).is_err() {
+                if !self.arrivals.send(attempt.into()) {
                     return;
                 }
-                let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
                 if is_connected {
                     break;
                 }

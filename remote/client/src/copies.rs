@@ -4,19 +4,19 @@
 //! cannot be reached is removed before a write is acknowledged without it (`objects`).
 
 use crate::copying;
-use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy, bit};
-use crate::permits;
+use crate::objects::{CopyState, ObjectCopy, bit};
 use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
 use crate::transport::{GRACE, LATE, RemoteTransport, connected};
+use crate::{permits, placement};
 use disk::time::Time;
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
 use rustix::io::Errno;
 
 impl RemoteTransport {
-    /// Asks a server for a copy of an object, and for a larger permit first where it needs one.
-    pub(crate) fn create_copy(&mut self, object: usize, to: usize, now: Time) {
+    /// Asks a server for a copy of an object, under the permit there.
+    pub(crate) fn create_copy(&mut self, object: usize, to: usize) {
         let of = self.objects.get(object);
         if of.copies.iter().any(|copy| copy.server == to) {
             return;
@@ -30,21 +30,12 @@ impl RemoteTransport {
             generation,
         });
         permits::terminate_stale(self, to);
-        let server = &mut self.servers[to];
-        let has_room = server.spare_pages() >= OBJECT_PAGES;
-        server.reserved_pages += OBJECT_PAGES;
-        if has_room {
-            return self.send_create(object, to);
-        }
-        server.waiting.push(object);
-        if !server.awaits_permit() {
-            permits::ask_slightly_more(self, to, now);
-        }
+        self.send_create(object, to);
     }
 
-    pub(crate) fn send_create(&mut self, object: usize, to: usize) {
+    fn send_create(&mut self, object: usize, to: usize) {
         let Some(sealed) = self.servers[to].permit else {
-            return;
+            return self.forget_copy(object, to);
         };
         let generation = self.objects.generation(object, to);
         let request = ControlRequest::Create {
@@ -65,7 +56,7 @@ impl RemoteTransport {
             |copy: &ObjectCopy| copy.server == server && copy.state == CopyState::Creating;
         if let Some(at) = copies.iter().position(creating) {
             copies.swap_remove(at);
-            self.servers[server].on_copy_gone(object);
+            placement::on_copy_gone(self, object, server);
         }
         self.has_unsent = true;
     }
@@ -85,12 +76,6 @@ impl RemoteTransport {
         self.add_to_writes(object, server);
     }
 
-    /// Has a copy moved away from a server. Returns true if it has one.
-    pub(crate) fn leave(&mut self, object: usize, server: usize) -> bool {
-        let copy = self.objects.get(object).copy_at(server);
-        copy.map(|copy| copy.is_leaving = true).is_some()
-    }
-
     /// Removes an object's copy, which lacks pages or cannot be reached, before writes are acknowledged
     /// without it.
     pub(crate) fn drop_copy(&mut self, object: usize, server: usize, why: &str, now: Time) {
@@ -103,7 +88,7 @@ impl RemoteTransport {
         let copy = copies.swap_remove(at);
         self.copy.take_if(|job| job.is_of(object, server));
         tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
-        self.servers[server].on_copy_gone(object);
+        placement::on_copy_gone(self, object, server);
         if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
             let lost = self.objects.lose(object);
             if lost > 0 {
@@ -113,21 +98,25 @@ impl RemoteTransport {
             self.copy.take_if(|job| job.is_of_object(object));
             let rest = std::mem::take(&mut self.objects.get(object).copies);
             for copy in rest {
-                self.servers[copy.server].on_copy_gone(object);
+                placement::on_copy_gone(self, object, copy.server);
             }
         }
         self.forget_server(object, server, now);
     }
 
-    /// All copies at a server are lost.
+    /// All copies at a server are lost. It is asked to terminate their objects: it may have kept what it said
+    /// to be gone, under the permit of before, and would not create the same under another.
     pub(crate) fn lose_server(&mut self, server: usize, now: Time) {
         copying::on_server_lost(self, server, now);
+        if let Some(host) = self.servers[server].host() {
+            // Each object's copy is dropped below.
+            let _ = self.organizer.on_server_lost(host);
+        }
         for object in 0..self.objects.len() {
             if self.objects.get(object).copy_at(server).is_some() {
                 self.drop_copy(object, server, "its server has lost it", now);
             }
         }
-        self.servers[server].stale.clear();
     }
 
     /// Goes on without a server that is away or silent for too long, where another one has a copy.
@@ -182,6 +171,18 @@ impl RemoteTransport {
                 (0, 0, _) => self.end(slot, Err(Errno::IO)),
                 (0, _, _) => self.end_write_if_done(slot, now),
                 _ => {}
+            }
+        }
+    }
+
+    /// Fails the writes that wait for an object that no server has room for.
+    pub(crate) fn fail_writes(&mut self, object: usize) {
+        for slot in self.requests.slots() {
+            let waits = |segment: &mut Segment| {
+                segment.object == object && segment.op == Op::Write && segment.awaited == 0
+            };
+            if self.requests.get(slot).is_some_and(waits) {
+                self.end(slot, Err(Errno::NOSPC));
             }
         }
     }

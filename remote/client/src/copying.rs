@@ -123,6 +123,7 @@ fn complete(transport: &mut RemoteTransport, job: CopyJob, now: Time) {
         return pause(transport, now);
     }
     transport.copy = None;
+    transport.copies_made += 1;
     if let Some(copy) = transport.objects.get(job.object).copy_at(job.to) {
         copy.state = CopyState::Current;
     }

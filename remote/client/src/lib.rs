@@ -12,6 +12,7 @@
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
 //! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
+//! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
 //! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
 //!
 //! Rules:
@@ -19,6 +20,8 @@
 //! - A page read is the page last written, or an error. `objects` and `page_records` have the rules that make it so.
 //! - Requests of pages allocate nothing. Objects and permits do, once for each 16 MiB.
 
+mod arrival;
+mod broker_link;
 mod connector;
 mod copies;
 mod copying;
@@ -32,6 +35,8 @@ pub mod protocol;
 mod requests;
 mod server;
 mod transport;
+mod usage;
 
+pub use broker_link::ServerSource;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run, wire};

@@ -22,9 +22,11 @@ impl RemoteTransport {
         match segment.op {
             Op::Read => self.route_read(slot, &segment, now),
             Op::Write => {
+                let id = self.objects.id(segment.object);
+                let is_placing = self.organizer.is_placing(id);
                 let object = self.objects.get(segment.object);
                 // The first write waits until all copies are there.
-                let targets = match object.is_creating() && !object.has_pages {
+                let targets = match (object.is_creating() || is_placing) && !object.has_pages {
                     true => 0,
                     false => object.writable(),
                 };
@@ -181,8 +183,15 @@ impl RemoteTransport {
             return Ok(());
         }
         let trip = since_start(now).saturating_sub(since_start(segment.sent));
+        let time = since_start(now);
         if let Some(host) = self.servers[server].host() {
-            self.latencies.on_sample(host, trip, since_start(now));
+            self.latencies.on_sample(host, trip, time);
+        }
+        let id = self.objects.id(segment.object);
+        match (segment.purpose, segment.op) {
+            (Purpose::Part(_), Op::Read) => self.organizer.on_fault(id, time),
+            (Purpose::Part(_), Op::Write) => self.organizer.on_written(id, 0, time),
+            _ => {}
         }
         match (frame.header.kind, segment.op) {
             (Kind::ReadReply, Op::Read) if usize::from(frame.header.pages) == segment.count => {
@@ -326,7 +335,7 @@ impl RemoteTransport {
             Op::Write
                 if status == Some(Status::Full)
                     && !is_copied
-                    && permits::on_short(self, server, now) =>
+                    && permits::on_short(self, segment.object, server, now) =>
             {
                 if let Some(segment) = self.requests.get(slot) {
                     segment.unsent |= bit(server);
@@ -422,17 +431,5 @@ impl RemoteTransport {
             }
         }
         self.has_unsent = true;
-    }
-
-    /// Fails the writes that wait for an object that no server has room for.
-    pub(crate) fn fail_writes(&mut self, object: usize) {
-        for slot in self.requests.slots() {
-            let waits = |segment: &mut Segment| {
-                segment.object == object && segment.op == Op::Write && segment.awaited == 0
-            };
-            if self.requests.get(slot).is_some_and(waits) {
-                self.end(slot, Err(Errno::NOSPC));
-            }
-        }
     }
 }

@@ -1,92 +1,103 @@
 //! Permits at servers, and what servers say of them.
 //!
-//! *Adaptive Remote Paging for Mobile Computers*, sections 3.3.1 and 3.5: a permit is enlarged before
-//! another server is asked, and slightly more is requested than needed.
+//! *Adaptive Remote Paging for Mobile Computers*, sections 3.3.1 and 3.5: a permit comes by the broker, with
+//! its server's seal, and is shown to the server on each connection. With servers alone (section 2.3) each is
+//! its own broker, and is asked itself.
 
-use crate::objects::OBJECT_PAGES;
+use crate::arrival;
+use crate::broker_link::BrokerNews;
+use crate::placement::{self, FULL};
 use crate::server::Asked;
-use crate::transport::RemoteTransport;
-use disk::atropos::DiskContract;
-use disk::time::{Nanos, Time};
+use crate::transport::{RemoteTransport, since_start};
+use disk::time::Time;
+use remote_broker::client::PermitAnswer;
+use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
 use remote_policy::identity::RequestId;
+use remote_policy::organizer::AbdicateAnswer;
 use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, ServerNotice, decode};
 use remote_wire::{Header, Kind, Status};
 
-/// How long a server that refused pages is not asked again.
-pub const FULL: Nanos = Nanos::seconds(5);
-/// One in so many pages is asked for in addition, an object's at least.
-const MARGIN: u64 = 8;
-
-/// What the client asks of a server's time and link: it shares what is left with others. Each client
-/// reserves its slice until its permit ends, so the slice is small.
-const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::micros(100),
-    extra: true,
-    laxity: Nanos(0),
-};
-
-fn ask(transport: &mut RemoteTransport, to: usize, pages: u64, now: Time) {
-    // A request whose reply was lost with its connection may have been granted: the same gets the same permit.
-    let unanswered = transport.servers[to].unanswered_allocate;
-    let (number, pages) = unanswered.unwrap_or((transport.next_request, pages));
-    let request = match transport.servers[to].permit {
-        Some(sealed) => ControlRequest::Reallocate {
-            permit: sealed.permit.id,
+/// Asks the best of the servers for a permit, and the next best where that one refuses.
+pub fn allocate(transport: &mut RemoteTransport, request: AllocationRequest, now: Time) {
+    let pages = request.permit.pages;
+    let id = request.permit.id;
+    if let Some(to) = placement::choose(transport, pages, &request.exclude, now) {
+        let server = &mut transport.servers[to];
+        // A request whose reply was lost with its connection may have been granted: the same gets the same
+        // permit.
+        let (number, pages) = *server.unanswered_allocate.get_or_insert((id, pages));
+        let asked = ControlRequest::Allocate {
+            request: number,
             pages,
-        },
-        None => {
-            transport.next_request = transport.next_request.max(number + 1);
-            transport.servers[to].unanswered_allocate = Some((number, pages));
-            ControlRequest::Allocate {
-                request: RequestId {
-                    client: transport.client,
-                    number,
-                },
-                pages,
-                object: None,
-                qos: QOS,
-            }
+            object: request.permit.object,
+            qos: request.permit.qos,
+        };
+        if server.ask(&asked, Asked::Permit(id)) {
+            transport.asked_alone.insert(id, request);
+            return;
         }
+    }
+    let why = Refusal::Pages {
+        asked: pages,
+        most: 0,
+        servers: transport.servers.len(),
     };
-    if !transport.servers[to].ask(&request, Asked::Permit(pages)) {
-        refuse_waiting(transport, to, now);
+    placement::on_refused(transport, id, why, now);
+}
+
+/// Asks a server for a permit of another size.
+pub fn reallocate(transport: &mut RemoteTransport, request: ReallocationRequest, now: Time) {
+    let ReallocationRequest { id, permit, pages } = request;
+    let asked = ControlRequest::Reallocate { permit, pages };
+    let to = placement::index_of(transport, permit.server);
+    if !to.is_some_and(|to| transport.servers[to].ask(&asked, Asked::Permit(id))) {
+        placement::on_refused(transport, id, Refusal::Reallocation(permit), now);
     }
 }
 
-/// Asks for slightly more than the copies at a server need.
-pub fn ask_slightly_more(transport: &mut RemoteTransport, to: usize, now: Time) {
-    let reserved = transport.servers[to].reserved_pages;
-    let pages = reserved + (reserved / MARGIN).max(OBJECT_PAGES);
-    ask(transport, to, pages, now);
+/// Handles what arrives from the broker.
+pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Time) {
+    match news {
+        BrokerNews::Cluster(cluster) => arrival::on_cluster(transport, &cluster),
+        BrokerNews::Answer { request, answer } => match answer {
+            PermitAnswer::Granted(sealed) => on_permit(transport, request, sealed, now),
+            PermitAnswer::Refused(why) => placement::on_refused(transport, request, why, now),
+        },
+    }
+    placement::request_waiting(transport, now);
 }
 
-/// A write was refused, since the server took back pages that its permit had. Returns true if they are
-/// asked for again, with the next tick, and the write may wait.
-pub fn on_short(transport: &mut RemoteTransport, server: usize, now: Time) -> bool {
+/// A write of an object was refused, since the server took back pages that its permit had. Returns true if
+/// they are asked for again, with the next tick, or the object is to move, and the write may wait.
+pub fn on_short(transport: &mut RemoteTransport, object: usize, server: usize, now: Time) -> bool {
+    let id = transport.objects.id(object);
+    if transport.organizer.is_placing(id) || transport.moves.contains_key(&object) {
+        return true;
+    }
     let to = &mut transport.servers[server];
-    to.is_short = now >= to.full_until && to.is_granted_too_few();
-    to.is_short || to.awaits_permit()
+    let host = to.host();
+    let granted = host.and_then(|host| transport.organizer.permit_at(host));
+    let granted = granted.map_or(0, |permit| permit.granted_pages);
+    let used = host.map_or(0, |host| transport.organizer.used_pages_at(host));
+    let is_short = granted < used && now >= to.full_until.max(transport.copies_full_until);
+    if is_short {
+        to.short_of = Some(object);
+    }
+    is_short
 }
 
-/// Asks for the pages that permits lack.
+/// Asks for the pages that permits lack: once for all objects at a server.
 pub fn enlarge_short(transport: &mut RemoteTransport, now: Time) {
     for server in 0..transport.servers.len() {
         let to = &mut transport.servers[server];
-        if std::mem::take(&mut to.is_short) && to.is_granted_too_few() && !to.awaits_permit() {
-            let pages = to.reserved_pages;
-            ask(transport, server, pages, now);
+        let (Some(object), Some(host)) = (to.short_of.take(), to.host()) else {
+            continue;
+        };
+        let id = transport.objects.id(object);
+        if let Some(action) = transport.organizer.on_full(host, id) {
+            placement::carry_out(transport, action, now);
         }
-    }
-}
-
-/// A server has no room for what waits for its permit.
-fn refuse_waiting(transport: &mut RemoteTransport, server: usize, now: Time) {
-    transport.servers[server].full_until = now + FULL;
-    let waiting = std::mem::take(&mut transport.servers[server].waiting);
-    for object in waiting {
-        transport.forget_copy(object, server);
     }
 }
 
@@ -108,6 +119,18 @@ pub fn on_server_back(transport: &mut RemoteTransport, server: usize) {
         transport.servers[server].ask(&ControlRequest::Present(sealed), Asked::Present);
     }
     terminate_stale(transport, server);
+}
+
+/// Control requests to a server will not be answered.
+pub fn on_unanswered(transport: &mut RemoteTransport, server: usize, asked: Vec<Asked>, now: Time) {
+    for asked in asked {
+        match asked {
+            Asked::Create(object, _) => transport.forget_copy(object, server),
+            Asked::Permit(request) => on_permit_refused(transport, server, request, now),
+            _ => {}
+        }
+    }
+    placement::request_waiting(transport, now);
 }
 
 /// Handles the reply to a control request, or a notice.
@@ -134,69 +157,94 @@ pub fn on_control_frame(
         Kind::ErrorReply => Err(Status::from_code(header.pages)),
         _ => decode::<ControlReply>(body).map_err(|_| None),
     };
+    let text = String::from_utf8_lossy(body);
+    let name = &transport.servers[server].name;
     match (asked, reply) {
-        // One that grants less than was asked for, and less than is needed, has no more.
-        (Asked::Permit(pages), Ok(ControlReply::Permit(sealed)))
-            if sealed.permit.granted_pages < pages
-                && sealed.permit.granted_pages < transport.servers[server].reserved_pages =>
-        {
-            transport.servers[server].permit = Some(sealed);
-            refuse_waiting(transport, server, now);
+        (Asked::Permit(request), Ok(ControlReply::Permit(sealed))) => {
+            on_permit(transport, request, sealed, now);
         }
-        (Asked::Permit(_), Ok(ControlReply::Permit(sealed))) => {
-            on_permit(transport, now, server, sealed)
-        }
-        (Asked::Permit(pages), _) => {
-            let text = String::from_utf8_lossy(body);
-            let name = &transport.servers[server].name;
-            tracing::info!("{name} does not grant {pages} pages: {text}");
-            let least = transport.servers[server].reserved_pages;
-            match pages > least {
-                true => ask(transport, server, least, now),
-                false => refuse_waiting(transport, server, now),
-            }
+        (Asked::Permit(request), _) => {
+            tracing::info!("{name} grants no pages: {text}");
+            on_permit_refused(transport, server, request, now);
         }
         (Asked::Create(object, generation), Ok(ControlReply::Done)) => {
             transport.on_created(object, server, generation);
         }
         (Asked::Create(object, _), _) => {
-            let text = String::from_utf8_lossy(body);
-            let name = &transport.servers[server].name;
-            tracing::warn!(
-                "{name} does not create {}: {text}",
-                transport.objects.id(object)
-            );
+            let id = transport.objects.id(object);
+            tracing::warn!("{name} does not create {id}: {text}");
             transport.servers[server].full_until = now + FULL;
             transport.forget_copy(object, server);
         }
         (Asked::Present, Err(_)) => {
-            let name = &transport.servers[server].name;
-            tracing::warn!(
-                "{name} has ended its permit: {}",
-                String::from_utf8_lossy(body)
-            );
+            tracing::warn!("{name} has ended its permit: {text}");
             end_permit(transport, server, now);
         }
+        (Asked::Renewal(sent), _) => {
+            let trip = since_start(now).saturating_sub(since_start(sent));
+            if let Some(host) = transport.servers[server].host() {
+                let time = since_start(now);
+                transport.organizer.on_round_trip(host, trip, time);
+            }
+        }
         (Asked::Present | Asked::Other, _) => {}
+    }
+    placement::request_waiting(transport, now);
+    transport.has_unsent = true;
+}
+
+/// A permit has come, new or rewritten: its server is shown it, and the organizer has the next step.
+fn on_permit(transport: &mut RemoteTransport, request: RequestId, sealed: SealedPermit, now: Time) {
+    if sealed.permit.client != transport.client {
+        return tracing::error!("a permit of another client is not used");
+    }
+    if let Some(at) = placement::index_of(transport, sealed.permit.id.server) {
+        let to = &mut transport.servers[at];
+        to.permit = Some(sealed);
+        // Where the server is not connected the permit is shown when it is.
+        to.ask(&ControlRequest::Present(sealed), Asked::Present);
+    }
+    transport.asked_alone.remove(&request);
+    transport.awaited_permit.take_if(|id| *id == request);
+    let time = since_start(now);
+    let next = transport.organizer.on_permit(request, sealed.permit, time);
+    if let Some(action) = next {
+        placement::proceed(transport, action, now);
     }
     transport.has_unsent = true;
 }
 
-fn on_permit(transport: &mut RemoteTransport, now: Time, server: usize, sealed: SealedPermit) {
-    let to = &mut transport.servers[server];
-    to.permit = Some(sealed);
-    to.ask(&ControlRequest::Present(sealed), Asked::Present);
-    if sealed.permit.granted_pages < to.reserved_pages {
-        // More objects came meanwhile.
-        return ask_slightly_more(transport, server, now);
-    }
-    for object in std::mem::take(&mut transport.servers[server].waiting) {
-        transport.send_create(object, server);
+/// A server that was asked itself grants nothing.
+fn on_permit_refused(
+    transport: &mut RemoteTransport,
+    server: usize,
+    request: RequestId,
+    now: Time,
+) {
+    transport.servers[server].full_until = now + FULL;
+    let host = transport.servers[server].host();
+    match (transport.asked_alone.remove(&request), host) {
+        (Some(mut allocation), Some(host)) => {
+            allocation.exclude.insert(host);
+            allocate(transport, allocation, now);
+        }
+        _ => {
+            let why = Refusal::Pages {
+                asked: 0,
+                most: 0,
+                servers: 1,
+            };
+            placement::on_refused(transport, request, why, now);
+        }
     }
 }
 
 fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: ServerNotice) {
     let name = transport.servers[server].name.clone();
+    let Some(host) = transport.servers[server].host() else {
+        return;
+    };
+    let time = since_start(now);
     match notice {
         // Of a permit that is not in use any more, or not yet.
         ServerNotice::Rewritten(SealedPermit {
@@ -206,10 +254,18 @@ fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: 
         | ServerNotice::Revoke { permit: id, .. }
         | ServerNotice::Void { permit: id, .. }
             if !has_permit(transport, server, id) => {}
-        ServerNotice::Rewritten(sealed) => transport.servers[server].permit = Some(sealed),
+        ServerNotice::Rewritten(sealed) => {
+            transport.servers[server].permit = Some(sealed);
+            transport.organizer.on_rewritten(sealed.permit);
+        }
         ServerNotice::Abdicate(id) => {
-            if let Some(object) = transport.objects.find(id) {
-                transport.leave(object, server);
+            match transport.organizer.on_abdicate_request(host, id, time) {
+                AbdicateAnswer::Accepted(action) => {
+                    placement::carry_out(transport, action, now);
+                }
+                AbdicateAnswer::Kept(why) => {
+                    tracing::debug!("{id} stays at {name} for now: {why:?}");
+                }
             }
         }
         ServerNotice::Revoke {
@@ -219,11 +275,8 @@ fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: 
                 "{name} takes memory back: {keep_pages} pages may stay after {within:.0?}"
             );
             transport.servers[server].keep_pages = Some(keep_pages);
-            let mut kept = transport.servers[server].reserved_pages;
-            for object in 0..transport.objects.len() {
-                if kept > keep_pages && transport.leave(object, server) {
-                    kept -= OBJECT_PAGES.min(kept);
-                }
+            for action in transport.organizer.on_revocation(host, keep_pages, time) {
+                placement::carry_out(transport, action, now);
             }
         }
         ServerNotice::Void { cause, .. } => {

@@ -1,75 +1,204 @@
-//! Which servers get copies of objects.
+//! Which servers get copies of objects: what the organizer decides, carried out.
 //!
-//! *Adaptive Remote Paging for Mobile Computers*, section 3.3: binding is late, and servers in use are
-//! preferred. A server may ask for a copy to be moved away (section 3.4): then another is made first, as
-//! it is where one was lost.
+//! *Adaptive Remote Paging for Mobile Computers*, sections 3.3 and 3.4. Binding is late; what moves is decided
+//! by [`Organizer`](remote_policy::organizer::Organizer), and a move is made as a lost copy is replaced:
+//! another copy is created and filled, and then the first one is dropped.
+//!
+//! | asked of | where there is a broker | with servers alone |
+//! |---|---|---|
+//! | a larger permit | the broker | the server |
+//! | a permit of another server | the broker | the best of those connected |
+//!
+//! Rule: a copy is bound with the organizer from its creation until it is gone, and a move ends when either
+//! of its copies is gone.
 
 use crate::copying;
-use crate::objects::{CopyState, OBJECT_PAGES, ObjectCopy, bit};
+use crate::objects::{CopyState, ObjectCopy, bit};
 use crate::permits;
+use crate::server::Server;
 use crate::transport::{RemoteTransport, since_start};
-use disk::time::Time;
+use disk::atropos::DiskContract;
+use disk::time::{Nanos, Time};
+use remote_policy::broker::Refusal;
+use remote_policy::identity::{HostId, RequestId};
+use remote_policy::organizer::OrganizerAction;
 use remote_policy::redundancy::{Redundancy, ServerOffer, choose_servers};
 use std::collections::BTreeSet;
 
-/// Makes copies of an object that has none.
+/// How long no further copies are asked for after no server had room for one.
+pub const FULL: Nanos = Nanos::seconds(5);
+/// How long no further copies are asked for after there was no server to be asked.
+const UNREACHABLE: Nanos = Nanos::millis(100);
+/// How often a nearer server is looked for.
+const IMPROVEMENT: Nanos = Nanos::seconds(2);
+
+/// What the client asks of a server's time and link: it shares what is left with others. Each client
+/// reserves its slice until its permit ends, so the slice is small.
+pub const QOS: DiskContract = DiskContract {
+    period: Nanos::millis(100),
+    slice: Nanos::micros(100),
+    extra: true,
+    laxity: Nanos(0),
+};
+
+/// An object's copy that moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectMove {
+    from: usize,
+    to: usize,
+}
+
+/// Makes copies of an object that has too few, one after the other.
 pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
-    let held = BTreeSet::new();
-    let copies = || (1..=transport.replicas).rev();
-    // One that is avoided is better than none.
-    let chosen = copies()
-        .find_map(|copies| choose(transport, copies, &held, now, false))
-        .or_else(|| copies().find_map(|copies| choose(transport, copies, &held, now, true)));
-    let any_full = transport
-        .servers
-        .iter()
-        .any(|server| server.is_up() && now < server.full_until);
-    match chosen {
-        Some(servers) => servers
-            .into_iter()
-            .for_each(|to| transport.create_copy(object, to, now)),
-        None if any_full => transport.fail_writes(object),
-        // No server is connected: the write waits.
-        None => {}
+    let id = transport.objects.id(object);
+    let end = transport.objects.pages_of(object).end;
+    // No server is connected: the write waits.
+    while transport.servers.iter().any(|server| server.is_up())
+        && lacks_copies(transport, object)
+        && !transport.organizer.is_placing(id)
+    {
+        let exclude = unusable(transport, now);
+        let time = since_start(now);
+        let action = transport.organizer.place(id, end, &exclude, time);
+        if !carry_out(transport, action, now) {
+            return;
+        }
     }
 }
 
-/// Servers for a number of copies beside those in `held`; those that are avoided only if `any` will do.
-fn choose(
-    transport: &RemoteTransport,
-    copies: u8,
-    held: &BTreeSet<usize>,
-    now: Time,
-    any: bool,
-) -> Option<Vec<usize>> {
-    let host_of = |server: usize| transport.servers[server].host();
-    let offers: Vec<_> = (0..transport.servers.len())
-        .filter(|at| transport.servers[*at].is_up() && now >= transport.servers[*at].full_until)
-        .filter(|at| any || !transport.servers[*at].is_avoided(now))
-        .filter_map(|at| {
-            let server = host_of(at)?;
-            Some(ServerOffer {
-                server,
-                // Its answer decides: it may have more by now.
-                free_pages: transport.servers[at]
-                    .spare_pages()
-                    .saturating_add(transport.servers[at].lendable_pages.max(OBJECT_PAGES)),
-                is_in_use: transport.servers[at].reserved_pages > 0,
-                round_trip: transport.latencies.of(server, since_start(now)),
-            })
-        })
-        .collect();
-    let held = held.iter().filter_map(|at| host_of(*at)).collect();
-    let chosen = choose_servers(Redundancy::Replicas(copies), OBJECT_PAGES, &offers, &held).ok()?;
-    let index = |host| (0..transport.servers.len()).find(|at| host_of(*at) == Some(host));
-    Some(chosen.into_iter().filter_map(index).collect())
+fn lacks_copies(transport: &mut RemoteTransport, object: usize) -> bool {
+    let copies = &transport.objects.get(object).copies;
+    let stays = |copy: &&ObjectCopy| !copy.is_leaving;
+    copies.iter().filter(stays).count() < usize::from(transport.replicas)
 }
 
-/// Makes one more copy of an object, beside those at the servers in `held`.
-fn add_copy(transport: &mut RemoteTransport, object: usize, held: &BTreeSet<usize>, now: Time) {
-    let chosen = choose(transport, held.len() as u8 + 1, held, now, false);
-    for to in chosen.into_iter().flatten() {
-        transport.create_copy(object, to, now);
+/// Servers that can take no copy now. One that is avoided is better than none.
+fn unusable(transport: &RemoteTransport, now: Time) -> BTreeSet<HostId> {
+    let hosts = |is_out: &dyn Fn(&Server) -> bool| -> BTreeSet<HostId> {
+        let out = transport.servers.iter().filter(|server| is_out(server));
+        out.filter_map(|server| server.host()).collect()
+    };
+    let is_out = |server: &Server| !server.is_up() || now < server.full_until;
+    let avoided = hosts(&|server| is_out(server) || server.is_avoided(now));
+    let is_in = |server: &Server| server.host().is_some_and(|host| !avoided.contains(&host));
+    match transport.servers.iter().any(is_in) {
+        true => avoided,
+        false => hosts(&is_out),
+    }
+}
+
+/// Does what the organizer decided. Returns true if a copy is being created.
+pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: Time) -> bool {
+    match action {
+        OrganizerAction::Bind { object, permit } => {
+            let at = transport.objects.find(object);
+            let to = index_of(transport, permit.server);
+            let (Some(at), Some(to)) = (at, to) else {
+                // A server that this client has not been told of yet: its permit is asked for again.
+                let _ = transport.organizer.on_server_lost(permit.server);
+                return false;
+            };
+            transport.create_copy(at, to);
+            transport.objects.get(at).copy_at(to).is_some()
+        }
+        OrganizerAction::Move {
+            object,
+            from,
+            permit,
+        } => {
+            let at = transport.objects.find(object);
+            let servers = (
+                index_of(transport, from),
+                index_of(transport, permit.server),
+            );
+            let (Some(at), (Some(from), Some(to))) = (at, servers) else {
+                transport.organizer.on_move_ended(object, false);
+                return false;
+            };
+            begin_move(transport, at, ObjectMove { from, to });
+            true
+        }
+        OrganizerAction::Reallocate(request) => {
+            match &transport.broker {
+                Some(broker) => broker.reallocate(request),
+                None => permits::reallocate(transport, request, now),
+            }
+            false
+        }
+        OrganizerAction::Allocate(request) => {
+            let id = request.permit.id;
+            if transport.awaited_permit.is_some() {
+                transport.permit_queue.push_back(id);
+                return false;
+            }
+            transport.awaited_permit = Some(id);
+            match &transport.broker {
+                Some(broker) => broker.allocate(request),
+                None => permits::allocate(transport, request, now),
+            }
+            false
+        }
+        OrganizerAction::GiveUp { object, why } => {
+            // Of servers alone, only one that refused is full; others are without a connection for now.
+            let refuses = |server: &Server| server.is_up() && now < server.full_until;
+            if transport.broker.is_none() && !transport.servers.iter().any(refuses) {
+                tracing::debug!("no further copy of {object} for now: {why}");
+                transport.copies_full_until = now + UNREACHABLE;
+                return false;
+            }
+            tracing::info!("no further copy of {object}: {why}");
+            transport.copies_full_until = now + FULL;
+            if let Some(at) = transport.objects.find(object)
+                && transport.objects.get(at).copies.is_empty()
+            {
+                transport.fail_writes(at);
+            }
+            false
+        }
+    }
+}
+
+/// The server on a host.
+pub fn index_of(transport: &RemoteTransport, host: HostId) -> Option<usize> {
+    let mut servers = transport.servers.iter();
+    servers.position(|server| server.host() == Some(host))
+}
+
+fn begin_move(transport: &mut RemoteTransport, object: usize, moved: ObjectMove) {
+    let (id, name) = (
+        transport.objects.id(object),
+        &transport.servers[moved.to].name,
+    );
+    tracing::info!(
+        "{id} moves from {} to {name}",
+        transport.servers[moved.from].name
+    );
+    transport.moves.insert(object, moved);
+    if let Some(copy) = transport.objects.get(object).copy_at(moved.from) {
+        copy.is_leaving = true;
+    }
+    transport.create_copy(object, moved.to);
+}
+
+/// A copy is gone, or was not made: its server is to end it, and the organizer learns of it.
+pub fn on_copy_gone(transport: &mut RemoteTransport, object: usize, server: usize) {
+    transport.servers[server].stale.push(object);
+    let id = transport.objects.id(object);
+    let moved = transport.moves.get(&object).copied();
+    match moved.filter(|moved| server == moved.from || server == moved.to) {
+        Some(moved) => {
+            transport.moves.remove(&object);
+            let has_arrived = server == moved.from;
+            transport.organizer.on_move_ended(id, has_arrived);
+            if !has_arrived && let Some(copy) = transport.objects.get(object).copy_at(moved.from) {
+                copy.is_leaving = false;
+            }
+        }
+        None => {
+            if let Some(host) = transport.servers[server].host() {
+                transport.organizer.on_copy_lost(id, host);
+            }
+        }
     }
 }
 
@@ -81,6 +210,8 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
     );
     (0..transport.servers.len()).for_each(|server| permits::terminate_stale(transport, server));
     permits::enlarge_short(transport, now);
+    request_waiting(transport, now);
+    comply(transport, now);
     copying::start(transport);
     copying::step(transport, now);
     for object in 0..transport.objects.len() {
@@ -89,67 +220,175 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
             continue;
         }
         let stays = |copy: &&ObjectCopy| !copy.is_leaving;
-        let is_kept = |copy: &ObjectCopy| !copy.is_leaving && copy.state == CopyState::Current;
-        if of.copies.iter().filter(stays).count() < usize::from(transport.replicas) {
-            let held = of.copies.iter().map(|copy| copy.server).collect();
-            if drop_revoked(transport, object, &held, now) {
-                continue;
+        let has_arrived = |copy: &ObjectCopy| copy.state == CopyState::Current;
+        if lacks_copies(transport, object) {
+            let paused = transport
+                .copies_paused_until
+                .max(transport.copies_full_until);
+            if transport.copy.is_none() && now >= paused {
+                place(transport, object, now);
             }
-            if transport.copy.is_none() && now >= transport.copies_paused_until {
-                add_copy(transport, object, &held, now);
-            }
-        } else if of.copies.iter().any(|copy| copy.is_leaving) && of.copies.iter().any(is_kept) {
-            let leaving = of.copies.iter().filter(|copy| copy.is_leaving);
+            continue;
+        }
+        let copies = &transport.objects.get(object).copies;
+        if copies.iter().any(|copy| copy.is_leaving) && copies.iter().filter(stays).all(has_arrived)
+        {
+            let leaving = copies.iter().filter(|copy| copy.is_leaving);
             let servers: Vec<_> = leaving.map(|copy| copy.server).collect();
             for server in servers {
                 transport.drop_copy(object, server, "it has moved", now);
             }
         }
     }
+    improve(transport, now);
 }
 
-/// Drops a copy that its server has revoked where another is current and no other server takes one in:
-/// the server would end the whole permit. Returns true if it did.
+/// Moves objects to nearer servers, a few at a time.
+fn improve(transport: &mut RemoteTransport, now: Time) {
+    let is_busy = transport.copy.is_some() || !transport.moves.is_empty();
+    if is_busy || now < transport.improved + IMPROVEMENT {
+        return;
+    }
+    transport.improved = now;
+    for action in transport.organizer.improve(since_start(now)) {
+        carry_out(transport, action, now);
+    }
+}
+
+/// The best server for a permit, where no broker chooses: section 3.5's order.
+pub fn choose(
+    transport: &RemoteTransport,
+    pages: u64,
+    exclude: &BTreeSet<HostId>,
+    now: Time,
+) -> Option<usize> {
+    let offers: Vec<_> = (0..transport.servers.len())
+        .filter(|at| transport.servers[*at].is_up() && now >= transport.servers[*at].full_until)
+        .filter_map(|at| {
+            let server = transport.servers[at].host()?;
+            let allowed = !exclude.contains(&server);
+            allowed.then_some(ServerOffer {
+                server,
+                // Its answer decides: it may have more by now.
+                free_pages: transport.servers[at].lendable_pages.max(pages),
+                is_in_use: transport.organizer.permit_at(server).is_some(),
+                round_trip: transport.latencies.of(server, since_start(now)),
+            })
+        })
+        .collect();
+    let held = BTreeSet::new();
+    let chosen = choose_servers(Redundancy::Replicas(1), pages, &offers, &held).ok()?;
+    index_of(transport, *chosen.first()?)
+}
+
+/// A request for a permit is refused: the organizer has the next step.
+pub fn on_refused(transport: &mut RemoteTransport, request: RequestId, why: Refusal, now: Time) {
+    transport.awaited_permit.take_if(|id| *id == request);
+    let next = transport
+        .organizer
+        .on_refused(request, why, since_start(now));
+    if let Some(action) = next {
+        proceed(transport, action, now);
+    }
+    transport.has_unsent = true;
+}
+
+/// Requests the permits that waited for another's answer: they may not be needed with it, and two at once
+/// could be of one server, which has one permit for a client.
+pub fn request_waiting(transport: &mut RemoteTransport, now: Time) {
+    for _ in 0..transport.permit_queue.len() {
+        if transport.awaited_permit.is_some() {
+            return;
+        }
+        let Some(request) = transport.permit_queue.pop_front() else {
+            return;
+        };
+        let next = transport.organizer.reconsider(request, since_start(now));
+        if let Some(action) = next {
+            proceed(transport, action, now);
+        }
+    }
+}
+
+/// Does what the organizer decided after an answer, and goes on with the object's further copies.
+pub fn proceed(transport: &mut RemoteTransport, action: OrganizerAction, now: Time) {
+    let bound = match &action {
+        OrganizerAction::Bind { object, .. } => transport.objects.find(*object),
+        _ => None,
+    };
+    if carry_out(transport, action, now)
+        && let Some(object) = bound
+    {
+        place(transport, object, now);
+    }
+}
+
+/// Complies with revocations: objects that may not stay move, and where no other server takes one in and
+/// another copy is current, this one is dropped, or the server would end the whole permit.
+fn comply(transport: &mut RemoteTransport, now: Time) {
+    for server in 0..transport.servers.len() {
+        let to = &transport.servers[server];
+        let (Some(keep_pages), Some(host)) = (to.keep_pages, to.host()) else {
+            continue;
+        };
+        drop_revoked(transport, server, host, keep_pages, now);
+        if transport.organizer.used_pages_at(host) <= keep_pages {
+            transport.servers[server].keep_pages = None;
+        } else if now >= transport.copies_full_until {
+            let time = since_start(now);
+            for action in transport.organizer.on_revocation(host, keep_pages, time) {
+                carry_out(transport, action, now);
+            }
+        }
+    }
+}
+
+/// Drops copies at a server beyond those that may stay, as far as another copy of each is current. Those that
+/// move, or wait for a place, leave by themselves.
 fn drop_revoked(
     transport: &mut RemoteTransport,
-    object: usize,
-    held: &BTreeSet<usize>,
+    server: usize,
+    host: HostId,
+    keep_pages: u64,
     now: Time,
-) -> bool {
-    let of = transport.objects.get(object);
-    let readable = of.readable();
-    let leaving: Vec<_> = of
-        .copies
-        .iter()
-        .filter(|copy| copy.is_leaving)
-        .copied()
-        .collect();
-    let revoked = leaving.iter().find(|copy| {
-        let server = &transport.servers[copy.server];
-        let is_over = |keep: u64| server.reserved_pages > keep;
-        let has_other = readable & !bit(copy.server) != 0;
-        has_other && server.keep_pages.is_some_and(is_over)
-    });
-    let Some(revoked) = revoked else {
-        return false;
+) {
+    let is_leaving = |transport: &mut RemoteTransport, object: usize| {
+        let id = transport.objects.id(object);
+        let moves = transport.moves.get(&object);
+        moves.is_some_and(|moved| moved.from == server) || transport.organizer.is_placing(id)
     };
-    if choose(transport, held.len() as u8 + 1, held, now, false).is_some() {
-        return false;
+    let there: Vec<usize> = (0..transport.objects.len())
+        .filter(|object| transport.objects.get(*object).copy_at(server).is_some())
+        .collect();
+    let mut stay = Vec::new();
+    let mut used = transport.organizer.used_pages_at(host);
+    for object in there {
+        match is_leaving(transport, object) {
+            true => used = used.saturating_sub(transport.objects.pages_of(object).end),
+            false => stay.push(object),
+        }
     }
-    let to = &mut transport.servers[revoked.server];
-    // It is short of memory: no copy is asked of it at once.
-    to.full_until = now + permits::FULL;
-    transport.drop_copy(object, revoked.server, "its server takes it back", now);
-    let to = &mut transport.servers[revoked.server];
-    to.keep_pages = to.keep_pages.filter(|keep| to.reserved_pages > *keep);
-    true
+    for object in stay {
+        let readable = transport.objects.get(object).readable();
+        if used > keep_pages && readable & !bit(server) != 0 {
+            // It is short of memory: no copy is asked of it at once.
+            transport.servers[server].full_until = now + FULL;
+            transport.drop_copy(object, server, "its server takes it back", now);
+            used = used.saturating_sub(transport.objects.pages_of(object).end);
+        }
+    }
 }
 
-/// Returns true if the pages that each server has reserved are those of its copies.
+/// Returns true if the pages that the organizer counts at each server are those of the copies there.
 fn has_right_counts(transport: &RemoteTransport) -> bool {
     (0..transport.servers.len()).all(|server| {
-        let copies = transport.objects.iter().flat_map(|(_, of)| &of.copies);
-        let there = copies.filter(|copy| copy.server == server).count() as u64;
-        transport.servers[server].reserved_pages == there * OBJECT_PAGES
+        let Some(host) = transport.servers[server].host() else {
+            return true;
+        };
+        let copies = transport.objects.iter().map(|(object, of)| {
+            let there = of.copies.iter().any(|copy| copy.server == server);
+            u64::from(there) * transport.objects.pages_of(object).end
+        });
+        transport.organizer.used_pages_at(host) == copies.sum::<u64>()
     })
 }

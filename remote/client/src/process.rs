@@ -4,7 +4,9 @@
 //! from where it puts others' would wait for itself. Its main thread opens and closes channels, one
 //! thread a server connects, and the disk's thread does the rest.
 
-use crate::connector::{Attempt, Connector};
+use crate::arrival::{Arrival, Arrivals};
+use crate::broker_link::{BrokerLink, BrokerNews, ServerSource};
+use crate::connector::{Attempt, Connectors};
 use crate::objects::ObjectMap;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::server::Server;
@@ -24,9 +26,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How long the first connection may take.
@@ -55,8 +57,8 @@ const WHOLE: DiskContract = DiskContract {
 /// What a client is started for.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// Paging servers, HOST:PORT.
-    pub servers: Vec<String>,
+    /// Where its servers are.
+    pub servers: ServerSource,
     /// Bytes of the space.
     pub size: u64,
     /// Copies of each page, as far as there are servers.
@@ -73,6 +75,21 @@ pub enum ClientError {
         "no paging server answers: {0}; start one there with `selfpage serve`, or name others with --remote HOST[:PORT],..."
     )]
     NoServer(String),
+    /// No host answers on the link.
+    #[error(
+        "no host on this link lends memory: start `selfpage serve` on one, or name hosts elsewhere with --remote HOST,..."
+    )]
+    NoHost,
+    /// None of the hosts that were named has a control port.
+    #[error(
+        "no host answers at {0}: start `selfpage serve` there, or name others with --remote HOST[:PORT],..."
+    )]
+    NoNamedHost(String),
+    /// The broker has no links with keys.
+    #[error(
+        "a broker cannot be asked on links with keys: name paging servers with --remote HOST[:PORT],..., or use --insecure on a network that you trust"
+    )]
+    BrokerInClear,
     /// Too many, or none.
     #[error("{0} paging servers are named: name 1 to {MAX_SERVERS}")]
     Servers(usize),
@@ -99,7 +116,7 @@ pub fn run(config: &RemoteConfig, socket: &OwnedFd) -> Result<(), ClientError> {
         Ok((mut process, connected)) => {
             let ready = ClientEvent::Ready {
                 connected,
-                named: config.servers.len() as u32,
+                named: process.named,
             };
             let doorbell = [process.doorbell.as_fd()];
             protocol::send(socket, &ready, &doorbell).map_err(call("answer the supervisor"))?;
@@ -116,6 +133,8 @@ pub fn run(config: &RemoteConfig, socket: &OwnedFd) -> Result<(), ClientError> {
 }
 
 struct Process {
+    /// Servers that were named, or that the broker named at first.
+    named: u32,
     usd: Usd,
     client: ClientId,
     doorbell: Doorbell,
@@ -125,52 +144,47 @@ struct Process {
 
 impl Process {
     fn start(config: &RemoteConfig) -> Result<(Self, u32), ClientError> {
-        let named = config.servers.len();
-        if !(1..=MAX_SERVERS).contains(&named) {
-            return Err(ClientError::Servers(named));
-        }
         let client = as_client(config.keys.as_deref());
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
-        let (attempts, attempted) = channel();
+        let (queue, arrived) = channel();
+        let arrivals = Arrivals { queue, bell };
+        let name = rustix::system::uname();
+        let name = short_name(&name.nodename().to_string_lossy());
+        let connectors = Connectors {
+            client,
+            name,
+            keys: config.keys.clone(),
+            arrivals: arrivals.clone(),
+        };
+        let (broker, addresses) = find_servers(&config.servers, &connectors, &arrived)?;
+        let named = addresses.len();
         let mut servers = Vec::new();
-        let name = short_name(&rustix::system::uname().nodename().to_string_lossy());
-        for (index, address) in config.servers.iter().enumerate() {
-            let (reconnect, wanted) = channel();
-            let connector = Connector {
-                index,
-                address: address.clone(),
-                client,
-                name: name.clone(),
-                keys: config.keys.clone(),
-                wanted,
-                attempts: attempts.clone(),
-                bell: bell.clone(),
-            };
-            std::thread::Builder::new()
-                .name("selfpage-link".into())
-                .spawn(move || connector.run())
-                .map_err(|_| call("start a thread")(Errno::AGAIN))?;
-            servers.push(Server::new(address.clone(), reconnect));
+        for (index, address) in addresses.into_iter().enumerate() {
+            let reconnect = connectors.start(index, &address);
+            let reconnect = reconnect.map_err(|_| call("start a thread")(Errno::AGAIN))?;
+            servers.push(Server::new(address, reconnect));
         }
-        let first = first_attempts(named, &attempted)?;
-        let connected = first
-            .iter()
-            .filter(|attempt| attempt.outcome.is_ok())
-            .count() as u32;
+        let first = first_arrivals(named, &arrived)?;
+        let is_connected = |arrival: &&Arrival| matches!(arrival, Arrival::Attempt(_));
+        let connected = first.iter().filter(is_connected).count() as u32;
         // The transport takes them as it takes later ones.
         first
             .into_iter()
-            .for_each(|attempt| _ = attempts.send(attempt));
-        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+            .for_each(|arrival| _ = arrivals.send(arrival));
         let memory = |error: std::io::Error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             call("get memory for the table of versions")(errno)
         };
         let objects = ObjectMap::new(client.host, config.size).map_err(memory)?;
-        let replicas = config.replicas.clamp(1, named as u8);
-        let transport = RemoteTransport::new(client, objects, servers, replicas, (attempted, bell))
-            .map_err(call("make an epoll"))?;
+        let replicas = match &config.servers {
+            // There may be more later.
+            ServerSource::Broker(_) => config.replicas.max(1),
+            ServerSource::Alone(_) => config.replicas.clamp(1, named as u8),
+        };
+        let transport =
+            RemoteTransport::new(objects, servers, replicas, broker, connectors, arrived)
+                .map_err(call("make an epoll"))?;
         let thread = |why: &dyn std::fmt::Display| ClientError::Thread(why.to_string());
         let usd =
             Usd::start_transport(Box::new(transport), settings()).map_err(|why| thread(&why))?;
@@ -186,6 +200,7 @@ impl Process {
         };
         usd.set_target(client, space, own);
         let process = Self {
+            named: named as u32,
             usd,
             client,
             doorbell,
@@ -270,28 +285,79 @@ fn tell(socket: &OwnedFd, event: &ClientEvent, fds: &[BorrowedFd<'_>]) {
     let _ = protocol::send(socket, event, fds);
 }
 
-/// The first attempt of each server, or of as many as answer in time; one must have succeeded.
-fn first_attempts(
-    servers: usize,
-    attempted: &std::sync::mpsc::Receiver<Attempt>,
-) -> Result<Vec<Attempt>, ClientError> {
+/// The link to the broker, and the addresses of the servers that there are.
+fn find_servers(
+    source: &ServerSource,
+    connectors: &Connectors,
+    arrived: &Receiver<Arrival>,
+) -> Result<(Option<BrokerLink>, Vec<String>), ClientError> {
+    let named = match source {
+        ServerSource::Broker(named) => named,
+        ServerSource::Alone(servers) => {
+            return match servers.len() {
+                1..=MAX_SERVERS => Ok((None, servers.clone())),
+                count => Err(ClientError::Servers(count)),
+            };
+        }
+    };
+    let Connectors {
+        client,
+        name,
+        keys,
+        arrivals,
+    } = connectors.clone();
+    if keys.is_some() {
+        return Err(ClientError::BrokerInClear);
+    }
+    let link = BrokerLink::start(client, name, named.clone(), arrivals);
+    let link = link.map_err(|_| call("start a thread")(Errno::AGAIN))?;
     let begun = Instant::now();
-    let mut first: Vec<Attempt> = Vec::new();
-    let mut failures = BTreeMap::new();
-    while first.len() + failures.len() < servers || first.is_empty() {
+    let mut addresses = Vec::new();
+    // Hosts that were named are to know each other first: one server is one copy.
+    let wanted = named.len().max(1);
+    while addresses.len() < wanted {
         let left = FIRST.saturating_sub(begun.elapsed());
-        match attempted.recv_timeout(left) {
-            Ok(attempt) => match attempt.outcome {
-                Ok(_) => {
+        match arrived.recv_timeout(left) {
+            Ok(Arrival::Broker(BrokerNews::Cluster(cluster))) => {
+                let members = cluster.members.iter().take(MAX_SERVERS);
+                addresses = members.map(|member| member.paging.to_string()).collect();
+            }
+            Ok(_) => {}
+            Err(_) if !addresses.is_empty() => break,
+            Err(_) if named.is_empty() => return Err(ClientError::NoHost),
+            Err(_) => return Err(ClientError::NoNamedHost(named.join(", "))),
+        }
+    }
+    Ok((Some(link), addresses))
+}
+
+/// What arrives until each server was tried, or as many as answer in time; one must have succeeded.
+fn first_arrivals(
+    servers: usize,
+    arrived: &Receiver<Arrival>,
+) -> Result<Vec<Arrival>, ClientError> {
+    let begun = Instant::now();
+    let mut first = Vec::new();
+    let mut connected = BTreeSet::new();
+    let mut failures = BTreeMap::new();
+    while connected.len() + failures.len() < servers || connected.is_empty() {
+        let left = FIRST.saturating_sub(begun.elapsed());
+        match arrived.recv_timeout(left) {
+            Ok(Arrival::Attempt(Attempt {
+                server,
+                outcome: Err(why),
+            })) => _ = failures.insert(server, why),
+            Ok(arrival) => {
+                if let Arrival::Attempt(attempt) = &arrival {
                     failures.remove(&attempt.server);
-                    first.push(attempt);
+                    connected.insert(attempt.server);
                 }
-                Err(why) => _ = failures.insert(attempt.server, why),
-            },
+                first.push(arrival);
+            }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
     }
-    if first.is_empty() {
+    if connected.is_empty() {
         let last = failures.into_values().next_back();
         let why = last.unwrap_or_else(|| format!("no answer within {FIRST:?}"));
         return Err(ClientError::NoServer(why));

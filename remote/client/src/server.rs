@@ -1,9 +1,8 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
 use crate::connector::ServerConnection;
-use crate::objects::OBJECT_PAGES;
 use disk::time::{Nanos, Time};
-use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -20,6 +19,9 @@ const CONTROL: u32 = 1 << 31;
 /// Bytes of the buffer that pages leave to control messages.
 const RESERVE: usize = 4096;
 
+/// How often a lease is renewed at least: the round trips of all servers are measured so, those of servers
+/// without objects, too.
+const RENEWAL: Nanos = Nanos::seconds(1);
 /// Pauses before a connection is asked for again after one in which no page came: the first and the longest.
 const PAUSES: [Nanos; 2] = [Nanos::millis(20), Nanos::millis(2000)];
 /// How long a server gets no new copies after it was silent or sent a wrong page: at first, and at most.
@@ -36,12 +38,14 @@ pub struct OpenLink {
 /// A control request that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A permit, or a larger one, of so many pages.
-    Permit(u64),
+    /// A permit, or a larger one: the organizer's request.
+    Permit(RequestId),
     /// An object's copy, in a generation.
     Create(usize, u64),
     /// To use the permit on this connection.
     Present,
+    /// A sign of life, at this time.
+    Renewal(Time),
     /// Something whose reply changes nothing.
     Other,
 }
@@ -62,18 +66,14 @@ pub struct Server {
     /// It was last found to be known under another address.
     is_alias: bool,
     pub permit: Option<SealedPermit>,
-    /// Number and pages of a request for a permit that has no reply yet.
-    pub unanswered_allocate: Option<(u64, u64)>,
-    /// Pages of the objects that have, or are to have, a copy there.
-    pub reserved_pages: u64,
+    /// The server's number of a request for a permit that has no reply yet, and its pages.
+    pub unanswered_allocate: Option<(RequestId, u64)>,
     /// Pages that it said it can lend.
     pub lendable_pages: u64,
-    /// Objects that wait for a larger permit.
-    pub waiting: Vec<usize>,
     /// Pages that may stay, while a revocation is not complied with.
     pub keep_pages: Option<u64>,
-    /// A write found the permit used up.
-    pub is_short: bool,
+    /// An object of which a write found the permit used up.
+    pub short_of: Option<usize>,
     /// Nothing is asked of it before this time, since it refused.
     pub full_until: Time,
     /// Objects to be terminated when it is back.
@@ -106,11 +106,9 @@ impl Server {
             is_alias: false,
             permit: None,
             unanswered_allocate: None,
-            reserved_pages: 0,
             lendable_pages: 0,
-            waiting: Vec::new(),
             keep_pages: None,
-            is_short: false,
+            short_of: None,
             full_until: Time(0),
             stale: Vec::new(),
             asked: BTreeMap::new(),
@@ -129,6 +127,11 @@ impl Server {
     /// Its host, once it is known.
     pub fn host(&self) -> Option<HostId> {
         self.incarnation.map(|incarnation| incarnation.host)
+    }
+
+    /// Returns true if it is the server of a host, or at an address.
+    pub fn is_at(&self, host: HostId, address: &str) -> bool {
+        self.host() == Some(host) || self.address == address
     }
 
     /// Returns true if requests can be sent.
@@ -179,9 +182,8 @@ impl Server {
         Ok(is_other)
     }
 
-    /// Closes the connection and asks for another. What was asked by control requests is forgotten:
-    /// returns the objects whose copies were being created.
-    pub fn disconnect(&mut self, now: Time) -> Vec<usize> {
+    /// Closes the connection and asks for another. Returns the control requests that will not be answered.
+    pub fn disconnect(&mut self, now: Time) -> Vec<Asked> {
         self.open = None;
         (self.down_since, self.up_since) = (Some(now), None);
         self.reconnect_at = Some(now + self.pause);
@@ -189,11 +191,7 @@ impl Server {
         self.reconnect_if_due(now);
         self.oldest_asked = None;
         let asked = std::mem::take(&mut self.asked);
-        let created = asked.into_values().filter_map(|asked| match asked {
-            Asked::Create(object, _) => Some(object),
-            _ => None,
-        });
-        created.chain(self.waiting.drain(..)).collect()
+        asked.into_values().collect()
     }
 
     /// Asks for a connection, if it is time.
@@ -248,21 +246,14 @@ impl Server {
         self.asked.remove(&number)
     }
 
-    /// Since when the oldest control request is not answered, as far as the ticks tell.
-    pub fn awaits_since(&self) -> Option<Time> {
-        self.oldest_asked.map(|(_, since)| since)
-    }
-
-    /// Returns true if a permit was asked for and is not there yet.
-    pub fn awaits_permit(&self) -> bool {
-        self.asked
-            .values()
-            .any(|asked| matches!(asked, Asked::Permit(_)))
-    }
-
     /// Returns true if it has not replied yet to the permit that it was shown.
     pub fn awaits_present(&self) -> bool {
         self.asked.values().any(|asked| *asked == Asked::Present)
+    }
+
+    /// Since when the oldest control request is not answered, as far as the ticks tell.
+    pub fn awaits_since(&self) -> Option<Time> {
+        self.oldest_asked.map(|(_, since)| since)
     }
 
     /// Queues a request of pages. Returns false if there is no room.
@@ -299,40 +290,18 @@ impl Server {
         }
     }
 
-    /// Renews the lease when a third of it has passed, and notes since when answers are missing.
+    /// Renews the lease, which measures the round trip, and notes since when answers are missing.
     pub fn renew(&mut self, now: Time) {
         let oldest = self.asked.keys().next().copied();
         if oldest != self.oldest_asked.map(|(number, _)| number) {
             self.oldest_asked = oldest.map(|number| (number, now));
         }
-        let third = disk::time::Nanos::from(self.lease / 3);
+        let pause = disk::time::Nanos::from(self.lease / 3).min(RENEWAL);
         if self.is_up()
-            && now >= self.heard + third
-            && self.ask(&ControlRequest::Renew, Asked::Other)
+            && now >= self.heard + pause
+            && self.ask(&ControlRequest::Renew, Asked::Renewal(now))
         {
             self.heard = now;
         }
-    }
-
-    /// An object's copy there is gone for the client: its pages are not reserved any more, and the
-    /// server is to end it.
-    pub fn on_copy_gone(&mut self, object: usize) {
-        self.reserved_pages = self.reserved_pages.saturating_sub(OBJECT_PAGES);
-        self.stale.push(object);
-    }
-
-    /// Pages that the permit has.
-    fn granted_pages(&self) -> u64 {
-        self.permit.map_or(0, |sealed| sealed.permit.granted_pages)
-    }
-
-    /// Returns true if the permit has fewer pages than are reserved.
-    pub fn is_granted_too_few(&self) -> bool {
-        self.granted_pages() < self.reserved_pages
-    }
-
-    /// Pages that the permit has beyond those reserved.
-    pub fn spare_pages(&self) -> u64 {
-        self.granted_pages().saturating_sub(self.reserved_pages)
     }
 }

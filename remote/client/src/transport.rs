@@ -23,24 +23,29 @@
 //! A server that is left out loses its copies before a write is acknowledged without it, so no copy
 //! that is read lacks a write; objects with too few copies get others (`placement`).
 
-use crate::connector::Attempt;
+use crate::arrival::{self, Arrival};
+use crate::broker_link::BrokerLink;
+use crate::connector::Connectors;
 use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
+use crate::placement::{self, ObjectMove};
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::server::Server;
-use crate::{permits, placement};
+use crate::{permits, usage};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
-use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::broker::AllocationRequest;
+use remote_policy::identity::{Incarnation, RequestId};
 use remote_policy::latency::LatencyTable;
 use remote_policy::migration::Version;
+use remote_policy::organizer::Organizer;
 use remote_wire::Kind;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -62,6 +67,8 @@ pub const STALLED: Nanos = Nanos::millis(3000);
 /// epoll takes a system call to say so of all, and another to read what has come. Polling for one page took 76
 /// calls of epoll_wait (`perf stat -e syscalls:sys_enter_epoll_wait`).
 const PROBES: u32 = 8;
+/// How often use is reported to the broker.
+const REPORT: Nanos = Nanos::millis(1000);
 /// The bell of the connectors among the descriptors that are polled.
 const BELL: u64 = u64::MAX;
 
@@ -77,14 +84,32 @@ pub struct RemoteTransport {
     pub(crate) copy: Option<CopyJob>,
     /// No copy of an object is begun before this time, since pages of one could not be read.
     pub(crate) copies_paused_until: Time,
-    pub(crate) next_request: u64,
+    /// No copy is asked for before this time, since no server had room for one.
+    pub(crate) copies_full_until: Time,
+    /// Decides which server has which copy.
+    pub(crate) organizer: Organizer,
+    /// Requests for permits that a server was asked itself.
+    pub(crate) asked_alone: BTreeMap<RequestId, AllocationRequest>,
+    /// The request for a new permit that has no answer yet, and those that wait for it.
+    pub(crate) awaited_permit: Option<RequestId>,
+    pub(crate) permit_queue: VecDeque<RequestId>,
+    /// Objects that move.
+    pub(crate) moves: BTreeMap<usize, ObjectMove>,
+    /// Copies made of objects with pages.
+    pub(crate) copies_made: u64,
+    /// When nearer servers were looked for last.
+    pub(crate) improved: Time,
+    /// The broker; `None` where servers are used alone.
+    pub(crate) broker: Option<BrokerLink>,
+    pub(crate) connectors: Connectors,
+    reported: Time,
     next_version: u64,
     done: VecDeque<(PartId, i32)>,
     /// Segments that wait for a connection, an object or room in a link's buffer.
     pub(crate) has_unsent: bool,
-    epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
     bell: Arc<OwnedFd>,
-    attempts: Receiver<Attempt>,
+    arrivals: Receiver<Arrival>,
     ticked: Time,
     /// The server that was sent to last, and probes since the last of all.
     pub(crate) recent: usize,
@@ -92,14 +117,18 @@ pub struct RemoteTransport {
 }
 
 impl RemoteTransport {
-    /// A transport to `servers`, whose connections arrive in `attempts`, with a ring of `bell`.
+    /// A transport to `servers`, and to those that the broker names, which arrive in `arrivals` with their
+    /// connections.
     pub(crate) fn new(
-        client: Incarnation,
         objects: ObjectMap,
         servers: Vec<Server>,
         replicas: u8,
-        (attempts, bell): (Receiver<Attempt>, Arc<OwnedFd>),
+        broker: Option<BrokerLink>,
+        connectors: Connectors,
+        arrivals: Receiver<Arrival>,
     ) -> Result<Self, Errno> {
+        let client = connectors.client;
+        let bell = Arc::clone(&connectors.arrivals.bell);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
@@ -111,13 +140,23 @@ impl RemoteTransport {
             replicas,
             copy: None,
             copies_paused_until: Time(0),
-            next_request: 1,
+            copies_full_until: Time(0),
+            organizer: Organizer::new(client, placement::QOS),
+            asked_alone: BTreeMap::new(),
+            awaited_permit: None,
+            permit_queue: VecDeque::new(),
+            moves: BTreeMap::new(),
+            copies_made: 0,
+            improved: Time(0),
+            broker,
+            connectors,
+            reported: Time(0),
             next_version: 1,
             done: VecDeque::with_capacity(512),
             has_unsent: false,
             epoll,
             bell,
-            attempts,
+            arrivals,
             ticked: Time(0),
             recent: 0,
             probes: 0,
@@ -157,7 +196,7 @@ impl RemoteTransport {
         };
         for event in events {
             match event.data.u64() {
-                BELL => self.on_attempts(now),
+                BELL => self.on_arrivals(now),
                 index => self.receive_from(index as usize, now),
             }
         }
@@ -216,41 +255,18 @@ impl RemoteTransport {
         }
     }
 
-    fn on_attempts(&mut self, now: Time) {
+    fn on_arrivals(&mut self, now: Time) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        while let Ok(Attempt { server, outcome }) = self.attempts.try_recv() {
-            match outcome {
-                Ok(connection) => {
-                    if let Some(known) = self.alias_of(server, connection.welcome.server.host) {
-                        let name = known.name.clone();
-                        if self.servers[server].on_alias(now) {
-                            let address = &self.servers[server].address;
-                            tracing::warn!(
-                                "{address} is {name} again, and is not used: name other servers for more copies"
-                            );
-                        }
-                        continue;
-                    }
-                    let (to, epoll) = (&mut self.servers[server], &self.epoll);
-                    match to.connect(connection, now, epoll, server) {
-                        Ok(is_other) => self.on_connected(server, is_other, now),
-                        Err(why) => self.on_link_lost(server, now, &why.to_string()),
-                    }
-                }
-                Err(why) => tracing::debug!("{}: {why}", self.servers[server].address),
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            match arrival {
+                Arrival::Attempt(attempt) => arrival::on_attempt(self, attempt, now),
+                Arrival::Broker(news) => permits::on_broker_news(self, news, now),
             }
         }
     }
 
-    /// The server that has this host by another address: two copies of an object there were one.
-    fn alias_of(&self, server: usize, host: HostId) -> Option<&Server> {
-        let mut others = self.servers.iter().enumerate();
-        let is_same = |(at, other): &(usize, &Server)| *at != server && other.host() == Some(host);
-        others.find(is_same).map(|(_, other)| other)
-    }
-
     /// A server answered: what waits for it is sent, or sent again.
-    fn on_connected(&mut self, server: usize, is_other: bool, now: Time) {
+    pub(crate) fn on_connected(&mut self, server: usize, is_other: bool, now: Time) {
         let to = &self.servers[server];
         tracing::info!("connected to {} at {}", to.name, to.address);
         if is_other {
@@ -263,13 +279,11 @@ impl RemoteTransport {
     }
 
     /// A connection ended. Its requests go elsewhere, or wait for another.
-    fn on_link_lost(&mut self, server: usize, now: Time, why: &str) {
+    pub(crate) fn on_link_lost(&mut self, server: usize, now: Time, why: &str) {
         let name = self.servers[server].name.clone();
         tracing::warn!("{name} is not connected any more: {why}");
-        let creating = self.servers[server].disconnect(now);
-        for object in creating {
-            self.forget_copy(object, server);
-        }
+        let unanswered = self.servers[server].disconnect(now);
+        permits::on_unanswered(self, server, unanswered, now);
         copying::on_server_lost(self, server, now);
         self.resend(server);
     }
@@ -299,6 +313,12 @@ impl RemoteTransport {
         }
         placement::place_all(self, now);
         self.give_up_late(now);
+        if let Some(broker) = &self.broker
+            && now >= self.reported + REPORT
+        {
+            broker.report(usage::of(self, now));
+            self.reported = now;
+        }
         self.has_unsent = true;
     }
 

@@ -176,6 +176,9 @@ impl Organizer {
     /// Raises the pages that an object needs at each of its servers.
     fn grow(&mut self, object: ObjectId, pages: u64) {
         let more = self.bindings.grow(object, pages);
+        if more == 0 {
+            return;
+        }
         for server in self.bindings.claimed_servers(object) {
             if let Some(held) = self.permits.get_mut(&server) {
                 held.used_pages += more;
@@ -213,6 +216,19 @@ impl Organizer {
         }
         self.pending
             .retain(|_, pending| pending.placement.object != object);
+    }
+
+    /// The copy at one server is gone, or was not made: its pages there are free.
+    pub fn on_copy_lost(&mut self, object: ObjectId, server: HostId) {
+        if self.bindings.unbind(object, server) {
+            let pages = self.bindings.pages_of(object);
+            self.free_pages(server, pages);
+        }
+    }
+
+    /// The round trips that it judges servers by.
+    pub fn latencies(&self) -> &LatencyTable {
+        &self.latencies
     }
 
     /// A server has died, or its permit is void. Returns the objects that lost a copy.

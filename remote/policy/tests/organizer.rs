@@ -246,3 +246,18 @@ fn a_near_permit_is_enlarged_before_a_poor_servers_spare_pages_are_used() {
     let (object, permit) = (paging_object(3), permit(2, 0).id);
     assert_eq!(bound, Some(OrganizerAction::Bind { object, permit }));
 }
+
+#[test]
+fn a_request_that_waited_is_not_sent_where_anothers_permit_has_the_room() {
+    let mut organizer = organizer();
+    let first = allocation(place(&mut organizer, 1, 800, SECOND));
+    let waiting = allocation(place(&mut organizer, 2, 50, SECOND));
+    organizer.on_permit(first.permit.id, permit(1, 900), SECOND);
+    let next = organizer.reconsider(waiting.permit.id, SECOND);
+    let bound = OrganizerAction::Bind {
+        object: paging_object(2),
+        permit: permit(1, 0).id,
+    };
+    assert_eq!(next, Some(bound));
+    assert_eq!(organizer.reconsider(waiting.permit.id, SECOND), None);
+}

@@ -1,6 +1,7 @@
 //! Permits that servers change, take back or issue twice.
 
 use crate::interposer::{Direction, Interposer, Verdict};
+use crate::space::Space;
 use crate::{PagingServer, refuse, space_on, wait_until};
 use disk::time::Nanos;
 use remote_wire::control::{
@@ -179,4 +180,18 @@ fn a_client_reserves_little_time_of_a_server_and_releases_its_permit_at_its_end(
         _ => None,
     });
     assert!(slices.max() <= Some(Nanos::millis(1)));
+}
+
+#[test]
+fn two_objects_that_are_placed_at_once_get_one_permit_of_a_server() {
+    let server = PagingServer::start(1);
+    let seen = watch(&server.interposer, |_, _, _| Verdict::Forward);
+    let mut space = Space::of_objects(2, &[server.address()], 1);
+    // The last pages of one object and the first of the other.
+    let first = selfpage_remote_client::OBJECT_PAGES - 2;
+    space.write(first, 4, 1).unwrap();
+    assert_eq!(space.read(first, 4), Ok(vec![1; 4]));
+    let seen = seen.lock().unwrap();
+    let asks = |request: &&ControlRequest| matches!(request, ControlRequest::Allocate { .. });
+    assert_eq!(seen.requests.iter().filter(asks).count(), 1);
 }

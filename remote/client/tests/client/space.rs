@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use selfpage_remote_client::protocol::{self, ClientEvent, ClientRequest};
-use selfpage_remote_client::{RemoteConfig, run};
+use selfpage_remote_client::{RemoteConfig, ServerSource, run};
 use std::net::SocketAddr;
 use wired::PAGE;
 
@@ -15,14 +15,14 @@ const LIMIT: Timespec = Timespec {
     tv_sec: 20,
     tv_nsec: 0,
 };
-/// Bytes of the space: one object.
+/// Bytes of an object.
 const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
 
 #[repr(align(4096))]
 #[derive(Clone)]
 pub struct Page(pub [u8; PAGE]);
 
-/// A space of one object on paging servers.
+/// A space on paging servers.
 pub struct Space {
     pub channel: ChannelClient,
     /// The client ends with it.
@@ -32,9 +32,14 @@ pub struct Space {
 impl Space {
     /// Starts a client that keeps `replicas` copies.
     pub fn new(servers: &[SocketAddr], replicas: u8) -> Self {
+        Self::of_objects(1, servers, replicas)
+    }
+
+    /// Starts a client of a space of some objects.
+    pub fn of_objects(objects: u64, servers: &[SocketAddr], replicas: u8) -> Self {
         let config = RemoteConfig {
-            servers: servers.iter().map(SocketAddr::to_string).collect(),
-            size: SIZE,
+            servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
+            size: objects * SIZE,
             replicas,
             keys: None,
         };

@@ -75,6 +75,12 @@ impl Bindings {
         }
     }
 
+    /// Removes a copy. Returns true if there was one.
+    pub fn unbind(&mut self, object: ObjectId, server: HostId) -> bool {
+        let binding = self.objects.get_mut(&object);
+        binding.is_some_and(|binding| binding.servers.remove(&server))
+    }
+
     /// Removes an object. Returns the servers where pages are set aside for it.
     pub fn remove(&mut self, object: ObjectId) -> BTreeSet<HostId> {
         let servers = self.claimed_servers(object);

@@ -137,7 +137,8 @@ impl Organizer {
         there.filter(|one| !self.is_placing(one.object)).collect()
     }
 
-    pub(super) fn is_placing(&self, object: ObjectId) -> bool {
+    /// Returns true if a request for a place of the object is under way.
+    pub fn is_placing(&self, object: ObjectId) -> bool {
         self.pending
             .values()
             .any(|pending| pending.placement.object == object)

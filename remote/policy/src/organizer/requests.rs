@@ -115,6 +115,13 @@ impl Organizer {
         Some(self.next_step(pending.placement, now))
     }
 
+    /// A request that was not sent yet. Returns the placement's next step with the permits that there are
+    /// now; none where the request is not known any more.
+    pub fn reconsider(&mut self, request: RequestId, now: Duration) -> Option<OrganizerAction> {
+        let pending = self.pending.remove(&request)?;
+        Some(self.next_step(pending.placement, now))
+    }
+
     /// A server has rewritten a permit by itself, with fewer pages.
     pub fn on_rewritten(&mut self, permit: Permit) {
         if self.permits.contains_key(&permit.id.server) {
