@@ -16,6 +16,7 @@ mod disk;
 mod doctor;
 mod machine;
 mod preload;
+mod remote;
 mod remote_client;
 mod run;
 mod serve;
@@ -45,6 +46,7 @@ enum Command {
     Disk(disk::Args),
     Serve(serve::Args),
     Cluster(cluster::Args),
+    Remote(remote::Args),
     RemoteClient(remote_client::Args),
     Trace(trace::Args),
     Doctor(doctor::Args),
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Disk(args) => disk::disk(args),
         Command::Serve(args) => serve::serve(args),
         Command::Cluster(args) => cluster::cluster(args),
+        Command::Remote(args) => remote::remote(args),
         Command::RemoteClient(args) => remote_client::remote_client(args),
         Command::Trace(args) => trace::trace(args),
         Command::Doctor(args) => doctor::doctor(args),

@@ -1,8 +1,9 @@
 //! `selfpage remote-client`, which `selfpage run --store remote:SIZE` starts, and the start itself.
 
 use host::seqpacket;
+use remote_broker::CONTROL_PORT;
 use remote_client::protocol::{self, ClientEvent};
-use remote_client::{RemoteConfig, run, wire};
+use remote_client::{RemoteConfig, ServerSource, run, wire};
 use remote_keys::{Keyring, KeyringError};
 use remote_wire::PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,9 +27,12 @@ const REPLICAS: u8 = 2;
 #[derive(clap::Args)]
 #[command(hide = true)]
 pub struct Args {
-    /// Paging servers, HOST:PORT
-    #[arg(long, value_delimiter = ',', required = true)]
+    /// Paging servers, HOST:PORT, on links with keys
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["hosts", "insecure"])]
     servers: Vec<String>,
+    /// Control ports of hosts that lend memory in the clear, HOST:PORT; without any, hosts on the link are asked for
+    #[arg(long, value_delimiter = ',')]
+    hosts: Vec<String>,
     /// Links in the clear
     #[arg(long)]
     insecure: bool,
@@ -49,7 +53,10 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         tracing::debug!("{lack}");
     }
     let config = RemoteConfig {
-        servers: args.servers,
+        servers: match args.insecure {
+            true => ServerSource::Broker(args.hosts),
+            false => ServerSource::Alone(args.servers),
+        },
         size: args.size,
         replicas: REPLICAS,
         keys: match args.insecure {
@@ -68,7 +75,8 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
     #[error(
-        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there"
+        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there; without \
+         names a broker finds them, on links in the clear only: pass --insecure here and there"
     )]
     NoServers,
     #[error(
@@ -98,7 +106,7 @@ pub fn check(
     let is_remote = store.is_some_and(StoreConfig::is_remote);
     match (is_remote, servers) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
-        (true, []) => Err(OptionError::NoServers),
+        (true, []) if !insecure => Err(OptionError::NoServers),
         (true, _) if !insecure => check_cluster(),
         (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
         _ => Ok(()),
@@ -115,34 +123,48 @@ fn check_cluster() -> Result<(), OptionError> {
     }
 }
 
-/// Starts a client for a store, where it is remote.
+/// Starts a client for a store, where it is remote. With keys the servers are used alone: brokers have links in
+/// the clear only. In the clear machines are named by their servers, and one by its control port; without any,
+/// those on the link are asked for.
 pub fn start_for(
     store: Option<&StoreConfig>,
     servers: &[String],
+    broker: Option<String>,
     insecure: bool,
 ) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
     match store {
         Some(StoreConfig {
             disk: Some(disk), ..
-        }) if disk.place == DiskLocation::Remote => start(servers, disk.size, insecure).map(Some),
+        }) if disk.place == DiskLocation::Remote => {
+            let options: Vec<String> = match insecure {
+                true => {
+                    let hosts = servers.iter().map(|server| control_of_server(server));
+                    let hosts = hosts.chain(broker.map(|host| control_port(&host)));
+                    let hosts = hosts.map(|host| format!("--hosts={host}"));
+                    hosts.chain(["--insecure".to_owned()]).collect()
+                }
+                false => {
+                    let servers = servers.iter().map(|server| server_port(server));
+                    servers
+                        .map(|server| format!("--servers={server}"))
+                        .collect()
+                }
+            };
+            start(&options, disk.size).map(Some)
+        }
         _ => Ok(None),
     }
 }
 
 /// Starts a client for a space of `size` bytes, and waits until it serves.
-fn start(
-    servers: &[String],
-    size: u64,
-    insecure: bool,
-) -> Result<RemoteConnection, Box<dyn Error>> {
-    let servers: Vec<String> = servers.iter().map(|server| with_port(server)).collect();
+fn start(options: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
     let (own, theirs) = seqpacket::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
     command
-        .args(["remote-client", "--servers", &servers.join(",")])
+        .arg("remote-client")
+        .args(options)
         .args(["--size", &size.to_string()])
         .args(["--socket", &theirs.as_raw_fd().to_string()])
-        .args(insecure.then_some("--insecure"))
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -182,7 +204,7 @@ fn start(
 fn warn_of_copies(connected: u32, named: u32) {
     if named == 1 {
         tracing::warn!(
-            "one paging server has the only copy of each page: if it ends, the program does; name two or more with --remote"
+            "one paging server has the only copy of each page: if it ends, the program does; run `selfpage serve` on another machine, too"
         );
     } else if connected < named {
         tracing::warn!(
@@ -191,20 +213,38 @@ fn warn_of_copies(connected: u32, named: u32) {
     }
 }
 
-/// HOST:PORT of HOST or HOST:PORT.
-fn with_port(server: &str) -> String {
-    let has_port = match server.rsplit_once(':') {
+/// The port in HOST:PORT, and the host as an address has it.
+fn split_port(host: &str) -> (String, Option<u16>) {
+    if let Some((name, port)) = host.rsplit_once(':')
         // An IPv6 address without brackets has no port.
-        Some((host, port)) => {
-            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
-        }
-        None => false,
-    };
-    match has_port {
-        true => server.to_owned(),
-        false if server.contains(':') && !server.starts_with('[') => format!("[{server}]:{PORT}"),
-        false => format!("{server}:{PORT}"),
+        && (!name.contains(':') || name.ends_with(']'))
+        && let Ok(port) = port.parse()
+    {
+        return (name.to_owned(), Some(port));
     }
+    match host.contains(':') && !host.starts_with('[') {
+        true => (format!("[{host}]"), None),
+        false => (host.to_owned(), None),
+    }
+}
+
+/// HOST:PORT of the control port of a machine that is named by its paging server: the next port.
+pub fn control_of_server(server: &str) -> String {
+    let (host, port) = split_port(server);
+    let control = port.map_or(CONTROL_PORT, |port| port.saturating_add(1));
+    format!("{host}:{control}")
+}
+
+/// HOST:PORT of a paging server, HOST or HOST:PORT.
+fn server_port(server: &str) -> String {
+    let (host, port) = split_port(server);
+    format!("{host}:{}", port.unwrap_or(PORT))
+}
+
+/// HOST:PORT of a control port, HOST or HOST:PORT.
+pub fn control_port(host: &str) -> String {
+    let (host, port) = split_port(host);
+    format!("{host}:{}", port.unwrap_or(CONTROL_PORT))
 }
 
 #[cfg(test)]
@@ -212,7 +252,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_without_a_port_gets_the_usual_one() {
+    fn a_machine_named_by_its_server_has_its_control_port_next_to_it() {
+        for (text, expected) in [
+            ("near", "near:4764"),
+            ("near:9", "near:10"),
+            ("10.0.0.1", "10.0.0.1:4764"),
+            ("::1", "[::1]:4764"),
+            ("[::1]:9", "[::1]:10"),
+            ("[::1]", "[::1]:4764"),
+        ] {
+            assert_eq!(control_of_server(text), expected);
+        }
         for (text, expected) in [
             ("near", "near:4763"),
             ("near:9", "near:9"),
@@ -221,7 +271,9 @@ mod tests {
             ("[::1]:9", "[::1]:9"),
             ("[::1]", "[::1]:4763"),
         ] {
-            assert_eq!(with_port(text), expected);
+            assert_eq!(server_port(text), expected);
         }
+        assert_eq!(control_port("near"), "near:4764");
+        assert_eq!(control_port("near:9"), "near:9");
     }
 }

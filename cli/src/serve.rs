@@ -2,15 +2,18 @@
 
 use crate::cluster::host_name;
 use crate::machine::Memory;
+use crate::remote_client::control_port;
 use host::wiring::wire_process;
+use remote_broker::{BrokerConfig, RunningBroker};
 use remote_keys::join::own_addresses;
 use remote_keys::{Fingerprint, Keyring, KeyringError};
+use remote_policy::identity::Incarnation;
 use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
 use remote_wire::identity::{host_id, own_incarnation};
 use remote_wire::{Link, PORT};
 use std::error::Error;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -22,6 +25,8 @@ use wired::Bytes;
 /// How long lines of the log are waited for at the end.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often a pair of free ports is looked for.
+const PORT_ATTEMPTS: u32 = 32;
 /// The default of `--ram`, of what is available.
 const RAM_PART: u64 = 4;
 /// The default of `--keep-free`, of the machine's memory.
@@ -46,8 +51,31 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)))]
     listen: SocketAddr,
 
+    /// With --insecure, where the broker's messages arrive (TCP and UDP). The default is the next port
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "insecure")]
+    control: Option<SocketAddr>,
+
+    /// With --insecure, the address at which other machines reach this one. The default is that of an interface
+    #[arg(long, value_name = "ADDRESS", requires = "insecure")]
+    advertise: Option<IpAddr>,
+
+    /// With --insecure, other machines that lend memory: those on the same link are found without it
+    #[arg(
+        long,
+        value_name = "HOST[:PORT],...",
+        value_delimiter = ',',
+        requires = "insecure"
+    )]
+    peers: Vec<String>,
+
+    /// With --insecure, neither look for machines on the link, nor be found by them. A server that listens at a
+    /// loopback address does neither anyway
+    #[arg(long, requires = "insecure")]
+    no_discovery: bool,
+
     /// Serve any client, in the clear, and not the hosts of the cluster (`selfpage cluster`): every host that reaches
-    /// the port can borrow memory, and every host on the way can read and change pages
+    /// the port can borrow memory, and every host on the way can read and change pages. A broker runs beside the
+    /// server with this only, since its messages are in the clear
     #[arg(long)]
     insecure: bool,
 
@@ -117,24 +145,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         true => None,
         false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
     };
-    let key = keyring.as_ref().map(|keyring| keyring.fingerprint());
-    let server = Server::start(ServerConfig {
-        listen: args.listen,
-        server: own_incarnation(host_id(&identity(args.listen, key))),
-        name: host_name(),
-        ram: ram.0,
-        disk: args.disk.map(|disk| disk.0),
-        capacity: ServerConfig::default_capacity(),
-        host: Some(HostThresholds {
-            keep_available: keep.0,
-            pressure_percent: args.pressure,
-        }),
-        patience: Duration::from_secs(10),
-        acceptor: match &keyring {
-            None => Box::new(Link::plain),
-            Some(keyring) => Box::new(KeyedAcceptor::new(Arc::clone(keyring))?),
-        },
-    })?;
+    let (server, broker) = start(&args, keyring.as_ref(), ram, keep)?;
     for note in server.notes() {
         tracing::warn!("{note}");
     }
@@ -154,6 +165,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         handle.stop();
     });
     server.join()?;
+    drop(broker);
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
 }
@@ -176,6 +188,90 @@ fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), Ke
         );
     }
     Ok(())
+}
+
+/// Starts the server and, in the clear, the broker beside it. Where any port will do it is one whose successor is
+/// free, too.
+fn start(
+    args: &Args,
+    keyring: Option<&Arc<Keyring>>,
+    ram: Bytes,
+    keep: Bytes,
+) -> Result<(Server, Option<RunningBroker>), Box<dyn Error>> {
+    if keyring.is_some() {
+        // A broker's messages are in the clear: hosts that are no members must not reach one.
+        return Ok((start_server(args, args.listen, keyring, ram, keep)?, None));
+    }
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let listen = match args.listen.port() {
+            0 => free_address(args.listen)?,
+            _ => args.listen,
+        };
+        let is_last = args.listen.port() != 0 || attempts >= PORT_ATTEMPTS;
+        match start_in_clear(args, listen, ram, keep) {
+            Err(why) if is_last => return Err(why),
+            Err(why) => tracing::debug!("{why}"),
+            Ok((server, broker)) => return Ok((server, Some(broker))),
+        }
+    }
+}
+
+fn free_address(any: SocketAddr) -> std::io::Result<SocketAddr> {
+    std::net::TcpListener::bind(any)?.local_addr()
+}
+
+fn incarnation(args: &Args, keyring: Option<&Arc<Keyring>>) -> Incarnation {
+    let key = keyring.map(|keyring| keyring.fingerprint());
+    own_incarnation(host_id(&identity(args.listen, key)))
+}
+
+fn start_server(
+    args: &Args,
+    listen: SocketAddr,
+    keyring: Option<&Arc<Keyring>>,
+    ram: Bytes,
+    keep: Bytes,
+) -> Result<Server, Box<dyn Error>> {
+    Ok(Server::start(ServerConfig {
+        listen,
+        server: incarnation(args, keyring),
+        name: host_name(),
+        ram: ram.0,
+        disk: args.disk.clone().map(|disk| disk.0),
+        capacity: ServerConfig::default_capacity(),
+        host: Some(HostThresholds {
+            keep_available: keep.0,
+            pressure_percent: args.pressure,
+        }),
+        patience: Duration::from_secs(10),
+        acceptor: match keyring {
+            None => Box::new(Link::plain),
+            Some(keyring) => Box::new(KeyedAcceptor::new(Arc::clone(keyring))?),
+        },
+    })?)
+}
+
+fn start_in_clear(
+    args: &Args,
+    listen: SocketAddr,
+    ram: Bytes,
+    keep: Bytes,
+) -> Result<(Server, RunningBroker), Box<dyn Error>> {
+    let server = start_server(args, listen, None, ram, keep)?;
+    let next = SocketAddr::new(listen.ip(), listen.port().saturating_add(1));
+    let config = BrokerConfig {
+        server: incarnation(args, None),
+        name: host_name(),
+        paging: server.address(),
+        control: args.control.unwrap_or(next),
+        advertise: args.advertise,
+        peers: args.peers.iter().map(|peer| control_port(peer)).collect(),
+        uses_discovery: !args.no_discovery && !listen.ip().is_loopback(),
+    };
+    let broker = RunningBroker::start(config, server.handle())?;
+    Ok((server, broker))
 }
 
 /// What tells this server from others of the machine, in each of its lives. A port that the kernel

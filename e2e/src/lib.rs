@@ -15,6 +15,7 @@ pub mod daemon;
 pub mod footprint;
 pub mod hazard;
 pub mod launch;
+pub mod network;
 pub mod noise;
 pub mod processes;
 pub mod refusal;

@@ -5,7 +5,7 @@ use crate::prelude::*;
 use host::seqpacket::{self, Received};
 use iochannel::{ChannelClient, IoVec};
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
-use remote_client::{RemoteConfig, run};
+use remote_client::{RemoteConfig, ServerSource, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
@@ -37,7 +37,7 @@ impl ChannelReader {
     /// Starts a client and writes every page.
     pub fn connect(server: SocketAddr, pages: u64) -> Result<Self> {
         let config = RemoteConfig {
-            servers: vec![server.to_string()],
+            servers: ServerSource::Alone(vec![server.to_string()]),
             size: pages * PAGE as u64,
             replicas: 1,
             // As the arms beside it: in the clear.

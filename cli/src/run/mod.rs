@@ -76,7 +76,7 @@ pub struct Args {
     ram: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE or remote:SIZE (memory of other
-    /// machines, named by --remote), or ram: and one of the others joined by +
+    /// machines), or ram: and one of the others joined by +
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,
@@ -85,8 +85,8 @@ pub struct Args {
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
 
-    /// Machines whose memory remote:SIZE is, where `selfpage serve` runs: pages have copies on two of
-    /// them, as far as there are two
+    /// Machines where `selfpage serve` runs: pages have copies on two of them, as far as there are two. With
+    /// --insecure one is enough, which has the others in reach; and without any, those on the same link are found
     #[arg(
         long,
         value_name = "HOST[:PORT],...",
@@ -95,9 +95,14 @@ pub struct Args {
     )]
     remote: Vec<String>,
 
+    /// A machine whose broker is to be asked for remote memory, by its control port: `selfpage serve --insecure` has
+    /// it next to its own. Needs --insecure
+    #[arg(long, value_name = "HOST[:PORT]", requires_all = ["store", "insecure"])]
+    broker: Option<String>,
+
     /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
-    /// the way can read and change them
-    #[arg(long, requires = "remote")]
+    /// the way can read and change them. Machines have a broker with this only
+    #[arg(long, requires = "store")]
     insecure: bool,
 
     /// Faults of each thread handled in a period, FAULTS/PERIOD, and of all threads together:

@@ -186,7 +186,8 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote = remote_client::start_for(store.as_ref(), &args.remote, args.insecure)?;
+        let remote =
+            remote_client::start_for(store.as_ref(), &args.remote, args.broker, args.insecure)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),

@@ -7,6 +7,7 @@ mod edge;
 mod kill;
 mod player;
 mod remote;
+mod remote_hosts;
 mod system;
 mod throttle;
 
@@ -48,6 +49,7 @@ fn main() {
         trials.extend(throttle::trials(size));
         trials.extend(player::trials(size));
         trials.extend(remote::trials(size));
+        trials.extend(remote_hosts::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -205,6 +205,11 @@ fn refused() -> Verdict {
         (nobody.clone().with("--insecure"), "selfpage serve"),
         (nobody, "--insecure"),
         (base().with("--store=remote:64M"), "--remote HOST"),
+        (base().with("--store=remote:64M"), "--insecure"),
+        (
+            base().with("--store=remote:64M").with("--broker=here"),
+            "--insecure",
+        ),
         (
             base().with("--store=ram:64M").with("--remote=here"),
             "not remote",

@@ -1,0 +1,208 @@
+//! `selfpage remote`: what the hosts that lend memory to each other do.
+
+use crate::remote_client::control_port;
+use remote_broker::protocol::{ClientSummary, ClusterStatus, Member, ObjectPlace};
+use remote_broker::{CONTROL_PORT, client, discovery};
+use remote_policy::identity::HostId;
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use wired::{Bytes, PAGE};
+
+/// How long answers on the link are waited for.
+const ON_LINK: Duration = Duration::from_millis(500);
+
+/// Show the memory that machines lend to each other.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: RemoteCommand,
+}
+
+#[derive(clap::Subcommand)]
+enum RemoteCommand {
+    /// Machines that lend memory, their broker, and the programs that use it: which pages are where,
+    /// what is granted, how far each machine is, and what moves
+    Status {
+        /// A machine to ask, by its control port. The default is this one, or those on the same link
+        #[arg(long, value_name = "HOST[:PORT]")]
+        broker: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Shows the state.
+pub fn remote(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let RemoteCommand::Status { broker, json } = args.command;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let status = runtime.block_on(find_status(broker.as_deref()))?;
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&status)?),
+        false => show(&status),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn find_status(broker: Option<&str>) -> Result<ClusterStatus, Box<dyn Error>> {
+    let addresses: BTreeSet<SocketAddr> = match broker {
+        Some(host) => lookup_host(control_port(host)).await?.collect(),
+        None => {
+            let own = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT));
+            if let Ok(status) = client::status(own).await {
+                return Ok(status);
+            }
+            discovery::find(ON_LINK, true).await?
+        }
+    };
+    let mut last = None;
+    for address in addresses {
+        match client::status(address).await {
+            Ok(status) => return Ok(status),
+            Err(why) => last = Some(format!("{address}: {why}")),
+        }
+    }
+    Err(match last {
+        Some(why) => why.into(),
+        None => "no machine on this link has a broker: run `selfpage serve --insecure` on one (with keys there is none), or name a machine with --broker HOST".into(),
+    })
+}
+
+fn show(status: &ClusterStatus) {
+    let members = &status.cluster.members;
+    match (status.cluster.broker(), status.cluster.broker) {
+        (Some(broker), Some((_, epoch))) => println!(
+            "The broker is on {}, in epoch {}: it decides which machine lends to which program.",
+            name_of(members, broker.host()),
+            epoch.number
+        ),
+        _ => println!("No broker at the moment: pages are read and written, and no more is lent."),
+    }
+    println!("\nMemory is lent by {}:", count(members.len(), "machine"));
+    for member in members {
+        let known = status
+            .servers
+            .iter()
+            .find(|server| server.host == member.host());
+        let lends = match known {
+            Some(server) => format!("{} free to lend", pages(server.lendable_pages)),
+            None if status.is_broker => "not the broker's yet".to_owned(),
+            None => "what it lends is known to the broker alone".to_owned(),
+        };
+        let granted: u64 = permits_at(&status.clients, member.host());
+        println!(
+            "  {:<16} {:<22} {lends}, {} granted",
+            member.name,
+            member.paging.to_string(),
+            pages(granted)
+        );
+    }
+    if status.clients.is_empty() {
+        return println!("\nNo program uses it.");
+    }
+    println!("\n{} of it:", count(status.clients.len(), "user"));
+    for client in &status.clients {
+        show_client(client, members);
+    }
+}
+
+fn show_client(client: &ClientSummary, members: &[Member]) {
+    let name = match client.name.is_empty() {
+        true => client.client.host.to_string(),
+        false => format!("a program on {}", client.name),
+    };
+    println!("  {name}");
+    for (server, granted) in &client.permits {
+        let trips = &client.usage.round_trips;
+        let trip = trips.iter().find(|(host, _)| host == server);
+        let trip = trip.map_or(String::new(), |(_, trip)| format!(", {trip:.0?} away"));
+        println!(
+            "    may write {} on {}{trip}",
+            pages(*granted),
+            name_of(members, *server)
+        );
+    }
+    let usage = &client.usage;
+    if !usage.objects.is_empty() {
+        println!(
+            "    {} of pages, each of 16 MiB at most:",
+            count(usage.objects.len(), "object")
+        );
+    }
+    for (servers, objects) in by_place(&usage.objects) {
+        let names: Vec<_> = servers.iter().map(|host| name_of(members, *host)).collect();
+        let place = match names.is_empty() {
+            true => "nowhere yet".to_owned(),
+            false => format!("whole on {}", names.join(" and on ")),
+        };
+        println!("      {} {place}", count(objects, "object"));
+    }
+    println!(
+        "    {} under way, {} made so far",
+        count(usage.copies_under_way as usize, "copy"),
+        usage.copies_made
+    );
+}
+
+/// How many objects are on each set of servers.
+fn by_place(objects: &[ObjectPlace]) -> std::collections::BTreeMap<Vec<HostId>, usize> {
+    let mut places = std::collections::BTreeMap::new();
+    for object in objects {
+        let mut servers = object.servers.clone();
+        servers.sort_unstable();
+        *places.entry(servers).or_default() += 1;
+    }
+    places
+}
+
+fn permits_at(clients: &[ClientSummary], server: HostId) -> u64 {
+    let permits = clients.iter().flat_map(|client| &client.permits);
+    let here = permits.filter(|(host, _)| *host == server);
+    here.map(|(_, granted)| granted).sum()
+}
+
+fn name_of(members: &[Member], host: HostId) -> String {
+    match members.iter().find(|member| member.host() == host) {
+        Some(member) => format!("{} ({})", member.name, member.paging),
+        None => host.to_string(),
+    }
+}
+
+fn pages(count: u64) -> String {
+    Bytes(count.saturating_mul(PAGE as u64)).to_string()
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_counted_by_where_they_are() {
+        let object = |number, servers: &[u64]| ObjectPlace {
+            object: remote_policy::identity::ObjectId {
+                client: HostId(9),
+                number,
+            },
+            servers: servers.iter().copied().map(HostId).collect(),
+            copying_to: Vec::new(),
+        };
+        let places = by_place(&[object(1, &[1, 2]), object(2, &[2, 1]), object(3, &[1])]);
+        assert_eq!(places[&vec![HostId(1), HostId(2)]], 2);
+        assert_eq!(places[&vec![HostId(1)]], 1);
+        assert_eq!(count(2, "copy"), "2 copies");
+    }
+}
