@@ -188,7 +188,10 @@ impl SimulatedServer {
                     };
                     ctx.auditor.on_granted_to(self.id, epoch);
                     match &mut self.broker {
-                        Some(broker) if epoch.broker.host == self.id => broker.on_report(&report),
+                        Some(broker) if epoch.broker.host == self.id => {
+                            let actions = broker.on_report(&report);
+                            self.perform_broker(actions, ctx);
+                        }
                         _ => ctx.send_to(self.node, epoch.broker.host, HostMessage::Report(report)),
                     }
                 }
@@ -235,8 +238,7 @@ impl SimulatedServer {
                 time.measure(PolicyCall::Answer, || broker.on_answer(server, id, answer))
             }
             HostMessage::Report(report) => {
-                time.measure(PolicyCall::Report, || broker.on_report(&report));
-                Vec::new()
+                time.measure(PolicyCall::Report, || broker.on_report(&report))
             }
             HostMessage::Update(update) => {
                 let outcome = time.measure(PolicyCall::Update, || broker.on_update(&update));
@@ -285,7 +287,7 @@ impl SimulatedServer {
                 return;
             };
             if let Some(report) = report {
-                broker.on_report(&report);
+                actions.extend(broker.on_report(&report));
             }
             if let Some((id, answer)) = answer {
                 actions.extend(broker.on_answer(to, id, answer));

@@ -110,6 +110,37 @@ impl Candidate {
         actions
     }
 
+    /// Repeats the signs of life and bids that a tick has, and counts no silence: between two ticks, or
+    /// after a period in which this host's process had no processor, so that silence says nothing.
+    pub fn repeat_signs(&mut self) -> Vec<ElectionAction> {
+        let mut actions = Vec::new();
+        if let Role::Broker { .. } = self.role {
+            self.claim_servers(&mut actions);
+            self.bid_to_next_peer(&mut actions);
+        }
+        actions
+    }
+
+    /// The process of another host has ended: its kernel refuses connections. What the host's silence shows
+    /// after some ticks takes none, so this is no more than these ticks at once.
+    pub fn on_host_gone(&mut self, host: HostId) -> Vec<ElectionAction> {
+        let mut actions = Vec::new();
+        Arc::make_mut(&mut self.peers).remove(&host);
+        match &mut self.role {
+            Role::Follower { broker, .. } if *broker == host => {
+                self.regenerate(&mut actions);
+                self.bid_to_next_peer(&mut actions);
+            }
+            Role::Broker { servers, .. } if host != self.incarnation.host => {
+                if servers.remove(&host).is_some() {
+                    actions.push(ElectionAction::DropServer(host));
+                }
+            }
+            _ => {}
+        }
+        actions
+    }
+
     /// A message has arrived.
     pub fn on_message(&mut self, from: HostId, message: Message) -> Vec<ElectionAction> {
         let mut actions = Vec::new();
@@ -122,7 +153,7 @@ impl Candidate {
                 servers,
             } => self.on_concede(from, loser, epoch, servers, &mut actions),
             Message::Claim { epoch } => self.on_claim(from, epoch, &mut actions),
-            Message::Granted { epoch } => self.on_granted(from, epoch),
+            Message::Granted { epoch } => self.on_granted(from, epoch, &mut actions),
             Message::Rejected { held } => self.on_rejected(from, held, &mut actions),
         }
         actions
@@ -134,13 +165,20 @@ impl Candidate {
             return;
         }
         match &self.role {
-            Role::Follower { broker, .. } if *broker == from => {}
+            // Its broker has given this server up, which was silent: it holds the server still, and takes it
+            // back. Without this the server would regenerate, and have the broker raise its epoch for all.
+            Role::Follower { broker, .. } if *broker == from => {
+                if self.held.broker.host == from {
+                    let message = Message::Granted { epoch: self.held };
+                    actions.push(ElectionAction::Send { to: from, message });
+                }
+            }
             Role::Follower { broker, .. } => {
                 let message = Message::Redirect { broker: *broker };
                 actions.push(ElectionAction::Send { to: from, message });
             }
             Role::Broker { servers, .. } => {
-                let own = Bid::new(self.host(), servers.len());
+                let own = Bid::new(self.incarnation.host, servers.len());
                 if bid > own {
                     self.concede(from, actions);
                 } else {
@@ -233,12 +271,17 @@ impl Candidate {
         actions.push(ElectionAction::Send { to, message });
     }
 
-    fn on_granted(&mut self, from: HostId, granted: Epoch) {
+    fn on_granted(&mut self, from: HostId, granted: Epoch, actions: &mut Vec<ElectionAction>) {
         if let Role::Broker { epoch, servers } = &mut self.role
-            && granted == *epoch
-            && let Some(silent_ticks) = servers.get_mut(&from)
+            && granted.broker == epoch.broker
         {
-            *silent_ticks = 0;
+            // One that was given up is back, with this epoch or an earlier one of this broker: a claim raises
+            // it, or finds that another broker has the server, and comes before the server has missed too many.
+            let is_back = servers.insert(from, 0).is_none();
+            if is_back {
+                let epoch = *epoch;
+                self.send_claims(epoch, &BTreeSet::from([from]), actions);
+            }
         }
     }
 
