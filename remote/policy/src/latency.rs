@@ -3,7 +3,8 @@
 //! From *Adaptive Remote Paging for Mobile Computers*, sections 2.3 and 5: the authors plan to
 //! move objects away from servers that deliver poor performance, and cannot measure round trips on
 //! Mach. Rule: a server is judged by several recent samples, never by one, and a move needs a
-//! factor between two servers, so that noise moves nothing back and forth.
+//! factor between two servers, so that noise moves nothing back and forth. What a busy processor adds to
+//! samples is noise, too: a server is poor only where the shortest of its last ones is long.
 
 use crate::identity::HostId;
 use std::collections::BTreeMap;
@@ -15,6 +16,9 @@ const GAIN: u32 = 8;
 /// Samples before a server is judged: with the gain above, the first one's weight is then below a
 /// half.
 const MIN_SAMPLES: u32 = 6;
+
+/// Samples of which the shortest is a server's distance: as many as it takes to judge one.
+const RECENT: usize = MIN_SAMPLES as usize;
 
 /// Age at which a server's last sample says nothing any more: the client may have moved.
 const STALE_AFTER: Duration = Duration::from_secs(10);
@@ -34,6 +38,8 @@ pub struct LatencyTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RoundTrip {
     smoothed: Duration,
+    /// The last samples, in a ring.
+    recent: [Duration; RECENT],
     samples: u32,
     last: Duration,
 }
@@ -43,6 +49,7 @@ impl LatencyTable {
     pub fn on_sample(&mut self, server: HostId, round_trip: Duration, now: Duration) {
         let first = RoundTrip {
             smoothed: round_trip,
+            recent: [round_trip; RECENT],
             samples: 0,
             last: now,
         };
@@ -52,6 +59,7 @@ impl LatencyTable {
         }
         let kept = entry.smoothed - entry.smoothed / GAIN;
         entry.smoothed = kept.saturating_add(round_trip / GAIN);
+        entry.recent[entry.samples as usize % RECENT] = round_trip;
         entry.samples = entry.samples.saturating_add(1);
         entry.last = now;
     }
@@ -78,7 +86,8 @@ impl LatencyTable {
 
     /// The servers beside which `server` is poor, the nearest first.
     pub fn better_than(&self, server: HostId, now: Duration) -> Vec<HostId> {
-        let Some(own) = self.of(server, now) else {
+        let known = self.of(server, now).and_then(|_| self.servers.get(&server));
+        let Some(own) = known.and_then(|entry| entry.recent.iter().min().copied()) else {
             return Vec::new();
         };
         let is_better = |other: &HostId| {
