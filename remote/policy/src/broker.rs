@@ -77,11 +77,26 @@ impl Broker {
         self.servers.permits()
     }
 
-    /// Replaces the record of a server by its report.
-    pub fn on_report(&mut self, report: &ServerReport) {
-        if report.update.epoch == self.epoch {
-            self.servers.replace(report);
+    /// Replaces the record of a server by its report. Returns what the server is asked again: requests that it
+    /// refused before the claim of this epoch had arrived, or whose answers were lost.
+    pub fn on_report(&mut self, report: &ServerReport) -> Vec<BrokerAction> {
+        if report.update.epoch != self.epoch {
+            return Vec::new();
         }
+        self.servers.replace(report);
+        let server = report.update.server;
+        let allocations = self.allocations.values();
+        let allocations = allocations.filter(|pending| pending.server == server);
+        let allocations = allocations.map(|pending| self.forward(server, pending.request.permit));
+        let reallocations = self.reallocations.values();
+        let reallocations = reallocations.filter(|request| request.permit.server == server);
+        let epoch = self.epoch;
+        let reallocations = reallocations.map(|request| BrokerAction::Reallocate {
+            server,
+            epoch,
+            request: *request,
+        });
+        allocations.chain(reallocations).collect()
     }
 
     /// Enters an update of a server. Returns [`UpdateOutcome::ReportNeeded`] where permits changed
@@ -185,8 +200,8 @@ impl Broker {
             ServerAnswer::WrongEpoch { held } if held == self.epoch => {
                 vec![self.forward(server, pending.request.permit)]
             }
-            // The server has not received the claim of this epoch yet.
-            ServerAnswer::WrongEpoch { .. } => self.retry(id).into_iter().collect(),
+            // The server has not received the claim of this epoch yet: its report is the answer to that.
+            ServerAnswer::WrongEpoch { .. } => Vec::new(),
         }
     }
 
@@ -206,10 +221,7 @@ impl Broker {
             ServerAnswer::WrongEpoch { held } if held == self.epoch => {
                 vec![self.reallocate(request)]
             }
-            ServerAnswer::WrongEpoch { .. } => {
-                self.reallocations.remove(&id);
-                vec![refuse(Refusal::Server(request.permit))]
-            }
+            ServerAnswer::WrongEpoch { .. } => Vec::new(),
             ServerAnswer::Refused => {
                 self.reallocations.remove(&id);
                 vec![refuse(Refusal::Reallocation(request.permit))]
