@@ -1,13 +1,16 @@
 //! `selfpage remote`: what the hosts that lend memory to each other do.
 
 use crate::remote_client::control_port;
+use remote_broker::link::ControlLinks;
 use remote_broker::protocol::{ClientSummary, ClusterStatus, Member, ObjectPlace};
 use remote_broker::{CONTROL_PORT, client, discovery};
+use remote_keys::Keyring;
 use remote_policy::identity::HostId;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::lookup_host;
 use wired::{Bytes, PAGE};
@@ -30,6 +33,9 @@ enum RemoteCommand {
         /// A machine to ask, by its control port. The default is this one, or those on the same link
         #[arg(long, value_name = "HOST[:PORT]")]
         broker: Option<String>,
+        /// Ask in the clear, where `selfpage serve --insecure` runs
+        #[arg(long)]
+        insecure: bool,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -38,11 +44,20 @@ enum RemoteCommand {
 
 /// Shows the state.
 pub fn remote(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let RemoteCommand::Status { broker, json } = args.command;
+    let RemoteCommand::Status {
+        broker,
+        insecure,
+        json,
+    } = args.command;
+    let keys = match insecure {
+        true => None,
+        false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
+    };
+    let links = ControlLinks::new(keys)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let status = runtime.block_on(find_status(broker.as_deref()))?;
+    let status = runtime.block_on(find_status(&links, broker.as_deref()))?;
     match json {
         true => println!("{}", serde_json::to_string_pretty(&status)?),
         false => show(&status),
@@ -50,12 +65,15 @@ pub fn remote(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find_status(broker: Option<&str>) -> Result<ClusterStatus, Box<dyn Error>> {
+async fn find_status(
+    links: &ControlLinks,
+    broker: Option<&str>,
+) -> Result<ClusterStatus, Box<dyn Error>> {
     let addresses: BTreeSet<SocketAddr> = match broker {
         Some(host) => lookup_host(control_port(host)).await?.collect(),
         None => {
             let own = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT));
-            if let Ok(status) = client::status(own).await {
+            if let Ok(status) = client::status(links, own).await {
                 return Ok(status);
             }
             discovery::find(ON_LINK, true).await?
@@ -63,14 +81,14 @@ async fn find_status(broker: Option<&str>) -> Result<ClusterStatus, Box<dyn Erro
     };
     let mut last = None;
     for address in addresses {
-        match client::status(address).await {
+        match client::status(links, address).await {
             Ok(status) => return Ok(status),
             Err(why) => last = Some(format!("{address}: {why}")),
         }
     }
     Err(match last {
         Some(why) => why.into(),
-        None => "no machine on this link has a broker: run `selfpage serve --insecure` on one (with keys there is none), or name a machine with --broker HOST".into(),
+        None => "no machine on this link has a broker: run `selfpage serve` on one, or name a machine with --broker HOST".into(),
     })
 }
 

@@ -1,11 +1,10 @@
 //! `selfpage remote-client`, which `selfpage run --store remote:SIZE` starts, and the start itself.
 
 use host::seqpacket;
-use remote_broker::CONTROL_PORT;
+use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
 use remote_client::protocol::{self, ClientEvent};
 use remote_client::{RemoteConfig, ServerSource, run, wire};
 use remote_keys::{Keyring, KeyringError};
-use remote_wire::PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
@@ -27,10 +26,7 @@ const REPLICAS: u8 = 2;
 #[derive(clap::Args)]
 #[command(hide = true)]
 pub struct Args {
-    /// Paging servers, HOST:PORT, on links with keys
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["hosts", "insecure"])]
-    servers: Vec<String>,
-    /// Control ports of hosts that lend memory in the clear, HOST:PORT; without any, hosts on the link are asked for
+    /// Control ports of hosts that lend memory, HOST:PORT; without any, hosts on the link are asked for
     #[arg(long, value_delimiter = ',')]
     hosts: Vec<String>,
     /// Links in the clear
@@ -53,10 +49,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         tracing::debug!("{lack}");
     }
     let config = RemoteConfig {
-        servers: match args.insecure {
-            true => ServerSource::Broker(args.hosts),
-            false => ServerSource::Alone(args.servers),
-        },
+        servers: ServerSource::Broker(args.hosts),
         size: args.size,
         replicas: REPLICAS,
         keys: match args.insecure {
@@ -74,11 +67,6 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 /// Options of remote memory that do not fit each other.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
-    #[error(
-        "--store remote:SIZE needs paging servers: name them with --remote HOST[:PORT],..., and run `selfpage serve` there; without \
-         names a broker finds them, on links in the clear only: pass --insecure here and there"
-    )]
-    NoServers,
     #[error(
         "--remote {0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
     )]
@@ -106,7 +94,6 @@ pub fn check(
     let is_remote = store.is_some_and(StoreConfig::is_remote);
     match (is_remote, servers) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
-        (true, []) if !insecure => Err(OptionError::NoServers),
         (true, _) if !insecure => check_cluster(),
         (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
         _ => Ok(()),
@@ -123,9 +110,8 @@ fn check_cluster() -> Result<(), OptionError> {
     }
 }
 
-/// Starts a client for a store, where it is remote. With keys the servers are used alone: brokers have links in
-/// the clear only. In the clear machines are named by their servers, and one by its control port; without any,
-/// those on the link are asked for.
+/// Starts a client for a store, where it is remote. Machines are named by their servers, and one by its control
+/// port; without any, those on the link are asked for.
 pub fn start_for(
     store: Option<&StoreConfig>,
     servers: &[String],
@@ -136,20 +122,11 @@ pub fn start_for(
         Some(StoreConfig {
             disk: Some(disk), ..
         }) if disk.place == DiskLocation::Remote => {
-            let options: Vec<String> = match insecure {
-                true => {
-                    let hosts = servers.iter().map(|server| control_of_server(server));
-                    let hosts = hosts.chain(broker.map(|host| control_port(&host)));
-                    let hosts = hosts.map(|host| format!("--hosts={host}"));
-                    hosts.chain(["--insecure".to_owned()]).collect()
-                }
-                false => {
-                    let servers = servers.iter().map(|server| server_port(server));
-                    servers
-                        .map(|server| format!("--servers={server}"))
-                        .collect()
-                }
-            };
+            let hosts = servers.iter().map(|server| control_of_server(server));
+            let hosts = hosts.chain(broker.map(|host| control_port(&host)));
+            let hosts = hosts.map(|host| format!("--hosts={host}"));
+            let insecure = insecure.then(|| "--insecure".to_owned());
+            let options: Vec<String> = hosts.chain(insecure).collect();
             start(&options, disk.size).map(Some)
         }
         _ => Ok(None),
@@ -228,17 +205,11 @@ fn split_port(host: &str) -> (String, Option<u16>) {
     }
 }
 
-/// HOST:PORT of the control port of a machine that is named by its paging server: the next port.
+/// HOST:PORT of the control port of a machine that is named by its paging server.
 pub fn control_of_server(server: &str) -> String {
     let (host, port) = split_port(server);
-    let control = port.map_or(CONTROL_PORT, |port| port.saturating_add(1));
+    let control = port.map_or(CONTROL_PORT, |port| port.saturating_add(CONTROL_OFFSET));
     format!("{host}:{control}")
-}
-
-/// HOST:PORT of a paging server, HOST or HOST:PORT.
-fn server_port(server: &str) -> String {
-    let (host, port) = split_port(server);
-    format!("{host}:{}", port.unwrap_or(PORT))
 }
 
 /// HOST:PORT of a control port, HOST or HOST:PORT.
@@ -252,28 +223,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_named_by_its_server_has_its_control_port_next_to_it() {
+    fn a_machine_named_by_its_server_has_its_control_port_two_above_it() {
         for (text, expected) in [
-            ("near", "near:4764"),
-            ("near:9", "near:10"),
-            ("10.0.0.1", "10.0.0.1:4764"),
-            ("::1", "[::1]:4764"),
-            ("[::1]:9", "[::1]:10"),
-            ("[::1]", "[::1]:4764"),
+            ("near", "near:4765"),
+            ("near:9", "near:11"),
+            ("10.0.0.1", "10.0.0.1:4765"),
+            ("::1", "[::1]:4765"),
+            ("[::1]:9", "[::1]:11"),
+            ("[::1]", "[::1]:4765"),
         ] {
             assert_eq!(control_of_server(text), expected);
         }
-        for (text, expected) in [
-            ("near", "near:4763"),
-            ("near:9", "near:9"),
-            ("10.0.0.1", "10.0.0.1:4763"),
-            ("::1", "[::1]:4763"),
-            ("[::1]:9", "[::1]:9"),
-            ("[::1]", "[::1]:4763"),
-        ] {
-            assert_eq!(server_port(text), expected);
-        }
-        assert_eq!(control_port("near"), "near:4764");
+        assert_eq!(control_port("near"), "near:4765");
         assert_eq!(control_port("near:9"), "near:9");
     }
 }

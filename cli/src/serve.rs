@@ -4,7 +4,7 @@ use crate::cluster::host_name;
 use crate::machine::Memory;
 use crate::remote_client::control_port;
 use host::wiring::wire_process;
-use remote_broker::{BrokerConfig, RunningBroker};
+use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker};
 use remote_keys::join::own_addresses;
 use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
@@ -25,7 +25,7 @@ use wired::Bytes;
 /// How long lines of the log are waited for at the end.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often a pair of free ports is looked for.
+/// How often free ports are looked for.
 const PORT_ATTEMPTS: u32 = 32;
 /// The default of `--ram`, of what is available.
 const RAM_PART: u64 = 4;
@@ -51,31 +51,25 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)))]
     listen: SocketAddr,
 
-    /// With --insecure, where the broker's messages arrive (TCP and UDP). The default is the next port
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "insecure")]
+    /// Where the broker's messages arrive (TCP and UDP). The default is the port two above that of --listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
     control: Option<SocketAddr>,
 
-    /// With --insecure, the address at which other machines reach this one. The default is that of an interface
-    #[arg(long, value_name = "ADDRESS", requires = "insecure")]
+    /// The address at which other machines reach this one. The default is that of an interface
+    #[arg(long, value_name = "ADDRESS")]
     advertise: Option<IpAddr>,
 
-    /// With --insecure, other machines that lend memory: those on the same link are found without it
-    #[arg(
-        long,
-        value_name = "HOST[:PORT],...",
-        value_delimiter = ',',
-        requires = "insecure"
-    )]
+    /// Other machines that lend memory: those on the same link are found without it
+    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',')]
     peers: Vec<String>,
 
-    /// With --insecure, neither look for machines on the link, nor be found by them. A server that listens at a
-    /// loopback address does neither anyway
-    #[arg(long, requires = "insecure")]
+    /// Neither look for machines on the link, nor be found by them. A server that listens at a loopback address does
+    /// neither anyway
+    #[arg(long)]
     no_discovery: bool,
 
     /// Serve any client, in the clear, and not the hosts of the cluster (`selfpage cluster`): every host that reaches
-    /// the port can borrow memory, and every host on the way can read and change pages. A broker runs beside the
-    /// server with this only, since its messages are in the clear
+    /// the port can borrow memory, and every host on the way can read and change pages
     #[arg(long)]
     insecure: bool,
 
@@ -190,18 +184,13 @@ fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), Ke
     Ok(())
 }
 
-/// Starts the server and, in the clear, the broker beside it. Where any port will do it is one whose successor is
-/// free, too.
+/// Starts the server and the broker beside it. Where any port will do it is one whose control port is free, too.
 fn start(
     args: &Args,
     keyring: Option<&Arc<Keyring>>,
     ram: Bytes,
     keep: Bytes,
-) -> Result<(Server, Option<RunningBroker>), Box<dyn Error>> {
-    if keyring.is_some() {
-        // A broker's messages are in the clear: hosts that are no members must not reach one.
-        return Ok((start_server(args, args.listen, keyring, ram, keep)?, None));
-    }
+) -> Result<(Server, RunningBroker), Box<dyn Error>> {
     let mut attempts = 0;
     loop {
         attempts += 1;
@@ -210,10 +199,10 @@ fn start(
             _ => args.listen,
         };
         let is_last = args.listen.port() != 0 || attempts >= PORT_ATTEMPTS;
-        match start_in_clear(args, listen, ram, keep) {
+        match start_at(args, listen, keyring, ram, keep) {
             Err(why) if is_last => return Err(why),
             Err(why) => tracing::debug!("{why}"),
-            Ok((server, broker)) => return Ok((server, Some(broker))),
+            Ok(started) => return Ok(started),
         }
     }
 }
@@ -253,22 +242,26 @@ fn start_server(
     })?)
 }
 
-fn start_in_clear(
+fn start_at(
     args: &Args,
     listen: SocketAddr,
+    keyring: Option<&Arc<Keyring>>,
     ram: Bytes,
     keep: Bytes,
 ) -> Result<(Server, RunningBroker), Box<dyn Error>> {
-    let server = start_server(args, listen, None, ram, keep)?;
-    let next = SocketAddr::new(listen.ip(), listen.port().saturating_add(1));
+    let server = start_server(args, listen, keyring, ram, keep)?;
+    let control = listen.port().saturating_add(CONTROL_OFFSET);
     let config = BrokerConfig {
-        server: incarnation(args, None),
+        server: incarnation(args, keyring),
         name: host_name(),
         paging: server.address(),
-        control: args.control.unwrap_or(next),
+        control: args
+            .control
+            .unwrap_or(SocketAddr::new(listen.ip(), control)),
         advertise: args.advertise,
         peers: args.peers.iter().map(|peer| control_port(peer)).collect(),
         uses_discovery: !args.no_discovery && !listen.ip().is_loopback(),
+        keys: keyring.cloned(),
     };
     let broker = RunningBroker::start(config, server.handle())?;
     Ok((server, broker))

@@ -56,14 +56,6 @@ fn a_second_server_at_the_address_is_refused() {
 }
 
 #[test]
-fn options_of_the_broker_are_refused_on_links_with_keys() {
-    for option in ["--peers=near", "--control=127.0.0.1:0", "--no-discovery"] {
-        let why = refused(&["--ram", "16M", option]);
-        assert!(why.contains("--insecure"), "{why}");
-    }
-}
-
-#[test]
 fn a_peer_of_another_protocol_is_named_in_the_log() {
     let (mut child, address, mut log) = start(&["--listen", "127.0.0.1:0"]);
     let mut connection = TcpStream::connect(&address).unwrap();

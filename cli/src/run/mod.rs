@@ -85,8 +85,8 @@ pub struct Args {
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
 
-    /// Machines where `selfpage serve` runs: pages have copies on two of them, as far as there are two. With
-    /// --insecure one is enough, which has the others in reach; and without any, those on the same link are found
+    /// Machines where `selfpage serve` runs: pages have copies on two, as far as there are two. One is enough, which has
+    /// the others in reach; and without any, those on the same link are found
     #[arg(
         long,
         value_name = "HOST[:PORT],...",
@@ -95,13 +95,12 @@ pub struct Args {
     )]
     remote: Vec<String>,
 
-    /// A machine whose broker is to be asked for remote memory, by its control port: `selfpage serve --insecure` has
-    /// it next to its own. Needs --insecure
-    #[arg(long, value_name = "HOST[:PORT]", requires_all = ["store", "insecure"])]
+    /// A machine whose broker is to be asked for remote memory, by its control port (`selfpage serve --control`)
+    #[arg(long, value_name = "HOST[:PORT]", requires = "store")]
     broker: Option<String>,
 
     /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
-    /// the way can read and change them. Machines have a broker with this only
+    /// the way can read and change them
     #[arg(long, requires = "store")]
     insecure: bool,
 

@@ -2,6 +2,7 @@
 
 use super::store::{choose, without_a_file};
 use super::{Args, Format};
+use crate::remote_client::start_for;
 use crate::{machine, preload, remote_client};
 use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
@@ -186,8 +187,7 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote =
-            remote_client::start_for(store.as_ref(), &args.remote, args.broker, args.insecure)?;
+        let remote = start_for(store.as_ref(), &args.remote, args.broker, args.insecure)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),

@@ -5,13 +5,14 @@
 
 use crate::discovery;
 use crate::frame::{self, FrameError, MAX_MESSAGE};
-use crate::link::{self, ControlLink};
+use crate::link::{ControlLink, ControlLinks, explain};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
 use remote_policy::broker::Refusal;
 use remote_policy::identity::Incarnation;
 use remote_wire::control::SealedPermit;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
@@ -34,6 +35,9 @@ pub enum ClientError {
     /// The connection.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// None is known.
+    #[error("no host is known")]
+    NoHost,
     /// No answer in time.
     #[error("it does not answer for {ANSWER:?}")]
     Silent,
@@ -68,16 +72,17 @@ impl HostLink {
     /// # Errors
     /// [`ClientError`].
     pub async fn connect(
+        links: &ControlLinks,
         address: SocketAddr,
         client: Option<Incarnation>,
         name: &str,
     ) -> Result<Self, ClientError> {
-        let mut link = link::connect(address).await?;
+        let mut link = links.connect(address).await?;
         let hello = Hello::Client {
             client,
             name: name.to_owned(),
         };
-        frame::write(&mut link, &hello).await?;
+        frame::write(link.stream(), &hello).await?;
         Ok(Self { link })
     }
 
@@ -88,11 +93,13 @@ impl HostLink {
     /// [`ClientError`].
     pub async fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, ClientError> {
         let exchange = async {
-            frame::write(&mut self.link, request).await?;
-            Ok::<_, ClientError>(frame::read(&mut self.link, MAX_MESSAGE).await?)
+            frame::write(self.link.stream(), request).await?;
+            Ok::<_, ClientError>(frame::read(self.link.stream(), MAX_MESSAGE).await?)
         };
         match timeout(limit, exchange).await {
             Ok(Ok(Reply::Invalid(why))) => Err(ClientError::Invalid(why)),
+            // The host's refusal of this one's key arrives with the first answer.
+            Ok(Err(ClientError::Frame(FrameError::Stream(why)))) => Err(explain(why).into()),
             Ok(outcome) => outcome,
             Err(_) => Err(ClientError::Silent),
         }
@@ -104,12 +111,13 @@ impl HostLink {
 /// # Errors
 /// [`ClientError`].
 pub async fn find_cluster(
+    links: &ControlLinks,
     address: SocketAddr,
     others: &[SocketAddr],
 ) -> Result<Cluster, ClientError> {
     let others = others.to_vec();
     let ask = async {
-        let mut link = HostLink::connect(address, None, "").await?;
+        let mut link = HostLink::connect(links, address, None, "").await?;
         link.ask(&Request::FindBroker { others }, ANSWER).await
     };
     match timeout(ANSWER, ask)
@@ -125,17 +133,23 @@ pub async fn find_cluster(
 ///
 /// # Errors
 /// [`ClientError`].
-pub async fn status(address: SocketAddr) -> Result<ClusterStatus, ClientError> {
-    let first = status_of(address).await?;
+pub async fn status(
+    links: &ControlLinks,
+    address: SocketAddr,
+) -> Result<ClusterStatus, ClientError> {
+    let first = status_of(links, address).await?;
     let broker = first.cluster.broker().map(|member| member.control);
     match broker {
-        Some(broker) if !first.is_broker => Ok(status_of(broker).await.unwrap_or(first)),
+        Some(broker) if !first.is_broker => Ok(status_of(links, broker).await.unwrap_or(first)),
         _ => Ok(first),
     }
 }
 
-async fn status_of(address: SocketAddr) -> Result<ClusterStatus, ClientError> {
-    let mut link = HostLink::connect(address, None, "").await?;
+async fn status_of(
+    links: &ControlLinks,
+    address: SocketAddr,
+) -> Result<ClusterStatus, ClientError> {
+    let mut link = HostLink::connect(links, address, None, "").await?;
     match link.ask(&Request::Status, ANSWER).await? {
         Reply::Status(status) => Ok(status),
         _ => Err(ClientError::Answer),
@@ -151,85 +165,105 @@ pub enum PermitAnswer {
     Refused(Refusal),
 }
 
-/// Finds the broker for one client, again and again.
+/// Finds the broker for one client, again and again. Each copy asks by a connection of its own, so that no
+/// request waits for another's answer; what one learns of the hosts all know.
 pub struct BrokerFinder {
+    shared: Arc<Shared>,
+    link: Option<(SocketAddr, HostLink)>,
+}
+
+struct Shared {
     client: Incarnation,
     name: String,
     /// Control ports, HOST:PORT, to begin with; without any, hosts on the link are asked for.
     named: Vec<String>,
-    cluster: Cluster,
-    link: Option<HostLink>,
+    links: ControlLinks,
+    cluster: Mutex<Cluster>,
+}
+
+impl Clone for BrokerFinder {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            link: None,
+        }
+    }
 }
 
 impl BrokerFinder {
     /// A client that begins with the hosts at `named`.
-    pub fn new(client: Incarnation, name: String, named: Vec<String>) -> Self {
-        Self {
+    pub fn new(client: Incarnation, name: String, named: Vec<String>, links: ControlLinks) -> Self {
+        let shared = Shared {
             client,
             name,
             named,
-            cluster: Cluster::default(),
+            links,
+            cluster: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
             link: None,
         }
     }
 
     /// The hosts, as they were known last.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    pub fn cluster(&self) -> Cluster {
+        self.locked().clone()
     }
 
-    /// Asks the broker for the hosts, and where it does not answer the hosts for the broker. Returns true
-    /// if one of them answers.
-    pub async fn refresh(&mut self) -> bool {
-        let broker = self.cluster.broker().map(|member| member.control);
+    fn locked(&self) -> MutexGuard<'_, Cluster> {
+        // Nothing panics while it is held.
+        let cluster = self.shared.cluster.lock();
+        cluster.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the broker for the hosts, and where it does not answer the hosts for the broker.
+    ///
+    /// # Errors
+    /// Of one of the hosts, where none of them answers.
+    pub async fn refresh(&mut self) -> Result<(), ClientError> {
+        let cluster = self.cluster();
+        let broker = cluster.broker().map(|member| member.control);
         if let Some(broker) = broker
-            && let Ok(cluster) = find_cluster(broker, &[]).await
+            && let Ok(cluster) = find_cluster(&self.shared.links, broker, &[]).await
         {
-            self.set_cluster(cluster);
-            return true;
+            *self.locked() = cluster;
+            return Ok(());
         }
         let named = self.named_addresses().await;
-        let known = self.cluster.members.iter().map(|member| member.control);
+        let known = cluster.members.iter().map(|member| member.control);
         let is_other = |address: &SocketAddr| Some(*address) != broker;
         let mut candidates: Vec<_> = known.filter(is_other).take(MAX_ASKED).collect();
         candidates.extend(&named);
-        if candidates.is_empty() && self.named.is_empty() {
+        if candidates.is_empty() && self.shared.named.is_empty() {
             candidates.extend(discovery::find(ON_LINK, false).await.unwrap_or_default());
         }
         // Hosts that this client was told of are to have one broker.
         let mut asked = JoinSet::new();
         for address in BTreeSet::from_iter(candidates) {
-            let others: Vec<_> = named
-                .iter()
-                .copied()
-                .filter(|one| *one != address)
-                .collect();
-            asked.spawn(async move { find_cluster(address, &others).await });
+            let others = named.iter().copied();
+            let others: Vec<_> = others.filter(|one| *one != address).collect();
+            let links = self.shared.links.clone();
+            asked.spawn(async move { find_cluster(&links, address, &others).await });
         }
         let mut best: Option<Cluster> = None;
+        let mut last = ClientError::NoHost;
         while let Some(Ok(answer)) = asked.join_next().await {
-            if let Ok(cluster) = answer {
-                let is_later = |best: &Cluster| rank(&cluster) > rank(best);
-                if best.as_ref().is_none_or(is_later) {
+            match answer {
+                Ok(cluster) if best.as_ref().is_none_or(|best| rank(&cluster) > rank(best)) => {
                     best = Some(cluster);
                 }
+                Ok(_) => {}
+                Err(why) => last = why,
             }
         }
-        let is_found = best.is_some();
-        best.into_iter().for_each(|best| self.set_cluster(best));
-        is_found
-    }
-
-    fn set_cluster(&mut self, cluster: Cluster) {
-        if cluster.broker != self.cluster.broker {
-            self.link = None;
-        }
-        self.cluster = cluster;
+        *self.locked() = best.ok_or(last)?;
+        Ok(())
     }
 
     async fn named_addresses(&self) -> Vec<SocketAddr> {
         let mut addresses = Vec::new();
-        for name in &self.named {
+        for name in &self.shared.named {
             if let Ok(found) = lookup_host(name).await {
                 addresses.extend(found);
             }
@@ -248,7 +282,7 @@ impl BrokerFinder {
             match self.ask_broker(request).await {
                 Some(Reply::Permit(sealed)) => return Some(PermitAnswer::Granted(sealed)),
                 Some(Reply::Refused(why)) => {
-                    self.refresh().await;
+                    let _ = self.refresh().await;
                     if begun.elapsed() >= REGENERATION || self.is_believed(why) {
                         return Some(PermitAnswer::Refused(why));
                     }
@@ -262,32 +296,30 @@ impl BrokerFinder {
 
     fn is_believed(&self, why: Refusal) -> bool {
         match why {
-            Refusal::Pages { servers, .. } => servers >= self.cluster.members.len(),
+            Refusal::Pages { servers, .. } => servers >= self.locked().members.len(),
             Refusal::Reallocation(_) => true,
             Refusal::Server(permit) => {
-                let mut members = self.cluster.members.iter();
-                !members.any(|member| member.host() == permit.server)
+                let cluster = self.locked();
+                !cluster
+                    .members
+                    .iter()
+                    .any(|member| member.host() == permit.server)
             }
         }
     }
 
     /// Sends the broker a request. `None` if it does not answer, or is not the broker any more.
     pub async fn ask_broker(&mut self, request: &Request) -> Option<Reply> {
-        let address = self.cluster.broker()?.control;
-        let mut link = match self.link.take() {
-            Some(link) => link,
-            None => HostLink::connect(address, Some(self.client), &self.name)
-                .await
-                .ok()?,
-        };
-        match link.ask(request, ANSWER).await {
-            Ok(Reply::Cluster(cluster)) => {
+        let address = self.locked().broker()?.control;
+        let open = self.link.take().filter(|(to, _)| *to == address);
+        match self.exchange(address, open, request).await {
+            Ok((_, Reply::Cluster(cluster))) => {
                 // It has lost the tournament: it knows the winner.
-                self.set_cluster(cluster);
+                *self.locked() = cluster;
                 None
             }
-            Ok(reply) => {
-                self.link = Some(link);
+            Ok((link, reply)) => {
+                self.link = Some((address, link));
                 Some(reply)
             }
             Err(why) => {
@@ -295,5 +327,25 @@ impl BrokerFinder {
                 None
             }
         }
+    }
+
+    async fn exchange(
+        &self,
+        address: SocketAddr,
+        open: Option<(SocketAddr, HostLink)>,
+        request: &Request,
+    ) -> Result<(HostLink, Reply), ClientError> {
+        let Shared {
+            client,
+            name,
+            links,
+            ..
+        } = &*self.shared;
+        let mut link = match open {
+            Some((_, link)) => link,
+            None => HostLink::connect(links, address, Some(*client), name).await?,
+        };
+        let reply = link.ask(request, ANSWER).await?;
+        Ok((link, reply))
     }
 }

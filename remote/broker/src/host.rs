@@ -22,10 +22,15 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The period of claims, bids and updates. A host whose broker is silent for
-/// [`remote_policy::election::BROKER_SILENCE_TICKS`] of them regenerates it: a client waits two seconds at
-/// most.
+/// The period of claims, bids and updates.
 pub const TICK: Duration = Duration::from_millis(250);
+/// So many of them are one tick of silence: a broker that is silent for
+/// [`remote_policy::election::BROKER_SILENCE_TICKS`] of these, 1.5 to 2 s, is regenerated. A process may wait for a
+/// processor for a second, and be no less alive; one that has ended is known to have at once, by
+/// [`Event::Ended`].
+const TICKS_OF_SILENCE: u32 = 2;
+/// Events that are handled before a tick at most.
+const BEFORE_TICK: usize = 1024;
 /// Epochs are counted from one, so one of this number is no broker's: the next could not be counted.
 const MAX_EPOCH: u64 = 1 << 60;
 
@@ -34,7 +39,11 @@ pub enum Event {
     /// The hosts in reach have changed.
     Members(Vec<Member>),
     /// A host has connected.
-    Introduced(Member),
+    Connected(Member),
+    /// A host's connection has ended.
+    Disconnected(HostId),
+    /// The process of a host has ended: its kernel refuses connections.
+    Ended(HostId),
     /// A host has sent a message.
     FromHost {
         /// The host.
@@ -69,6 +78,8 @@ pub struct Host {
     pub server: PagingServer,
     pub peers: Peers,
     pub desk: PermitDesk,
+    /// Ticks until now.
+    pub ticks: u32,
     /// Addresses of hosts to be introduced to.
     pub addresses: watch::Sender<Vec<SocketAddr>>,
 }
@@ -87,7 +98,19 @@ impl Host {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.on_tick(),
+                due = ticks.tick() => {
+                    // A host that had no processor for a tick knows nothing of that tick.
+                    let is_late = due.elapsed() >= TICK;
+                    // Signs of life that wait here are there.
+                    for _ in 0..BEFORE_TICK {
+                        let next = answers.try_recv().ok().or_else(|| events.try_recv().ok());
+                        match next {
+                            Some(event) => self.on_event(event),
+                            None => break,
+                        }
+                    }
+                    self.on_tick(is_late);
+                }
                 Some(event) = answers.recv() => self.on_event(event),
                 event = events.recv() => match event {
                     Some(event) => self.on_event(event),
@@ -97,8 +120,12 @@ impl Host {
         }
     }
 
-    fn on_tick(&mut self) {
-        let actions = self.seat.on_tick();
+    fn on_tick(&mut self, is_late: bool) {
+        self.ticks = self.ticks.wrapping_add(1);
+        let actions = match !is_late && self.ticks.is_multiple_of(TICKS_OF_SILENCE) {
+            true => self.seat.on_tick(),
+            false => self.seat.repeat_signs(),
+        };
         self.on_election(actions);
         self.server.update();
         self.desk.forget_abandoned();
@@ -108,13 +135,22 @@ impl Host {
         match event {
             Event::Members(members) => {
                 self.directory.set_members(members);
-                let hosts = self.directory.hosts();
-                self.peers
-                    .retain(|host| self.directory.find(host).is_some());
-                let actions = self.seat.on_membership(&hosts);
+                self.on_hosts();
+            }
+            Event::Connected(member) => {
+                self.directory.on_connected(member);
+                self.on_hosts();
+            }
+            Event::Disconnected(host) => {
+                self.directory.on_disconnected(host);
+                self.on_hosts();
+            }
+            Event::Ended(host) => {
+                self.directory.on_ended(host);
+                self.on_hosts();
+                let actions = self.seat.on_host_gone(host);
                 self.on_election(actions);
             }
-            Event::Introduced(member) => self.directory.add_introduced(member),
             Event::FromHost { from, message } => self.on_message(from, message),
             Event::FromServer { to, message } => self.send(to, message),
             Event::FromClient {
@@ -124,6 +160,14 @@ impl Host {
                 reply,
             } => self.on_request(client, name, request, reply),
         }
+    }
+
+    /// The hosts in reach may be others now.
+    fn on_hosts(&mut self) {
+        let directory = &self.directory;
+        self.peers.retain(|host| directory.find(host).is_some());
+        let actions = self.seat.on_membership(&directory.hosts());
+        self.on_election(actions);
     }
 
     /// Sends a message to a host, this one too.
@@ -184,7 +228,8 @@ impl Host {
             }
             HostMessage::RequestReport => self.server.report(),
             HostMessage::Report(report) if report.update.server == from => {
-                self.desk.on_report(&report);
+                let sends = self.desk.on_report(&report);
+                self.send_all(sends);
             }
             HostMessage::Update(update) if update.server == from => {
                 if self.desk.on_update(&update) == UpdateOutcome::ReportNeeded {

@@ -5,6 +5,7 @@
 
 use crate::client::find_cluster;
 use crate::discovery;
+use crate::link::ControlLinks;
 use crate::protocol::Member;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -22,6 +23,10 @@ const MAX_NAMED: usize = 32;
 
 /// What a host introduces itself to.
 pub struct Introduction {
+    /// This host, which needs no introduction.
+    pub own: Member,
+    /// How it connects.
+    pub links: ControlLinks,
     /// Control ports, HOST:PORT.
     pub peers: Vec<String>,
     /// Whether questions are asked on the link.
@@ -51,7 +56,7 @@ impl Introduction {
             }
             let known = self.known.borrow().clone();
             for address in addresses.difference(&known) {
-                if self.introduce(*address).await.is_err() {
+                if *address != self.own.control && self.introduce(*address).await.is_err() {
                     return;
                 }
             }
@@ -75,7 +80,7 @@ impl Introduction {
 
     /// `Err` if the host has ended.
     async fn introduce(&self, address: SocketAddr) -> Result<(), ()> {
-        let cluster = match find_cluster(address, &[]).await {
+        let cluster = match find_cluster(&self.links, address, &[]).await {
             Ok(cluster) => cluster,
             Err(why) => {
                 tracing::debug!("{address}: {why}");
@@ -84,7 +89,7 @@ impl Introduction {
         };
         let known = self.known.borrow().clone();
         for member in cluster.members {
-            if !known.contains(&member.control) {
+            if member.host() != self.own.host() && !known.contains(&member.control) {
                 self.introduced.send(member).await.map_err(drop)?;
             }
         }

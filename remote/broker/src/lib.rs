@@ -11,13 +11,13 @@
 //! | `permits` | the broker's desk: clients' requests and servers' answers |
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
-//! | `listener` | the control port |
+//! | `listener`, `names` | the control port; whose name is whose |
 //! | `membership`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
 //! | `client` | the other side: finds the broker and asks it |
 //!
 //! Rules:
-//! - The control plane has a port of its own ([`CONTROL_PORT`], the paging server's port plus one): the
-//!   thread that serves pages accepts none of its connections, and a firewall can tell them apart.
+//! - The control plane has a port of its own ([`CONTROL_PORT`]): the thread that serves pages accepts none of
+//!   its connections, and a firewall can tell them apart.
 //! - Nothing here is on the path of a page. With every broker gone, reads and writes go on.
 //! - What decides goes over connections; datagrams only say which addresses are worth one.
 
@@ -30,6 +30,7 @@ mod introduction;
 pub mod link;
 mod listener;
 mod membership;
+mod names;
 mod paging_server;
 mod peers;
 mod permits;
@@ -41,5 +42,8 @@ pub use host::TICK;
 pub use running::{BrokerConfig, RunningBroker, StartError};
 pub use seat::{Seat, Tournament};
 
-/// The control port of a host, unless configured otherwise: the paging server's port plus one.
-pub const CONTROL_PORT: u16 = remote_wire::PORT + 1;
+/// What a control port is above its paging server's: an invitation waits at the port between them.
+pub const CONTROL_OFFSET: u16 = 2;
+
+/// The control port of a host, unless configured otherwise.
+pub const CONTROL_PORT: u16 = remote_wire::PORT + CONTROL_OFFSET;

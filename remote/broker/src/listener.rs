@@ -5,13 +5,15 @@
 
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::host::Event;
-use crate::link::{self, ControlLink};
+use crate::link::{self, ControlLink, ControlLinks};
+use crate::names::NameTable;
 use crate::protocol::{Hello, HostMessage, Member, Reply, Request};
-use remote_policy::identity::Incarnation;
+use remote_policy::identity::{HostId, Incarnation};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
@@ -25,18 +27,30 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How long a request for a permit waits for its server, before the client is left to ask again.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// What all connections share.
+struct Port {
+    links: ControlLinks,
+    names: NameTable,
+    events: Sender<Event>,
+}
+
 /// Accepts connections until the host ends.
-pub async fn listen(listener: TcpListener, events: Sender<Event>) {
+pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<Event>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let port = Arc::new(Port {
+        links,
+        names: NameTable::default(),
+        events,
+    });
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
         match link::accept(&listener).await {
-            Ok((link, peer)) => {
-                let events = events.clone();
+            Ok((stream, peer)) => {
+                let port = Arc::clone(&port);
                 tokio::spawn(async move {
-                    serve(link, peer, events).await;
+                    port.serve(stream, peer).await;
                     drop(place);
                 });
             }
@@ -48,75 +62,109 @@ pub async fn listen(listener: TcpListener, events: Sender<Event>) {
     }
 }
 
-async fn serve(mut link: ControlLink, peer: SocketAddr, events: Sender<Event>) {
-    let hello = timeout(HELLO, frame::read(&mut link, MAX_HELLO)).await;
-    let served = match hello {
-        Ok(Ok(Hello::Host(member))) => serve_host(link, member, events).await,
-        Ok(Ok(Hello::Client { client, name })) => serve_client(link, client, name, events).await,
-        Ok(Err(why)) => Err(why),
-        Err(_) => Ok(()),
-    };
-    match served {
-        Err(FrameError::Stream(why)) => tracing::debug!("{peer}: {why}"),
-        Err(why) => tracing::warn!("the control connection of {peer} is closed: {why}"),
-        Ok(()) => {}
+impl Port {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        let greeted = timeout(HELLO, async {
+            let mut link = self.links.accept(stream).await?;
+            let hello = frame::read(link.stream(), MAX_HELLO).await?;
+            Ok::<_, FrameError>((link, hello))
+        });
+        let served = match greeted.await {
+            Ok(Ok((link, Hello::Host(member)))) => self.serve_host(link, member).await,
+            Ok(Ok((link, Hello::Client { client, name }))) => {
+                self.serve_client(link, client, &name).await
+            }
+            Ok(Err(why)) => Err(why),
+            Err(_) => Ok(()),
+        };
+        match served {
+            Err(FrameError::Stream(why)) => tracing::debug!("{peer}: {why}"),
+            Err(why) => tracing::warn!("the control connection of {peer} is closed: {why}"),
+            Ok(()) => {}
+        }
+    }
+
+    async fn serve_host(&self, mut link: ControlLink, member: Member) -> Result<(), FrameError> {
+        let from = member.host();
+        if !self.names.is_own(from, link.key()) {
+            return Err(not_own(from));
+        }
+        if self.events.send(Event::Connected(member)).await.is_err() {
+            return Ok(());
+        }
+        let served = self.receive_from_host(&mut link, from).await;
+        let _ = self.events.send(Event::Disconnected(from)).await;
+        served
+    }
+
+    async fn receive_from_host(
+        &self,
+        link: &mut ControlLink,
+        from: HostId,
+    ) -> Result<(), FrameError> {
+        loop {
+            let message: HostMessage = frame::read(link.stream(), MAX_MESSAGE).await?;
+            self.check(link, from)?;
+            let event = Event::FromHost { from, message };
+            if self.events.send(event).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Refuses a peer that was removed from the cluster, or uses the name of another.
+    fn check(&self, link: &ControlLink, name: HostId) -> Result<(), FrameError> {
+        match self.links.accepts(link) && self.names.is_own(name, link.key()) {
+            true => Ok(()),
+            false => Err(not_own(name)),
+        }
+    }
+
+    async fn serve_client(
+        &self,
+        mut link: ControlLink,
+        client: Option<Incarnation>,
+        name: &str,
+    ) -> Result<(), FrameError> {
+        let name = remote_wire::control::short_name(name);
+        loop {
+            let request = frame::read::<Request>(link.stream(), MAX_MESSAGE);
+            let Ok(request) = timeout(IDLE, request).await else {
+                return Ok(());
+            };
+            let request = request?;
+            match client {
+                Some(client) => self.check(&link, client.host)?,
+                None if !self.links.accepts(&link) => return Ok(()),
+                None => {}
+            }
+            let (reply, replied) = oneshot::channel();
+            let event = Event::FromClient {
+                client,
+                name: name.clone(),
+                request,
+                reply,
+            };
+            if self.events.send(event).await.is_err() {
+                return Ok(());
+            }
+            let Ok(Ok(reply)) = timeout(ANSWER, replied).await else {
+                // The client sees the end of the connection, and asks again.
+                return Ok(());
+            };
+            let is_last = matches!(reply, Reply::Invalid(_));
+            match timeout(IDLE, frame::write(link.stream(), &reply)).await {
+                Ok(written) => written?,
+                Err(_) => return Ok(()),
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 }
 
-async fn serve_host(
-    mut link: ControlLink,
-    member: Member,
-    events: Sender<Event>,
-) -> Result<(), FrameError> {
-    let from = member.host();
-    if events.send(Event::Introduced(member)).await.is_err() {
-        return Ok(());
-    }
-    loop {
-        let message: HostMessage = frame::read(&mut link, MAX_MESSAGE).await?;
-        if events
-            .send(Event::FromHost { from, message })
-            .await
-            .is_err()
-        {
-            return Ok(());
-        }
-    }
-}
-
-async fn serve_client(
-    mut link: ControlLink,
-    client: Option<Incarnation>,
-    name: String,
-    events: Sender<Event>,
-) -> Result<(), FrameError> {
-    let name = remote_wire::control::short_name(&name);
-    loop {
-        let request = timeout(IDLE, frame::read::<Request>(&mut link, MAX_MESSAGE)).await;
-        let Ok(request) = request else {
-            return Ok(());
-        };
-        let (reply, replied) = oneshot::channel();
-        let event = Event::FromClient {
-            client,
-            name: name.clone(),
-            request: request?,
-            reply,
-        };
-        if events.send(event).await.is_err() {
-            return Ok(());
-        }
-        let Ok(Ok(reply)) = timeout(ANSWER, replied).await else {
-            // The client sees the end of the connection, and asks again.
-            return Ok(());
-        };
-        let is_last = matches!(reply, Reply::Invalid(_));
-        match timeout(IDLE, frame::write(&mut link, &reply)).await {
-            Ok(written) => written?,
-            Err(_) => return Ok(()),
-        }
-        if is_last {
-            return Ok(());
-        }
-    }
+fn not_own(name: HostId) -> FrameError {
+    let text = format!("{name} is not the name of this peer, or the peer is no member any more");
+    io::Error::new(ErrorKind::PermissionDenied, text).into()
 }

@@ -1,47 +1,68 @@
 //! Connections to other hosts: one to each, made when there is something to send.
 //!
 //! Rule: a message that cannot be sent is dropped, and the sender goes on: the election and the broker repeat
-//! what matters. So a host that is stopped or out of reach delays no other one.
+//! what matters. So a host that is stopped or out of reach delays no other one, and receives nothing later that
+//! was true once. A connection that ends, and a kernel that refuses the next one, say that the host's process
+//! has ended; silence says so after some time.
 
-use crate::frame;
-use crate::link::{self, ControlLink};
+use crate::frame::{self, FrameError};
+use crate::host::Event;
+use crate::link::{ControlLink, ControlLinks};
 use crate::protocol::{Hello, HostMessage, Member};
 use remote_policy::identity::HostId;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::timeout;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel};
+use tokio::time::{Instant, timeout};
 
 /// Messages that wait for a host at most.
 const QUEUED: usize = 256;
-/// How long a message may take to be written.
+/// How long a message may take to be written, and how old one may be.
 const WRITE: Duration = Duration::from_millis(1000);
+
+/// A message, and since when it waits.
+type Queued = (Instant, HostMessage);
 
 /// The connections of one host.
 pub struct Peers {
     own: Member,
-    links: BTreeMap<HostId, (SocketAddr, Sender<HostMessage>)>,
+    via: ControlLinks,
+    events: UnboundedSender<Event>,
+    links: BTreeMap<HostId, (SocketAddr, Sender<Queued>)>,
 }
 
 impl Peers {
     /// No connections.
-    pub fn new(own: Member) -> Self {
+    pub fn new(own: Member, via: ControlLinks, events: UnboundedSender<Event>) -> Self {
         let links = BTreeMap::new();
-        Self { own, links }
+        Self {
+            own,
+            via,
+            events,
+            links,
+        }
     }
 
     /// Sends a message to a host at an address.
     pub fn send(&mut self, to: HostId, address: SocketAddr, message: HostMessage) {
-        let is_other = |(known, _): &(SocketAddr, Sender<HostMessage>)| *known != address;
+        let is_other = |(known, _): &(SocketAddr, Sender<Queued>)| *known != address;
         if self.links.get(&to).is_none_or(is_other) {
             let (sender, messages) = channel(QUEUED);
-            let hello = Hello::Host(self.own.clone());
-            tokio::spawn(carry(address, hello, messages));
+            let carrier = Carrier {
+                host: to,
+                address,
+                hello: Hello::Host(self.own.clone()),
+                via: self.via.clone(),
+                events: self.events.clone(),
+            };
+            tokio::spawn(carrier.run(messages));
             self.links.insert(to, (address, sender));
         }
         if let Some((_, link)) = self.links.get(&to)
-            && link.try_send(message).is_err()
+            && link.try_send((Instant::now(), message)).is_err()
         {
             tracing::debug!("{to} takes no more messages");
         }
@@ -54,34 +75,84 @@ impl Peers {
 }
 
 /// Carries messages to one host.
-async fn carry(address: SocketAddr, hello: Hello, mut messages: Receiver<HostMessage>) {
-    let mut link: Option<ControlLink> = None;
-    while let Some(message) = messages.recv().await {
-        // The other side sends nothing: what can be read is its end.
-        if link
-            .as_ref()
-            .is_some_and(|link| link.try_read(&mut [0]).is_ok())
-        {
-            link = None;
+struct Carrier {
+    host: HostId,
+    address: SocketAddr,
+    hello: Hello,
+    via: ControlLinks,
+    events: UnboundedSender<Event>,
+}
+
+impl Carrier {
+    async fn run(self, mut messages: Receiver<Queued>) {
+        let mut link: Option<ControlLink> = None;
+        loop {
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some((since, message)) if since.elapsed() < WRITE => {
+                        link = self.send(link, &message).await;
+                        if link.is_none() {
+                            while messages.try_recv().is_ok() {}
+                        }
+                    }
+                    Some(_) => {}
+                    None => return,
+                },
+                () = ended(&mut link), if link.is_some() => {
+                    link = match timeout(WRITE, self.greet()).await {
+                        Ok(Ok(open)) => Some(open),
+                        Ok(Err(why)) => {
+                            self.on_error(&why);
+                            None
+                        }
+                        Err(_) => None,
+                    };
+                }
+            }
         }
+    }
+
+    /// Sends a message. Returns the link, if it is of use still.
+    async fn send(&self, link: Option<ControlLink>, message: &HostMessage) -> Option<ControlLink> {
         let write = async {
-            let mut open = match link.take() {
+            let mut open = match link {
                 Some(open) => open,
-                None => greet(address, &hello).await?,
+                None => self.greet().await?,
             };
-            frame::write(&mut open, &message).await?;
-            Ok::<_, frame::FrameError>(open)
+            frame::write(open.stream(), message).await?;
+            Ok::<_, FrameError>(open)
         };
         match timeout(WRITE, write).await {
-            Ok(Ok(open)) => link = Some(open),
-            Ok(Err(why)) => tracing::debug!("{address}: {why}"),
-            Err(_) => tracing::debug!("{address} takes no message for {WRITE:?}"),
+            Ok(Ok(open)) => Some(open),
+            Ok(Err(why)) => {
+                self.on_error(&why);
+                None
+            }
+            Err(_) => {
+                tracing::debug!("{} takes no message for {WRITE:?}", self.address);
+                None
+            }
         }
+    }
+
+    fn on_error(&self, why: &FrameError) {
+        tracing::debug!("{}: {why}", self.address);
+        if matches!(why, FrameError::Stream(why) if why.kind() == ErrorKind::ConnectionRefused) {
+            // The host's task ends before the way to it does.
+            let _ = self.events.send(Event::Ended(self.host));
+        }
+    }
+
+    async fn greet(&self) -> Result<ControlLink, FrameError> {
+        let mut open = self.via.connect(self.address).await?;
+        frame::write(open.stream(), &self.hello).await?;
+        Ok(open)
     }
 }
 
-async fn greet(address: SocketAddr, hello: &Hello) -> Result<ControlLink, frame::FrameError> {
-    let mut open = link::connect(address).await?;
-    frame::write(&mut open, hello).await?;
-    Ok(open)
+/// Returns when a link has ended: the other side sends nothing, so what can be read is its end.
+async fn ended(link: &mut Option<ControlLink>) {
+    if let Some(link) = link {
+        let _ = link.stream().read_u8().await;
+    }
 }

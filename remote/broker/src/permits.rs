@@ -64,10 +64,16 @@ impl PermitDesk {
     }
 
     /// Enters a server's report.
-    pub fn on_report(&mut self, report: &ServerReport) {
-        if let Some(broker) = &mut self.broker {
-            broker.on_report(report);
-        }
+    pub fn on_report(&mut self, report: &ServerReport) -> Vec<Send> {
+        let Some(broker) = &mut self.broker else {
+            return Vec::new();
+        };
+        let actions = broker.on_report(report);
+        let is_held = |id: &PermitId| report.permits.iter().any(|permit| permit.id == *id);
+        let server = report.update.server;
+        self.seals
+            .retain(|id, _| id.server != server || is_held(id));
+        self.carry_out(actions)
     }
 
     /// Enters a server's update.

@@ -3,6 +3,7 @@
 use crate::directory::Directory;
 use crate::host::{Event, Host};
 use crate::introduction::Introduction;
+use crate::link::ControlLinks;
 use crate::membership::Membership;
 use crate::paging_server::PagingServer;
 use crate::peers::Peers;
@@ -10,12 +11,14 @@ use crate::permits::PermitDesk;
 use crate::protocol::Member;
 use crate::seat::Tournament;
 use crate::{discovery, listener};
+use remote_keys::Keyring;
 use remote_policy::identity::Incarnation;
 use remote_server::ServerHandle;
 use remote_wire::control::short_name;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, UdpSocket};
@@ -26,7 +29,7 @@ use tokio::sync::{oneshot, watch};
 const QUEUED: usize = 1024;
 
 /// What a host's broker is started with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BrokerConfig {
     /// The paging server beside it.
     pub server: Incarnation,
@@ -42,6 +45,8 @@ pub struct BrokerConfig {
     pub peers: Vec<String>,
     /// Whether hosts on the link are asked for, and answered.
     pub uses_discovery: bool,
+    /// This host's key and the members of its cluster; `None` for links in the clear.
+    pub keys: Option<Arc<Keyring>>,
 }
 
 /// Why it does not start.
@@ -91,6 +96,7 @@ impl RunningBroker {
             control: advertised(control, config.advertise),
             since: now_millis(),
         };
+        let links = ControlLinks::new(config.keys.clone())?;
         let (stop, stopped) = oneshot::channel();
         let member = own.clone();
         let thread = std::thread::Builder::new()
@@ -98,7 +104,7 @@ impl RunningBroker {
             .spawn(move || {
                 runtime.block_on(async move {
                     tokio::select! {
-                        () = run(config, own, server, listener, socket) => {}
+                        () = run(config, links, own, server, listener, socket) => {}
                         _ = stopped => {}
                     }
                 });
@@ -131,6 +137,7 @@ async fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
 
 async fn run(
     config: BrokerConfig,
+    links: ControlLinks,
     own: Member,
     server: ServerHandle,
     listener: TcpListener,
@@ -142,6 +149,8 @@ async fn run(
     let (addresses, named) = watch::channel(Vec::new());
     let (known_members, known) = watch::channel(BTreeSet::new());
     let introduction = Introduction {
+        own: own.clone(),
+        links: links.clone(),
         peers: config.peers,
         asks_on_link: config.uses_discovery,
         named,
@@ -171,14 +180,15 @@ async fn run(
         }
     });
     tokio::spawn(Membership::new(own.clone(), socket, members).run(introductions));
-    tokio::spawn(listener::listen(listener, events));
+    tokio::spawn(listener::listen(listener, links.clone(), events));
     tokio::spawn(introduction.run());
     let (seat, first) = Tournament::new(own.server);
     let host = Host {
         directory: Directory::new(own.clone()),
         seat: Box::new(seat),
-        server: PagingServer::new(server, answers),
-        peers: Peers::new(own),
+        server: PagingServer::new(server, answers.clone()),
+        peers: Peers::new(own, links, answers),
+        ticks: 0,
         desk: PermitDesk::default(),
         addresses,
     };

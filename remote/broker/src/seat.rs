@@ -15,8 +15,12 @@ use remote_policy::identity::{Epoch, HostId, Incarnation};
 pub trait Seat: Send {
     /// The other hosts in reach.
     fn on_membership(&mut self, hosts: &[HostId]) -> Vec<ElectionAction>;
-    /// A period has passed.
+    /// A period has passed, in which this host's process had a processor.
     fn on_tick(&mut self) -> Vec<ElectionAction>;
+    /// Signs of life are due, and the silence of others counts for nothing.
+    fn repeat_signs(&mut self) -> Vec<ElectionAction>;
+    /// The process of another host has ended.
+    fn on_host_gone(&mut self, host: HostId) -> Vec<ElectionAction>;
     /// A message of another host's seat.
     fn on_message(&mut self, from: HostId, message: Message) -> Vec<ElectionAction>;
     /// The broker that this host's server obeys, or is about to.
@@ -42,6 +46,14 @@ impl Seat for Tournament {
 
     fn on_tick(&mut self) -> Vec<ElectionAction> {
         self.0.on_tick()
+    }
+
+    fn repeat_signs(&mut self) -> Vec<ElectionAction> {
+        self.0.repeat_signs()
+    }
+
+    fn on_host_gone(&mut self, host: HostId) -> Vec<ElectionAction> {
+        self.0.on_host_gone(host)
     }
 
     fn on_message(&mut self, from: HostId, message: Message) -> Vec<ElectionAction> {

@@ -1,22 +1,26 @@
 //! The client's link to the broker: a thread that finds it, asks it for permits and reports to it.
 //!
 //! *Adaptive Remote Paging for Mobile Computers*, section 3.2 (d). Rule: the thread that serves pages hands
-//! over a request and goes on; the answer arrives in its queue, with a ring of its bell. A request is asked
-//! again until there is an answer, of this broker or the next one.
+//! over a request and goes on; the answer arrives in its queue, with a ring of its bell. Requests are asked beside
+//! each other, each again until there is an answer, so that one whose server is stopped delays no other.
 
 use crate::arrival::Arrivals;
 use remote_broker::client::{BrokerFinder, PermitAnswer};
+use remote_broker::link::ControlLinks;
 use remote_broker::protocol::{ClientUse, Cluster, Request};
+use remote_keys::Keyring;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use remote_policy::identity::{Incarnation, RequestId};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the hosts are asked for, so that one that starts later is used.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long one request is asked before the hosts are reported again meanwhile.
+/// How long one request is asked before that is logged.
 const ASKED: Duration = Duration::from_secs(2);
 
 /// How a client finds its servers.
@@ -34,6 +38,8 @@ pub enum ServerSource {
 pub enum BrokerNews {
     /// The hosts in reach.
     Cluster(Cluster),
+    /// None of them answers, and why the last one does not.
+    NoHost(String),
     /// The answer to a request for a permit.
     Answer {
         request: RequestId,
@@ -58,13 +64,14 @@ impl BrokerLink {
         client: Incarnation,
         name: String,
         named: Vec<String>,
+        keys: Option<Arc<Keyring>>,
         arrivals: Arrivals,
     ) -> io::Result<Self> {
         let (commands, received) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let finder = BrokerFinder::new(client, name, named);
+        let finder = BrokerFinder::new(client, name, named, ControlLinks::new(keys)?);
         std::thread::Builder::new()
             .name("selfpage-broker".into())
             .spawn(move || runtime.block_on(serve(finder, received, arrivals)))?;
@@ -103,30 +110,50 @@ async fn serve(
 ) {
     let mut refreshes = interval(REFRESH);
     refreshes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // They end with this.
+    let mut requests = JoinSet::new();
+    let mut report: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             _ = refreshes.tick() => {
-                if finder.refresh().await {
-                    arrivals.send(BrokerNews::Cluster(finder.cluster().clone()).into());
-                }
+                let news = match finder.refresh().await {
+                    Ok(()) => BrokerNews::Cluster(finder.cluster()),
+                    Err(why) => BrokerNews::NoHost(why.to_string()),
+                };
+                arrivals.send(news.into());
             }
+            Some(_) = requests.join_next() => {}
             command = commands.recv() => match command {
                 Some(BrokerCommand::Permit(request, message)) => {
-                    let answer = loop {
-                        if let Some(answer) = finder.request_permit(&message, ASKED).await {
-                            break answer;
-                        }
-                        tracing::debug!("no broker answers");
-                        if commands.is_closed() {
-                            return;
-                        }
-                        arrivals.send(BrokerNews::Cluster(finder.cluster().clone()).into());
-                    };
-                    arrivals.send(BrokerNews::Answer { request, answer }.into());
+                    requests.spawn(obtain(finder.clone(), request, message, arrivals.clone()));
                 }
-                Some(BrokerCommand::Report(usage)) => _ = finder.ask_broker(&Request::ReportUse(usage)).await,
+                // One that the last report has not left is not missed.
+                Some(BrokerCommand::Report(_)) if report.as_ref().is_some_and(|it| !it.is_finished()) => {}
+                Some(BrokerCommand::Report(usage)) => {
+                    let mut finder = finder.clone();
+                    report = Some(tokio::spawn(async move {
+                        let _ = finder.ask_broker(&Request::ReportUse(usage)).await;
+                    }));
+                }
                 None => return,
             },
         }
+    }
+}
+
+/// Asks for a permit until there is an answer, of this broker or the next one: the same request each time, so that
+/// a server which has issued the permit already answers with that one.
+async fn obtain(
+    mut finder: BrokerFinder,
+    request: RequestId,
+    message: Request,
+    arrivals: Arrivals,
+) {
+    loop {
+        if let Some(answer) = finder.request_permit(&message, ASKED).await {
+            arrivals.send(BrokerNews::Answer { request, answer }.into());
+            return;
+        }
+        tracing::debug!("no broker answers");
     }
 }

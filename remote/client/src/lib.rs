@@ -13,7 +13,7 @@
 //! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
-//! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
+//! | `process`, `protocol`, `wiring` | the process, its messages with the supervisor that started it, and what keeps it in memory |
 //!
 //! Rules:
 //! - Processes get no socket, key or heap on their page paths: only an IO channel.
@@ -36,7 +36,9 @@ mod requests;
 mod server;
 mod transport;
 mod usage;
+mod wiring;
 
 pub use broker_link::ServerSource;
 pub use objects::OBJECT_PAGES;
-pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run, wire};
+pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
+pub use wiring::wire;

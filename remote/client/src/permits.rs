@@ -60,6 +60,7 @@ pub fn reallocate(transport: &mut RemoteTransport, request: ReallocationRequest,
 pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Time) {
     match news {
         BrokerNews::Cluster(cluster) => arrival::on_cluster(transport, &cluster),
+        BrokerNews::NoHost(why) => tracing::debug!("no host answers about the broker: {why}"),
         BrokerNews::Answer { request, answer } => match answer {
             PermitAnswer::Granted(sealed) => on_permit(transport, request, sealed, now),
             PermitAnswer::Refused(why) => placement::on_refused(transport, request, why, now),

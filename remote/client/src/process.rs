@@ -16,7 +16,6 @@ use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
 use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
-use host::wiring::wire_process;
 use iochannel::{ChannelGeometry, Doorbell};
 use remote_keys::Keyring;
 use remote_policy::identity::Incarnation;
@@ -77,19 +76,14 @@ pub enum ClientError {
     NoServer(String),
     /// No host answers on the link.
     #[error(
-        "no host on this link lends memory: start `selfpage serve` on one, or name hosts elsewhere with --remote HOST,..."
+        "no host on this link lends memory to this one ({0}): start `selfpage serve` on one, or name hosts elsewhere with --remote HOST,..."
     )]
-    NoHost,
+    NoHost(String),
     /// None of the hosts that were named has a control port.
     #[error(
-        "no host answers at {0}: start `selfpage serve` there, or name others with --remote HOST[:PORT],..."
+        "no host answers at {0} ({1}): start `selfpage serve` there, or name others with --remote HOST[:PORT],..."
     )]
-    NoNamedHost(String),
-    /// The broker has no links with keys.
-    #[error(
-        "a broker cannot be asked on links with keys: name paging servers with --remote HOST[:PORT],..., or use --insecure on a network that you trust"
-    )]
-    BrokerInClear,
+    NoNamedHost(String, String),
     /// Too many, or none.
     #[error("{0} paging servers are named: name 1 to {MAX_SERVERS}")]
     Servers(usize),
@@ -306,13 +300,11 @@ fn find_servers(
         keys,
         arrivals,
     } = connectors.clone();
-    if keys.is_some() {
-        return Err(ClientError::BrokerInClear);
-    }
-    let link = BrokerLink::start(client, name, named.clone(), arrivals);
+    let link = BrokerLink::start(client, name, named.clone(), keys, arrivals);
     let link = link.map_err(|_| call("start a thread")(Errno::AGAIN))?;
     let begun = Instant::now();
     let mut addresses = Vec::new();
+    let mut last = format!("none answers within {FIRST:?}");
     // Hosts that were named are to know each other first: one server is one copy.
     let wanted = named.len().max(1);
     while addresses.len() < wanted {
@@ -322,10 +314,11 @@ fn find_servers(
                 let members = cluster.members.iter().take(MAX_SERVERS);
                 addresses = members.map(|member| member.paging.to_string()).collect();
             }
+            Ok(Arrival::Broker(BrokerNews::NoHost(why))) => last = why,
             Ok(_) => {}
             Err(_) if !addresses.is_empty() => break,
-            Err(_) if named.is_empty() => return Err(ClientError::NoHost),
-            Err(_) => return Err(ClientError::NoNamedHost(named.join(", "))),
+            Err(_) if named.is_empty() => return Err(ClientError::NoHost(last)),
+            Err(_) => return Err(ClientError::NoNamedHost(named.join(", "), last)),
         }
     }
     Ok((Some(link), addresses))
@@ -383,24 +376,4 @@ fn as_client(keys: Option<&Keyring>) -> Incarnation {
     let process = host::process_tree::process(rustix::process::getpid());
     let key = keys.map(Keyring::fingerprint);
     own_incarnation(host_id(&format!("client {process:?} {key:?}")))
-}
-
-/// PR_SET_IO_FLUSHER of linux/prctl.h.
-const SET_IO_FLUSHER: libc::c_int = 57;
-
-/// Keeps this process in memory, and out of the reach of the kernel's OOM killer where that is
-/// permitted. Returns what is not.
-pub fn wire() -> Vec<&'static str> {
-    let mut lacks = Vec::new();
-    if wire_process().is_err() {
-        lacks.push("its memory may be paged out (mlockall)");
-    }
-    // SAFETY: a flag of this process.
-    if unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) } != 0 {
-        lacks.push("its allocations may wait for reclaim (PR_SET_IO_FLUSHER)");
-    }
-    if std::fs::write("/proc/self/oom_score_adj", "-900").is_err() {
-        lacks.push("the kernel may choose it when memory is short (oom_score_adj)");
-    }
-    lacks
 }

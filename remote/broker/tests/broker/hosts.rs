@@ -2,6 +2,7 @@
 
 use disk::atropos::{DiskContract, Utilization};
 use disk::time::Nanos;
+use remote_keys::Keyring;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use remote_policy::capacity::{CapacityConfig, PermitRequest};
 use remote_policy::election::Message;
@@ -12,14 +13,17 @@ use remote_wire::Link;
 use selfpage_remote_broker::client::{
     BrokerFinder, ClientError, HostLink, PermitAnswer, find_cluster, status,
 };
+use selfpage_remote_broker::link::ControlLinks;
 use selfpage_remote_broker::protocol::{Cluster, ClusterStatus, Member, Reply, Request};
 use selfpage_remote_broker::{BrokerConfig, RunningBroker};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 
 /// Pages that each server lends.
 pub const PAGES: u64 = 1024;
@@ -63,12 +67,18 @@ pub struct Host {
     // First, so that it ends before the server does.
     broker: RunningBroker,
     server: Server,
+    links: ControlLinks,
     runtime: Runtime,
 }
 
 impl Host {
     /// Starts a host that is told of others.
     pub fn start(peers: &[String]) -> Self {
+        Self::with_keys(peers, None)
+    }
+
+    /// Starts a host with the keys of a cluster.
+    pub fn with_keys(peers: &[String], keys: Option<Arc<Keyring>>) -> Self {
         let incarnation = Incarnation {
             host: HostId(next_number()),
             boot: 1,
@@ -98,8 +108,10 @@ impl Host {
             advertise: None,
             peers: peers.to_vec(),
             uses_discovery: false,
+            keys: keys.clone(),
         };
         Self {
+            links: ControlLinks::new(keys).unwrap(),
             broker: RunningBroker::start(config, server.handle()).unwrap(),
             server,
             runtime: runtime(),
@@ -114,13 +126,16 @@ impl Host {
     /// The hosts that it knows.
     pub fn cluster(&self) -> Option<Cluster> {
         self.runtime
-            .block_on(find_cluster(self.control(), &[]))
+            .block_on(find_cluster(&self.links, self.control(), &[]))
             .ok()
     }
 
     /// The state, if this host is the broker.
     pub fn status(&self) -> Option<ClusterStatus> {
-        let own = self.runtime.block_on(status(self.control())).ok()?;
+        let own = self
+            .runtime
+            .block_on(status(&self.links, self.control()))
+            .ok()?;
         let broker = own.cluster.broker().map(Member::host);
         (broker == Some(self.broker.member().host())).then_some(own)
     }
@@ -158,6 +173,7 @@ impl Host {
 pub struct Client {
     client: Incarnation,
     finder: BrokerFinder,
+    links: ControlLinks,
     control: SocketAddr,
     runtime: Runtime,
 }
@@ -176,13 +192,15 @@ impl Client {
             start_ticks: 1,
         };
         let named = hosts.iter().map(|host| host.control().to_string());
+        let links = hosts[0].links.clone();
         let mut this = Self {
             client,
-            finder: BrokerFinder::new(client, "client".into(), named.collect()),
+            finder: BrokerFinder::new(client, "client".into(), named.collect(), links.clone()),
+            links,
             control: hosts[0].control(),
             runtime: runtime(),
         };
-        assert!(this.runtime.block_on(this.finder.refresh()));
+        this.runtime.block_on(this.finder.refresh()).unwrap();
         this
     }
 
@@ -213,6 +231,20 @@ impl Client {
         self.request(&request)
     }
 
+    /// Requests permits, each before another is answered.
+    pub fn allocate_at_once(&self, pages: &[u64]) -> Vec<PermitAnswer> {
+        let mut asked = JoinSet::new();
+        let _entered = self.runtime.enter();
+        for pages in pages {
+            let request = self.allocation(*pages);
+            let mut finder = self.finder.clone();
+            asked.spawn(async move { finder.request_permit(&request, PATIENCE).await });
+        }
+        let answers = self.runtime.block_on(asked.join_all());
+        let answers = answers.into_iter();
+        answers.map(|answer| answer.expect("no answer")).collect()
+    }
+
     /// Requests another size of a permit.
     pub fn reallocate(&mut self, permit: PermitId, pages: u64) -> PermitAnswer {
         let request = Request::Reallocate(ReallocationRequest {
@@ -228,6 +260,15 @@ impl Client {
         self.runtime.block_on(asked).expect("no answer")
     }
 
+    /// Sends the request of this client by links of another host.
+    pub fn ask_by(&self, other: &ControlLinks, request: &Request) -> Result<Reply, ClientError> {
+        self.runtime.block_on(async {
+            let client = Some(self.client);
+            let mut link = HostLink::connect(other, self.control, client, "other").await?;
+            link.ask(request, PATIENCE).await
+        })
+    }
+
     /// Sends a request in the name of a client, or of none.
     pub fn ask_as(
         &self,
@@ -235,7 +276,7 @@ impl Client {
         request: &Request,
     ) -> Result<Reply, ClientError> {
         self.runtime.block_on(async {
-            let mut link = HostLink::connect(self.control, client, "other").await?;
+            let mut link = HostLink::connect(&self.links, self.control, client, "other").await?;
             link.ask(request, PATIENCE).await
         })
     }

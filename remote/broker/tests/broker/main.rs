@@ -1,6 +1,7 @@
 //! Brokers beside real paging servers, over real sockets of this host.
 
 mod hosts;
+mod keyed;
 
 use hosts::{Client, Host, PAGES, wait_until};
 use remote_policy::broker::Refusal;
@@ -10,6 +11,7 @@ use selfpage_remote_broker::protocol::{Cluster, Hello, HostMessage, Request};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 /// The epoch's number and host of the broker that all hosts obey, once they agree.
 fn agreed(hosts: &[&Host]) -> Option<u64> {
@@ -105,7 +107,9 @@ fn another_host_becomes_broker_when_the_broker_ends_and_permits_are_issued_again
     let before = agreed(&hosts.iter().collect::<Vec<_>>()).unwrap();
     drop(hosts.remove(broker));
     // The client is not told: it finds the new one itself.
+    let begun = Instant::now();
     assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
+    println!("a permit {:.2?} after the broker's end", begun.elapsed());
     wait_until("the two that are left have one broker", || {
         let epochs = hosts
             .iter()
@@ -128,6 +132,17 @@ fn a_host_that_starts_later_is_found_and_lends() {
     hosts.push(Host::start(&[first]));
     wait_for_cluster(&hosts.iter().collect::<Vec<_>>());
     assert!(matches!(client.allocate(PAGES), PermitAnswer::Granted(_)));
+}
+
+#[test]
+fn several_requests_at_once_are_answered() {
+    let hosts = cluster_of(2);
+    let client = Client::new(&hosts[0]);
+    let answers = client.allocate_at_once(&[10; 16]);
+    let is_granted = |answer: &PermitAnswer| matches!(answer, PermitAnswer::Granted(_));
+    assert_eq!(answers.iter().filter(|it| is_granted(it)).count(), 16);
+    let granted: u64 = hosts.iter().map(Host::granted_pages).sum();
+    assert_eq!(granted, 160);
 }
 
 #[test]
@@ -174,7 +189,11 @@ fn garbage_and_messages_of_others_change_nothing() {
     }
     // The hosts still have their broker, which issues permits.
     assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
-    assert!(agreed(&hosts.iter().collect::<Vec<_>>()).is_some());
+    // The forger is one of the hosts for as long as it is connected, and no longer.
+    drop(stream);
+    wait_until("the hosts have their broker", || {
+        agreed(&hosts.iter().collect::<Vec<_>>()).is_some()
+    });
     let unasked = Request::FindBroker { others: Vec::new() };
     assert!(client.ask_as(None, &unasked).is_ok());
 }

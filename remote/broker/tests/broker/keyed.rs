@@ -1,0 +1,82 @@
+//! Control links with the keys of a cluster.
+
+use crate::hosts::{Client, Host};
+use crate::wait_for_cluster;
+use remote_keys::Keyring;
+use selfpage_remote_broker::client::{PermitAnswer, find_cluster};
+use selfpage_remote_broker::link::ControlLinks;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// The keyrings of a cluster's members, in folders of their own.
+fn keyrings<const COUNT: usize>() -> ([Arc<Keyring>; COUNT], TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |at: usize| Arc::new(Keyring::open(&folder.path().join(at.to_string())).unwrap());
+    let keyrings: [_; COUNT] = std::array::from_fn(open);
+    for keyring in &keyrings {
+        keyring.set_own("test", None).unwrap();
+    }
+    for keyring in &keyrings {
+        for other in &keyrings {
+            let theirs = other.members().unwrap();
+            keyring.update(|list| list.merge(&theirs)).unwrap();
+        }
+    }
+    (keyrings, folder)
+}
+
+#[test]
+fn members_have_one_broker_which_issues_permits() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let first = Host::with_keys(&[], Some(one));
+    let second = Host::with_keys(&[first.control().to_string()], Some(other));
+    wait_for_cluster(&[&first, &second]);
+    let mut client = Client::new(&second);
+    assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
+}
+
+#[test]
+fn a_host_that_is_no_member_reaches_no_broker() {
+    let ([member], _folder) = keyrings::<1>();
+    let ([stranger], _other) = keyrings::<1>();
+    let host = Host::with_keys(&[], Some(member));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    for links in [
+        ControlLinks::new(Some(stranger)).unwrap(),
+        ControlLinks::in_clear(),
+    ] {
+        let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
+        assert!(found.is_err(), "{found:?}");
+    }
+}
+
+#[test]
+fn a_member_sends_no_requests_in_the_name_of_another() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let host = Host::with_keys(&[], Some(one));
+    wait_for_cluster(&[&host]);
+    let mut client = Client::new(&host);
+    assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
+    let others = ControlLinks::new(Some(other)).unwrap();
+    let request = client.allocation(10);
+    assert!(client.ask_by(&others, &request).is_err());
+}
+
+#[test]
+fn a_member_that_is_removed_is_not_answered_any_more() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let host = Host::with_keys(&[], Some(Arc::clone(&one)));
+    wait_for_cluster(&[&host]);
+    let links = ControlLinks::new(Some(Arc::clone(&other))).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let find = || runtime.block_on(find_cluster(&links, host.control(), &[]));
+    assert!(find().is_ok());
+    one.update(|list| list.remove(other.fingerprint())).unwrap();
+    assert!(find().is_err());
+}
