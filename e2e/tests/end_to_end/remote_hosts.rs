@@ -95,7 +95,7 @@ impl<'a> Hosts<'a> {
         let output = self
             .network
             .command(host, &selfpage()?)
-            .args(["remote", "status", "--json"])
+            .args(["remote", "status", "--insecure", "--json"])
             .output()
             .doing(|| "ask for the status".into())?;
         Ok(serde_json::from_slice(&output.stdout).ok())
@@ -274,9 +274,14 @@ fn broker_ends(signal: Signal) -> Verdict {
         let _ = kill_process(Pid::from_child(child), signal);
     }
     // The two that are left have one broker, and the program ends well.
+    let begun = Instant::now();
     let others = hosts.wait_for(3, "two servers have another broker", |status| {
         servers(status) == 2 && hosts.broker(status).is_ok_and(|now| now != broker)
     });
+    println!(
+        "{signal:?}: another broker has the servers after {:.2?}",
+        begun.elapsed()
+    );
     let outcome = others.and_then(|_| program.succeeds());
     if let Some(child) = &mut hosts.servers[broker] {
         let _ = kill_process(Pid::from_child(child), Signal::CONT);

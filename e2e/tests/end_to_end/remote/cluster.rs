@@ -169,15 +169,18 @@ pub fn two_hosts() -> Verdict {
     let program = program.to_string_lossy();
     let server = network.addresses[0].as_str();
     let program = program.as_ref();
-    let run = |extra: &[&'static str]| {
+    let run = |extra: &[&'static str], named: bool| {
         let base = ["run", "--frames", "8M", "--store", "remote:128M"];
         let mut all = base.to_vec();
-        all.extend(["--remote", server]);
+        if named {
+            all.extend(["--remote", server]);
+        }
         all.extend(extra);
         all.extend(["--", program]);
         all
     };
-    let (keyed, plain) = (run(&[]), run(&["--insecure"]));
+    let (keyed, plain) = (run(&[], true), run(&["--insecure"], true));
+    let found = run(&[], false);
 
     far.refuse(&keyed, "selfpage cluster invite")?;
     let (mut waiting, invitation) = invite(&near)?;
@@ -203,6 +206,21 @@ pub fn two_hosts() -> Verdict {
         || format!("it ended with {:?} and said {said:?}", paged.status),
     )?;
     far.refuse(&plain, "leave out --insecure")?;
+
+    // Found on the link, without its name.
+    let mut command = far.command(&found)?;
+    let paged = command.env("HAZARD_MB", "64").output();
+    let paged = paged.doing(|| "run the program, paged to a host that is found".into())?;
+    let said = String::from_utf8_lossy(&paged.stderr);
+    ensure(
+        paged.status.success() && paged.stdout == native.stdout,
+        || format!("it ended with {:?} and said {said:?}", paged.status),
+    )?;
+    let status = far.succeed(&["remote", "status"])?;
+    ensure(
+        status.contains("The broker is on") && status.contains("Memory is lent by 1 machine"),
+        || status.clone(),
+    )?;
 
     let own = far.succeed(&["cluster", "show"])?;
     let own = own.lines().find(|line| line.contains("this host"));
