@@ -204,7 +204,7 @@ fn refused() -> Verdict {
     for (contract, words) in [
         (nobody.clone().with("--insecure"), "selfpage serve"),
         (nobody, "--insecure"),
-        (base().with("--store=remote:64M"), "--remote HOST"),
+        (base().with("--store=remote:64M"), "selfpage cluster invite"),
         (base().with("--store=remote:64M"), "--insecure"),
         (
             base().with("--store=remote:64M").with("--broker=here"),

@@ -4,7 +4,7 @@
 //! regenerated a moment ago has one server, and its refusal says nothing about the others.
 
 use crate::discovery;
-use crate::frame::{self, FrameError, MAX_MESSAGE};
+use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::link::{ControlLink, ControlLinks, explain};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
 use remote_policy::broker::Refusal;
@@ -82,8 +82,10 @@ impl HostLink {
             client,
             name: name.to_owned(),
         };
-        frame::write(link.stream(), &hello).await?;
-        Ok(Self { link })
+        match frame::write(link.stream(), &hello).await {
+            Ok(()) => Ok(Self { link }),
+            Err(why) => Err(refusal(&mut link, why).await),
+        }
     }
 
     /// Sends a request and waits for its reply, for `limit` at most. After an error the connection is of
@@ -92,9 +94,12 @@ impl HostLink {
     /// # Errors
     /// [`ClientError`].
     pub async fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, ClientError> {
+        let link = &mut self.link;
         let exchange = async {
-            frame::write(self.link.stream(), request).await?;
-            Ok::<_, ClientError>(frame::read(self.link.stream(), MAX_MESSAGE).await?)
+            if let Err(why) = frame::write(link.stream(), request).await {
+                return Err(refusal(link, why).await);
+            }
+            Ok(frame::read(link.stream(), MAX_MESSAGE).await?)
         };
         match timeout(limit, exchange).await {
             Ok(Ok(Reply::Invalid(why))) => Err(ClientError::Invalid(why)),
@@ -103,6 +108,16 @@ impl HostLink {
             Ok(outcome) => outcome,
             Err(_) => Err(ClientError::Silent),
         }
+    }
+}
+
+/// Why a host has closed a link: what it sent before is worth more than the failure to write to it.
+async fn refusal(link: &mut ControlLink, failure: FrameError) -> ClientError {
+    let last = frame::read(link.stream(), MAX_HELLO);
+    match timeout(ANSWER, last).await {
+        Ok(Ok(Reply::Invalid(why))) => ClientError::Invalid(why),
+        Ok(Err(FrameError::Stream(why))) => explain(why).into(),
+        _ => failure.into(),
     }
 }
 
@@ -271,23 +286,29 @@ impl BrokerFinder {
         addresses
     }
 
-    /// Asks the broker for a permit until there is an answer that is to be believed, for `limit` at most.
+    /// Asks the broker for a permit until there is an answer that is to be believed, for `limit` at most: longer
+    /// than a refusal is doubted, or no refusal ever counts.
     pub async fn request_permit(
         &mut self,
         request: &Request,
         limit: Duration,
     ) -> Option<PermitAnswer> {
         let begun = Instant::now();
+        let mut refused: Option<Instant> = None;
         while begun.elapsed() < limit {
             match self.ask_broker(request).await {
                 Some(Reply::Permit(sealed)) => return Some(PermitAnswer::Granted(sealed)),
                 Some(Reply::Refused(why)) => {
                     let _ = self.refresh().await;
-                    if begun.elapsed() >= REGENERATION || self.is_believed(why) {
+                    let since = *refused.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= REGENERATION || self.is_believed(why) {
                         return Some(PermitAnswer::Refused(why));
                     }
                 }
-                _ => _ = self.refresh().await,
+                _ => {
+                    tracing::debug!("no broker answers");
+                    let _ = self.refresh().await;
+                }
             }
             sleep(PAUSE).await;
         }

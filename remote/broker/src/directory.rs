@@ -3,17 +3,29 @@
 use crate::protocol::{Cluster, Member};
 use remote_policy::identity::{Epoch, HostId, Incarnation};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Most hosts that are known by their connection alone: those that SWIM has not reported yet.
 const MAX_CONNECTED: usize = 1024;
+
+/// How long a host that is connected, and that SWIM does not have, may send nothing: one that is stopped keeps its
+/// connections.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// A host with connections.
+struct ConnectedHost {
+    member: Member,
+    connections: usize,
+    heard: Instant,
+}
 
 /// The hosts.
 pub struct Directory {
     own: Member,
     /// As the membership has them.
     members: BTreeMap<HostId, Member>,
-    /// As they have connected here, and how many connections each has.
-    connected: BTreeMap<HostId, (Member, usize)>,
+    /// As they have connected here.
+    connected: BTreeMap<HostId, ConnectedHost>,
     /// Lives of hosts that have ended, which the membership may not have found out yet.
     ended: BTreeMap<HostId, Incarnation>,
 }
@@ -39,9 +51,13 @@ impl Directory {
         self.others().map(Member::host).collect()
     }
 
-    /// A host that is connected is in reach, whatever its datagrams say.
+    /// A host that sends by its connection is in reach, whatever datagrams say of it.
     fn others(&self) -> impl Iterator<Item = &Member> {
-        let connected = self.connected.values().map(|(member, _)| member);
+        let is_there = |it: &&ConnectedHost| {
+            it.heard.elapsed() < QUIET || self.members.contains_key(&it.member.host())
+        };
+        let connected = self.connected.values().filter(is_there);
+        let connected = connected.map(|it| &it.member);
         let members = self.members.values();
         let is_alone = |member: &&Member| !self.connected.contains_key(&member.host());
         connected.chain(members.filter(is_alone))
@@ -66,18 +82,36 @@ impl Directory {
         let host = member.host();
         self.ended.remove(&host);
         let is_refused = host == self.own.host() || self.connected.len() >= MAX_CONNECTED;
+        let heard = Instant::now();
         match self.connected.get_mut(&host) {
-            Some((known, count)) => (*known, *count) = (member, *count + 1),
+            Some(known) => {
+                (known.member, known.heard) = (member, heard);
+                known.connections += 1;
+            }
             None if is_refused => {}
-            None => _ = self.connected.insert(host, (member, 1)),
+            None => {
+                let connected = ConnectedHost {
+                    member,
+                    connections: 1,
+                    heard,
+                };
+                self.connected.insert(host, connected);
+            }
+        }
+    }
+
+    /// A host has sent a message.
+    pub fn on_message(&mut self, host: HostId) {
+        if let Some(known) = self.connected.get_mut(&host) {
+            known.heard = Instant::now();
         }
     }
 
     /// A connection of a host has ended.
     pub fn on_disconnected(&mut self, host: HostId) {
-        if let Some((_, count)) = self.connected.get_mut(&host) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(known) = self.connected.get_mut(&host) {
+            known.connections -= 1;
+            if known.connections == 0 {
                 self.connected.remove(&host);
             }
         }
@@ -94,7 +128,7 @@ impl Directory {
 
     /// How a host is reached. What it says by its connection is its own word; any host can forge datagrams.
     pub fn find(&self, host: HostId) -> Option<&Member> {
-        let connected = self.connected.get(&host).map(|(member, _)| member);
+        let connected = self.connected.get(&host).map(|it| &it.member);
         connected.or_else(|| self.members.get(&host))
     }
 

@@ -122,8 +122,13 @@ impl Host {
 
     fn on_tick(&mut self, is_late: bool) {
         self.ticks = self.ticks.wrapping_add(1);
-        let actions = match !is_late && self.ticks.is_multiple_of(TICKS_OF_SILENCE) {
-            true => self.seat.on_tick(),
+        let counts_silence = !is_late && self.ticks.is_multiple_of(TICKS_OF_SILENCE);
+        let actions = match counts_silence {
+            true => {
+                // Some may be silent for too long now.
+                self.on_hosts();
+                self.seat.on_tick()
+            }
             false => self.seat.repeat_signs(),
         };
         self.on_election(actions);
@@ -151,7 +156,10 @@ impl Host {
                 let actions = self.seat.on_host_gone(host);
                 self.on_election(actions);
             }
-            Event::FromHost { from, message } => self.on_message(from, message),
+            Event::FromHost { from, message } => {
+                self.directory.on_message(from);
+                self.on_message(from, message);
+            }
             Event::FromServer { to, message } => self.send(to, message),
             Event::FromClient {
                 client,

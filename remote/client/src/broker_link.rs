@@ -20,9 +20,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the hosts are asked for, so that one that starts later is used.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long one request is asked before that is logged.
-const ASKED: Duration = Duration::from_secs(2);
-
 /// How a client finds its servers.
 #[derive(Clone, Debug)]
 pub enum ServerSource {
@@ -149,11 +146,7 @@ async fn obtain(
     message: Request,
     arrivals: Arrivals,
 ) {
-    loop {
-        if let Some(answer) = finder.request_permit(&message, ASKED).await {
-            arrivals.send(BrokerNews::Answer { request, answer }.into());
-            return;
-        }
-        tracing::debug!("no broker answers");
+    if let Some(answer) = finder.request_permit(&message, Duration::MAX).await {
+        arrivals.send(BrokerNews::Answer { request, answer }.into());
     }
 }

@@ -135,6 +135,22 @@ fn a_host_that_starts_later_is_found_and_lends() {
 }
 
 #[test]
+fn a_refusal_counts_though_a_host_is_known_that_lends_nothing() {
+    let hosts = cluster_of(1);
+    let mut client = Client::new(&hosts[0]);
+    let mut stream = TcpStream::connect(hosts[0].control()).unwrap();
+    let silent = Hello::Host(hosts[0].forged_member());
+    stream.write_all(&frame::encode(&silent).unwrap()).unwrap();
+    wait_until("the silent host is known", || {
+        hosts[0]
+            .cluster()
+            .is_some_and(|cluster| cluster.members.len() == 2)
+    });
+    let refused = client.allocate(PAGES + 1);
+    assert!(matches!(refused, PermitAnswer::Refused(_)), "{refused:?}");
+}
+
+#[test]
 fn several_requests_at_once_are_answered() {
     let hosts = cluster_of(2);
     let client = Client::new(&hosts[0]);
