@@ -157,6 +157,17 @@ fn serve(host: &Host<'_>, log: &Path) -> Verdict<Running> {
     }
 }
 
+/// Checks that a program that pages prints what it prints by itself.
+fn pages(host: &Host<'_>, arguments: &[&str], native: &[u8]) -> Verdict {
+    let mut command = host.command(arguments)?;
+    let paged = command.env("HAZARD_MB", "64").output();
+    let paged = paged.doing(|| "run the program, paged".into())?;
+    let said = String::from_utf8_lossy(&paged.stderr);
+    ensure(paged.status.success() && paged.stdout == native, || {
+        format!("it ended with {:?} and said {said:?}", paged.status)
+    })
+}
+
 pub fn two_hosts() -> Verdict {
     let sandbox = Sandbox::new("remote_cluster")?;
     let network = Network::new()?;
@@ -197,25 +208,11 @@ pub fn two_hosts() -> Verdict {
     let serving = serve(&near, &log)?;
     let native = Command::new(program).env("HAZARD_MB", "64").output();
     let native = native.doing(|| "run the program".into())?;
-    let mut command = far.command(&keyed)?;
-    let paged = command.env("HAZARD_MB", "64").output();
-    let paged = paged.doing(|| "run the program, paged".into())?;
-    let said = String::from_utf8_lossy(&paged.stderr);
-    ensure(
-        paged.status.success() && paged.stdout == native.stdout,
-        || format!("it ended with {:?} and said {said:?}", paged.status),
-    )?;
+    pages(&far, &keyed, &native.stdout)?;
     far.refuse(&plain, "leave out --insecure")?;
 
     // Found on the link, without its name.
-    let mut command = far.command(&found)?;
-    let paged = command.env("HAZARD_MB", "64").output();
-    let paged = paged.doing(|| "run the program, paged to a host that is found".into())?;
-    let said = String::from_utf8_lossy(&paged.stderr);
-    ensure(
-        paged.status.success() && paged.stdout == native.stdout,
-        || format!("it ended with {:?} and said {said:?}", paged.status),
-    )?;
+    pages(&far, &found, &native.stdout)?;
     let status = far.succeed(&["remote", "status"])?;
     ensure(
         status.contains("The broker is on") && status.contains("Memory is lent by 1 machine"),
