@@ -132,9 +132,8 @@ impl Candidate {
                 self.bid_to_next_peer(&mut actions);
             }
             Role::Broker { servers, .. } if host != self.incarnation.host => {
-                if servers.remove(&host).is_some() {
-                    actions.push(ElectionAction::DropServer(host));
-                }
+                let dropped = servers.remove(&host);
+                actions.extend(dropped.map(|_| ElectionAction::DropServer(host)));
             }
             _ => {}
         }
