@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// After this long the threads of a program page.
 const UNDER_WAY: Duration = Duration::from_millis(1500);
 
@@ -192,7 +192,7 @@ impl Program {
     fn succeeds(mut self) -> Verdict {
         let begun = Instant::now();
         while self.is_running() {
-            if begun.elapsed() > 2 * PATIENCE {
+            if begun.elapsed() > 4 * PATIENCE {
                 return failed(format!("the program does not end: {:?}", self.said()));
             }
             std::thread::sleep(Duration::from_millis(20));
