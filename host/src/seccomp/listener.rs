@@ -64,9 +64,9 @@ impl Listener {
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut reply);
     }
 
-    /// Moves a descriptor into the table of the caller, whose call returns its number. Closes it
-    /// here before that: the caller makes the open file the owner of a signal (`F_SETOWN`) that is
-    /// sent as long as the file is open anywhere.
+    /// Moves a descriptor into the table of the caller, whose call returns its number. Closes the copy
+    /// here before that: the caller has the socket signal its program when the peer closes (`F_SETOWN`),
+    /// and a copy that is open elsewhere would signal after the caller has ended.
     pub fn complete_with(&self, id: u64, fd: OwnedFd) -> io::Result<()> {
         let mut install = libc::seccomp_notif_addfd {
             id,

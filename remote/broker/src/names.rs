@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_the_key_s_that_used_it_first() {
+    fn a_name_belongs_to_the_key_that_used_it_first() {
         let key = |seed: u8| Some(Fingerprint::of(&[seed; 44]));
         let names = NameTable::default();
         assert!(names.is_own(HostId(1), key(1)));

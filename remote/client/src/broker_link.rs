@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the hosts are asked for, so that one that starts later is used.
 const REFRESH: Duration = Duration::from_secs(1);
+
 /// How a client finds its servers.
 #[derive(Clone, Debug)]
 pub enum ServerSource {
