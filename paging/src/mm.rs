@@ -117,15 +117,8 @@ impl Mm {
 
     /// Registers memory of a stretch.
     pub(crate) fn register(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
-        let write_protect = self.registers_write_protected();
-        self.userfault().register(addr, len, true, write_protect)
-    }
-
-    /// Returns true if stretches are registered for write protection, too.
-    pub(crate) fn registers_write_protected(&self) -> bool {
-        // Without staging, pages are taken by write protection and copying.
-        self.tracks_dirty()
-            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy
+        self.userfault()
+            .register(addr, len, true, self.tracks_dirty())
     }
 
     /// Registers what is left of a stretch in the child of a fork. Surrendered parts are left

@@ -34,7 +34,7 @@ use frames::DomainFrames;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{HolderId, Store};
-use translation::{Capabilities, Userfault};
+use translation::{Capabilities, Feature, Userfault};
 use wired::{PAGE, WiredMemory};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
@@ -112,6 +112,9 @@ pub(crate) struct Pager {
 
 impl Pager {
     pub(crate) fn new(config: PagerConfig) -> Result<Self, crate::DomainError> {
+        if !config.capabilities.has(Feature::Stage) {
+            return Err(translation::OpenError::Lacks(Feature::Stage).into());
+        }
         let contract = config.frames.contract();
         let unit_pages = sweep_pages(contract.x);
         let memory = crate::DomainError::Memory;

@@ -190,7 +190,7 @@ impl Pager {
     ) -> Result<usize, Stop> {
         let slot = slot.map(|slot| self.standby.slots.address(slot));
         let slot = slot.ok_or(Stop::NoRoom)?;
-        let write_protect = self.mm.registers_write_protected();
+        let write_protect = self.mm.tracks_dirty();
         let mut run = run;
         loop {
             // SAFETY: the slot is empty and belongs to the stager, which is the caller; the
@@ -219,7 +219,7 @@ impl Pager {
         self.log.write(format_args!(
             "memory at {from:#x} cannot be moved yet: {why}"
         ));
-        let write_protect = self.mm.registers_write_protected();
+        let write_protect = self.mm.tracks_dirty();
         for page in (0..run).map(|page| page * PAGE) {
             loop {
                 // SAFETY: as in `carry`.

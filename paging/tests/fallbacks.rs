@@ -53,13 +53,6 @@ fn all() -> Capabilities {
 }
 
 #[test]
-fn nothing_is_lost_without_staging() {
-    for entry in [EntryKind::Upcall, EntryKind::Thread] {
-        page_with(all().without(Feature::Stage), entry, DirectIo::PinnedOnly);
-    }
-}
-
-#[test]
 fn nothing_is_lost_without_move_poison_thread_ids_batches_and_scans() {
     let least = [
         Feature::Move,
@@ -75,11 +68,6 @@ fn nothing_is_lost_without_move_poison_thread_ids_batches_and_scans() {
     for entry in [EntryKind::Upcall, EntryKind::Thread] {
         page_with(least, entry, DirectIo::PinnedOnly);
     }
-    page_with(
-        least.without(Feature::Stage),
-        EntryKind::Thread,
-        DirectIo::PinnedOnly,
-    );
 }
 
 #[test]
@@ -93,6 +81,16 @@ fn pins_are_found_without_scans_of_the_page_table() {
         EntryKind::Upcall,
         DirectIo::Anytime,
     );
+}
+
+#[test]
+fn a_kernel_that_cannot_stage_is_refused_in_words() {
+    let refused = Domain::builder()
+        .frames(Contract { g: 16, x: 16 })
+        .capabilities(all().without(Feature::Stage))
+        .build();
+    let text = refused.err().unwrap().to_string();
+    assert!(text.contains("lacks stage"), "{text}");
 }
 
 #[test]

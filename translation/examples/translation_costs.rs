@@ -7,7 +7,7 @@ use std::time::Instant;
 use translation::{
     Capabilities, EntryKind, Feature, IoVec, Pagemap, Reservation, Userfault, Wake, discard,
     discard_batch, reserve, reserve_staging, restore_pinned, separate_pinned,
-    separate_pinned_sparse, stage, stage_by_copy,
+    separate_pinned_sparse, stage,
 };
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
 
@@ -204,24 +204,6 @@ fn staging(b: &Bench, pages: usize) {
         || {
             // SAFETY: the benchmark's own.
             unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
-        },
-    );
-    b.time(
-        &format!("stage_by_copy 2 MiB with {pages} pages, the call"),
-        1,
-        || b.fill(pages),
-        || {
-            // SAFETY: the benchmark's own.
-            unsafe {
-                stage_by_copy(
-                    &b.userfault,
-                    &b.pagemap,
-                    b.area.addr,
-                    HUGE_RANGE,
-                    b.slot.addr,
-                )
-            }
-            .expect("protectable");
         },
     );
 }

@@ -104,16 +104,6 @@ impl FromStr for Feature {
     }
 }
 
-/// How a range leaves memory with its contents preserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnmapMethod {
-    /// [`crate::stage()`]: one `mremap`, atomic against the program's writes.
-    Stage,
-    /// [`crate::stage_by_copy`]: write-protect, copy out, discard. The stretch must be
-    /// registered for write protection too.
-    ProtectAndCopy,
-}
-
 /// A set of [`Feature`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Capabilities {
@@ -163,21 +153,12 @@ impl Capabilities {
         Self { bits }
     }
 
-    /// How ranges leave memory.
-    pub const fn unmap_method(&self) -> UnmapMethod {
-        if self.has(Feature::Stage) {
-            UnmapMethod::Stage
-        } else {
-            UnmapMethod::ProtectAndCopy
-        }
-    }
-
     /// Returns true if pages may be evicted. A page that a device is writing to (direct I/O) and
-    /// that is copied out and discarded loses what the device writes later, and only `UFFDIO_MOVE`
+    /// that leaves loses what the device writes later, and only `UFFDIO_MOVE`
     /// detects such a page. So pages may be evicted always while the process cannot do direct I/O;
-    /// once it can, only by staging with [`crate::separate_pinned`].
+    /// once it can, only with [`crate::separate_pinned`].
     pub const fn may_evict(&self, direct_io_possible: bool) -> bool {
-        !direct_io_possible || (self.has(Feature::Move) && self.has(Feature::Stage))
+        !direct_io_possible || self.has(Feature::Move)
     }
 }
 
@@ -221,7 +202,6 @@ mod tests {
             .fold(Capabilities::NONE, Capabilities::with);
         assert!(all.may_evict(true));
         assert!(!all.without(Feature::Move).may_evict(true));
-        assert!(!all.without(Feature::Stage).may_evict(true));
         assert!(Capabilities::NONE.may_evict(false));
     }
 }

@@ -44,7 +44,7 @@ pub mod unmap;
 pub mod userfault;
 
 pub use access_map::AccessMap;
-pub use capability::{Capabilities, Feature, UnknownFeature, UnmapMethod};
+pub use capability::{Capabilities, Feature, UnknownFeature};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use pagemap::{Pagemap, Translation};
@@ -58,9 +58,7 @@ pub use reserve::{
     Reservation, ReserveError, advise_huge, advise_no_huge, renew, reserve, reserve_aligned,
     reserve_apart, reserve_staging, unmap_reservation, unmap_staging,
 };
-pub use stage::{
-    StageError, StageResult, StagedRange, stage, stage_across_mappings, stage_by_copy,
-};
+pub use stage::{StageError, StageResult, StagedRange, stage, stage_across_mappings};
 pub use uffd_msg::Fault;
 pub use unmap::{IoVec, discard, discard_batch};
 pub use userfault::{EntryKind, OpenError, Userfault, UserfaultOptions};

@@ -250,11 +250,6 @@ struct Scan {
     flags: u64,
 }
 
-/// Returns true if a page has contents that stores cannot reach.
-pub(crate) fn protected_contents(word: u64) -> bool {
-    word & (PRESENT | SWAPPED) != 0 && word & WRITE_PROTECTED != 0
-}
-
 /// Maximal runs of words that satisfy `kind`, by index.
 pub(crate) fn runs(
     words: &[u64],

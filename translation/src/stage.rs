@@ -17,9 +17,6 @@
 //! and the neighbour is registered with the same descriptor (found by a lost write; Linux 6.18;
 //! `tests/stage_beside.rs`).
 
-use crate::pagemap::Pagemap;
-use crate::unmap::discard;
-use crate::userfault::Userfault;
 use rustix::io::Errno;
 use rustix::mm::{MremapFlags, mremap_fixed};
 use wired::PAGE;
@@ -33,11 +30,6 @@ pub enum StageError {
     /// The process has too many mappings (ENOMEM): within about six of `vm.max_map_count`.
     #[error("too many mappings; raise the limit with `sysctl -w vm.max_map_count=262144`")]
     NoMappings,
-    /// The range is not registered for write protection, which [`stage_by_copy`] needs.
-    #[error(
-        "the range is not registered for write protection; without it pages cannot be copied out soundly"
-    )]
-    NotProtectable,
     /// Any other error.
     #[error("the kernel refused to stage: {0}")]
     Other(Errno),
@@ -149,89 +141,4 @@ unsafe fn halve(
         len,
         outcome,
     });
-}
-
-/// Pages copied out before they are discarded; bounds the memory held twice.
-const COPY_BATCH: usize = 64;
-
-/// Fallback for kernels without [`crate::Feature::Stage`]: write-protects the range, copies its
-/// pages to `slot` at the same offsets and discards them. Returns the pages copied. Sound against
-/// the program's writes: a store meets the protection until the page is missing, and its thread is
-/// woken to fault again. Not sound against direct I/O: [`crate::Capabilities::may_evict`].
-///
-/// Fails with [`StageError::NotProtectable`] unless the range is registered for
-/// (synchronous) write protection with `userfault`. 2 MiB with 512 / 64 / 8 scattered pages
-/// take 950 / 240 / 45 us, staging them 10.4 / 5.1 / 4.6 (one thread running,
-/// `cargo run --release -p translation --example translation_costs`).
-///
-/// # Safety
-/// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must keep the
-/// pager from mapping pages in the range meanwhile. A thread that faults on the protection must be
-/// left waiting; this function wakes it. A thread still on its way to sleep misses that wake-up, so
-/// a handler thread that reads a fault with `write_protected` waits for the end of the eviction and
-/// then wakes the page itself.
-pub unsafe fn stage_by_copy(
-    userfault: &Userfault,
-    pagemap: &Pagemap,
-    src: usize,
-    len: usize,
-    slot: usize,
-) -> Result<usize, StageError> {
-    if userfault.options().async_write_protect {
-        return Err(StageError::NotProtectable);
-    }
-    userfault
-        .write_protect(src, len, true)
-        .map_err(|e| match e.errno {
-            Errno::NOENT => StageError::NotProtectable,
-            other => classify(other),
-        })?;
-    // SAFETY: the caller's promise; the range is protected.
-    let result = unsafe { copy_out(pagemap, src, len, slot) };
-    // After a failure the remaining pages must become writable again.
-    let unprotect = match result {
-        Ok(_) => Ok(()),
-        Err(_) => userfault
-            .write_protect(src, len, false)
-            .map_err(|e| classify(e.errno)),
-    };
-    // Stores that met the protection fault again, now on missing pages.
-    let wake = userfault.wake(src, len).map_err(|e| classify(e.errno));
-    result.and_then(|pages| unprotect.and(wake).map(|()| pages))
-}
-
-/// Copies the protected pages to the slot and discards each run once it is copied.
-///
-/// # Safety
-/// As for [`stage_by_copy`]; the range must be write-protected.
-unsafe fn copy_out(
-    pagemap: &Pagemap,
-    src: usize,
-    len: usize,
-    slot: usize,
-) -> Result<usize, StageError> {
-    let mut taken = 0;
-    let mut entries = [0u64; COPY_BATCH];
-    for start in (0..len).step_by(COPY_BATCH * PAGE) {
-        let pages = COPY_BATCH.min((len - start) / PAGE);
-        let entries = &mut entries[..pages];
-        pagemap
-            .entries(src + start, entries)
-            .map_err(StageError::Other)?;
-        for run in crate::pagemap::runs(entries, crate::pagemap::protected_contents) {
-            let (at, bytes) = (start + run.start * PAGE, run.len() * PAGE);
-            // SAFETY: the pages are present and no store can reach them; the slot is the caller's
-            // and does not overlap the source.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    std::ptr::with_exposed_provenance::<u8>(src + at),
-                    std::ptr::with_exposed_provenance_mut::<u8>(slot + at),
-                    bytes,
-                );
-                discard(src + at, bytes).map_err(StageError::Other)?;
-            }
-            taken += run.len();
-        }
-    }
-    Ok(taken)
 }

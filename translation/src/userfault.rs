@@ -61,7 +61,7 @@ pub enum OpenError {
     },
     /// The kernel lacks a feature that the kind of entry needs.
     #[error(
-        "the kernel lacks {0}, which this kind of entry needs; `selfpage doctor` lists what works here"
+        "the kernel lacks {0}, which a pager of this kind needs; `selfpage doctor` lists what works here"
     )]
     Lacks(Feature),
     /// The kernel refused the features requested of a new descriptor.

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use translation::{
     EntryKind, Fault, Feature, IoVec, Pagemap, Userfault, Wake, discard, discard_batch,
-    separate_pinned, stage, stage_across_mappings, stage_by_copy,
+    separate_pinned, stage, stage_across_mappings,
 };
 use wired::PAGE;
 
@@ -83,10 +83,6 @@ fn operations_of_the_page_path_allocate_nothing() {
             userfault
                 .copy(area.at(1), page.as_ptr(), PAGE, Wake::No)
                 .unwrap();
-            assert_eq!(
-                stage_by_copy(&userfault, &pagemap, area.at(0), len, slot.at(0)),
-                Ok(1)
-            );
             stage_across_mappings(area.at(0), len, slot.at(0), |_| {});
             let method = userfault.poison(area.at(2), PAGE).unwrap();
             userfault.unpoison(area.at(2), PAGE, method, true).unwrap();

@@ -5,9 +5,8 @@ use common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use translation::{
-    Access, Capabilities, EntryKind, Feature, IoVec, Pagemap, StageError, StageResult, UnmapMethod,
-    Userfault, Wake, discard, discard_batch, set_access, stage, stage_across_mappings,
-    stage_by_copy,
+    Access, Capabilities, EntryKind, Feature, IoVec, Pagemap, StageResult, Userfault, Wake,
+    discard, discard_batch, set_access, stage, stage_across_mappings,
 };
 use wired::{Lock, PAGE};
 
@@ -53,57 +52,6 @@ fn an_odd_number_of_pages_halves_too() {
     }
     assert_eq!(covered, area.len());
     assert!((0..7).all(|page| load(slot.at(page)) == 1));
-}
-
-#[test]
-fn copying_out_takes_the_same_pages_as_staging() {
-    let capabilities = capabilities().without(Feature::Stage);
-    assert_eq!(capabilities.unmap_method(), UnmapMethod::ProtectAndCopy);
-    for capabilities in [capabilities, capabilities.without(Feature::PagemapScan)] {
-        let userfault = upcall(&capabilities);
-        let pagemap = Pagemap::open(&capabilities).unwrap();
-        let (area, slot) = (Area::new(200), Slot::new(200));
-        userfault
-            .register(area.at(0), area.len(), true, true)
-            .unwrap();
-        let there = |page: usize| page.is_multiple_of(3) || page > 150;
-        for page in (0..200).filter(|page| there(*page)) {
-            userfault
-                .copy(area.at(page), page_of(page as u8).as_ptr(), PAGE, Wake::No)
-                .unwrap();
-        }
-        // SAFETY: both are the test's.
-        let taken =
-            unsafe { stage_by_copy(&userfault, &pagemap, area.at(0), area.len(), slot.at(0)) }
-                .unwrap();
-        assert_eq!(taken, (0..200).filter(|page| there(*page)).count());
-        for page in 0..200 {
-            assert!(!kernel_reads(area.at(page)));
-            assert_eq!(
-                load(slot.at(page)),
-                if there(page) { page as u8 } else { 0 }
-            );
-        }
-    }
-}
-
-#[test]
-fn copying_out_memory_that_is_not_registered_for_protection_is_refused() {
-    let capabilities = capabilities();
-    let userfault = upcall(&capabilities);
-    let pagemap = Pagemap::open(&capabilities).unwrap();
-    let (area, slot) = (Area::new(2), Slot::new(2));
-    userfault
-        .register(area.at(0), area.len(), true, false)
-        .unwrap();
-    userfault
-        .copy(area.at(0), page_of(1).as_ptr(), PAGE, Wake::No)
-        .unwrap();
-    // SAFETY: both are the test's.
-    let refused =
-        unsafe { stage_by_copy(&userfault, &pagemap, area.at(0), area.len(), slot.at(0)) };
-    assert_eq!(refused, Err(StageError::NotProtectable));
-    assert_eq!(load(area.at(0)), 1);
 }
 
 #[test]
@@ -176,21 +124,14 @@ impl Pager {
         let _ = self.userfault.copy(page, source, PAGE, Wake::Yes);
     }
 
-    /// Evicts the whole area by `method` and keeps its contents.
-    fn evict(&self, method: UnmapMethod) {
+    /// Evicts the whole area and keeps its contents.
+    fn evict(&self) {
         let mut backing = self.backing.lock();
         let len = PAGES * PAGE;
         let mut bitmap = [0; PAGES / 64];
         // SAFETY: the slot is the pager's; faults wait for the lock.
         unsafe {
-            match method {
-                UnmapMethod::Stage => stage(self.base, len, self.slot).unwrap(),
-                UnmapMethod::ProtectAndCopy => {
-                    stage_by_copy(&self.userfault, &self.pagemap, self.base, len, self.slot)
-                        .map(drop)
-                        .unwrap();
-                }
-            }
+            stage(self.base, len, self.slot).unwrap();
         }
         self.pagemap
             .present_pages(self.slot, len, &mut bitmap)
@@ -230,7 +171,7 @@ fn write(writer: usize, area: &Area, pager: &Pager) {
 }
 
 /// Writers find every store while the area is evicted again and again.
-fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
+fn no_store_is_lost(kind: EntryKind) {
     let capabilities = capabilities();
     let userfault = match Userfault::open(kind, &capabilities) {
         Ok(userfault) => userfault,
@@ -239,12 +180,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
     let area: &'static Area = Box::leak(Box::new(Area::new(PAGES)));
     let slot: &'static Slot = Box::leak(Box::new(Slot::new(PAGES)));
     userfault
-        .register(
-            area.at(0),
-            area.len(),
-            true,
-            method == UnmapMethod::ProtectAndCopy,
-        )
+        .register(area.at(0), area.len(), true, false)
         .unwrap();
     let pager: &'static Pager = Box::leak(Box::new(Pager {
         userfault,
@@ -265,10 +201,6 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
             let reader = Userfault::from_owned(fd, kind, &capabilities, pager.userfault.options());
             Some(Entry::new(Arc::new(reader), |_, fault| {
                 pager.page_in(fault.addr);
-                // A store on its way to sleep on the protection misses the eviction's wake-up.
-                if fault.write_protected {
-                    pager.userfault.wake(fault.addr, PAGE).unwrap();
-                }
             }))
         }
     };
@@ -279,7 +211,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
             .collect();
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                pager.evict(method);
+                pager.evict();
                 // Gives the writers time to run.
                 std::thread::sleep(std::time::Duration::from_micros(300));
             }
@@ -295,20 +227,10 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
 
 #[test]
 fn no_store_is_lost_when_ranges_are_staged_under_upcalls() {
-    no_store_is_lost(EntryKind::Upcall, UnmapMethod::Stage);
+    no_store_is_lost(EntryKind::Upcall);
 }
 
 #[test]
 fn no_store_is_lost_when_ranges_are_staged_under_handler_threads() {
-    no_store_is_lost(EntryKind::Thread, UnmapMethod::Stage);
-}
-
-#[test]
-fn no_store_is_lost_when_ranges_are_copied_out_under_upcalls() {
-    no_store_is_lost(EntryKind::Upcall, UnmapMethod::ProtectAndCopy);
-}
-
-#[test]
-fn no_store_is_lost_when_ranges_are_copied_out_under_handler_threads() {
-    no_store_is_lost(EntryKind::Thread, UnmapMethod::ProtectAndCopy);
+    no_store_is_lost(EntryKind::Thread);
 }

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 use std::fmt;
 use translation::probe::{MissingFeature, Probe, UffdSource};
-use translation::{Capabilities, Feature, UnknownFeature, UnmapMethod};
+use translation::{Capabilities, Feature, UnknownFeature};
 
 /// A [`Probe`] and the choices that follow from it; displays as text.
 #[derive(Clone, Debug)]
@@ -38,12 +38,12 @@ impl KernelReport {
 
     /// Returns true if a linked program can page itself (upcall).
     fn linked_programs_page(&self) -> bool {
-        self.used.has(Feature::Upcall)
+        self.used.has(Feature::Upcall) && self.used.has(Feature::Stage)
     }
 
     /// Returns true if unmodified programs can be paged (`selfpage run`).
     pub fn unmodified_programs_page(&self) -> bool {
-        self.used.has(Feature::KernelFaults)
+        self.used.has(Feature::KernelFaults) && self.used.has(Feature::Stage)
     }
 }
 
@@ -100,11 +100,6 @@ impl KernelReport {
                 self.unmodified_programs_page(),
                 "unmodified programs run under `selfpage run` (thread entry)",
                 "`selfpage run` refuses: faults inside system calls cannot be resolved",
-            ),
-            pick(
-                used.unmap_method() == UnmapMethod::Stage,
-                "eviction: staged ranges (mremap)",
-                "eviction: write-protect, copy out, discard",
             ),
             pick(
                 used.may_evict(true),
@@ -164,11 +159,7 @@ fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static s
             "as root: sysctl -w vm.unprivileged_userfaultfd=1   (or: chmod 666 /dev/userfaultfd); to stay: \
              echo vm.unprivileged_userfaultfd=1 > /etc/sysctl.d/70-selfpage.conf",
         ),
-        Feature::Stage => (
-            "pages are evicted by write-protecting, copying and discarding: slower, and never once a program can do \
-             direct I/O",
-            "a kernel of 5.7 or later",
-        ),
+        Feature::Stage => ("no program can be paged", "a kernel of 5.7 or later"),
         Feature::Move => (
             "once a program can do direct I/O, none of its pages are evicted",
             "a kernel of 6.8 or later (Debian 12: apt install -t bookworm-backports linux-image-amd64)",

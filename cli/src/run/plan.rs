@@ -345,16 +345,19 @@ fn kernel() -> Result<u64, RequestError> {
     let list = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let all = Capabilities::from_bits(u32::MAX);
     let kept = all.without_list(&list).map_err(RequestError::Without)?;
-    if kept.has(Feature::KernelFaults) && Capabilities::probe_fast().has(Feature::KernelFaults) {
-        return Ok(u64::from(!kept.bits()));
-    }
-    let lack = Capabilities::probe()
-        .missing
+    let here = Capabilities::probe_fast();
+    let lacks = |feature| !kept.has(feature) || !here.has(feature);
+    let Some(lack) = [Feature::KernelFaults, Feature::Stage]
         .into_iter()
-        .find(|lack| lack.feature == Feature::KernelFaults);
-    Err(RequestError::Kernel(match lack {
-        Some(lack) => crate::doctor::explain(&lack),
-        None => "kernel-faults is switched off by SELFPAGE_WITHOUT".into(),
+        .find(|feature| lacks(*feature))
+    else {
+        return Ok(u64::from(!kept.bits()));
+    };
+    let missing = Capabilities::probe().missing;
+    let missing = missing.iter().find(|missing| missing.feature == lack);
+    Err(RequestError::Kernel(match missing {
+        Some(missing) => crate::doctor::explain(missing),
+        None => format!("{lack} is switched off by SELFPAGE_WITHOUT"),
     }))
 }
 

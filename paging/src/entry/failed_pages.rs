@@ -99,7 +99,7 @@ impl FailedPages {
         let table = stretch.table();
         let index = table.index(mark.page);
         let gate = table.gate(table.unit_of(index));
-        let write_protect = self.mm.registers_write_protected();
+        let write_protect = self.mm.tracks_dirty();
         gate.close();
         match table.word(index).load().state() {
             // Resolved by another fault; lost for good; or foreign.

@@ -183,18 +183,15 @@ impl HandlerThread {
         let handlers = &pager.faults.handlers;
         self.idle.note_served(handlers, fault.thread, known);
         pager.log.add(Counter::Faults, 1);
-        match fault.write_protected {
-            true => wait_for_eviction(pager, fault.addr),
-            false => self.throttle_or_resolve(
-                pager,
-                ThrottledFault {
-                    addr: fault.addr,
-                    write: fault.write,
-                    thread: fault.thread,
-                    state: ThrottleState::default(),
-                },
-            ),
-        }
+        self.throttle_or_resolve(
+            pager,
+            ThrottledFault {
+                addr: fault.addr,
+                write: fault.write,
+                thread: fault.thread,
+                state: ThrottleState::default(),
+            },
+        );
         true
     }
 
@@ -354,18 +351,6 @@ impl HandlerThread {
         pager.log_failure(addr, failure);
         pager.faults.failed.mark(page_base(addr));
     }
-}
-
-/// A write met the protection under which a page is being copied out: afterwards the access
-/// finds the page missing, or writeable again.
-fn wait_for_eviction(pager: &Pager, addr: usize) {
-    if let Some(stretch) = pager.mm.index.find(addr) {
-        let table = stretch.table();
-        let gate = table.gate(table.unit_of(table.index(addr)));
-        gate.enter();
-        gate.leave();
-    }
-    let _ = pager.mm.userfault().wake(page_base(addr), PAGE);
 }
 
 /// Result of a fault.

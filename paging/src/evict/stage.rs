@@ -12,7 +12,7 @@ use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use translation::{StageError, StageResult, UnmapMethod};
+use translation::{StageError, StageResult};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// The state of staging, for one thread at a time.
@@ -127,16 +127,8 @@ impl Stager {
                 frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
-        match self.standby.mm.capabilities.unmap_method() {
-            // SAFETY: the slot is the pager's and empty; the pages fault back in.
-            UnmapMethod::Stage => unsafe { self.take_pieces(source, length, target, &each) },
-            _ => match self.copy_out(source, length, target) {
-                Ok(()) => each(source, length),
-                Err(error) => self.standby.log.write(format_args!(
-                    "eviction could not take {length} bytes at {source:#x}: {error}"
-                )),
-            },
-        }
+        // SAFETY: the slot is the pager's and empty; the pages fault back in.
+        unsafe { self.take_pieces(source, length, target, &each) };
         if self.standby.mm.is_careful() {
             self.return_pinned(stretch, slot, frames, span.clone(), target);
         }
@@ -150,16 +142,6 @@ impl Stager {
             }
         }
         count
-    }
-
-    /// Takes pages by write protection and copying, where the kernel cannot stage them. The
-    /// gate keeps fillers out.
-    fn copy_out(&self, source: usize, length: usize, target: usize) -> Result<(), StageError> {
-        let mm = &self.standby.mm;
-        let pagemap = mm.pagemap().ok_or(StageError::NotProtectable)?;
-        // SAFETY: the slot is the pager's and empty; the pages fault back in.
-        unsafe { translation::stage_by_copy(mm.userfault(), pagemap, source, length, target) }
-            .map(|_| ())
     }
 
     /// Moves the mapped parts of `length` bytes at `source` to `target`; calls `taken` with
