@@ -8,6 +8,8 @@
 # make fuzz   random programs over their address space, with the pager and without: FOR=8h,
 #             JOBS=2, SEED=1; what differs is kept in target/fuzz
 # make fuzz-daemon  everything hostile at once beside honest programs under a daemon: FOR=8h, SEED=1
+# make test-kernels  the tests that depend on the kernel, in Debian's 6.1 and 6.12 under QEMU, with
+#             control groups v2: ONLY=translation* for some of them; hours without KVM
 # make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
 #             and pictures of them in target/
 # make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
@@ -22,7 +24,7 @@ FOR    ?= 10m
 JOBS   ?= 1
 SEED   ?=
 
-.PHONY: build run test soak fuzz fuzz-daemon bench bench-quick lint tools rust
+.PHONY: build run test test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
@@ -42,6 +44,9 @@ soak: tools build
 
 soak-%: build
 	e2e/suites/run $* --selfpage $(TARGET)/release/selfpage --logs $(TARGET)/suites
+
+test-kernels: build
+	e2e/kernels/run $(if $(ONLY),--only '$(ONLY)')
 
 fuzz: build
 	$(TARGET)/release/selfpage-fuzz run --for $(FOR) --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) --findings $(TARGET)/fuzz
