@@ -5,7 +5,7 @@ use crate::connector::Attempt;
 use crate::process::MAX_SERVERS;
 use crate::server::Server;
 use crate::transport::RemoteTransport;
-use disk::time::Time;
+use disk::time::{Nanos, Time};
 use remote_broker::protocol::Cluster;
 use remote_policy::identity::HostId;
 use rustix::fd::OwnedFd;
@@ -52,13 +52,27 @@ impl Arrivals {
 /// A connector has a connection, or none.
 pub fn on_attempt(
     transport: &mut RemoteTransport,
-    Attempt { server, outcome }: Attempt,
+    Attempt {
+        server,
+        begun,
+        outcome,
+    }: Attempt,
     now: Time,
 ) {
     let connection = match outcome {
         Ok(connection) => connection,
-        Err(why) => return tracing::debug!("{}: {why}", transport.servers[server].address),
+        Err(why) => {
+            let ago = Nanos::from(begun.elapsed());
+            let begun = Time(now.0.saturating_sub(ago.0));
+            let to = &mut transport.servers[server];
+            to.presence.on_attempt_failed(begun);
+            return tracing::debug!("{}: {why}", to.address);
+        }
     };
+    if transport.servers[server].is_up() {
+        // A second one, of a connector that was told to hurry.
+        return;
+    }
     if let Some(known) = alias_of(transport, server, connection.welcome.server.host) {
         let name = known.name.clone();
         if transport.servers[server].on_alias(now) {

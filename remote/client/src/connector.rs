@@ -14,7 +14,7 @@ use rustix::fd::AsFd;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long one attempt may take.
@@ -43,6 +43,7 @@ pub struct Welcome {
 pub struct Attempt {
     /// Index of the server.
     pub server: usize,
+    pub begun: Instant,
     pub outcome: Result<ServerConnection, String>,
 }
 
@@ -56,7 +57,7 @@ pub struct Connector {
     pub name: String,
     /// This host's key and the members of its cluster; `None` for links in the clear.
     pub keys: Option<Arc<Keyring>>,
-    /// A word here asks for a connection.
+    /// A word here asks for a connection, or for the next attempt at once.
     pub wanted: Receiver<()>,
     pub arrivals: Arrivals,
 }
@@ -100,25 +101,32 @@ impl Connector {
             let mut pause = PAUSES[0];
             let mut has_shared = false;
             loop {
+                let mut begun = Instant::now();
                 let mut outcome = self.connect();
                 let is_unknown = |why: &io::Error| why.kind() == ErrorKind::PermissionDenied;
                 if outcome.as_ref().is_err_and(is_unknown) && !has_shared {
                     has_shared = true;
                     self.share_members();
+                    begun = Instant::now();
                     outcome = self.connect();
                 }
                 let is_connected = outcome.is_ok();
                 let attempt = Attempt {
                     server: self.index,
+                    begun,
                     outcome: outcome.map_err(|why| why.to_string()),
                 };
+                // The words that asked for this connection, too.
+                while is_connected && self.wanted.try_recv().is_ok() {}
                 if !self.arrivals.send(attempt.into()) {
                     return;
                 }
                 if is_connected {
                     break;
                 }
-                std::thread::sleep(pause);
+                if let Err(RecvTimeoutError::Disconnected) = self.wanted.recv_timeout(pause) {
+                    return;
+                }
                 pause = (pause * 2).min(PAUSES[1]);
             }
             if self.wanted.recv().is_err() {

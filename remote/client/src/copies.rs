@@ -4,10 +4,11 @@
 //! cannot be reached is removed before a write is acknowledged without it (`objects`).
 
 use crate::copying;
-use crate::objects::{CopyState, ObjectCopy, bit};
+use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
+use crate::outage::witnesses_of_absence;
 use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
-use crate::transport::{GRACE, LATE, RemoteTransport, connected};
+use crate::transport::{LATE, RemoteTransport, connected};
 use crate::{permits, placement};
 use disk::time::Time;
 use iochannel::Op;
@@ -119,37 +120,38 @@ impl RemoteTransport {
         }
     }
 
-    /// Goes on without a server that is away or silent for too long, where another one has a copy.
-    pub(crate) fn leave_out(&mut self, server: usize, now: Time, why: &str) {
-        let there = connected(&self.servers);
+    /// Goes on without a server that is away or silent for too long, where one of the witnesses has a copy.
+    pub(crate) fn leave_out(&mut self, server: usize, witnesses: ServerSet, now: Time, why: &str) {
         copying::on_server_lost(self, server, now);
         for object in 0..self.objects.len() {
             let of = self.objects.get(object);
-            let is_elsewhere = of.readable() & there & !bit(server) != 0;
+            let is_elsewhere = of.readable() & witnesses & !bit(server) != 0;
             if is_elsewhere && of.copy_at(server).is_some() {
                 self.drop_copy(object, server, why, now);
             }
         }
     }
 
-    /// Returns true if writes wait no longer for a server without a connection. Where no server had one,
-    /// the outage may be this host's, and it begins when the first is back. Servers that come and go
-    /// cannot have a write wait until it fails.
-    pub(crate) fn is_grace_over(&mut self, server: usize, now: Time) -> bool {
-        let Some(down_since) = self.servers[server].down_since else {
-            return false;
-        };
-        let back = self.servers.iter().filter_map(|other| other.up_since).min();
-        let is_over = |since: Time| now >= since + GRACE;
+    /// The servers beside which writes wait no longer for one without a connection (`outage`). Servers that come
+    /// and go cannot have a write wait until it fails.
+    pub(crate) fn witnesses_of_absence(&mut self, server: usize, now: Time) -> ServerSet {
+        let absent = &self.servers[server];
+        if absent.is_up() {
+            return 0;
+        }
         let is_late = |segment: &mut Segment| {
             segment.awaited & bit(server) != 0 && now >= segment.begun + LATE
         };
-        is_over(down_since)
-            && (back.is_some_and(is_over)
-                || self
-                    .requests
-                    .slots()
-                    .any(|slot| self.requests.get(slot).is_some_and(is_late)))
+        if self
+            .requests
+            .slots()
+            .any(|slot| self.requests.get(slot).is_some_and(is_late))
+        {
+            return connected(&self.servers);
+        }
+        let (presence, is_avoided) = (absent.presence, absent.awaits_reconnect());
+        let presences = self.servers.iter().map(|server| server.presence);
+        witnesses_of_absence(presences, (server, presence), is_avoided, now)
     }
 
     /// Segments of an object wait for a server no longer.

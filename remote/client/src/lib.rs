@@ -11,6 +11,7 @@
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
 //! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
+//! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
 //! | `process`, `protocol`, `wiring` | the process, its messages with the supervisor that started it, and what keeps it in memory |
@@ -26,6 +27,7 @@ mod connector;
 mod copies;
 mod copying;
 mod objects;
+mod outage;
 mod page_records;
 mod pages;
 mod permits;

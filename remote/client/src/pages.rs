@@ -2,10 +2,11 @@
 
 use crate::copying;
 use crate::objects::{ObjectMap, bit};
+use crate::outage::STALLED;
 use crate::permits;
 use crate::placement;
 use crate::requests::{Purpose, Segment};
-use crate::transport::{PATIENCE, RemoteTransport, STALLED, connected, since_start};
+use crate::transport::{PATIENCE, RemoteTransport, connected, since_start};
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{PageNumber, Version};

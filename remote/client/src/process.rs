@@ -339,6 +339,7 @@ fn first_arrivals(
             Ok(Arrival::Attempt(Attempt {
                 server,
                 outcome: Err(why),
+                ..
             })) => _ = failures.insert(server, why),
             Ok(arrival) => {
                 if let Arrival::Attempt(attempt) = &arrival {

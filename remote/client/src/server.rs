@@ -1,6 +1,7 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
 use crate::connector::ServerConnection;
+use crate::outage::Presence;
 use disk::time::{Nanos, Time};
 use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
@@ -59,10 +60,8 @@ pub struct Server {
     /// Which life of it has the objects; `None` before the first connection.
     pub incarnation: Option<Incarnation>,
     pub open: Option<OpenLink>,
-    /// Since when there is no connection.
-    pub down_since: Option<Time>,
-    /// Since when there is one.
-    pub up_since: Option<Time>,
+    /// Whether and since when it answers.
+    pub presence: Presence,
     /// It was last found to be known under another address.
     is_alias: bool,
     pub permit: Option<SealedPermit>,
@@ -101,8 +100,7 @@ impl Server {
             address,
             incarnation: None,
             open: None,
-            down_since: None,
-            up_since: None,
+            presence: Presence::default(),
             is_alias: false,
             permit: None,
             unanswered_allocate: None,
@@ -177,7 +175,7 @@ impl Server {
         self.is_alias = false;
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
-        (self.down_since, self.up_since) = (None, Some(now));
+        self.presence.on_connected(now);
         (self.full_until, self.heard) = (Time(0), now);
         Ok(is_other)
     }
@@ -185,7 +183,7 @@ impl Server {
     /// Closes the connection and asks for another. Returns the control requests that will not be answered.
     pub fn disconnect(&mut self, now: Time) -> Vec<Asked> {
         self.open = None;
-        (self.down_since, self.up_since) = (Some(now), None);
+        self.presence.on_disconnected(now);
         self.reconnect_at = Some(now + self.pause);
         self.pause = (self.pause + self.pause).clamp(PAUSES[0], PAUSES[1]);
         self.reconnect_if_due(now);
@@ -197,6 +195,18 @@ impl Server {
     /// Asks for a connection, if it is time.
     pub fn reconnect_if_due(&mut self, now: Time) {
         if self.reconnect_at.take_if(|at| now >= *at).is_some() {
+            let _ = self.reconnect.send(());
+        }
+    }
+
+    /// Returns true if no connection is asked for yet, since the server sent no page on the last one.
+    pub fn awaits_reconnect(&self) -> bool {
+        self.reconnect_at.is_some()
+    }
+
+    /// Has a connector that waits between two attempts make the next one now.
+    pub fn retry(&mut self) {
+        if !self.is_up() && self.reconnect_at.is_none() {
             let _ = self.reconnect.send(());
         }
     }

@@ -7,8 +7,9 @@
 //! | what happens | reads | writes |
 //! |---|---|---|
 //! | a server is slow | wait for it | wait for it |
-//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, and where no server had one for another's, then go on without it |
+//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, then go on without it |
 //! | it is silent, or busy, for [`STALLED`] | go to another copy, else wait | go on without it; at the only copy wait |
+//! | all servers end or are silent at once (`outage`) | wait | wait until they are back |
 //! | it sends what no correct server sends | as where its connection ends | likewise |
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
@@ -28,6 +29,7 @@ use crate::broker_link::BrokerLink;
 use crate::connector::Connectors;
 use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
+use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::server::Server;
@@ -52,8 +54,6 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use wired::PAGE;
 
-/// How long writes wait for a server whose connection ended, before they go on without it.
-pub const GRACE: Nanos = Nanos::millis(1000);
 /// How long requests wait for any of an object's servers.
 pub const PATIENCE: Nanos = Nanos::millis(30_000);
 /// A request that has waited for as long does not wait for a server any more that is just back.
@@ -61,8 +61,6 @@ pub const LATE: Nanos = Nanos::millis(25_000);
 /// How often what waits is looked at, and otherwise leases.
 const TICK: Nanos = Nanos::millis(20);
 const IDLE_TICK: Nanos = Nanos::millis(200);
-/// A server that leaves a request unanswered for as long, or is busy for as long, is not waited for.
-pub const STALLED: Nanos = Nanos::millis(3000);
 /// Of so many probes all but one are of the server that was sent to last, by a read that finds nothing:
 /// epoll takes a system call to say so of all, and another to read what has come. Polling for one page took 76
 /// calls of epoll_wait (`perf stat -e syscalls:sys_enter_epoll_wait`).
@@ -218,8 +216,11 @@ impl RemoteTransport {
             Err(why) => failed = Some(why.to_string()),
         }
         let mut later = Vec::new();
+        let mut has_answered = false;
         loop {
-            match open.reader.next_frame() {
+            let frame = open.reader.next_frame();
+            has_answered |= matches!(frame, Ok(Some(_)));
+            match frame {
                 Ok(Some(frame))
                     if matches!(frame.header.kind, Kind::ControlReply | Kind::Notice) =>
                 {
@@ -247,6 +248,9 @@ impl RemoteTransport {
             }
         }
         self.servers[index].open = Some(open);
+        if has_answered {
+            self.servers[index].presence.on_answer(now);
+        }
         for (header, body) in later {
             permits::on_control_frame(self, now, index, &header, &body);
         }
@@ -274,6 +278,8 @@ impl RemoteTransport {
             self.lose_server(server, now);
         }
         permits::on_server_back(self, server);
+        // What this one was out of reach for may be over for all.
+        self.servers.iter_mut().for_each(Server::retry);
         self.has_unsent = true;
         self.ticked = Time(0);
     }
@@ -291,24 +297,30 @@ impl RemoteTransport {
     /// What has to happen by and by: grace and patience that end, bindings, copies, leases.
     fn tick(&mut self, now: Time) {
         self.ticked = now;
-        let mut stalled = 0;
+        // What arrived while this thread had no processor is no silence.
+        self.receive_all(now);
+        let presences: Vec<_> = self.servers.iter().map(|server| server.presence).collect();
         for server in 0..self.servers.len() {
             self.servers[server].renew(now);
             self.servers[server].reconnect_if_due(now);
-            if self.has_stalled(server, now) {
+            let since = self.silent_since(server);
+            if let Some(since) = since.filter(|since| now >= *since + STALLED) {
                 self.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
-                stalled |= bit(server);
+                let witnesses = witnesses_of_silence(presences.iter().copied(), server, since, now);
+                if witnesses != 0 {
+                    // It may be back at once, and be silent again.
+                    self.servers[server].avoid(now);
+                    self.leave_out(server, witnesses, now, "it is silent");
+                }
             }
-        }
-        for server in 0..self.servers.len() {
-            // All that are silent are without a connection now: none is left out for another of them.
-            if stalled & bit(server) != 0 {
-                // It may be back at once, and be silent again.
-                self.servers[server].avoid(now);
-                self.leave_out(server, now, "it is silent");
-            }
-            if self.is_grace_over(server, now) {
-                self.leave_out(server, now, &format!("no connection for {GRACE}"));
+            let witnesses = self.witnesses_of_absence(server, now);
+            if witnesses != 0 {
+                self.leave_out(
+                    server,
+                    witnesses,
+                    now,
+                    &format!("no connection for {GRACE}"),
+                );
             }
         }
         placement::place_all(self, now);
@@ -322,19 +334,20 @@ impl RemoteTransport {
         self.has_unsent = true;
     }
 
-    /// Returns true if a request that was sent to a server has no answer for too long.
-    fn has_stalled(&mut self, server: usize, now: Time) -> bool {
-        let mut stalled = self.servers[server]
-            .awaits_since()
-            .is_some_and(|since| now >= since + STALLED);
-        for slot in self.requests.slots() {
-            let waits = |segment: &mut Segment| {
-                let is_sent = segment.awaited & !segment.unsent & bit(server) != 0;
-                is_sent && now >= segment.sent + STALLED
-            };
-            stalled |= self.requests.get(slot).is_some_and(waits);
+    /// Since when a connected server has not answered a request that was sent to it.
+    fn silent_since(&mut self, server: usize) -> Option<Time> {
+        if !self.servers[server].is_up() {
+            return None;
         }
-        stalled && self.servers[server].is_up()
+        let mut since = self.servers[server].awaits_since();
+        for slot in self.requests.slots() {
+            if let Some(segment) = self.requests.get(slot)
+                && segment.awaited & !segment.unsent & bit(server) != 0
+            {
+                since = Some(since.map_or(segment.sent, |since| since.min(segment.sent)));
+            }
+        }
+        since
     }
 
     fn tick_length(&self) -> Nanos {
