@@ -1,39 +1,83 @@
 //! Several hosts on one machine: network namespaces on one link, which can be cut in two.
 //!
-//! The link is two bridges in a namespace of their own, joined by a pair of interfaces; to take one of the
-//! pair down divides the hosts of the one bridge from those of the other.
+//! The link is two bridges in a namespace of their own, its sides, joined by a pair of interfaces or by a relay that
+//! delays packets ([`relay`]); to take one of the pair down divides the hosts of the one side from those of the other.
+
+pub mod relay;
 
 use crate::verdict::{Doing, Verdict, failed, skipped};
+use relay::{Delay, Relay};
 use std::path::PathBuf;
 use std::process::Command;
 
 /// The hosts, and the link between them. All of it goes with this.
 pub struct Network {
     name: String,
-    hosts: usize,
+    hosts: Vec<Host>,
+    relay: Option<Relay>,
+}
+
+#[derive(Clone, Copy)]
+struct Host {
+    side: usize,
+    /// The last part of its address.
+    address: usize,
 }
 
 impl Network {
     /// A network of so many hosts, the first half of them at the one side of the link. `name` is short,
     /// and no other network's.
     pub fn new(name: &str, hosts: usize) -> Verdict<Self> {
+        let network = Self::unjoined(name, hosts)?;
+        let link = network.link();
+        network.ip(&format!(
+            "-n {link} link add join0 type veth peer name join1"
+        ))?;
+        network.join_sides("join")?;
+        Ok(network)
+    }
+
+    /// The same, and packets between the two sides take some time.
+    pub fn distant(name: &str, hosts: usize, delay: Delay) -> Verdict<Self> {
+        let mut network = Self::unjoined(name, hosts)?;
+        let devices = ["far0", "far1"].map(str::to_owned);
+        network.relay = Some(Relay::start(&network.link(), devices, delay)?);
+        network.join_sides("far")?;
+        Ok(network)
+    }
+
+    fn join_sides(&self, devices: &str) -> Verdict {
+        let link = self.link();
+        for side in 0..2 {
+            self.ip(&format!(
+                "-n {link} link set {devices}{side} master side{side}"
+            ))?;
+            self.ip(&format!("-n {link} link set {devices}{side} up"))?;
+        }
+        Ok(())
+    }
+
+    fn unjoined(name: &str, hosts: usize) -> Verdict<Self> {
         let name = format!("sp{}{name}", std::process::id());
         if !rustix::process::geteuid().is_root() {
             return skipped("network namespaces need root");
         }
-        let network = Self { name, hosts };
+        let host = |number| Host {
+            side: usize::from(number >= hosts.div_ceil(2)),
+            address: number + 1,
+        };
+        let network = Self {
+            name,
+            hosts: (0..hosts).map(host).collect(),
+            relay: None,
+        };
         if let Err(why) = network.ip(&format!("netns add {}", network.link())) {
             return skipped(format!("no network namespaces here: {why}"));
         }
         let link = network.link();
         network.ip(&format!("-n {link} link add side0 type bridge"))?;
         network.ip(&format!("-n {link} link add side1 type bridge"))?;
-        network.ip(&format!(
-            "-n {link} link add join0 type veth peer name join1"
-        ))?;
         for side in 0..2 {
-            network.ip(&format!("-n {link} link set join{side} master side{side}"))?;
-            network.ip(&format!("-n {link} link set join{side} up"))?;
             network.ip(&format!("-n {link} link set side{side} up"))?;
         }
         for host in 0..hosts {
@@ -44,7 +88,7 @@ impl Network {
 
     fn add(&self, host: usize) -> Verdict {
         let (link, name) = (self.link(), self.namespace(host));
-        let side = usize::from(host >= self.hosts.div_ceil(2));
+        let side = self.hosts[host].side;
         let address = self.address(host);
         self.ip(&format!("netns add {name}"))?;
         self.ip(&format!(
@@ -81,7 +125,7 @@ impl Network {
 
     /// A host's address.
     pub fn address(&self, host: usize) -> String {
-        format!("10.77.0.{}", host + 1)
+        format!("10.77.0.{}", self.hosts[host].address)
     }
 
     /// A command that runs a program on a host.
@@ -92,6 +136,37 @@ impl Network {
             .arg("--")
             .arg(program);
         command
+    }
+
+    /// Packets between the sides that others have passed.
+    pub fn overtaken(&self) -> u64 {
+        self.relay.as_ref().map_or(0, Relay::overtaken)
+    }
+
+    /// Moves a host to the other side, where it has another address.
+    pub fn walk(&mut self, host: usize) -> Verdict {
+        let (link, name) = (self.link(), self.namespace(host));
+        let before = self.address(host);
+        let moved = &mut self.hosts[host];
+        (moved.side, moved.address) = (1 - moved.side, moved.address + 100);
+        let (side, address) = (moved.side, self.address(host));
+        self.ip(&format!("-n {name} addr del {before}/24 dev net0"))?;
+        self.ip(&format!("-n {link} link set to{host} master side{side}"))?;
+        self.ip(&format!("-n {name} addr add {address}/24 dev net0"))
+    }
+
+    /// Cuts a host off: nothing arrives there, and nothing leaves.
+    pub fn cut(&self, host: usize) -> Verdict {
+        self.ip(&format!("-n {} link set to{host} nomaster", self.link()))
+    }
+
+    /// Connects it again.
+    pub fn mend(&self, host: usize) -> Verdict {
+        let side = self.hosts[host].side;
+        self.ip(&format!(
+            "-n {} link set to{host} master side{side}",
+            self.link()
+        ))
     }
 
     /// Divides the sides of the link.
@@ -107,7 +182,9 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for host in 0..self.hosts {
+        // Its devices are in the namespace.
+        self.relay = None;
+        for host in 0..self.hosts.len() {
             let _ = self.ip(&format!("netns del {}", self.namespace(host)));
         }
         let _ = self.ip(&format!("netns del {}", self.link()));

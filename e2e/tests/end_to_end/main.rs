@@ -5,8 +5,10 @@
 mod command;
 mod edge;
 mod kill;
+mod lending_hosts;
 mod player;
 mod remote;
+mod remote_faults;
 mod remote_hosts;
 mod system;
 mod throttle;
@@ -50,6 +52,7 @@ fn main() {
         trials.extend(player::trials(size));
         trials.extend(remote::trials(size));
         trials.extend(remote_hosts::trials(size));
+        trials.extend(remote_faults::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -7,7 +7,7 @@ use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::processes::Process;
 use e2e::verdict::{Doing, Verdict, ensure, failed};
-use e2e::{Launch, Sandbox, hazard};
+use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
@@ -40,6 +40,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
             "remote",
             "a_killed_remote_client_ends_the_program_with_an_error",
             client_killed,
+        ),
+        trial(
+            "remote",
+            "a_remote_client_killed_while_threads_page_ends_them_with_an_error",
+            client_killed_under_load,
         ),
         trial(
             "remote",
@@ -168,20 +173,28 @@ fn client_killed() -> Verdict {
     let one = PagingServer::start(&sandbox, "one")?;
     let launch = Launch::new(&sandbox, "/bin/sleep").arg("60");
     let running = launch.spawn(&Under::Contract(contract(&[&one])))?;
-    let begun = Instant::now();
-    let is_client = |process: &Process| process.command().contains("remote-client");
-    let client = loop {
-        let found = running.processes().into_iter().find(is_client);
-        match found {
-            Some(client) => break client,
-            None if begun.elapsed() > PATIENCE => return failed("no remote client runs"),
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
+    let client = client_of(&running)?;
     // After the program has started.
     std::thread::sleep(Duration::from_millis(500));
     client.kill();
-    let outcome = running.wait()?;
+    ended_with_its_client(&running.wait()?)
+}
+
+/// The remote client of a run.
+fn client_of(running: &Running) -> Verdict<Process> {
+    let begun = Instant::now();
+    let is_client = |process: &Process| process.command().contains("remote-client");
+    loop {
+        let found = running.processes().into_iter().find(is_client);
+        match found {
+            Some(client) => return Ok(client),
+            None if begun.elapsed() > PATIENCE => return failed("no remote client runs"),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+fn ended_with_its_client(outcome: &Outcome) -> Verdict {
     ensure(
         !outcome.status.success() && outcome.stderr.contains("the remote client has ended"),
         || {
@@ -191,6 +204,23 @@ fn client_killed() -> Verdict {
             )
         },
     )
+}
+
+/// Requests are under way when the client ends, faults wait for them, and the servers have its permits still.
+fn client_killed_under_load() -> Verdict {
+    let sandbox = Sandbox::new("remote_client_load")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let two = PagingServer::start(&sandbox, "two")?;
+    let under = Under::Contract(contract(&[&one, &two]));
+    let launch = launch(&sandbox)?;
+    let running = launch.spawn(&under)?;
+    let client = client_of(&running)?;
+    std::thread::sleep(UNDER_WAY);
+    client.kill();
+    ended_with_its_client(&running.wait()?)?;
+    sandbox.check_clean()?;
+    // The next client has room beside what that one's permits hold until their lease ends.
+    launch.run(&under)?.succeeded().map(drop)
 }
 
 fn refused() -> Verdict {

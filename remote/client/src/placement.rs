@@ -189,6 +189,10 @@ pub fn on_copy_gone(transport: &mut RemoteTransport, object: usize, server: usiz
         Some(moved) => {
             transport.moves.remove(&object);
             let has_arrived = server == moved.from;
+            if has_arrived {
+                // The next object follows at once.
+                transport.improved = Time(0);
+            }
             transport.organizer.on_move_ended(id, has_arrived);
             if !has_arrived && let Some(copy) = transport.objects.get(object).copy_at(moved.from) {
                 copy.is_leaving = false;

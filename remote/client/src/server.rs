@@ -4,6 +4,7 @@ use crate::connector::ServerConnection;
 use crate::outage::Presence;
 use disk::time::{Nanos, Time};
 use remote_policy::identity::{HostId, Incarnation, RequestId};
+use remote_policy::latency::MIN_SAMPLES;
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -23,6 +24,8 @@ const RESERVE: usize = 4096;
 /// How often a lease is renewed at least: the round trips of all servers are measured so, those of servers
 /// without objects, too.
 const RENEWAL: Nanos = Nanos::seconds(1);
+/// The same on a new connection, until the server's distance is known: the client may have moved.
+const FIRST_RENEWALS: Nanos = Nanos::millis(200);
 /// Pauses before a connection is asked for again after one in which no page came: the first and the longest.
 const PAUSES: [Nanos; 2] = [Nanos::millis(20), Nanos::millis(2000)];
 /// How long a server gets no new copies after it was silent or sent a wrong page: at first, and at most.
@@ -90,6 +93,8 @@ pub struct Server {
     next_control: u32,
     lease: Duration,
     heard: Time,
+    /// Renewals that were answered on this connection.
+    round_trips: u32,
     reconnect: Sender<()>,
 }
 
@@ -118,6 +123,7 @@ impl Server {
             next_control: 0,
             lease: Duration::from_secs(1),
             heard: Time(0),
+            round_trips: 0,
             reconnect,
         }
     }
@@ -176,7 +182,7 @@ impl Server {
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
         self.presence.on_connected(now);
-        (self.full_until, self.heard) = (Time(0), now);
+        (self.full_until, self.heard, self.round_trips) = (Time(0), now, 0);
         Ok(is_other)
     }
 
@@ -256,6 +262,11 @@ impl Server {
         self.asked.remove(&number)
     }
 
+    /// A renewal was answered.
+    pub fn on_round_trip(&mut self) {
+        self.round_trips = self.round_trips.saturating_add(1);
+    }
+
     /// Returns true if it has not replied yet to the permit that it was shown.
     pub fn awaits_present(&self) -> bool {
         self.asked.values().any(|asked| *asked == Asked::Present)
@@ -306,7 +317,10 @@ impl Server {
         if oldest != self.oldest_asked.map(|(number, _)| number) {
             self.oldest_asked = oldest.map(|number| (number, now));
         }
-        let pause = disk::time::Nanos::from(self.lease / 3).min(RENEWAL);
+        let is_renewal = |asked: &Asked| matches!(asked, Asked::Renewal(_));
+        let is_measured = self.round_trips >= MIN_SAMPLES || self.asked.values().any(is_renewal);
+        let most = if is_measured { RENEWAL } else { FIRST_RENEWALS };
+        let pause = Nanos::from(self.lease / 3).min(most);
         if self.is_up()
             && now >= self.heard + pause
             && self.ask(&ControlRequest::Renew, Asked::Renewal(now))

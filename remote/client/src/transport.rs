@@ -95,7 +95,7 @@ pub struct RemoteTransport {
     pub(crate) moves: BTreeMap<usize, ObjectMove>,
     /// Copies made of objects with pages.
     pub(crate) copies_made: u64,
-    /// When nearer servers were looked for last.
+    /// When nearer servers were looked for last; 0 where an object has moved since.
     pub(crate) improved: Time,
     /// The broker; `None` where servers are used alone.
     pub(crate) broker: Option<BrokerLink>,
@@ -289,6 +289,10 @@ impl RemoteTransport {
         let name = self.servers[server].name.clone();
         tracing::warn!("{name} is not connected any more: {why}");
         let unanswered = self.servers[server].disconnect(now);
+        if let Some(host) = self.servers[server].host() {
+            self.organizer.on_disconnected(host);
+            self.latencies.remove(host);
+        }
         permits::on_unanswered(self, server, unanswered, now);
         copying::on_server_lost(self, server, now);
         self.resend(server);

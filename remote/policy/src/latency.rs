@@ -15,7 +15,7 @@ const GAIN: u32 = 8;
 
 /// Samples before a server is judged: with the gain above, the first one's weight is then below a
 /// half.
-const MIN_SAMPLES: u32 = 6;
+pub const MIN_SAMPLES: u32 = 6;
 
 /// Samples of which the shortest is a server's distance: as many as it takes to judge one.
 const RECENT: usize = MIN_SAMPLES as usize;

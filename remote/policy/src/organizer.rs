@@ -162,6 +162,11 @@ impl Organizer {
         self.latencies.on_sample(server, round_trip, now);
     }
 
+    /// The connection to a server ended: the next one may take another way, since the client may have moved.
+    pub fn on_disconnected(&mut self, server: HostId) {
+        self.latencies.remove(server);
+    }
+
     /// A page of the object was read from a server.
     pub fn on_fault(&mut self, object: ObjectId, now: Duration) {
         self.bindings.on_use(object, 1, now);
