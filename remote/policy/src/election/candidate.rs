@@ -6,7 +6,6 @@
 use super::{BROKER_SILENCE_TICKS, Bid, ElectionAction, Message, SERVER_SILENCE_TICKS};
 use crate::identity::{Epoch, HostId, Incarnation};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// What a candidate is.
@@ -31,14 +30,16 @@ pub enum Role {
 /// The candidate of one host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Candidate {
-    incarnation: Incarnation,
+    pub(super) incarnation: Incarnation,
     /// The epoch that this host's server is granted to.
     held: Epoch,
-    role: Role,
+    pub(super) role: Role,
     /// The hosts in reach; its own may be among them, and is controlled by itself.
-    peers: Arc<BTreeSet<HostId>>,
+    pub(super) peers: Arc<BTreeSet<HostId>>,
     /// The peer that was bid to last.
-    last_bid: Option<HostId>,
+    pub(super) last_bid: Option<HostId>,
+    /// Servers that were silent for too long, and that no other broker is known to have.
+    pub(super) given_up: BTreeSet<HostId>,
 }
 
 impl Candidate {
@@ -59,6 +60,7 @@ impl Candidate {
             },
             peers: Arc::default(),
             last_bid: None,
+            given_up: BTreeSet::new(),
         };
         let mut actions = Vec::new();
         candidate.regenerate(&mut actions);
@@ -98,7 +100,7 @@ impl Candidate {
             Role::Broker { .. } => {
                 self.drop_silent_servers(&mut actions);
                 self.claim_servers(&mut actions);
-                self.bid_to_next_peer(&mut actions);
+                self.bid_to_peers(&mut actions);
             }
             Role::Follower { silent_ticks, .. } => {
                 *silent_ticks += 1;
@@ -116,7 +118,7 @@ impl Candidate {
         let mut actions = Vec::new();
         if let Role::Broker { .. } = self.role {
             self.claim_servers(&mut actions);
-            self.bid_to_next_peer(&mut actions);
+            self.bid_to_peers(&mut actions);
         }
         actions
     }
@@ -145,7 +147,10 @@ impl Candidate {
         let mut actions = Vec::new();
         match message {
             Message::Bid(bid) => self.on_bid(from, bid, &mut actions),
-            Message::Redirect { broker } => self.on_redirect(broker, &mut actions),
+            Message::Redirect { broker } => {
+                self.given_up.remove(&from);
+                self.on_redirect(broker, &mut actions);
+            }
             Message::Concede {
                 loser,
                 epoch,
@@ -163,6 +168,7 @@ impl Candidate {
         if bid.host() != from || from == self.host() {
             return;
         }
+        self.given_up.remove(&from);
         match &self.role {
             // Its broker has given this server up, which was silent: it holds the server still, and takes it
             // back. Without this the server would regenerate, and have the broker raise its epoch for all.
@@ -299,6 +305,7 @@ impl Candidate {
             broker: winner,
             silent_ticks: 0,
         };
+        self.given_up.clear();
         let Role::Broker { epoch, servers } = std::mem::replace(&mut self.role, follower) else {
             return;
         };
@@ -321,6 +328,7 @@ impl Candidate {
             servers: BTreeMap::from([(self.host(), 0)]),
         };
         self.last_bid = None;
+        self.given_up.clear();
         actions.push(ElectionAction::Lead(epoch));
         self.grant_own_server(epoch, actions);
     }
@@ -343,6 +351,7 @@ impl Candidate {
             let kept = *silent_ticks < SERVER_SILENCE_TICKS;
             if !kept {
                 actions.push(ElectionAction::DropServer(*server));
+                self.given_up.insert(*server);
             }
             kept
         });
@@ -365,21 +374,5 @@ impl Candidate {
             to: *server,
             message: Message::Claim { epoch },
         }));
-    }
-
-    /// Bids go round all peers, so that a broker finds each other one that is left.
-    fn bid_to_next_peer(&mut self, actions: &mut Vec<ElectionAction>) {
-        let Role::Broker { servers, .. } = &self.role else {
-            return;
-        };
-        let free = |peer: &&HostId| !servers.contains_key(*peer);
-        let after = self.last_bid.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.peers.range((after, Bound::Unbounded)).find(free);
-        let Some(to) = next.or_else(|| self.peers.iter().find(free)).copied() else {
-            return;
-        };
-        let message = Message::Bid(Bid::new(self.host(), servers.len()));
-        self.last_bid = Some(to);
-        actions.push(ElectionAction::Send { to, message });
     }
 }
