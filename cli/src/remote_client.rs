@@ -32,6 +32,9 @@ pub struct Args {
     /// Links in the clear
     #[arg(long)]
     insecure: bool,
+    /// Pages are encrypted before they leave this host
+    #[arg(long)]
+    encrypt: bool,
     /// Bytes of the space
     #[arg(long)]
     size: u64,
@@ -56,6 +59,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             true => None,
             false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
         },
+        is_encrypted: args.encrypt,
     };
     // What fails at the start is said by `run`.
     Ok(match run(&config, &socket) {
@@ -76,6 +80,10 @@ pub enum OptionError {
          that it prints; or pass --insecure here and there for links in the clear"
     )]
     NoCluster(String),
+    #[error(
+        "--encrypt: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
+    )]
+    EncryptNotRemote,
     #[error(transparent)]
     Keys(#[from] KeyringError),
     #[error(
@@ -89,12 +97,14 @@ pub fn check(
     store: Option<&StoreConfig>,
     servers: &[String],
     insecure: bool,
+    encrypt: bool,
     system: bool,
 ) -> Result<(), OptionError> {
     let is_remote = store.is_some_and(StoreConfig::is_remote);
     match (is_remote, servers) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
         (true, _) if !insecure => check_cluster(),
+        (false, []) if encrypt => Err(OptionError::EncryptNotRemote),
         (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
         _ => Ok(()),
     }
@@ -117,6 +127,7 @@ pub fn start_for(
     servers: &[String],
     broker: Option<String>,
     insecure: bool,
+    encrypt: bool,
 ) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
     match store {
         Some(StoreConfig {
@@ -126,7 +137,8 @@ pub fn start_for(
             let hosts = hosts.chain(broker.map(|host| control_port(&host)));
             let hosts = hosts.map(|host| format!("--hosts={host}"));
             let insecure = insecure.then(|| "--insecure".to_owned());
-            let options: Vec<String> = hosts.chain(insecure).collect();
+            let encrypt = encrypt.then(|| "--encrypt".to_owned());
+            let options: Vec<String> = hosts.chain(insecure).chain(encrypt).collect();
             start(&options, disk.size).map(Some)
         }
         _ => Ok(None),

@@ -42,6 +42,7 @@ impl ChannelReader {
             replicas: 1,
             // As the arms beside it: in the clear.
             keys: None,
+            is_encrypted: false,
         };
         let (own, theirs) = seqpacket::pair()?;
         std::thread::spawn(move || run(&config, &theirs));

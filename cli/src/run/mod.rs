@@ -104,6 +104,11 @@ pub struct Args {
     #[arg(long, requires = "store")]
     insecure: bool,
 
+    /// Encrypt pages before they leave this machine, with a key that ends with the run: the machines that keep them
+    /// cannot read them
+    #[arg(long, requires = "store")]
+    encrypt: bool,
+
     /// Faults of each thread handled in a period, FAULTS/PERIOD, and of all threads together:
     /// 200/10ms,tree=1000. A thread over its limit sleeps in the fault until the next period.
     /// Or auto[/PERIOD]: as many as fit beside the reservations, at the measured cost of a

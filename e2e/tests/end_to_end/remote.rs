@@ -20,7 +20,14 @@ const UNDER_WAY: Duration = Duration::from_millis(700);
 
 pub fn trials(_: Size) -> Vec<Trial> {
     vec![
-        trial("remote", "pages_come_back_from_two_servers", plain),
+        trial("remote", "pages_come_back_from_two_servers", || {
+            come_back(&[])
+        }),
+        trial(
+            "remote",
+            "encrypted_pages_come_back_from_two_servers",
+            || come_back(&["--encrypt"]),
+        ),
         trial(
             "remote",
             "two_hosts_page_after_an_invitation_and_not_after_a_removal",
@@ -128,7 +135,7 @@ fn launch(sandbox: &Sandbox) -> Verdict<Launch<'_>> {
     Ok(launch.limit(Duration::from_secs(120)))
 }
 
-fn plain() -> Verdict {
+fn come_back(options: &[&str]) -> Verdict {
     let sandbox = Sandbox::new("remote")?;
     let servers = [
         PagingServer::start(&sandbox, "one")?,
@@ -137,6 +144,9 @@ fn plain() -> Verdict {
     let launch = launch(&sandbox)?;
     let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
     let contract = contract(&[&servers[0], &servers[1]]);
+    let contract = options
+        .iter()
+        .fold(contract, |contract, option| contract.with(option));
     let outcome = launch.run(&Under::Contract(contract))?;
     let outcome = outcome.succeeded()?.within_contract()?;
     ensure(outcome.text() == expected, || {
@@ -242,6 +252,10 @@ fn refused() -> Verdict {
         ),
         (
             base().with("--store=ram:64M").with("--remote=here"),
+            "not remote",
+        ),
+        (
+            base().with("--store=ram:64M").with("--encrypt"),
             "not remote",
         ),
     ] {

@@ -7,7 +7,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `objects`, `page_records` | the space, cut into paging objects; their copies; versions and hashes of pages |
+//! | `objects`, `page_records`, `page_cipher` | the space, cut into paging objects; their copies; versions and hashes of pages; their encryption |
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
 //! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
@@ -28,6 +28,7 @@ mod copies;
 mod copying;
 mod objects;
 mod outage;
+mod page_cipher;
 mod page_records;
 mod pages;
 mod permits;

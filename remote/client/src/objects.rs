@@ -16,6 +16,7 @@
 //! was made, of which the record says that what it has is old. Versions rise with each write of the space,
 //! and a server keeps the highest, so a page that is copied late never covers a later write.
 
+use crate::page_cipher::PageCipher;
 use crate::page_records::PageRecords;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, PageNumber, Version};
@@ -130,8 +131,8 @@ pub struct ObjectMap {
 }
 
 impl ObjectMap {
-    /// A space of so many bytes, in which nothing is written.
-    pub fn new(client: HostId, size: u64) -> io::Result<Self> {
+    /// A space of so many bytes, in which nothing is written, and a cipher to encrypt its pages by.
+    pub fn new(client: HostId, size: u64, cipher: Option<PageCipher>) -> io::Result<Self> {
         let pages = size.div_ceil(PAGE as u64);
         let count = pages.div_ceil(OBJECT_PAGES) as usize;
         Ok(Self {
@@ -139,7 +140,7 @@ impl ObjectMap {
             objects: std::iter::repeat_with(PagingObject::empty)
                 .take(count)
                 .collect(),
-            records: PageRecords::new(pages)?,
+            records: PageRecords::new(pages, cipher)?,
             pages,
         })
     }
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_space_ends_within_its_last_object() {
-        let map = ObjectMap::new(HostId(1), SIZE).unwrap();
+        let map = ObjectMap::new(HostId(1), SIZE, None).unwrap();
         assert_eq!(
             (map.len(), map.pages_of(0), map.pages_of(1)),
             (2, 0..OBJECT_PAGES, 0..10)
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_lost_page_stays_lost_until_it_is_written_again() {
-        let mut map = ObjectMap::new(HostId(1), SIZE).unwrap();
+        let mut map = ObjectMap::new(HostId(1), SIZE, None).unwrap();
         map.acknowledge(1, 4, Version(7));
         map.acknowledge(1, 4, Version(6));
         assert_eq!(map.version(1, 4), Version(7));

@@ -11,9 +11,13 @@
 //! | the last write's version, other contents | wrong contents |
 //! | a version between the two | a write that is under way, or failed: either contents are right |
 //!
+//! Where pages are encrypted, the hash is of what was sent, and the record has the tags of two writes as well, the
+//! acknowledged one and the last, without which neither opens.
+//!
 //! Rule: a page is given to a program only if its record permits it. The hash is xxh3-64: it finds
 //! errors and lies that are not made to fit it; the store's own checksum, of 128 bits, follows.
 
+use crate::page_cipher::{PageCipher, TAG};
 use remote_policy::migration::Version;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +26,10 @@ use wired::{PAGE, WiredMemory};
 
 /// The acknowledged version of a page whose copies are all lost.
 const LOST: u64 = u64::MAX;
-/// The words of a record.
+/// The words of a record, and of one with tags: of two writes the version and the tag.
 const WORDS: usize = 3;
+const WORDS_OF_SEAL: usize = 1 + TAG / size_of::<u64>();
+const SEALED_WORDS: usize = WORDS + 2 * WORDS_OF_SEAL;
 
 /// Why a server's page is not the one that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,10 +43,17 @@ pub enum PageMismatch {
     /// The version is right, the contents are not.
     #[error("version {0} with other contents than were written")]
     Contents(u64),
+    /// It does not decrypt.
+    #[error("version {0}, which does not decrypt to what was written")]
+    Forged(u64),
 }
 
 /// The records of a space's pages.
-pub struct PageRecords(WiredMemory);
+pub struct PageRecords {
+    memory: WiredMemory,
+    /// Encrypts pages; `None` where servers may read them.
+    cipher: Option<PageCipher>,
+}
 
 /// One record.
 struct Record<'a> {
@@ -48,6 +61,46 @@ struct Record<'a> {
     issued: &'a AtomicU64,
     /// Of the contents of version `issued`; zero before they were sent.
     hash: &'a AtomicU64,
+    /// Of two writes, where pages are encrypted.
+    seals: &'a [AtomicU64],
+}
+
+impl Record<'_> {
+    /// Keeps the tag of a write beside that of the acknowledged one.
+    fn keep_tag(&self, version: Version, tag: [u8; TAG]) {
+        let acknowledged = load(self.acknowledged);
+        let seals = || self.seals.chunks_exact(WORDS_OF_SEAL);
+        let number = |seal: &&[AtomicU64]| load(&seal[0]);
+        let is_free = |seal: &&[AtomicU64]| number(seal) == 0 || number(seal) != acknowledged;
+        let own = seals().find(|seal| number(seal) == version.0);
+        let oldest = || seals().filter(is_free).min_by_key(number);
+        let Some([number, first, last]) = own.or_else(oldest) else {
+            return;
+        };
+        number.store(version.0, Ordering::Relaxed);
+        let [low, high] = [0, 8].map(|at| {
+            let bytes = tag[at..at + 8].try_into().unwrap_or_default();
+            u64::from_le_bytes(bytes)
+        });
+        first.store(low, Ordering::Relaxed);
+        last.store(high, Ordering::Relaxed);
+    }
+
+    fn tag(&self, version: Version) -> Option<[u8; TAG]> {
+        let mut seals = self.seals.chunks_exact(WORDS_OF_SEAL);
+        let seal = seals.find(|seal| load(&seal[0]) == version.0)?;
+        let mut tag = [0; TAG];
+        let words = tag.as_chunks_mut::<8>().0.iter_mut().zip(&seal[1..]);
+        words.for_each(|(bytes, word)| *bytes = load(word).to_le_bytes());
+        Some(tag)
+    }
+}
+
+fn words_of(cipher: Option<&PageCipher>) -> usize {
+    match cipher {
+        Some(_) => SEALED_WORDS,
+        None => WORDS,
+    }
 }
 
 fn load(word: &AtomicU64) -> u64 {
@@ -60,19 +113,25 @@ fn hash_of(contents: &[u8]) -> u64 {
 }
 
 impl PageRecords {
-    /// Records of so many pages, none of which is written.
-    pub fn new(pages: u64) -> io::Result<Self> {
-        let bytes = pages as usize * WORDS * size_of::<u64>();
-        Ok(Self(WiredMemory::private(bytes)?))
+    /// Records of so many pages, none of which is written, and a cipher to encrypt them by.
+    pub fn new(pages: u64, cipher: Option<PageCipher>) -> io::Result<Self> {
+        let words = words_of(cipher.as_ref());
+        let bytes = pages as usize * words * size_of::<u64>();
+        Ok(Self {
+            memory: WiredMemory::private(bytes)?,
+            cipher,
+        })
     }
 
     fn record(&self, page: u64) -> Record<'_> {
-        let at = page as usize * WORDS * size_of::<u64>();
-        let words = self.0.slice::<AtomicU64>(at, WORDS);
+        let count = words_of(self.cipher.as_ref());
+        let at = page as usize * count * size_of::<u64>();
+        let words = self.memory.slice::<AtomicU64>(at, count);
         Record {
             acknowledged: &words[0],
             issued: &words[1],
             hash: &words[2],
+            seals: &words[WORDS..],
         }
     }
 
@@ -93,9 +152,12 @@ impl PageRecords {
         record.hash.store(0, Ordering::Relaxed);
     }
 
-    /// Notes what a write sends.
-    pub fn on_write_sent(&self, page: u64, version: Version, contents: &[u8]) {
+    /// Notes what a write sends, and encrypts it in place where pages are.
+    pub fn on_write_sent(&self, page: u64, version: Version, contents: &mut [u8]) {
         let record = self.record(page);
+        if let Some(cipher) = &self.cipher {
+            record.keep_tag(version, cipher.seal(page, version, contents));
+        }
         if load(record.issued) == version.0 {
             record.hash.store(hash_of(contents), Ordering::Relaxed);
         }
@@ -118,6 +180,26 @@ impl PageRecords {
             record.acknowledged.store(LOST, Ordering::Relaxed);
         }
         is_written
+    }
+
+    /// Returns true if pages are encrypted before they leave this host.
+    pub fn is_encrypted(&self) -> bool {
+        self.cipher.is_some()
+    }
+
+    /// Decrypts in place a page that was found to be right, where pages are encrypted.
+    pub fn open(
+        &self,
+        page: u64,
+        version: Version,
+        contents: &mut [u8],
+    ) -> Result<(), PageMismatch> {
+        let Some(cipher) = &self.cipher else {
+            return Ok(());
+        };
+        let tag = self.record(page).tag(version);
+        let is_open = tag.is_some_and(|tag| cipher.open(page, version, tag, contents));
+        is_open.then_some(()).ok_or(PageMismatch::Forged(version.0))
     }
 
     /// Judges what a server has sent as a page. Contents of version 0 are zeros, whatever it sent.
@@ -155,12 +237,44 @@ mod tests {
 
     fn write(records: &PageRecords, version: u64, contents: &[u8]) {
         records.on_write_begun(0, Version(version));
-        records.on_write_sent(0, Version(version), contents);
+        records.on_write_sent(0, Version(version), &mut contents.to_vec());
+    }
+
+    #[test]
+    fn of_encrypted_pages_the_acknowledged_write_and_the_last_open() {
+        let records = PageRecords::new(1, Some(PageCipher::new().unwrap())).unwrap();
+        let send = |version, contents: [u8; PAGE]| {
+            let mut contents = contents;
+            records.on_write_begun(0, Version(version));
+            records.on_write_sent(0, Version(version), &mut contents);
+            contents
+        };
+        let opens = |version, sealed: [u8; PAGE]| {
+            let mut contents = sealed;
+            let checked = records.check(0, Version(version), &sealed);
+            checked.and_then(|()| records.open(0, Version(version), &mut contents))?;
+            Ok(contents)
+        };
+        let first = send(4, OLD);
+        assert_ne!(first, OLD);
+        records.on_write_acknowledged(0, Version(4));
+        // Writes that failed, again and again.
+        let failed = send(5, NEW);
+        let last = send(6, NEW);
+        assert_eq!(send(6, NEW), last, "sent again");
+        assert_ne!(failed, last);
+        assert_eq!(opens(4, first), Ok(OLD));
+        assert_eq!(opens(6, last), Ok(NEW));
+        assert_eq!(opens(5, failed), Err(PageMismatch::Forged(5)));
+        assert_eq!(opens(4, last), Err(PageMismatch::Forged(4)));
+        records.on_write_acknowledged(0, Version(6));
+        let next = send(7, OLD);
+        assert_eq!((opens(6, last), opens(7, next)), (Ok(NEW), Ok(OLD)));
     }
 
     #[test]
     fn only_the_last_acknowledged_write_is_accepted() {
-        let records = PageRecords::new(2).unwrap();
+        let records = PageRecords::new(2, None).unwrap();
         write(&records, 4, &OLD);
         records.on_write_acknowledged(0, Version(4));
         let check = |version, contents| records.check(0, Version(version), contents);
@@ -179,7 +293,7 @@ mod tests {
 
     #[test]
     fn beside_a_write_without_an_acknowledgement_both_versions_are_accepted() {
-        let records = PageRecords::new(1).unwrap();
+        let records = PageRecords::new(1, None).unwrap();
         write(&records, 4, &OLD);
         records.on_write_acknowledged(0, Version(4));
         write(&records, 6, &NEW);
@@ -192,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_page_that_was_never_written_has_no_version() {
-        let records = PageRecords::new(1).unwrap();
+        let records = PageRecords::new(1, None).unwrap();
         assert_eq!(records.check(0, Version(0), &OLD), Ok(()));
         assert!(records.check(0, Version(1), &OLD).is_err());
         assert!(!records.lose(0) && !records.is_lost(0));
@@ -200,7 +314,7 @@ mod tests {
 
     #[test]
     fn of_a_lost_page_a_server_may_have_any_version_that_was_written() {
-        let records = PageRecords::new(1).unwrap();
+        let records = PageRecords::new(1, None).unwrap();
         write(&records, 4, &OLD);
         records.on_write_acknowledged(0, Version(4));
         assert!(records.lose(0) && records.is_lost(0));

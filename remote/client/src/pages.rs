@@ -3,6 +3,7 @@
 use crate::copying;
 use crate::objects::{ObjectMap, bit};
 use crate::outage::STALLED;
+use crate::page_records::PageMismatch;
 use crate::permits;
 use crate::placement;
 use crate::requests::{Purpose, Segment};
@@ -235,7 +236,29 @@ impl RemoteTransport {
             copying::on_read(self, segment, &runs, pages, now);
             return self.end(slot, Ok(()));
         }
-        for (to, (version, from)) in self.requests.pages(segment).zip(bodies) {
+        match self.hand_over(segment, bodies) {
+            Ok(()) => self.end(slot, Ok(())),
+            Err(why) => self.on_bad_copy(slot, segment, server, &why.to_string(), now),
+        }
+    }
+
+    /// Copies the pages that a read has brought to where they were asked for, decrypted.
+    fn hand_over<'a>(
+        &self,
+        segment: &Segment,
+        bodies: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Result<(), PageMismatch> {
+        let records = self.objects.records();
+        let mut opened = [0; PAGE];
+        let first = ObjectMap::number(segment.object, segment.page);
+        let pages = self.requests.pages(segment).zip(first..);
+        for ((to, number), (version, from)) in pages.zip(bodies) {
+            let mut from = from;
+            if version != 0 && records.is_encrypted() {
+                opened.copy_from_slice(from);
+                records.open(number, Version(version), &mut opened)?;
+                from = &opened;
+            }
             // SAFETY: a page of the part, mapped until it is reaped.
             unsafe {
                 match version {
@@ -245,7 +268,7 @@ impl RemoteTransport {
                 }
             }
         }
-        self.end(slot, Ok(()));
+        Ok(())
     }
 
     /// A copy is not what it should be. It is used no more where another is current; else the request

@@ -8,6 +8,7 @@ use crate::arrival::{Arrival, Arrivals};
 use crate::broker_link::{BrokerLink, BrokerNews, ServerSource};
 use crate::connector::{Attempt, Connectors};
 use crate::objects::ObjectMap;
+use crate::page_cipher::PageCipher;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::server::Server;
 use crate::transport::RemoteTransport;
@@ -64,6 +65,8 @@ pub struct RemoteConfig {
     pub replicas: u8,
     /// This host's key and the members of its cluster; `None` for links in the clear.
     pub keys: Option<Arc<Keyring>>,
+    /// Pages are encrypted before they leave this host.
+    pub is_encrypted: bool,
 }
 
 /// Why a client cannot serve.
@@ -170,7 +173,9 @@ impl Process {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             call("get memory for the table of versions")(errno)
         };
-        let objects = ObjectMap::new(client.host, config.size).map_err(memory)?;
+        let cipher = config.is_encrypted.then(PageCipher::new).transpose();
+        let cipher = cipher.map_err(|why| ClientError::Thread(why.to_string()))?;
+        let objects = ObjectMap::new(client.host, config.size, cipher).map_err(memory)?;
         let replicas = match &config.servers {
             // There may be more later.
             ServerSource::Broker(_) => config.replicas.max(1),

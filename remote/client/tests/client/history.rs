@@ -5,7 +5,7 @@
 
 use crate::interposer::{Direction, Network, Verdict};
 use crate::space::{Page, Space};
-use crate::{PagingServer, space_on};
+use crate::{PagingServer, encryption, space_on};
 use iochannel::IoVec;
 use remote_wire::Kind;
 use std::collections::BTreeMap;
@@ -179,8 +179,17 @@ fn check(number: u64, page: &Page, history: &History) {
 
 /// Runs the checker beside `disturb`, which has the servers; no request may fail.
 fn none_fails(seed: u64, disturb: impl FnOnce(&mut Vec<PagingServer>) + Send) {
+    none_fails_in(space_on, seed, disturb);
+}
+
+/// Likewise, in a space of some kind.
+fn none_fails_in(
+    space: impl FnOnce(&[PagingServer]) -> Space,
+    seed: u64,
+    disturb: impl FnOnce(&mut Vec<PagingServer>) + Send,
+) {
     let mut servers = vec![PagingServer::start(1), PagingServer::start(2)];
-    let mut space = space_on(&servers);
+    let mut space = space(&servers);
     let is_over = AtomicBool::new(false);
     let mut checker = Checker::new(seed);
     std::thread::scope(|scope| {
@@ -242,21 +251,28 @@ fn no_read_is_older_than_the_last_write_while_servers_are_partitioned_in_turn() 
 
 #[test]
 fn no_read_is_older_than_the_last_write_while_connections_end_at_any_frame() {
-    none_fails(3, |servers| {
-        for (seed, server) in servers.iter().enumerate() {
-            let mut random = fastrand::Rng::with_seed(seed as u64);
-            server
-                .interposer
-                .set(move |_, _, _| match random.u32(0..2000) {
-                    0 => Verdict::Close,
-                    1 => Verdict::HalfAndClose,
-                    _ => Verdict::Forward,
-                });
-        }
-        pause(5000);
-        servers.iter().for_each(|server| server.interposer.clear());
-        pause(500);
-    });
+    none_fails(3, end_connections);
+}
+
+#[test]
+fn no_encrypted_page_is_older_than_the_last_write_while_connections_end_at_any_frame() {
+    none_fails_in(encryption::space, 6, end_connections);
+}
+
+fn end_connections(servers: &mut Vec<PagingServer>) {
+    for (seed, server) in servers.iter().enumerate() {
+        let mut random = fastrand::Rng::with_seed(seed as u64);
+        server
+            .interposer
+            .set(move |_, _, _| match random.u32(0..2000) {
+                0 => Verdict::Close,
+                1 => Verdict::HalfAndClose,
+                _ => Verdict::Forward,
+            });
+    }
+    pause(5000);
+    servers.iter().for_each(|server| server.interposer.clear());
+    pause(500);
 }
 
 #[test]

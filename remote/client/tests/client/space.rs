@@ -37,11 +37,21 @@ impl Space {
 
     /// Starts a client of a space of some objects.
     pub fn of_objects(objects: u64, servers: &[SocketAddr], replicas: u8) -> Self {
+        Self::start(objects, servers, replicas, false)
+    }
+
+    /// Starts a client that encrypts its pages.
+    pub fn encrypted(servers: &[SocketAddr], replicas: u8) -> Self {
+        Self::start(1, servers, replicas, true)
+    }
+
+    fn start(objects: u64, servers: &[SocketAddr], replicas: u8, is_encrypted: bool) -> Self {
         let config = RemoteConfig {
             servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
             size: objects * SIZE,
             replicas,
             keys: None,
+            is_encrypted,
         };
         let (own, theirs) = seqpacket::pair().unwrap();
         std::thread::spawn(move || run(&config, &theirs));
