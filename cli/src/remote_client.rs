@@ -68,6 +68,34 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
+/// Options of `selfpage run` for remote memory.
+#[derive(clap::Args)]
+pub struct RemoteOptions {
+    /// Machines where `selfpage serve` runs: pages have copies on two, as far as there are two. One is enough, which has
+    /// the others in reach; and without any, those on the same link are found
+    #[arg(
+        long,
+        value_name = "HOST[:PORT],...",
+        value_delimiter = ',',
+        requires = "store"
+    )]
+    pub remote: Vec<String>,
+
+    /// A machine whose broker is to be asked for remote memory, by its control port (`selfpage serve --control`)
+    #[arg(long, value_name = "HOST[:PORT]", requires = "store")]
+    pub broker: Option<String>,
+
+    /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
+    /// the way can read and change them
+    #[arg(long, requires = "store")]
+    pub insecure: bool,
+
+    /// Encrypt pages before they leave this machine, with a key that ends with the run: the machines that keep them
+    /// cannot read them
+    #[arg(long, requires = "store")]
+    pub encrypt: bool,
+}
+
 /// Options of remote memory that do not fit each other.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
@@ -95,17 +123,15 @@ pub enum OptionError {
 /// Refuses options of remote memory that do not fit each other.
 pub fn check(
     store: Option<&StoreConfig>,
-    servers: &[String],
-    insecure: bool,
-    encrypt: bool,
+    options: &RemoteOptions,
     system: bool,
 ) -> Result<(), OptionError> {
     let is_remote = store.is_some_and(StoreConfig::is_remote);
-    match (is_remote, servers) {
+    match (is_remote, &options.remote[..]) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
-        (true, _) if !insecure => check_cluster(),
-        (false, []) if encrypt => Err(OptionError::EncryptNotRemote),
-        (false, [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
+        (true, _) if !options.insecure => check_cluster(),
+        (false, []) if options.encrypt => Err(OptionError::EncryptNotRemote),
+        (false, servers @ [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
         _ => Ok(()),
     }
 }
@@ -124,20 +150,20 @@ fn check_cluster() -> Result<(), OptionError> {
 /// port; without any, those on the link are asked for.
 pub fn start_for(
     store: Option<&StoreConfig>,
-    servers: &[String],
-    broker: Option<String>,
-    insecure: bool,
-    encrypt: bool,
+    options: &RemoteOptions,
 ) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
     match store {
         Some(StoreConfig {
             disk: Some(disk), ..
         }) if disk.place == DiskLocation::Remote => {
-            let hosts = servers.iter().map(|server| control_of_server(server));
-            let hosts = hosts.chain(broker.map(|host| control_port(&host)));
+            let hosts = options
+                .remote
+                .iter()
+                .map(|server| control_of_server(server));
+            let hosts = hosts.chain(options.broker.iter().map(|host| control_port(host)));
             let hosts = hosts.map(|host| format!("--hosts={host}"));
-            let insecure = insecure.then(|| "--insecure".to_owned());
-            let encrypt = encrypt.then(|| "--encrypt".to_owned());
+            let insecure = options.insecure.then(|| "--insecure".to_owned());
+            let encrypt = options.encrypt.then(|| "--encrypt".to_owned());
             let options: Vec<String> = hosts.chain(insecure).chain(encrypt).collect();
             start(&options, disk.size).map(Some)
         }

@@ -6,6 +6,7 @@ mod plan;
 mod report;
 mod store;
 
+use crate::remote_client::RemoteOptions;
 use host::cpu_reservation::CpuReservation;
 use plan::{Plan, PlanError};
 use protocol::SOCKET;
@@ -85,29 +86,8 @@ pub struct Args {
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
 
-    /// Machines where `selfpage serve` runs: pages have copies on two, as far as there are two. One is enough, which has
-    /// the others in reach; and without any, those on the same link are found
-    #[arg(
-        long,
-        value_name = "HOST[:PORT],...",
-        value_delimiter = ',',
-        requires = "store"
-    )]
-    remote: Vec<String>,
-
-    /// A machine whose broker is to be asked for remote memory, by its control port (`selfpage serve --control`)
-    #[arg(long, value_name = "HOST[:PORT]", requires = "store")]
-    broker: Option<String>,
-
-    /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
-    /// the way can read and change them
-    #[arg(long, requires = "store")]
-    insecure: bool,
-
-    /// Encrypt pages before they leave this machine, with a key that ends with the run: the machines that keep them
-    /// cannot read them
-    #[arg(long, requires = "store")]
-    encrypt: bool,
+    #[command(flatten)]
+    remote: RemoteOptions,
 
     /// Faults of each thread handled in a period, FAULTS/PERIOD, and of all threads together:
     /// 200/10ms,tree=1000. A thread over its limit sleeps in the fault until the next period.

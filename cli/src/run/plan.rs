@@ -156,13 +156,7 @@ impl Plan {
         let without = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
-        remote_client::check(
-            args.store.as_ref(),
-            &args.remote,
-            args.insecure,
-            args.encrypt,
-            has_daemon,
-        )?;
+        remote_client::check(args.store.as_ref(), &args.remote, has_daemon)?;
         let is_default_store = args.store.is_none();
         let store = match args.store {
             _ if nested => {
@@ -193,13 +187,7 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote = start_for(
-            store.as_ref(),
-            &args.remote,
-            args.broker,
-            args.insecure,
-            args.encrypt,
-        )?;
+        let remote = start_for(store.as_ref(), &args.remote)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),

@@ -10,7 +10,7 @@
 //! | `objects`, `page_records`, `page_cipher` | the space, cut into paging objects; their copies; versions and hashes of pages; their encryption |
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
-//! | `transport`, `pages`, `copies` | the transport: links and time; requests of pages; copies of objects |
+//! | `transport`, `pages`, `refusals`, `copies` | the transport: links and time; requests of pages; those that are refused; copies of objects |
 //! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
@@ -35,6 +35,7 @@ mod permits;
 mod placement;
 mod process;
 pub mod protocol;
+mod refusals;
 mod requests;
 mod server;
 mod transport;

@@ -2,10 +2,9 @@
 
 use crate::copying;
 use crate::objects::{ObjectMap, bit};
-use crate::outage::STALLED;
 use crate::page_records::PageMismatch;
-use crate::permits;
 use crate::placement;
+use crate::refusals::{self, Refusal};
 use crate::requests::{Purpose, Segment};
 use crate::transport::{PATIENCE, RemoteTransport, connected, since_start};
 use disk::time::Time;
@@ -206,7 +205,11 @@ impl RemoteTransport {
             }
             (Kind::ErrorReply, _) => {
                 let text = String::from_utf8_lossy(frame.body);
-                self.on_refused(slot, &segment, server, frame.header.pages, &text, now);
+                let reason = Refusal {
+                    status: Status::from_code(frame.header.pages),
+                    text: &text,
+                };
+                refusals::on_refused(self, (slot, segment), server, &reason, now);
             }
             (kind, _) => return Err(format!("it answered a {:?} by {kind:?}", segment.op)),
         }
@@ -273,7 +276,14 @@ impl RemoteTransport {
 
     /// A copy is not what it should be. It is used no more where another is current; else the request
     /// fails, and what else the copy has is not given up.
-    fn on_bad_copy(&mut self, slot: usize, segment: &Segment, server: usize, why: &str, now: Time) {
+    pub(crate) fn on_bad_copy(
+        &mut self,
+        slot: usize,
+        segment: &Segment,
+        server: usize,
+        why: &str,
+        now: Time,
+    ) {
         if self.objects.get(segment.object).is_only_current(server) {
             let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
             tracing::error!("a read of {id} at {name}, its only copy, fails: {why}");
@@ -288,7 +298,7 @@ impl RemoteTransport {
     }
 
     /// A read that a server could not serve goes to another.
-    fn retry_elsewhere(&mut self, slot: usize, server: usize, now: Time) {
+    pub(crate) fn retry_elsewhere(&mut self, slot: usize, server: usize, now: Time) {
         if let Some(segment) = self.requests.get(slot) {
             segment.failed |= bit(server);
             (segment.awaited, segment.unsent) = (0, 0);
@@ -322,78 +332,6 @@ impl RemoteTransport {
                 .acknowledge(segment.object, page, segment.version);
         }
         self.end(slot, Ok(()));
-    }
-
-    fn on_refused(
-        &mut self,
-        slot: usize,
-        segment: &Segment,
-        server: usize,
-        status: u16,
-        text: &str,
-        now: Time,
-    ) {
-        let status = Status::from_code(status);
-        // The server has no such object any more.
-        let is_gone = matches!(status, Some(Status::NoObject | Status::Generation));
-        // The pages of a copy's write are not here any more.
-        let is_copied = segment.purpose == Purpose::CopyWrite;
-        match segment.op {
-            // It is sent again with the next tick, or with other requests.
-            _ if status == Some(Status::Busy) && !is_copied && now < segment.begun + STALLED => {
-                if let Some(segment) = self.requests.get(slot) {
-                    segment.unsent |= bit(server);
-                }
-            }
-            // Its reply to the permit that it is shown says whether the object is still there.
-            Op::Write
-                if status == Some(Status::NoPermit)
-                    && !is_copied
-                    && self.servers[server].awaits_present() =>
-            {
-                if let Some(segment) = self.requests.get(slot) {
-                    segment.unsent |= bit(server);
-                }
-            }
-            // The server took back pages of the permit that no write had used.
-            Op::Write
-                if status == Some(Status::Full)
-                    && !is_copied
-                    && permits::on_short(self, segment.object, server, now) =>
-            {
-                if let Some(segment) = self.requests.get(slot) {
-                    segment.unsent |= bit(server);
-                }
-            }
-            Op::Read if is_gone => {
-                self.drop_copy(segment.object, server, text, now);
-                self.retry_elsewhere(slot, server, now);
-            }
-            Op::Read => self.on_bad_copy(slot, segment, server, text, now),
-            Op::Write if !is_gone && self.objects.get(segment.object).is_only_current(server) => {
-                self.fail_write(slot, segment, server, status, text);
-            }
-            Op::Write => self.drop_copy(segment.object, server, text, now),
-        }
-    }
-
-    /// The only current copy refuses a write. It still has the pages written before, so the write
-    /// fails and the copy stays.
-    fn fail_write(
-        &mut self,
-        slot: usize,
-        segment: &Segment,
-        server: usize,
-        status: Option<Status>,
-        text: &str,
-    ) {
-        let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
-        tracing::error!("a write of {id} at {name}, its only copy, fails: {text}");
-        let errno = match status {
-            Some(Status::Full | Status::NoPages) => Errno::NOSPC,
-            _ => Errno::IO,
-        };
-        self.end(slot, Err(errno));
     }
 
     /// A server's connection is lost: what it was sent is sent again when it is back, and reads go to

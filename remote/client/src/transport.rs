@@ -42,13 +42,10 @@ use remote_policy::identity::{Incarnation, RequestId};
 use remote_policy::latency::LatencyTable;
 use remote_policy::migration::Version;
 use remote_policy::organizer::Organizer;
-use remote_wire::Kind;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -61,15 +58,8 @@ pub const LATE: Nanos = Nanos::millis(25_000);
 /// How often what waits is looked at, and otherwise leases.
 const TICK: Nanos = Nanos::millis(20);
 const IDLE_TICK: Nanos = Nanos::millis(200);
-/// Of so many probes all but one are of the server that was sent to last, by a read that finds nothing:
-/// epoll takes a system call to say so of all, and another to read what has come. Polling for one page took 76
-/// calls of epoll_wait (`perf stat -e syscalls:sys_enter_epoll_wait`).
-const PROBES: u32 = 8;
 /// How often use is reported to the broker.
 const REPORT: Nanos = Nanos::millis(1000);
-/// The bell of the connectors among the descriptors that are polled.
-const BELL: u64 = u64::MAX;
-
 /// Pages of one swap space on paging servers.
 pub struct RemoteTransport {
     pub(crate) client: Incarnation,
@@ -106,12 +96,12 @@ pub struct RemoteTransport {
     /// Segments that wait for a connection, an object or room in a link's buffer.
     pub(crate) has_unsent: bool,
     pub(crate) epoll: OwnedFd,
-    bell: Arc<OwnedFd>,
-    arrivals: Receiver<Arrival>,
+    pub(crate) bell: Arc<OwnedFd>,
+    pub(crate) arrivals: Receiver<Arrival>,
     ticked: Time,
     /// The server that was sent to last, and probes since the last of all.
     pub(crate) recent: usize,
-    probes: u32,
+    pub(crate) probes: u32,
 }
 
 impl RemoteTransport {
@@ -128,7 +118,12 @@ impl RemoteTransport {
         let client = connectors.client;
         let bell = Arc::clone(&connectors.arrivals.bell);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            &*bell,
+            EventData::new_u64(arrival::BELL),
+            EventFlags::IN,
+        )?;
         Ok(Self {
             client,
             objects,
@@ -173,102 +168,6 @@ impl RemoteTransport {
         self.done.extend(self.requests.end(slot, result));
     }
 
-    /// Receives what has arrived: most times from the server that was sent to last.
-    fn receive(&mut self, now: Time) {
-        self.probes = (self.probes + 1) % PROBES;
-        if self.probes == 0 || self.copy.is_some() {
-            return self.receive_all(now);
-        }
-        // Without a request only what comes unasked is awaited.
-        if self.requests.parts_in_use() > 0 {
-            self.receive_from(self.recent, now);
-        }
-    }
-
-    /// Receives what has arrived, on links and from connectors.
-    fn receive_all(&mut self, now: Time) {
-        let mut ready = [const { MaybeUninit::uninit() }; 16];
-        let zero = Timespec::default();
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut ready, Some(&zero)) else {
-            return;
-        };
-        for event in events {
-            match event.data.u64() {
-                BELL => self.on_arrivals(now),
-                index => self.receive_from(index as usize, now),
-            }
-        }
-    }
-
-    fn receive_from(&mut self, index: usize, now: Time) {
-        // The frames borrow the link's buffer, and their handling the transport.
-        let Some(mut open) = self
-            .servers
-            .get_mut(index)
-            .and_then(|server| server.open.take())
-        else {
-            return;
-        };
-        let mut failed = None;
-        match open.reader.fill(&mut open.link) {
-            Ok(true) => {}
-            Ok(false) => failed = Some("it closed the connection".to_owned()),
-            Err(why) => failed = Some(why.to_string()),
-        }
-        let mut later = Vec::new();
-        let mut has_answered = false;
-        loop {
-            let frame = open.reader.next_frame();
-            has_answered |= matches!(frame, Ok(Some(_)));
-            match frame {
-                Ok(Some(frame))
-                    if matches!(frame.header.kind, Kind::ControlReply | Kind::Notice) =>
-                {
-                    later.push((frame.header, frame.body.to_vec()));
-                }
-                Ok(Some(frame)) => {
-                    if let Err(why) = self.on_page_frame(now, index, &frame, &mut later) {
-                        failed = Some(why);
-                        break;
-                    }
-                }
-                // The buffer was full, and the link has more that the socket has handed over.
-                Ok(None) if failed.is_none() && open.link.has_buffered_input() => {
-                    match open.reader.fill(&mut open.link) {
-                        Ok(true) => {}
-                        Ok(false) => failed = Some("it closed the connection".to_owned()),
-                        Err(why) => failed = Some(why.to_string()),
-                    }
-                }
-                Ok(None) => break,
-                Err(why) => {
-                    failed = Some(why.to_string());
-                    break;
-                }
-            }
-        }
-        self.servers[index].open = Some(open);
-        if has_answered {
-            self.servers[index].presence.on_answer(now);
-        }
-        for (header, body) in later {
-            permits::on_control_frame(self, now, index, &header, &body);
-        }
-        if let Some(why) = failed {
-            self.on_link_lost(index, now, &why);
-        }
-    }
-
-    fn on_arrivals(&mut self, now: Time) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        while let Ok(arrival) = self.arrivals.try_recv() {
-            match arrival {
-                Arrival::Attempt(attempt) => arrival::on_attempt(self, attempt, now),
-                Arrival::Broker(news) => permits::on_broker_news(self, news, now),
-            }
-        }
-    }
-
     /// A server answered: what waits for it is sent, or sent again.
     pub(crate) fn on_connected(&mut self, server: usize, is_other: bool, now: Time) {
         let to = &self.servers[server];
@@ -302,7 +201,7 @@ impl RemoteTransport {
     fn tick(&mut self, now: Time) {
         self.ticked = now;
         // What arrived while this thread had no processor is no silence.
-        self.receive_all(now);
+        arrival::receive_all(self, now);
         let presences: Vec<_> = self.servers.iter().map(|server| server.presence).collect();
         for server in 0..self.servers.len() {
             self.servers[server].renew(now);
@@ -419,7 +318,7 @@ impl Transport for RemoteTransport {
 
     fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {
         if self.done.is_empty() {
-            self.receive(now);
+            arrival::receive(self, now);
         }
         self.done.pop_front()
     }

@@ -251,15 +251,15 @@ fn no_read_is_older_than_the_last_write_while_servers_are_partitioned_in_turn() 
 
 #[test]
 fn no_read_is_older_than_the_last_write_while_connections_end_at_any_frame() {
-    none_fails(3, end_connections);
+    none_fails(3, |servers| end_connections(servers));
 }
 
 #[test]
 fn no_encrypted_page_is_older_than_the_last_write_while_connections_end_at_any_frame() {
-    none_fails_in(encryption::space, 6, end_connections);
+    none_fails_in(encryption::space, 6, |servers| end_connections(servers));
 }
 
-fn end_connections(servers: &mut Vec<PagingServer>) {
+fn end_connections(servers: &[PagingServer]) {
     for (seed, server) in servers.iter().enumerate() {
         let mut random = fastrand::Rng::with_seed(seed as u64);
         server
