@@ -11,8 +11,8 @@
 //! | tag, 16 bytes | stays here, with the page's record: what a server stores is a page |
 //!
 //! Rule: no two writes of a space have one version, and the pages of one write have different numbers, so a nonce is
-//! used once. A write that is sent again, or to several servers, is the same ciphertext, since a page that is
-//! written out is out of its program's reach.
+//! used for one plaintext. A write that is sent again, or to another server, is the same ciphertext; if its program
+//! has changed the page meanwhile, nothing of it is sent (`page_records`).
 
 use remote_policy::migration::Version;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};

@@ -156,7 +156,13 @@ impl PageRecords {
     pub fn on_write_sent(&self, page: u64, version: Version, contents: &mut [u8]) {
         let record = self.record(page);
         if let Some(cipher) = &self.cipher {
-            record.keep_tag(version, cipher.seal(page, version, contents));
+            let tag = cipher.seal(page, version, contents);
+            if record.tag(version).is_some_and(|first| first != tag) {
+                // Its program has changed it under the write. Two ciphertexts of one nonce would tell a server of
+                // both; zeros are found to be wrong when they are read.
+                return contents.fill(0);
+            }
+            record.keep_tag(version, tag);
         }
         if load(record.issued) == version.0 {
             record.hash.store(hash_of(contents), Ordering::Relaxed);
@@ -249,6 +255,10 @@ mod tests {
             records.on_write_sent(0, Version(version), &mut contents);
             contents
         };
+        let send_again = |version, mut contents: [u8; PAGE]| {
+            records.on_write_sent(0, Version(version), &mut contents);
+            contents
+        };
         let opens = |version, sealed: [u8; PAGE]| {
             let mut contents = sealed;
             let checked = records.check(0, Version(version), &sealed);
@@ -261,8 +271,9 @@ mod tests {
         // Writes that failed, again and again.
         let failed = send(5, NEW);
         let last = send(6, NEW);
-        assert_eq!(send(6, NEW), last, "sent again");
+        assert_eq!(send_again(6, NEW), last, "sent again");
         assert_ne!(failed, last);
+        assert_eq!(send_again(6, OLD), [0; PAGE], "changed, and sent again");
         assert_eq!(opens(4, first), Ok(OLD));
         assert_eq!(opens(6, last), Ok(NEW));
         assert_eq!(opens(5, failed), Err(PageMismatch::Forged(5)));
