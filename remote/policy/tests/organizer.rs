@@ -7,6 +7,7 @@ use common::{SECOND, epoch, incarnation, slack};
 use organizers::{CLIENT, REFUSED, organizer, paging_object, place};
 use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use selfpage_remote_policy::identity::HostId;
+use selfpage_remote_policy::latency::MIN_SAMPLES;
 use selfpage_remote_policy::organizer::{AbdicateAnswer, KeepReason, Organizer, OrganizerAction};
 use selfpage_remote_policy::permit::{Permit, PermitId};
 use std::collections::BTreeSet;
@@ -183,6 +184,32 @@ fn objects_leave_a_server_that_is_poor_beside_a_nearer_one_and_come_back() {
         permit: to,
     };
     assert_eq!(organizer.improve(3 * SECOND), [back]);
+}
+
+#[test]
+fn a_client_that_moved_knows_its_servers_distances_after_as_many_round_trips_as_at_first() {
+    let mut organizer = with_one_object();
+    let us = Duration::from_micros;
+    let measure = |organizer: &mut Organizer, times: [u64; 2], now| {
+        for _ in 0..MIN_SAMPLES {
+            for (server, time) in (1..).zip(times) {
+                organizer.on_round_trip(HostId(server), us(time), now);
+            }
+        }
+    };
+    // The server of the object is near for long, and then far: all connections end in between.
+    for _ in 0..10 {
+        measure(&mut organizer, [200, 5000], SECOND);
+    }
+    for server in [1, 2] {
+        organizer.on_disconnected(HostId(server));
+    }
+    assert_eq!(organizer.improve(2 * SECOND), [], "no distance is known");
+    measure(&mut organizer, [5000, 200], 2 * SECOND);
+    let [OrganizerAction::Allocate(request)] = &organizer.improve(2 * SECOND)[..] else {
+        panic!("the object stays at the server that is far now");
+    };
+    assert_eq!(request.hints, [HostId(2)]);
 }
 
 #[test]
