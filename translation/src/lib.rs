@@ -15,6 +15,8 @@
 //! | protection | [`protect`] and [`keys`] |
 //! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`] |
 //!
+//! [`foreign`] is the same for memory of another process, which handed its descriptor over.
+//!
 //! [`probe`] finds by trial what a kernel and its permissions give, each newer feature can be
 //! switched off ([`Capabilities::without`]), and a fallback refuses what it cannot do soundly
 //! ([`Capabilities::may_evict`]).
@@ -29,6 +31,7 @@
 
 pub mod access_map;
 pub mod capability;
+pub mod foreign;
 pub mod keys;
 pub mod map;
 pub mod pagemap;
@@ -45,6 +48,7 @@ pub mod userfault;
 
 pub use access_map::AccessMap;
 pub use capability::{Capabilities, Feature, UnknownFeature};
+pub use foreign::{ForeignUserfault, Message, Modes, NotUserfault};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use pagemap::{Pagemap, Translation};

@@ -202,7 +202,7 @@ impl Userfault {
 /// Repeats `step` (from an offset on) until all of `len` is done or the kernel returns an error.
 /// After a part the kernel returns EAGAIN with the bytes done, and the reason only when the rest is
 /// requested.
-fn all(
+pub(crate) fn all(
     len: usize,
     mut step: impl FnMut(usize) -> (Result<usize, Errno>, i64),
 ) -> Result<(), MapError> {

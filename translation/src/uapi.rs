@@ -12,8 +12,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::ffi::c_void;
 
 pub(crate) use sys::{
-    page_region, pm_scan_arg, uffd_msg, uffdio_api, uffdio_copy, uffdio_move, uffdio_poison,
-    uffdio_range, uffdio_register, uffdio_writeprotect, uffdio_zeropage,
+    page_region, pm_scan_arg, uffd_msg, uffdio_api, uffdio_continue, uffdio_copy, uffdio_move,
+    uffdio_poison, uffdio_range, uffdio_register, uffdio_writeprotect, uffdio_zeropage,
 };
 
 const GROUP: u8 = 0xAA;
@@ -26,6 +26,7 @@ pub(crate) const COPY: Opcode = opcode::read_write::<uffdio_copy>(GROUP, 0x03);
 pub(crate) const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(GROUP, 0x04);
 pub(crate) const MOVE: Opcode = opcode::read_write::<uffdio_move>(GROUP, 0x05);
 pub(crate) const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
+pub(crate) const CONTINUE: Opcode = opcode::read_write::<uffdio_continue>(GROUP, 0x07);
 pub(crate) const POISON: Opcode = opcode::read_write::<uffdio_poison>(GROUP, 0x08);
 /// On `/dev/userfaultfd`: opens a userfaultfd.
 pub(crate) const IOC_NEW: Opcode = opcode::none(GROUP, 0x00);

@@ -1,0 +1,227 @@
+//! A userfaultfd of another process: the page table of memory that cannot carry its own pager.
+//!
+//! Mach's external pager answered the faults of memory that it had not mapped (*Moving the Default
+//! Memory Manager out of the Mach Kernel*). On Linux the owner of an address space opens a
+//! userfaultfd and sends it over a socket; every operation then acts on the owner's memory.
+//!
+//! What a handler may do to memory of another process (`cargo run -p translation --example
+//! foreign_modes` prints the table for the running kernel):
+//!
+//! - It may register further modes itself, whatever features the owner requested.
+//! - It may map (`UFFDIO_COPY`, `ZEROPAGE`, `CONTINUE`) and write-protect, but not unmap: the kernel
+//!   refuses `process_madvise(MADV_DONTNEED)` on another process. Shared memory is unmapped by
+//!   punching a hole in its memfd; private anonymous memory cannot be evicted from outside.
+//! - The owner decides which events arrive. [`Message`] has them all: one that is not read blocks
+//!   the owner, and every mapping operation fails with [`MapError::Again`] until it is.
+
+use crate::capability::Capabilities;
+use crate::map::MapError;
+use crate::register::{TranslationError, failed, range};
+use crate::uapi;
+use crate::uffd_msg::Fault;
+use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
+use linux_raw_sys::general as sys;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// Why a descriptor is no userfaultfd to serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotUserfault {
+    /// Another kind of file.
+    #[error("the descriptor is {0}; a userfaultfd (anon_inode:[userfaultfd]) is needed")]
+    OtherFile(String),
+    /// The descriptor could not be inspected or set up.
+    #[error("the descriptor cannot be used as a userfaultfd: {0}")]
+    Refused(Errno),
+}
+
+/// Which accesses a range's registration reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// Accesses to pages without contents.
+    pub missing: bool,
+    /// Stores to write-protected pages.
+    pub write_protect: bool,
+    /// Accesses to pages that are in the page cache and not mapped.
+    pub minor: bool,
+}
+
+/// What the kernel reports of the owner's memory.
+#[derive(Debug)]
+pub enum Message {
+    /// A thread waits for a page.
+    Fault(Fault),
+    /// The owner discards contents (`MADV_DONTNEED`, `MADV_REMOVE`): the pages read zero from now on.
+    Removed {
+        /// First byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The owner unmapped the range.
+    Unmapped {
+        /// First byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The owner moved the range by `mremap`.
+    Moved {
+        /// The former first byte.
+        from: usize,
+        /// The present first byte.
+        to: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The owner forked: the child's userfaultfd. The child reads zeros once it is closed.
+    Forked(OwnedFd),
+    /// An event that this version does not know.
+    Unknown(u8),
+}
+
+/// A userfaultfd that its owner handed over.
+#[derive(Debug)]
+pub struct ForeignUserfault {
+    userfault: Userfault,
+}
+
+/// The name of a userfaultfd in `/proc/self/fd`.
+const NAME: &str = "anon_inode:[userfaultfd]";
+
+/// An address that programs do not map, for [`ForeignUserfault::is_owner_alive`].
+const UNMAPPED: usize = 1 << 20;
+
+impl ForeignUserfault {
+    /// Takes a received descriptor over, and makes reads of it return at once.
+    pub fn adopt(fd: OwnedFd) -> Result<Self, NotUserfault> {
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let name = rustix::fs::readlink(link, Vec::new()).map_err(NotUserfault::Refused)?;
+        let name = name.to_string_lossy();
+        if name != NAME {
+            return Err(NotUserfault::OtherFile(name.into_owned()));
+        }
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(NotUserfault::Refused)?;
+        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(NotUserfault::Refused)?;
+        let options = UserfaultOptions::default();
+        Ok(Self {
+            userfault: Userfault::from_owned(fd, EntryKind::Thread, &Capabilities::NONE, options),
+        })
+    }
+
+    /// The operations that are the same on one's own memory: copy, zero, wake, write-protect.
+    pub fn userfault(&self) -> &Userfault {
+        &self.userfault
+    }
+
+    /// Registers the range in further modes; those it has stay.
+    pub fn register(&self, addr: usize, len: usize, modes: Modes) -> Result<(), TranslationError> {
+        let bit = |on: bool, mode: u32| if on { u64::from(mode) } else { 0 };
+        let mut argument = uapi::uffdio_register {
+            range: range(addr, len),
+            mode: bit(modes.missing, sys::UFFDIO_REGISTER_MODE_MISSING)
+                | bit(modes.write_protect, sys::UFFDIO_REGISTER_MODE_WP)
+                | bit(modes.minor, sys::UFFDIO_REGISTER_MODE_MINOR),
+            ioctls: 0,
+        };
+        // SAFETY: the argument of UFFDIO_REGISTER; contents stay as they are.
+        unsafe { uapi::call::<{ uapi::REGISTER }, _>(self.as_fd(), &mut argument) }
+            .map(drop)
+            .map_err(failed("registering", addr, len))
+    }
+
+    /// Maps pages that are in the page cache of the mapped file, and wakes the threads that wait
+    /// for them.
+    pub fn map_cached(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        crate::map::all(len, |done| {
+            let mut argument = uapi::uffdio_continue {
+                range: range(addr + done, len - done),
+                mode: 0,
+                mapped: 0,
+            };
+            // SAFETY: maps pages of the owner's own file, in registered memory only.
+            let result =
+                unsafe { uapi::call::<{ uapi::CONTINUE }, _>(self.as_fd(), &mut argument) };
+            (result, argument.mapped)
+        })
+    }
+
+    /// Reads pending messages into `out` until it is full, and returns how many there are. Zero: none
+    /// is pending, wait with poll.
+    pub fn read(&self, out: &mut [Option<Message>]) -> Result<usize, Errno> {
+        // SAFETY: the messages are plain old data; all zeros is a valid value.
+        let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
+        let wanted = out.len().min(BATCH);
+        // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
+        let buffer = unsafe {
+            std::slice::from_raw_parts_mut(
+                messages.as_mut_ptr().cast::<u8>(),
+                wanted * size_of::<uapi::uffd_msg>(),
+            )
+        };
+        let bytes = match rustix::io::read(self.as_fd(), buffer) {
+            Ok(bytes) => bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(errno),
+        };
+        let count = bytes / size_of::<uapi::uffd_msg>();
+        for (slot, message) in out.iter_mut().zip(&messages[..count]) {
+            *slot = Some(Message::decode(message));
+        }
+        Ok(count)
+    }
+
+    /// Returns true while a process has the address space.
+    pub fn is_owner_alive(&self) -> bool {
+        // Write protection looks the address space up before the range.
+        let mut protect = uapi::uffdio_writeprotect {
+            range: range(UNMAPPED, wired::PAGE),
+            mode: 0,
+        };
+        // SAFETY: the range is not mapped, so nothing changes.
+        let outcome =
+            unsafe { uapi::call::<{ uapi::WRITEPROTECT }, _>(self.as_fd(), &mut protect) };
+        outcome != Err(Errno::SRCH)
+    }
+}
+
+/// Messages read in one call.
+const BATCH: usize = 64;
+
+impl Message {
+    fn decode(message: &uapi::uffd_msg) -> Self {
+        // SAFETY: in each arm the event selects the union's member.
+        unsafe {
+            match u32::from(message.event) {
+                sys::UFFD_EVENT_REMOVE => Self::Removed {
+                    addr: message.arg.remove.start as usize,
+                    len: (message.arg.remove.end - message.arg.remove.start) as usize,
+                },
+                sys::UFFD_EVENT_UNMAP => Self::Unmapped {
+                    addr: message.arg.remove.start as usize,
+                    len: (message.arg.remove.end - message.arg.remove.start) as usize,
+                },
+                sys::UFFD_EVENT_REMAP => Self::Moved {
+                    from: message.arg.remap.from as usize,
+                    to: message.arg.remap.to as usize,
+                    len: message.arg.remap.len as usize,
+                },
+                sys::UFFD_EVENT_FORK => {
+                    // The kernel has opened the descriptor for the reader of the message.
+                    Self::Forked(OwnedFd::from_raw_fd(message.arg.fork.ufd as i32))
+                }
+                _ => match Fault::decode(message) {
+                    Some(fault) => Self::Fault(fault),
+                    None => Self::Unknown(message.event),
+                },
+            }
+        }
+    }
+}
+
+impl AsFd for ForeignUserfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.userfault.as_fd()
+    }
+}
