@@ -223,6 +223,12 @@ impl SharedStore {
         }
     }
 
+    /// Returns true if a read of this page needs the disk now.
+    pub fn is_on_disk(&self, handle: PageHandle) -> bool {
+        let found = self.inner.page_index.find(handle);
+        matches!(found, Some(Lookup::At(Location::Disk { .. })))
+    }
+
     /// The shared parts, for unit tests.
     #[cfg(test)]
     pub(crate) fn inner(&self) -> Arc<StoreInner> {

@@ -147,6 +147,20 @@ impl ForeignUserfault {
         })
     }
 
+    /// Makes accesses to missing pages fail, and wakes the threads that wait for them.
+    pub fn poison(&self, addr: usize, len: usize) -> Result<(), MapError> {
+        crate::map::all(len, |done| {
+            let mut argument = uapi::uffdio_poison {
+                range: range(addr + done, len - done),
+                mode: 0,
+                updated: 0,
+            };
+            // SAFETY: marks missing pages of registered memory only.
+            let result = unsafe { uapi::call::<{ uapi::POISON }, _>(self.as_fd(), &mut argument) };
+            (result, argument.updated)
+        })
+    }
+
     /// Reads pending messages into `out` until it is full, and returns how many there are. Zero: none
     /// is pending, wait with poll.
     pub fn read(&self, out: &mut [Option<Message>]) -> Result<usize, Errno> {

@@ -1,0 +1,180 @@
+//! A fault: from the page's state to contents in its place.
+
+use super::{Client, Outcome, unit_of};
+use crate::client_memory::ClientMemory;
+use crate::memory_object::{DataReply, MemoryObject, PageName};
+use crate::page_table::PageState;
+use selfpage::Replacement;
+use store::StoreError;
+use translation::{Fault, MapError};
+
+impl Client {
+    pub(super) fn answer(&mut self, fault: Fault) -> Outcome {
+        let Some(page) = self.table.page_at(fault.addr) else {
+            if !std::mem::replace(&mut self.has_warned, true) {
+                tracing::error!(
+                    "a fault at {:#x}, which no mapping of the hand-off has, waits for ever",
+                    fault.addr
+                );
+            }
+            return Outcome::Answered;
+        };
+        let state = self.table.get(page);
+        if fault.write_protected && state.is_resident() {
+            return self.permit_store(page);
+        }
+        match state {
+            PageState::Lost => self.poison(page, None),
+            PageState::ResidentOrigin if matches!(self.memory, ClientMemory::Cache(_)) => {
+                self.bring_in(page, PageState::Origin)
+            }
+            // The client punched a hole, or discarded the page while its event was read.
+            _ if state.is_resident() => {
+                self.release(state);
+                self.place(page, DataReply::Unavailable, PageState::Resident)
+            }
+            _ => self.bring_in(page, state),
+        }
+    }
+
+    /// A store to a page that is write-protected for an eviction that did not take place.
+    fn permit_store(&mut self, page: usize) -> Outcome {
+        self.counters.protect_faults.add(1);
+        let (addr, len) = (self.table.addr(page), self.table.page_size());
+        match self.uffd.userfault().write_protect(addr, len, false) {
+            Ok(()) => Outcome::Answered,
+            Err(why) => Self::refused(why.errno),
+        }
+    }
+
+    /// Brings a page in whose contents are where `state` says.
+    fn bring_in(&mut self, page: usize, state: PageState) -> Outcome {
+        if !self.make_room(1) {
+            return Outcome::Deferred;
+        }
+        let counters = self.counters.clone();
+        let standby = self.contract.as_mut().and_then(|it| it.standby.take(page));
+        if let (Some(contents), false) = (standby, state == PageState::Zero) {
+            counters.standby_pages.add(1);
+            if let Some(contract) = &mut self.contract {
+                contract.order.refaulted(unit_of(page));
+            }
+            return self.place(page, DataReply::Provided(contents), resident(state));
+        }
+        let name = PageName {
+            offset: self.table.offset(page),
+            copy: state.handle(),
+        };
+        let len = self.table.page_size();
+        let reply = match (state, &mut self.contract, &mut self.origin) {
+            (PageState::Stored(_), Some(contract), _) => {
+                counters.stored_pages.add(1);
+                contract.paging.data_request(name, len)
+            }
+            (PageState::Origin, _, Some(origin)) => {
+                counters.demand_pages.add(1);
+                if let Some(recording) = &mut self.recording {
+                    recording.push(name.offset);
+                }
+                origin.data_request(name, len)
+            }
+            _ => DataReply::Unavailable,
+        };
+        match reply {
+            DataReply::Error(why) => self.poison(page, Some(why)),
+            reply => self.place(page, reply, resident(state)),
+        }
+    }
+
+    /// Puts contents in their place; the page is `then` from now on.
+    pub(super) fn place(&mut self, page: usize, contents: DataReply, then: PageState) -> Outcome {
+        let addr = self.table.addr(page);
+        let offset = (then == PageState::ResidentOrigin).then(|| self.table.offset(page));
+        let placed = self.memory.place(&self.uffd, addr, contents, offset, &self.zeros);
+        match placed {
+            Ok(()) => {
+                if contents == DataReply::Unavailable {
+                    self.counters.zero_pages.add(1);
+                }
+                self.set_resident(page, then);
+                Outcome::Answered
+            }
+            // Answered before: the kernel delivered the fault twice.
+            Err(MapError::Exists { .. }) => {
+                self.set_resident(page, then);
+                self.wake(addr)
+            }
+            Err(MapError::Again { .. } | MapError::NoMemory) => Outcome::Deferred,
+            Err(MapError::Gone) => self.gone(addr),
+            Err(why) => {
+                tracing::error!("the page at {addr:#x} of the client is lost: {why}");
+                self.poison(page, None)
+            }
+        }
+    }
+
+    pub(super) fn set_resident(&mut self, page: usize, state: PageState) {
+        self.table.set(page, state);
+        if let Some(contract) = &mut self.contract {
+            contract.order.filled(unit_of(page));
+        }
+    }
+
+    /// Data error: accesses to the page fail from now on.
+    fn poison(&mut self, page: usize, why: Option<StoreError>) -> Outcome {
+        let (addr, len) = (self.table.addr(page), self.table.page_size());
+        if self.table.get(page) != PageState::Lost {
+            if let Some(why) = why {
+                tracing::error!("the page at {addr:#x} of the client is lost: {why}");
+            }
+            self.counters.lost_pages.add(1);
+            self.table.set(page, PageState::Lost);
+        }
+        match self.uffd.poison(addr, len) {
+            Ok(()) | Err(MapError::Exists { .. }) => self.wake(addr),
+            Err(MapError::Again { .. }) => Outcome::Deferred,
+            Err(MapError::Gone) => self.gone(addr),
+            Err(why) => {
+                tracing::error!("accesses to {addr:#x} wait for ever: {why}");
+                Outcome::Answered
+            }
+        }
+    }
+
+    fn wake(&self, addr: usize) -> Outcome {
+        match self.uffd.userfault().wake(addr, self.table.page_size()) {
+            Ok(()) => Outcome::Answered,
+            Err(why) => Self::refused(why.errno),
+        }
+    }
+
+    /// The memory at `addr` is not mapped any more, or nothing is.
+    fn gone(&self, addr: usize) -> Outcome {
+        if self.uffd.is_owner_alive() {
+            tracing::debug!("the client has no memory at {addr:#x} any more");
+            Outcome::Answered
+        } else {
+            Outcome::Ended
+        }
+    }
+
+    fn refused(errno: translation::Errno) -> Outcome {
+        match errno {
+            translation::Errno::AGAIN => Outcome::Deferred,
+            translation::Errno::SRCH => Outcome::Ended,
+            errno => {
+                tracing::debug!("an answer to a fault was refused: {errno}");
+                Outcome::Answered
+            }
+        }
+    }
+}
+
+/// The state of a page that was brought in.
+fn resident(from: PageState) -> PageState {
+    match from {
+        PageState::Origin => PageState::ResidentOrigin,
+        PageState::Stored(copy) => PageState::ResidentStored(copy),
+        _ => PageState::Resident,
+    }
+}

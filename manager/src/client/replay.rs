@@ -1,0 +1,137 @@
+//! The replay of a working set: pages come in before they fault.
+//!
+//! Faults of guests are rarely sequential, but the set of pages repeats from one restore to the next.
+//! So the set is sorted and comes in as the largest runs, a piece between two looks at the queue:
+//! a demand fault waits for one piece at most.
+
+use super::{Client, Outcome};
+use crate::memory_object::{DataReply, MemoryObject, PageName};
+use crate::page_table::{PageState, PageTable};
+use crate::snapshot::Snapshot;
+use selfpage::WorkingSet;
+use std::ops::Range;
+use translation::{MapError, Wake};
+use wired::PAGE;
+
+/// Bytes of a piece at most.
+const PIECE: usize = 1 << 20;
+
+/// What is still to come in.
+pub(super) struct Replay {
+    runs: Vec<Range<usize>>,
+    at: usize,
+    /// Pages that may still come in: the rest is for demand faults.
+    left: usize,
+}
+
+impl Replay {
+    /// The pages of `set`, 4 KiB each by their offsets in the snapshot, that the client has.
+    pub fn new(set: &WorkingSet, table: &PageTable, most: usize) -> Self {
+        let offsets = set.runs().flatten().map(|page| (page * PAGE) as u64);
+        let mut pages: Vec<usize> = offsets.filter_map(|at| table.page_of_offset(at)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in pages {
+            match runs.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        Self {
+            runs,
+            at: 0,
+            left: most,
+        }
+    }
+
+    /// Asks the kernel to read all of it ahead.
+    pub fn prefetch(&self, origin: &Snapshot, table: &PageTable) {
+        for run in &self.runs {
+            origin.prefetch(table.offset(run.start), run.len() * table.page_size());
+        }
+    }
+
+    /// The next pages, neighbours of one mapping.
+    fn next(&mut self, most: usize) -> Option<Range<usize>> {
+        let most = most.min(self.left).max(1);
+        if self.left == 0 {
+            return None;
+        }
+        let run = self.runs.get_mut(self.at)?;
+        let end = run.end.min(run.start + most);
+        let piece = run.start..end;
+        run.start = end;
+        if run.start == run.end {
+            self.at += 1;
+        }
+        self.left -= piece.len();
+        Some(piece)
+    }
+}
+
+impl Client {
+    /// Brings a piece of the working set in.
+    pub(super) fn step_replay(&mut self) {
+        let most = PIECE / self.table.page_size();
+        let Some(replay) = &mut self.replay else {
+            return;
+        };
+        let Some(piece) = replay.next(most.max(1)) else {
+            self.replay = None;
+            return;
+        };
+        // A part at a time: pages that are there already, and holes of the snapshot, end a run.
+        let mut page = piece.start;
+        while page < piece.end {
+            let ready = |page: &usize| self.table.get(*page) == PageState::Origin;
+            let len = (page..piece.end).take_while(ready).count();
+            if len == 0 {
+                page += 1;
+                continue;
+            }
+            page += self.replay_run(page..page + len).max(1);
+        }
+    }
+
+    /// Brings in pages that are in the origin; returns how many were dealt with.
+    fn replay_run(&mut self, run: Range<usize>) -> usize {
+        let size = self.table.page_size();
+        let name = PageName {
+            offset: self.table.offset(run.start),
+            copy: None,
+        };
+        let Some(origin) = &mut self.origin else {
+            return run.len();
+        };
+        let DataReply::Provided(from) = origin.data_request(name, size) else {
+            return 1;
+        };
+        let provided = |page: &usize| {
+            let name = PageName {
+                offset: name.offset + ((page - run.start) * size) as u64,
+                copy: None,
+            };
+            matches!(origin.data_request(name, size), DataReply::Provided(_))
+        };
+        let len = run.clone().take_while(provided).count();
+        let addr = self.table.addr(run.start);
+        if !self.memory.copies_runs() {
+            let placed = self.place(run.start, DataReply::Provided(from), PageState::ResidentOrigin);
+            self.counters.replayed_pages.add(usize::from(placed == Outcome::Answered));
+            return 1;
+        }
+        let copied = self.uffd.userfault().copy(addr, from, len * size, Wake::Yes);
+        let done = match copied {
+            Ok(()) => len,
+            // The next page is there already, or an event comes first: its own fault brings it.
+            Err(why @ (MapError::Exists { .. } | MapError::Again { .. })) => why.done() / size,
+            Err(_) => return run.len(),
+        };
+        for page in run.start..run.start + done {
+            self.set_resident(page, PageState::ResidentOrigin);
+        }
+        self.counters.replayed_pages.add(done);
+        done + usize::from(done < len)
+    }
+}

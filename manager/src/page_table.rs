@@ -1,0 +1,255 @@
+//! Where the contents of each page of a client are.
+//!
+//! Pages are numbered over all mappings of a client; each mapping begins a new unit, so that a unit, what
+//! one eviction takes, lies in one mapping. One word a page: the table of a client takes a
+//! thousandth of its memory with 4 KiB pages.
+
+use crate::handoff::{Handoff, Mapping};
+use std::ops::Range;
+use store::PageHandle;
+
+/// Pages of a unit.
+pub const UNIT: usize = 64;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// In the origin: the snapshot, or zeros where there is none.
+    Origin,
+    /// Nowhere: the page reads zero.
+    Zero,
+    /// In the store.
+    Stored(PageHandle),
+    /// Lost: the store failed, and accesses fail.
+    Lost,
+    /// In a frame, and perhaps still equal to the origin.
+    ResidentOrigin,
+    /// In a frame alone.
+    Resident,
+    /// In a frame, and perhaps still equal to the stored copy.
+    ResidentStored(PageHandle),
+}
+
+impl PageState {
+    const TAG: u32 = 7;
+
+    /// Returns true if the page has a frame.
+    pub fn is_resident(self) -> bool {
+        matches!(
+            self,
+            Self::ResidentOrigin | Self::Resident | Self::ResidentStored(_)
+        )
+    }
+
+    /// The stored copy, current or not.
+    pub fn handle(self) -> Option<PageHandle> {
+        match self {
+            Self::Stored(handle) | Self::ResidentStored(handle) => Some(handle),
+            _ => None,
+        }
+    }
+
+    fn pack(self) -> u32 {
+        let handle = self.handle().map_or(0, PageHandle::get);
+        let tag = match self {
+            Self::Origin => 0,
+            Self::Zero => 1,
+            Self::Stored(_) => 2,
+            Self::Lost => 3,
+            Self::ResidentOrigin => 4,
+            Self::Resident => 5,
+            Self::ResidentStored(_) => 6,
+        };
+        handle << 3 | tag
+    }
+
+    fn unpack(word: u32) -> Self {
+        let handle = PageHandle::new(word >> 3);
+        match (word & Self::TAG, handle) {
+            (0, _) => Self::Origin,
+            (1, _) => Self::Zero,
+            (2, Some(handle)) => Self::Stored(handle),
+            (4, _) => Self::ResidentOrigin,
+            (5, _) => Self::Resident,
+            (6, Some(handle)) => Self::ResidentStored(handle),
+            _ => Self::Lost,
+        }
+    }
+}
+
+/// A mapping and the number of its first page.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    mapping: Mapping,
+    first: usize,
+}
+
+/// The pages of one client.
+#[derive(Debug)]
+pub struct PageTable {
+    words: Vec<u32>,
+    mappings: Vec<Placed>,
+    page_size: usize,
+    resident: usize,
+}
+
+impl PageTable {
+    /// A table in which every page is in the origin.
+    pub fn new(handoff: &Handoff) -> Self {
+        let mut first = 0;
+        let mut mappings = Vec::with_capacity(handoff.mappings.len());
+        for &mapping in &handoff.mappings {
+            mappings.push(Placed { mapping, first });
+            first += (mapping.len / handoff.page_size).next_multiple_of(UNIT);
+        }
+        Self {
+            words: vec![PageState::Origin.pack(); first],
+            mappings,
+            page_size: handoff.page_size,
+            resident: 0,
+        }
+    }
+
+    /// Bytes of a page.
+    pub fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Pages that have a frame.
+    pub fn resident(&self) -> usize {
+        self.resident
+    }
+
+    /// The number of the page at `addr`, if a mapping has it.
+    pub fn page_at(&self, addr: usize) -> Option<usize> {
+        let after = self.mappings.partition_point(|it| it.mapping.addr <= addr);
+        let it = self.mappings.get(after.checked_sub(1)?)?;
+        let page = (addr - it.mapping.addr) / self.page_size;
+        (addr - it.mapping.addr < it.mapping.len).then_some(it.first + page)
+    }
+
+    /// The pages that lie wholly or partly in a range of addresses, a range for each mapping.
+    pub fn pages_in(&self, addr: usize, len: usize) -> impl Iterator<Item = Range<usize>> {
+        let (end, size) = (addr.saturating_add(len), self.page_size);
+        self.mappings.iter().filter_map(move |it| {
+            let from = addr.max(it.mapping.addr);
+            let to = end.min(it.mapping.addr + it.mapping.len);
+            (from < to).then(|| {
+                let first = it.first + (from - it.mapping.addr) / size;
+                first..it.first + (to - it.mapping.addr).div_ceil(size)
+            })
+        })
+    }
+
+    fn placed(&self, page: usize) -> &Placed {
+        let after = self.mappings.partition_point(|it| it.first <= page);
+        &self.mappings[after - 1]
+    }
+
+    /// The address of a page.
+    pub fn addr(&self, page: usize) -> usize {
+        let it = self.placed(page);
+        it.mapping.addr + (page - it.first) * self.page_size
+    }
+
+    /// The offset of a page in the snapshot.
+    pub fn offset(&self, page: usize) -> u64 {
+        let it = self.placed(page);
+        it.mapping.offset + ((page - it.first) * self.page_size) as u64
+    }
+
+    /// The page whose contents begin at an offset of the snapshot, if a mapping has it.
+    pub fn page_of_offset(&self, offset: u64) -> Option<usize> {
+        self.mappings.iter().find_map(|it| {
+            let within = offset.checked_sub(it.mapping.offset)?;
+            (within < it.mapping.len as u64).then(|| it.first + within as usize / self.page_size)
+        })
+    }
+
+    /// The pages of each mapping, by address.
+    pub fn mapped(&self) -> impl Iterator<Item = Range<usize>> {
+        let size = self.page_size;
+        (self.mappings.iter()).map(move |it| it.first..it.first + it.mapping.len / size)
+    }
+
+    /// The pages of a unit.
+    pub fn unit(&self, unit: usize) -> Range<usize> {
+        let first = unit * UNIT;
+        let it = self.placed(first);
+        first..(first + UNIT).min(it.first + it.mapping.len / self.page_size)
+    }
+
+    /// The pages of a unit that have a frame.
+    pub fn resident_in(&self, unit: usize) -> u32 {
+        let words = &self.words[self.unit(unit)];
+        let resident = |word: &&u32| PageState::unpack(**word).is_resident();
+        words.iter().filter(resident).count() as u32
+    }
+
+    /// The state of a page.
+    pub fn get(&self, page: usize) -> PageState {
+        PageState::unpack(self.words[page])
+    }
+
+    /// Sets the state of a page, and returns the former.
+    pub fn set(&mut self, page: usize, state: PageState) -> PageState {
+        let was = self.get(page);
+        self.words[page] = state.pack();
+        self.resident += usize::from(state.is_resident());
+        self.resident -= usize::from(was.is_resident());
+        was
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table() -> PageTable {
+        let mapping = |addr, pages: usize, offset| Mapping {
+            addr,
+            len: pages * 4096,
+            offset,
+        };
+        PageTable::new(&Handoff {
+            mappings: vec![mapping(1 << 20, 100, 409_600), mapping(4 << 20, 100, 0)],
+            page_size: 4096,
+        })
+    }
+
+    #[test]
+    fn mappings_begin_units_and_gaps_have_no_pages() {
+        let table = table();
+        assert_eq!(table.page_at((1 << 20) + 4097), Some(1));
+        assert_eq!(table.page_at(1 << 19), None);
+        assert_eq!(table.page_at((1 << 20) + 100 * 4096), None);
+        assert_eq!(table.page_at(4 << 20), Some(128));
+        assert_eq!((table.unit(1), table.unit(2)), (64..100, 128..192));
+        assert_eq!(table.addr(129), (4 << 20) + 4096);
+        assert_eq!((table.offset(1), table.offset(129)), (413_696, 4096));
+        assert_eq!(table.page_of_offset(4096), Some(129));
+        assert_eq!(table.page_of_offset(413_696), Some(1));
+        assert_eq!(table.page_of_offset(819_200), None);
+        let parts: Vec<_> = table.pages_in((1 << 20) + 98 * 4096, 4 << 20).collect();
+        assert_eq!(parts, [98..100, 128..228]);
+    }
+
+    proptest! {
+        #[test]
+        fn residents_are_counted(steps in prop::collection::vec((0usize..100, 0u32..7), 0..200)) {
+            let mut table = table();
+            let handle = PageHandle::new(77).unwrap();
+            for (page, what) in steps {
+                let state = [
+                    PageState::Origin, PageState::Zero, PageState::Stored(handle), PageState::Lost,
+                    PageState::ResidentOrigin, PageState::Resident, PageState::ResidentStored(handle),
+                ][what as usize];
+                table.set(page, state);
+                prop_assert_eq!(table.get(page), state);
+            }
+            let counted = table.resident_in(0) + table.resident_in(1);
+            prop_assert_eq!(table.resident(), counted as usize);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The peer of a hand-off: its message and descriptors, received and judged.
+//!
+//! The message may come in pieces and the descriptors with any of them, or later. Rule: a peer has a
+//! deadline and a limit for everything it sends, and each is received on a thread of its own, so one
+//! that sends half a message, lies or vanishes costs only itself.
+
+use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
+use rustix::cmsg_space;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use translation::{ForeignUserfault, NotUserfault};
+use wired::Bytes;
+
+/// Descriptors of one message at most, by the kernel's limit (SCM_MAX_FD): the kernel would close
+/// others before the call returns, and such a close may block.
+const MAX_FDS: usize = 253;
+/// f_type of tmpfs and hugetlbfs, from magic.h.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+
+/// A complete hand-off.
+pub struct Peer {
+    /// The memory.
+    pub handoff: Handoff,
+    /// Its faults.
+    pub uffd: ForeignUserfault,
+    /// The file behind the memory, where the peer sent one.
+    pub memfd: Option<OwnedFd>,
+    /// The process that connected; 0 where it is in no namespace of ours.
+    pub pid: i32,
+    /// A descriptor of it.
+    pub process: Option<OwnedFd>,
+    /// Kept open as long as the client is served: its close tells the peer that nobody serves it.
+    pub connection: UnixStream,
+}
+
+/// Why a peer is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The message.
+    #[error(transparent)]
+    Handoff(#[from] HandoffError),
+    /// The connection.
+    #[error("the connection failed: {0}")]
+    Connection(Errno),
+    /// The peer closed the connection too early.
+    #[error("the peer closed its connection after {0} bytes of its hand-off")]
+    Vanished(usize),
+    /// The deadline passed.
+    #[error("no complete hand-off with a descriptor arrived in {0:?} ({1} bytes did)")]
+    Late(Duration, usize),
+    /// More descriptors than a hand-off has.
+    #[error("the peer sent {0} descriptors; a userfaultfd and at most a memfd are expected")]
+    Descriptors(usize),
+    /// None of the descriptors is a userfaultfd.
+    #[error(transparent)]
+    NotUserfault(#[from] NotUserfault),
+    /// The second descriptor is not memory.
+    #[error("the second descriptor is no file in memory (memfd, tmpfs or hugetlbfs)")]
+    NotMemory,
+    /// The memfd is smaller than the mappings.
+    #[error("the memfd has {}, but the mappings end at {}", Bytes(*has), Bytes(*needed))]
+    SmallMemory {
+        /// Bytes of the file.
+        has: u64,
+        /// The last mapping's end.
+        needed: u64,
+    },
+}
+
+impl Peer {
+    /// Receives a hand-off. `covered` is the number of bytes that offsets may cover.
+    pub fn receive(
+        connection: UnixStream,
+        covered: u64,
+        patience: Duration,
+    ) -> Result<Self, PeerError> {
+        let deadline = Instant::now() + patience;
+        let mut bytes = Vec::new();
+        let mut fds = Vec::new();
+        let handoff = loop {
+            let parsed = Handoff::parse(&bytes, covered)?;
+            if let (Some(handoff), false) = (parsed, fds.is_empty()) {
+                break handoff;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(PeerError::Late(patience, bytes.len()));
+            }
+            let timeout = connection.set_read_timeout(Some(left));
+            timeout.map_err(|_| PeerError::Connection(Errno::INVAL))?;
+            match receive_part(&connection, &mut bytes, &mut fds) {
+                Ok(0) => return Err(PeerError::Vanished(bytes.len())),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(PeerError::Late(patience, bytes.len())),
+                Err(errno) => return Err(PeerError::Connection(errno)),
+            }
+            if fds.len() > 2 {
+                return Err(PeerError::Descriptors(fds.len()));
+            }
+        };
+        let mut fds = fds.into_iter();
+        let first = fds.next().ok_or(PeerError::Descriptors(0))?;
+        let uffd = ForeignUserfault::adopt(first)?;
+        let memfd = fds.next();
+        if let Some(memfd) = &memfd {
+            check_memory(memfd, &handoff)?;
+        }
+        let credentials = rustix::net::sockopt::socket_peercred(&connection).ok();
+        let pid = credentials.map_or(0, |it| it.pid.as_raw_nonzero().get());
+        let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self {
+            handoff,
+            uffd,
+            memfd,
+            pid,
+            process,
+            connection,
+        })
+    }
+}
+
+/// Receives what has arrived; 0 at the end of the stream.
+fn receive_part(
+    from: impl AsFd,
+    bytes: &mut Vec<u8>,
+    fds: &mut Vec<OwnedFd>,
+) -> Result<usize, Errno> {
+    let mut part = [0; 4096];
+    let most = part.len().min(MAX_MESSAGE + 1 - bytes.len());
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut part[..most])];
+    let received = recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
+    bytes.extend_from_slice(&part[..received.bytes]);
+    Ok(received.bytes)
+}
+
+fn check_memory(memfd: &OwnedFd, handoff: &Handoff) -> Result<(), PeerError> {
+    let stat = fstat(memfd).map_err(PeerError::Connection)?;
+    let system = fstatfs(memfd).map_err(PeerError::Connection)?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !is_file || !IN_MEMORY.contains(&(system.f_type as u64)) {
+        return Err(PeerError::NotMemory);
+    }
+    let ends = handoff.mappings.iter().map(|it| it.offset + it.len as u64);
+    let (has, needed) = (stat.st_size as u64, ends.max().unwrap_or(0));
+    if has < needed {
+        return Err(PeerError::SmallMemory { has, needed });
+    }
+    Ok(())
+}
