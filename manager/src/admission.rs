@@ -61,9 +61,10 @@ impl Admission<'_> {
         counters: &Arc<Counters>,
     ) -> Result<(ClientParts, UnixStream), Refusal> {
         let config = &self.shared.config;
-        let is_cache = config.cache.as_ref().is_some_and(|cache| {
-            peer.memfd.is_none() && is_mapped(peer.pid, cache.file(), &peer)
-        });
+        let is_cache = config
+            .cache
+            .as_ref()
+            .is_some_and(|cache| peer.memfd.is_none() && is_mapped(peer.pid, cache.file(), &peer));
         let memory = match (peer.memfd, &config.cache) {
             (Some(memfd), _) => ClientMemory::Memfd(memfd),
             (None, Some(cache)) if is_cache => ClientMemory::Cache(Arc::clone(cache)),
@@ -133,7 +134,9 @@ fn is_mapped(pid: i32, file: &OwnedFd, peer: &Peer) -> bool {
                 let number = |text| usize::from_str_radix(text, 16).ok();
                 Some(number(from)?..number(to)?)
             });
-            let offset = fields.nth(1).and_then(|it| u64::from_str_radix(it, 16).ok());
+            let offset = fields
+                .nth(1)
+                .and_then(|it| u64::from_str_radix(it, 16).ok());
             let inode = fields.nth(1).and_then(|it| it.parse().ok());
             let (Some(range), Some(offset)) = (range, offset) else {
                 return false;

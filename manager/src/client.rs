@@ -117,9 +117,11 @@ impl Client {
             Some((frames, paging)) => Some(Contract::new(frames, paging)?),
             None => None,
         };
-        parts.counters.frames.set(contract.as_ref().map_or(0, |it| {
-            it.frames + it.standby.frames()
-        }));
+        parts.counters.frames.set(
+            contract
+                .as_ref()
+                .map_or(0, |it| it.frames + it.standby.frames()),
+        );
         let most = contract.as_ref().map_or(usize::MAX, |it| it.frames / 4 * 3);
         let replay = parts.working_set.map(|set| Replay::new(&set, &table, most));
         Ok(Self {

@@ -2,11 +2,15 @@
 
 use crate::memory_object::DataReply;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
+use std::path::Path;
 use std::sync::Arc;
 use translation::{ForeignUserfault, MapError, Wake};
 use wired::{PAGE, WiredMemory};
+
+/// f_type of tmpfs, from magic.h.
+const TMPFS: u64 = 0x0102_1994;
 
 /// The kinds of memory.
 pub enum ClientMemory {
@@ -27,9 +31,18 @@ pub struct SharedCache {
 }
 
 impl SharedCache {
-    /// The cache in `file`, of the snapshot's size, with holes for what no clone has used.
-    pub fn new(file: OwnedFd) -> Self {
-        Self { file }
+    /// Makes the cache at `path`, in tmpfs, of the snapshot's size: with holes for what no clone has
+    /// used. Clones open it for reading; an older one is replaced.
+    pub fn create(path: &Path, bytes: u64) -> Result<Self, Errno> {
+        let _ = rustix::fs::unlink(path);
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, how, Mode::RUSR | Mode::RGRP)?;
+        if rustix::fs::fstatfs(&file)?.f_type as u64 != TMPFS {
+            let _ = rustix::fs::unlink(path);
+            return Err(Errno::OPNOTSUPP);
+        }
+        rustix::fs::ftruncate(&file, bytes)?;
+        Ok(Self { file })
     }
 
     /// Its file.

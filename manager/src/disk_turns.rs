@@ -189,7 +189,9 @@ mod tests {
     #[test]
     fn a_client_on_slack_alone_is_served() {
         let client = DiskTurns::default().admit(contract(0, true)).unwrap();
-        let served = (0..100).map(|n| client.transact(Op::Read, 4096, || n)).sum::<u32>();
+        let served = (0..100)
+            .map(|n| client.transact(Op::Read, 4096, || n))
+            .sum::<u32>();
         assert_eq!(served, 4950);
     }
 

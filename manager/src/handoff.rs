@@ -86,9 +86,7 @@ struct Sent {
 
 impl Sent {
     fn page_size(&self) -> u64 {
-        self.page_size
-            .or(self.page_size_kib)
-            .unwrap_or(PAGE as u64)
+        self.page_size.or(self.page_size_kib).unwrap_or(PAGE as u64)
     }
 }
 
@@ -185,9 +183,8 @@ mod tests {
             r#","page_size":4096,"page_size_kib":4096,"new_field":{}"#,
             "",
         ] {
-            let text = format!(
-                r#"[{{"base_host_virt_addr":8388608,"size":8192,"offset":4096{size}}}]"#
-            );
+            let text =
+                format!(r#"[{{"base_host_virt_addr":8388608,"size":8192,"offset":4096{size}}}]"#);
             let handoff = parse(&text).unwrap().unwrap();
             let mapping = Mapping {
                 addr: 8 << 20,
@@ -223,19 +220,40 @@ mod tests {
             (format!("[{}]", one(8192, 0, 0, 4096)), "whole pages"),
             (format!("[{}]", one(0, 4096, 0, 4096)), "end of addresses"),
             (format!("[{}]", one(4096, 4096, 0, 8192)), "page size"),
-            (format!("[{}]", one(4096, 2 << 30, 0, 4096)), "of a snapshot"),
-            (format!("[{}]", one(4096, 4096, u64::MAX - 4095, 4096)), "of a snapshot"),
-            (format!("[{}]", one(u64::MAX - 4095, 8192, 0, 4096)), "end of addresses"),
             (
-                format!("[{},{}]", one(8192, 8192, 0, 4096), one(12288, 4096, 8192, 4096)),
+                format!("[{}]", one(4096, 2 << 30, 0, 4096)),
+                "of a snapshot",
+            ),
+            (
+                format!("[{}]", one(4096, 4096, u64::MAX - 4095, 4096)),
+                "of a snapshot",
+            ),
+            (
+                format!("[{}]", one(u64::MAX - 4095, 8192, 0, 4096)),
+                "end of addresses",
+            ),
+            (
+                format!(
+                    "[{},{}]",
+                    one(8192, 8192, 0, 4096),
+                    one(12288, 4096, 8192, 4096)
+                ),
                 "their addresses",
             ),
             (
-                format!("[{},{}]", one(8192, 8192, 0, 4096), one(65536, 4096, 4096, 4096)),
+                format!(
+                    "[{},{}]",
+                    one(8192, 8192, 0, 4096),
+                    one(65536, 4096, 4096, 4096)
+                ),
                 "their offsets",
             ),
             (
-                format!("[{},{}]", one(8192, 4096, 0, 4096), one(2 << 20, 2 << 20, 2 << 20, 2 << 20)),
+                format!(
+                    "[{},{}]",
+                    one(8192, 4096, 0, 4096),
+                    one(2 << 20, 2 << 20, 2 << 20, 2 << 20)
+                ),
                 "page size",
             ),
         ] {
@@ -243,7 +261,10 @@ mod tests {
             assert!(refused.contains(why), "{text}: {refused}");
         }
         let many = vec![one(4096, 4096, 0, 4096); MAX_MAPPINGS + 1].join(",");
-        assert!(matches!(parse(&format!("[{many}]")), Err(HandoffError::Count(_))));
+        assert!(matches!(
+            parse(&format!("[{many}]")),
+            Err(HandoffError::Count(_))
+        ));
         let long = format!("[{}", " ".repeat(MAX_MESSAGE));
         assert!(matches!(parse(&long), Err(HandoffError::TooLong)));
     }

@@ -87,11 +87,9 @@ impl WorkingSetFile {
         // In this order an interrupted save leaves no set that belongs to another snapshot.
         let _ = std::fs::remove_file(&self.identity_path);
         set.save(&self.path)?;
-        std::fs::write(&self.identity_path, &self.identity).map_err(|error| {
-            WorkingSetError::File {
-                path: self.identity_path.display().to_string(),
-                error,
-            }
+        std::fs::write(&self.identity_path, &self.identity).map_err(|error| WorkingSetError::File {
+            path: self.identity_path.display().to_string(),
+            error,
         })
     }
 }
@@ -115,7 +113,9 @@ mod tests {
         let file = WorkingSetFile::beside(&Snapshot::open(&path).unwrap());
         assert!(file.load().unwrap().is_none());
         let mut recording = Recording::new(2);
-        [4096, 0, 4096].map(|offset| recording.push(offset));
+        for offset in [4096, 0, 4096] {
+            recording.push(offset);
+        }
         assert_eq!(recording.len(), 2, "as many as there is room for");
         file.save(&recording.working_set()).unwrap();
         let set = file.load().unwrap().unwrap();

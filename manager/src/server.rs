@@ -2,12 +2,12 @@
 
 use crate::admission::{Admission, Refusal};
 use crate::client::Client;
+use crate::client_memory::SharedCache;
 use crate::counters::Counters;
 use crate::disk_turns::DiskTurns;
 use crate::peer::Peer;
 use crate::recording::{Recording, WorkingSetFile};
 use crate::snapshot::Snapshot;
-use crate::client_memory::SharedCache;
 use crate::wiring::wire_thread;
 use disk::atropos::DiskContract;
 use rustix::event::{EventfdFlags, eventfd};
@@ -237,7 +237,10 @@ impl Shared {
         match client {
             Ok((client, connection)) => {
                 wire_thread();
-                tracing::info!("serves client {number}, process {pid}, {}", wired::Bytes(bytes));
+                tracing::info!(
+                    "serves client {number}, process {pid}, {}",
+                    wired::Bytes(bytes)
+                );
                 let recording = client.serve();
                 drop(connection);
                 self.keep_working_set(recording);
@@ -251,7 +254,9 @@ impl Shared {
 
 fn summary(counters: &Counters) -> String {
     let figures = counters.all().filter(|(_, value)| *value > 0);
-    let figures: Vec<_> = figures.map(|(name, value)| format!("{name} {value}")).collect();
+    let figures: Vec<_> = figures
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
     figures.join(", ")
 }
 

@@ -57,11 +57,14 @@ impl Snapshot {
             }
         };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(fail("cannot be opened"))?;
+        let file =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(fail("cannot be opened"))?;
         let stat = rustix::fs::fstat(&file).map_err(fail("cannot be inspected"))?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if !is_file || stat.st_size < wired::PAGE as i64 {
-            return Err(fail("needs to be a regular file of a page at least")(Errno::INVAL));
+            return Err(fail("needs to be a regular file of a page at least")(
+                Errno::INVAL,
+            ));
         }
         let len = stat.st_size as usize;
         // SAFETY: a new mapping, where the kernel chooses.
@@ -216,7 +219,10 @@ mod tests {
         let mut snapshot = Snapshot::open(&path).unwrap();
         assert_eq!(request(&mut snapshot, 0), DataReply::Unavailable);
         assert_eq!(request(&mut snapshot, 64 << 20), DataReply::Unavailable);
-        assert!(matches!(request(&mut snapshot, 32 << 20), DataReply::Provided(_)));
+        assert!(matches!(
+            request(&mut snapshot, 32 << 20),
+            DataReply::Provided(_)
+        ));
         let mut page = [1; 4096];
         snapshot.read(32 << 20, &mut page).unwrap();
         assert_eq!(page, [5; 4096]);

@@ -18,7 +18,9 @@ pub fn wire() -> Vec<String> {
         lacks.push("its allocations may wait for reclaim (PR_SET_IO_FLUSHER)".to_owned());
     }
     if let Err(why) = std::fs::write("/proc/self/oom_score_adj", "-900") {
-        lacks.push(format!("the kernel may choose it when memory is short (oom_score_adj: {why})"));
+        lacks.push(format!(
+            "the kernel may choose it when memory is short (oom_score_adj: {why})"
+        ));
     }
     lacks
 }

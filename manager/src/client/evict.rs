@@ -88,7 +88,9 @@ impl Client {
     /// Runs of neighbouring resident pages.
     fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let first = pages.start;
-        let bits = pages.clone().filter(|page| self.table.get(*page).is_resident());
+        let bits = pages
+            .clone()
+            .filter(|page| self.table.get(*page).is_resident());
         let mut bits = bits.fold(0u64, |bits, page| bits | 1 << (page - first));
         std::iter::from_fn(move || {
             let start = bits.trailing_zeros() as usize;
@@ -172,15 +174,16 @@ impl Client {
         }
         let (then, writes, error) = (&mut batch.then, &batch.writes, &mut batch.error);
         let (first, counters) = (batch.first, &self.counters);
-        contract
-            .paging
-            .data_write(&requests[..batch.count], &mut |number, result| match result {
+        contract.paging.data_write(
+            &requests[..batch.count],
+            &mut |number, result| match result {
                 Ok(copy) => {
                     counters.written_pages.add(1);
                     then[writes[number] - first] = Some(PageState::Stored(copy));
                 }
                 Err(why) => *error = Some(why),
-            });
+            },
+        );
     }
 
     /// Step 4.
@@ -251,5 +254,7 @@ impl ClientMemory {
 fn is_zero(page: &[u8; PAGE]) -> bool {
     // SAFETY: the words of the page.
     let (head, words, tail) = unsafe { page.align_to::<u64>() };
-    head.iter().all(|it| *it == 0) && words.iter().all(|it| *it == 0) && tail.iter().all(|it| *it == 0)
+    head.iter().all(|it| *it == 0)
+        && words.iter().all(|it| *it == 0)
+        && tail.iter().all(|it| *it == 0)
 }

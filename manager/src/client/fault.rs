@@ -90,7 +90,9 @@ impl Client {
     pub(super) fn place(&mut self, page: usize, contents: DataReply, then: PageState) -> Outcome {
         let addr = self.table.addr(page);
         let offset = (then == PageState::ResidentOrigin).then(|| self.table.offset(page));
-        let placed = self.memory.place(&self.uffd, addr, contents, offset, &self.zeros);
+        let placed = self
+            .memory
+            .place(&self.uffd, addr, contents, offset, &self.zeros);
         match placed {
             Ok(()) => {
                 if contents == DataReply::Unavailable {

@@ -117,11 +117,20 @@ impl Client {
         let len = run.clone().take_while(provided).count();
         let addr = self.table.addr(run.start);
         if !self.memory.copies_runs() {
-            let placed = self.place(run.start, DataReply::Provided(from), PageState::ResidentOrigin);
-            self.counters.replayed_pages.add(usize::from(placed == Outcome::Answered));
+            let placed = self.place(
+                run.start,
+                DataReply::Provided(from),
+                PageState::ResidentOrigin,
+            );
+            self.counters
+                .replayed_pages
+                .add(usize::from(placed == Outcome::Answered));
             return 1;
         }
-        let copied = self.uffd.userfault().copy(addr, from, len * size, Wake::Yes);
+        let copied = self
+            .uffd
+            .userfault()
+            .copy(addr, from, len * size, Wake::Yes);
         let done = match copied {
             Ok(()) => len,
             // The next page is there already, or an event comes first: its own fault brings it.

@@ -1,0 +1,37 @@
+//! The manager against real guests: processes that hand their memory over.
+
+#[path = "vm/bad_peers.rs"]
+mod bad_peers;
+#[path = "vm/common.rs"]
+mod common;
+#[path = "vm/contracts.rs"]
+mod contracts;
+#[path = "vm/guest.rs"]
+mod guest;
+#[path = "vm/restore.rs"]
+mod restore;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if args.get(1).is_some_and(|it| it == "guest") {
+        return guest::main(&args[2..]);
+    }
+    let mut trials = Vec::new();
+    for (name, test) in restore::TESTS
+        .iter()
+        .chain(contracts::TESTS)
+        .chain(bad_peers::TESTS)
+    {
+        let test = *test;
+        trials.push(Trial::test(*name, move || {
+            test();
+            Ok::<(), Failed>(())
+        }));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// A test by its name.
+type Test = (&'static str, fn());

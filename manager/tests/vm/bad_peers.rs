@@ -1,0 +1,149 @@
+//! Peers that send half a message, lie, or vanish: they cost only themselves.
+
+use crate::Test;
+use crate::common::{Service, await_that, mib};
+use crate::guest::{PAGE, open_userfaultfd, send};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+pub const TESTS: &[Test] = &[
+    ("bad_peers_are_refused", bad_peers_are_refused),
+    (
+        "half_messages_keep_nobody_waiting",
+        half_messages_keep_nobody_waiting,
+    ),
+    (
+        "a_hand_off_may_come_in_pieces",
+        a_hand_off_may_come_in_pieces,
+    ),
+    (
+        "a_guest_that_vanishes_leaves_nothing",
+        a_guest_that_vanishes_leaves_nothing,
+    ),
+    (
+        "a_truncated_memfd_ends_its_own_guest",
+        a_truncated_memfd_ends_its_own_guest,
+    ),
+];
+
+fn json(addr: usize, size: usize) -> String {
+    format!(r#"[{{"base_host_virt_addr":{addr},"size":{size},"offset":0,"page_size":4096}}]"#)
+}
+
+/// Returns true if the server closes the connection.
+fn is_refused(mut peer: UnixStream) -> bool {
+    peer.set_read_timeout(Some(crate::common::PATIENCE))
+        .unwrap();
+    matches!(peer.read(&mut [0]), Ok(0))
+        || peer
+            .read(&mut [0])
+            .is_err_and(|why| why.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+fn bad_peers_are_refused() {
+    let pages = mib(4);
+    let service = Service::start(pages, |_| {});
+    let mut good = service.guest("private", pages * PAGE);
+    let uffd = open_userfaultfd();
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let good_json = json(1 << 32, PAGE);
+    let (uffd, file) = (uffd.as_fd(), file.as_fd());
+    let cases: [(&str, &[u8], &[rustix::fd::BorrowedFd<'_>]); 7] = [
+        ("no descriptor", good_json.as_bytes(), &[]),
+        ("not a userfaultfd", good_json.as_bytes(), &[file]),
+        ("not memory", good_json.as_bytes(), &[uffd, file]),
+        (
+            "three descriptors",
+            good_json.as_bytes(),
+            &[uffd, uffd, file],
+        ),
+        ("a range that is not mapped", good_json.as_bytes(), &[uffd]),
+        ("no JSON", b"\xff\x00garbage", &[uffd]),
+        (
+            "beyond the snapshot",
+            &json(1 << 32, 1 << 40).into_bytes(),
+            &[uffd],
+        ),
+    ];
+    for (what, bytes, fds) in cases {
+        let peer = UnixStream::connect(service.socket()).unwrap();
+        send(&peer, bytes, fds);
+        assert!(is_refused(peer), "{what}");
+    }
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 0")), 0);
+}
+
+fn half_messages_keep_nobody_waiting() {
+    let pages = mib(4);
+    let service = Service::start(pages, |_| {});
+    let halves: Vec<_> = (0..32)
+        .map(|_| {
+            let peer = UnixStream::connect(service.socket()).unwrap();
+            send(&peer, br#"[{"base_host_virt"#, &[]);
+            peer
+        })
+        .collect();
+    let mut good = service.guest("private", pages * PAGE);
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 0")), 0);
+    assert!(halves.into_iter().all(is_refused));
+}
+
+fn a_hand_off_may_come_in_pieces() {
+    let service = Service::start(mib(1), |_| {});
+    let uffd = open_userfaultfd();
+    // SAFETY: a new mapping, where the kernel chooses.
+    let memory = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0)
+    };
+    crate::guest::register(&uffd, memory as usize, PAGE);
+    let text = json(memory as usize, PAGE);
+    let peer = UnixStream::connect(service.socket()).unwrap();
+    let (head, tail) = text.as_bytes().split_at(20);
+    send(&peer, head, &[]);
+    send(&peer, tail, &[]);
+    // The descriptor comes last of all.
+    send(&peer, b"\n", &[uffd.as_fd()]);
+    service.counters(1);
+    // SAFETY: the mapping above, whose faults the server answers.
+    let seen = unsafe { memory.cast::<u64>().read_volatile() };
+    assert_eq!(seen, crate::guest::word(0, 0, 0));
+    // SAFETY: as above; the server sees that nothing is left to serve only with this process.
+    unsafe { libc::munmap(memory, PAGE) };
+}
+
+fn a_guest_that_vanishes_leaves_nothing() {
+    let pages = mib(16);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(2), "ram:32M".parse().unwrap()));
+    });
+    for _ in 0..5 {
+        let mut guest = service.guest("memfd", pages * PAGE);
+        guest.begin("storm 4 1000000");
+        await_that("it pages", || {
+            let clients = service.server.as_ref().unwrap().clients();
+            clients
+                .iter()
+                .any(|it| it.counters.evicted_pages.get() > 100)
+        });
+        drop(guest);
+        service.await_no_clients();
+    }
+}
+
+fn a_truncated_memfd_ends_its_own_guest() {
+    let pages = mib(8);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(2), "ram:32M".parse().unwrap()));
+    });
+    let mut bad = service.guest("memfd", pages * PAGE);
+    bad.run(&format!("write 0 {pages} 1"));
+    let mut good = service.guest("memfd", pages * PAGE);
+    good.run(&format!("write 0 {pages} 1"));
+    bad.run("truncate");
+    bad.begin(&format!("write 0 {pages} 2"));
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 1")), 0);
+    drop(bad);
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 1")), 0);
+}

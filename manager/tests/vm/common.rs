@@ -1,0 +1,201 @@
+//! A server in this process, and guests in processes of their own.
+
+use crate::guest::{PAGE, page_bytes};
+use disk::atropos::DiskContract;
+use disk::time::Nanos;
+use manager::client_memory::SharedCache;
+use manager::counters::Counters;
+use manager::server::{Server, ServerConfig};
+use manager::snapshot::Snapshot;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A guard against hangs, far beyond any wait.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server, its folder and its snapshot.
+pub struct Service {
+    pub server: Option<Server>,
+    pub folder: tempfile::TempDir,
+}
+
+/// A guest process.
+pub struct Guest {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// A snapshot of `pages` pages in `folder`; every 16th is a hole.
+pub fn make_snapshot(folder: &Path, pages: usize) -> PathBuf {
+    let path = folder.join("snapshot.mem");
+    let mut file = std::fs::File::create(&path).expect("a snapshot");
+    (0..pages).for_each(|page| file.write_all(&page_bytes(page)).expect("a page"));
+    path
+}
+
+impl Service {
+    /// Serves a snapshot of `pages` pages; `change` edits the configuration.
+    pub fn start(pages: usize, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let snapshot = make_snapshot(folder.path(), pages);
+        Self::over(folder, &snapshot, change)
+    }
+
+    pub fn over(
+        folder: tempfile::TempDir,
+        snapshot: &Path,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
+        let mut config = ServerConfig {
+            socket: folder.path().join("socket"),
+            snapshot: Some(Snapshot::open(snapshot).expect("a snapshot")),
+            size: 0,
+            contract: None,
+            disk: DiskContract {
+                period: Nanos::millis(250),
+                slice: Nanos::ZERO,
+                extra: true,
+                laxity: Nanos::ZERO,
+            },
+            uses_working_set: false,
+            cache: None,
+            most_clients: 64,
+            patience: Duration::from_secs(2),
+        };
+        change(&mut config);
+        Self {
+            server: Some(Server::start(config).expect("a server")),
+            folder,
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("a server")
+    }
+
+    pub fn guest(&self, kind: &str, bytes: usize) -> Guest {
+        Guest::start(kind, &self.socket(), bytes)
+    }
+
+    /// The counters of the client that is `number` in order of admission, when it is admitted.
+    pub fn counters(&self, number: u64) -> Arc<Counters> {
+        let mut found = None;
+        await_that("the client is admitted", || {
+            let clients = self.server().clients();
+            found = clients.into_iter().find(|it| it.number == number);
+            found.is_some()
+        });
+        found.expect("found above").counters
+    }
+
+    /// Waits until no client is left.
+    pub fn await_no_clients(&self) {
+        await_that("clients end", || self.server().clients().is_empty());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// A file in memory for the pages that clones share.
+pub fn make_cache(folder: &Path, bytes: u64) -> (PathBuf, Arc<SharedCache>) {
+    let name = folder
+        .file_name()
+        .and_then(|it| it.to_str())
+        .unwrap_or("cache");
+    let path = Path::new("/dev/shm").join(format!("selfpage-test-{name}"));
+    (
+        path.clone(),
+        Arc::new(SharedCache::create(&path, bytes).expect("a cache")),
+    )
+}
+
+pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "still waiting until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Guest {
+    fn start(kind: &str, socket: &Path, bytes: usize) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .arg("guest")
+            .arg(kind)
+            .arg(socket)
+            .arg(bytes.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a guest");
+        let input = process.stdin.take().expect("its input");
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        let mut guest = Self {
+            process,
+            input,
+            output,
+        };
+        assert_eq!(guest.reply(), "ready");
+        guest
+    }
+
+    fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a reply");
+        line.trim().to_owned()
+    }
+
+    /// Begins a command.
+    pub fn begin(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("a command");
+    }
+
+    /// The reply of a command that was begun.
+    pub fn finish(&mut self) -> String {
+        self.reply()
+    }
+
+    /// Carries a command out.
+    pub fn run(&mut self, command: &str) -> String {
+        self.begin(command);
+        self.reply()
+    }
+
+    /// Carries out a command that counts wrong pages.
+    pub fn wrong(&mut self, command: &str) -> usize {
+        let reply = self.run(command);
+        reply
+            .parse()
+            .unwrap_or_else(|_| panic!("{command}: {reply:?}"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Pages in so many MiB.
+pub const fn mib(count: usize) -> usize {
+    (count << 20) / PAGE
+}

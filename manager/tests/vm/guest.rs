@@ -1,0 +1,344 @@
+//! A process that does what a VMM does with a restored guest's memory, told so by lines on its
+//! standard input: maps memory, registers a userfaultfd, hands it over, uses its pages.
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::io::IoSlice;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{BufRead, Write};
+use std::os::unix::net::UnixStream;
+
+/// Bytes of a small page.
+pub const PAGE: usize = 4096;
+
+/// What the guest's memory is.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Private anonymous memory.
+    Private,
+    /// A memfd, mapped shared and handed over.
+    Memfd,
+    /// A private mapping of the cache at this path.
+    Cache(String),
+    /// Private huge pages of 2 MiB.
+    Huge,
+}
+
+/// The words of a page: version 0 is the snapshot's.
+pub fn word(page: usize, version: u64, index: usize) -> u64 {
+    let mut x = page as u64 ^ version << 40 ^ (index as u64) << 20;
+    x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    // Compressible: pages of a real guest are.
+    if index % 4 == 0 {
+        x ^ x >> 33
+    } else {
+        page as u64 + version
+    }
+}
+
+/// The bytes of a page of the snapshot.
+pub fn page_bytes(page: usize) -> Vec<u8> {
+    (0..PAGE / 8)
+        .flat_map(|index| word(page, 0, index).to_ne_bytes())
+        .collect()
+}
+
+struct Memory {
+    start: *mut u64,
+    len: usize,
+    is_shared: bool,
+    memfd: Option<OwnedFd>,
+    /// Open as long as the memory is used.
+    uffd: OwnedFd,
+    _connection: UnixStream,
+}
+
+/// The guest's main function: arguments are KIND SOCKET BYTES.
+pub fn main(args: &[String]) {
+    let kind = match args[0].split_once(':') {
+        Some(("cache", path)) => Kind::Cache(path.to_owned()),
+        _ if args[0] == "memfd" => Kind::Memfd,
+        _ if args[0] == "huge" => Kind::Huge,
+        _ => Kind::Private,
+    };
+    let memory = Memory::hand_over(&kind, &args[1], args[2].parse().expect("bytes"));
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a command");
+        let mut words = line.split(' ');
+        let command = words.next().expect("a command");
+        let numbers: Vec<usize> = words.map(|it| it.parse().expect("a number")).collect();
+        println!("{}", memory.obey(command, &numbers));
+        std::io::stdout().flush().expect("a reply");
+    }
+}
+
+impl Memory {
+    fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
+        let (mut flags, mut page_size, mut memfd) = (libc::MAP_PRIVATE, PAGE, None);
+        match kind {
+            Kind::Private => flags |= libc::MAP_ANONYMOUS,
+            Kind::Huge => {
+                flags |= libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+                page_size = 2 << 20;
+            }
+            Kind::Memfd => {
+                let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memfd_create");
+                rustix::fs::ftruncate(&fd, len as u64).expect("ftruncate");
+                flags = libc::MAP_SHARED;
+                memfd = Some(fd);
+            }
+            Kind::Cache(path) => {
+                let how = OFlags::RDONLY | OFlags::CLOEXEC;
+                memfd = Some(rustix::fs::open(path, how, Mode::empty()).expect("the cache"));
+            }
+        }
+        let fd = memfd.as_ref().map_or(-1, |fd| fd.as_raw_fd());
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, where the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, 0) };
+        assert!(
+            start != libc::MAP_FAILED,
+            "mmap: {}",
+            std::io::Error::last_os_error()
+        );
+        if page_size == PAGE {
+            // SAFETY: the mapping above.
+            unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
+        }
+        let uffd = open_userfaultfd();
+        register(&uffd, start as usize, len);
+        let json = format!(
+            r#"[{{"base_host_virt_addr":{},"size":{len},"offset":0,"page_size":{page_size},"page_size_kib":{page_size}}}]"#,
+            start as usize
+        );
+        let connection = UnixStream::connect(socket).expect("the manager's socket");
+        let mut fds = vec![uffd.as_fd()];
+        if let (Kind::Memfd, Some(memfd)) = (kind, &memfd) {
+            fds.push(memfd.as_fd());
+        }
+        send(&connection, json.as_bytes(), &fds);
+        Self {
+            start: start.cast(),
+            len,
+            is_shared: matches!(kind, Kind::Memfd),
+            memfd: memfd.filter(|_| matches!(kind, Kind::Memfd)),
+            uffd,
+            _connection: connection,
+        }
+    }
+
+    fn at(&self, page: usize, index: usize) -> *mut u64 {
+        assert!((page + 1) * PAGE <= self.len);
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(page * PAGE / 8 + index) }
+    }
+
+    fn write(&self, page: usize, version: u64) {
+        for index in 0..PAGE / 8 {
+            // SAFETY: the mapping, which is only accessed so.
+            unsafe {
+                self.at(page, index)
+                    .write_volatile(word(page, version, index))
+            };
+        }
+    }
+
+    /// Returns true if the page has this version, or is zero where there is none.
+    fn has(&self, page: usize, version: Option<u64>) -> bool {
+        (0..PAGE / 8).all(|index| {
+            let wanted = version.map_or(0, |version| word(page, version, index));
+            // SAFETY: the mapping, which is only accessed so.
+            unsafe { self.at(page, index).read_volatile() == wanted }
+        })
+    }
+
+    fn remove(&self, page: usize, count: usize) {
+        let advice = if self.is_shared {
+            libc::MADV_REMOVE
+        } else {
+            libc::MADV_DONTNEED
+        };
+        // SAFETY: within the mapping; its contents are given up.
+        let outcome = unsafe { libc::madvise(self.at(page, 0).cast(), count * PAGE, advice) };
+        assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
+    }
+
+    fn obey(&self, command: &str, n: &[usize]) -> String {
+        match command {
+            "write" => {
+                (n[0]..n[0] + n[1]).for_each(|page| self.write(page, n[2] as u64));
+                "written".into()
+            }
+            "verify" => {
+                let wrong = (n[0]..n[0] + n[1]).filter(|page| !self.has(*page, Some(n[2] as u64)));
+                wrong.count().to_string()
+            }
+            "zeros" => {
+                let wrong = (n[0]..n[0] + n[1]).filter(|page| !self.has(*page, None));
+                wrong.count().to_string()
+            }
+            "remove" => {
+                self.remove(n[0], n[1]);
+                "removed".into()
+            }
+            "random" => {
+                let mut random = fastrand::Rng::with_seed(n[0] as u64);
+                let wrong = (0..n[1]).filter(|_| {
+                    let page = random.usize(..self.len / PAGE);
+                    !self.has(page, Some(0))
+                });
+                wrong.count().to_string()
+            }
+            "storm" => self.storm(n[0], n[1]).to_string(),
+            "frames" => self.frames().to_string(),
+            "pss" => pss().to_string(),
+            "truncate" => {
+                let memfd = self.memfd.as_ref().expect("a memfd");
+                rustix::fs::ftruncate(memfd, 0).expect("ftruncate");
+                "truncated".into()
+            }
+            "sweep" => self.sweep(n[0] as u64, n[1]).to_string(),
+            "unserved" => {
+                let mut ready = [PollFd::new(&self.uffd, PollFlags::IN)];
+                let count = rustix::event::poll(&mut ready, Some(&Default::default()));
+                count.expect("poll").to_string()
+            }
+            other => format!("unknown command {other}"),
+        }
+    }
+
+    /// Threads that each write, check and discard pages of their own, at random. Returns the pages
+    /// that read anything else than was last written.
+    fn storm(&self, threads: usize, rounds: usize) -> usize {
+        let pages = self.len / PAGE / threads;
+        let start = self.start as usize;
+        std::thread::scope(|scope| {
+            let storms: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let memory = MemoryPart {
+                        start,
+                        len: self.len,
+                        is_shared: self.is_shared,
+                    };
+                    scope.spawn(move || memory.storm(thread, thread * pages, pages, rounds))
+                })
+                .collect();
+            storms
+                .into_iter()
+                .map(|it| it.join().expect("a storm"))
+                .sum()
+        })
+    }
+
+    /// Pages of the memfd that have memory.
+    fn frames(&self) -> usize {
+        let memfd = self.memfd.as_ref().expect("a memfd");
+        rustix::fs::fstat(memfd).expect("fstat").st_blocks as usize * 512 / PAGE
+    }
+
+    /// Writes version after version to all pages, in order.
+    fn sweep(&self, first: u64, versions: usize) -> usize {
+        for version in first..first + versions as u64 {
+            (0..self.len / PAGE).for_each(|page| self.write(page, version));
+        }
+        versions
+    }
+}
+
+/// Memory as a thread of a storm has it.
+struct MemoryPart {
+    start: usize,
+    len: usize,
+    is_shared: bool,
+}
+
+impl MemoryPart {
+    fn storm(self, thread: usize, first: usize, pages: usize, rounds: usize) -> usize {
+        let connection = UnixStream::pair().expect("a socket").0;
+        let memory = Memory {
+            start: self.start as *mut u64,
+            len: self.len,
+            is_shared: self.is_shared,
+            memfd: None,
+            uffd: connection.try_clone().expect("a descriptor").into(),
+            _connection: connection,
+        };
+        let mut random = fastrand::Rng::with_seed(thread as u64);
+        let mut versions: Vec<Option<u64>> = vec![Some(0); pages];
+        let mut wrong = 0;
+        for round in 0..rounds {
+            let page = random.usize(..pages);
+            if !memory.has(first + page, versions[page]) {
+                wrong += 1;
+            }
+            match random.u32(..4) {
+                0 => {
+                    let count = random.usize(1..=8).min(pages - page);
+                    memory.remove(first + page, count);
+                    versions[page..page + count].fill(None);
+                }
+                1 | 2 => {
+                    versions[page] = Some(round as u64 + 1);
+                    memory.write(first + page, round as u64 + 1);
+                }
+                _ => {}
+            }
+        }
+        let check = |page: &usize| !memory.has(first + page, versions[*page]);
+        wrong + (0..pages).filter(check).count()
+    }
+}
+
+fn pss() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("smaps_rollup");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse().ok()).expect("Pss")
+}
+
+/// Sends bytes and descriptors.
+pub fn send(to: &UnixStream, bytes: &[u8], fds: &[rustix::fd::BorrowedFd<'_>]) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags).expect("sendmsg");
+}
+
+/// Opens a userfaultfd with events of discarded pages, as VMMs with a balloon do.
+pub fn open_userfaultfd() -> OwnedFd {
+    // SAFETY: an unregistered descriptor affects no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    assert!(fd >= 0, "userfaultfd: {}", std::io::Error::last_os_error());
+    // SAFETY: a descriptor that the kernel just returned.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    const EVENT_REMOVE: u64 = 1 << 3;
+    let mut api = [0xAAu64, EVENT_REMOVE, 0];
+    // SAFETY: struct uffdio_api is three words.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) };
+    assert_eq!(
+        outcome,
+        0,
+        "UFFDIO_API: {}",
+        std::io::Error::last_os_error()
+    );
+    fd
+}
+
+/// Registers memory for missing pages.
+pub fn register(fd: &OwnedFd, start: usize, len: usize) {
+    let mut argument = [start as u64, len as u64, 1, 0];
+    // SAFETY: struct uffdio_register is four words; the memory is this process's own.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC020_AA00, argument.as_mut_ptr()) };
+    assert_eq!(
+        outcome,
+        0,
+        "UFFDIO_REGISTER: {}",
+        std::io::Error::last_os_error()
+    );
+}

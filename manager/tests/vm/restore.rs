@@ -1,0 +1,158 @@
+//! Restores: contents, discarded pages, working sets, clones.
+
+use crate::Test;
+use crate::common::{Service, await_that, make_cache, mib};
+use crate::guest::PAGE;
+
+pub const TESTS: &[Test] = &[
+    ("a_guest_reads_its_snapshot", a_guest_reads_its_snapshot),
+    ("discarded_pages_read_zero", discarded_pages_read_zero),
+    (
+        "discards_under_load_lose_nothing",
+        discards_under_load_lose_nothing,
+    ),
+    ("a_working_set_is_replayed", a_working_set_is_replayed),
+    (
+        "fifty_clones_share_clean_pages",
+        fifty_clones_share_clean_pages,
+    ),
+    ("huge_pages_are_served_whole", huge_pages_are_served_whole),
+];
+
+fn a_guest_reads_its_snapshot() {
+    let pages = mib(16);
+    let service = Service::start(pages, |_| {});
+    for (number, kind) in ["private", "memfd"].into_iter().enumerate() {
+        let mut guest = service.guest(kind, pages * PAGE);
+        assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0, "{kind}");
+        guest.run("write 5 10 7");
+        assert_eq!(guest.wrong("verify 5 10 7"), 0);
+        let counters = service.counters(number as u64 + 1);
+        assert_eq!(counters.demand_pages.get(), pages as u64, "{kind}");
+    }
+    service.await_no_clients();
+}
+
+fn discarded_pages_read_zero() {
+    let pages = mib(4);
+    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let snapshot = crate::common::make_snapshot(folder.path(), pages);
+    let (path, cache) = make_cache(cache.path(), (pages * PAGE) as u64);
+    let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
+    for kind in ["private", "memfd", &format!("cache:{}", path.display())] {
+        let mut guest = service.guest(kind, pages * PAGE);
+        // Touched and not, written and not.
+        guest.run("verify 0 20 0");
+        guest.run("write 10 20 1");
+        guest.run("remove 5 40");
+        assert_eq!(guest.wrong("zeros 5 40"), 0, "{kind}");
+        assert_eq!(guest.wrong("verify 0 5 0"), 0, "{kind}");
+        assert_eq!(guest.wrong("verify 45 100 0"), 0, "{kind}");
+        guest.run("write 5 40 2");
+        assert_eq!(guest.wrong("verify 5 40 2"), 0, "{kind}");
+    }
+    drop(service);
+    std::fs::remove_file(path).unwrap();
+}
+
+fn discards_under_load_lose_nothing() {
+    let pages = mib(8);
+    let service = Service::start(pages, |_| {});
+    for (number, kind) in ["private", "memfd"].into_iter().enumerate() {
+        let mut guest = service.guest(kind, pages * PAGE);
+        assert_eq!(guest.wrong("storm 4 4000"), 0, "{kind}");
+        let removed = service.counters(number as u64 + 1).removed_pages.get();
+        assert!(removed > 0, "{kind}: no page was discarded");
+    }
+}
+
+fn a_working_set_is_replayed() {
+    let pages = mib(32);
+    let service = Service::start(pages, |config| config.uses_working_set = true);
+    let mut first = service.guest("private", pages * PAGE);
+    assert_eq!(first.wrong("random 1 2000"), 0);
+    let demand = service.counters(1).demand_pages.get();
+    assert!(demand > 1500, "{demand} pages on demand");
+    drop(first);
+    service.await_no_clients();
+
+    let mut second = service.guest("private", pages * PAGE);
+    let counters = service.counters(2);
+    await_that("the set is replayed", || {
+        counters.replayed_pages.get() == demand
+    });
+    assert_eq!(second.wrong("random 1 2000"), 0);
+    let now = counters.demand_pages.get();
+    assert!(
+        now * 10 <= demand,
+        "{now} pages on demand, {demand} without the set"
+    );
+    assert_eq!(second.wrong(&format!("verify 0 {pages} 0")), 0);
+}
+
+fn fifty_clones_share_clean_pages() {
+    const CLONES: usize = 50;
+    let pages = mib(16);
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = crate::common::make_snapshot(folder.path(), pages);
+    let (path, cache) = make_cache(folder.path(), (pages * PAGE) as u64);
+    let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
+    let kind = format!("cache:{}", path.display());
+    let mut baseline = service.guest(&kind, PAGE);
+    let own: u64 = baseline.run("pss").parse().unwrap();
+    let mut clones: Vec<_> = (0..CLONES)
+        .map(|_| service.guest(&kind, pages * PAGE))
+        .collect();
+    let command = format!("verify 0 {pages} 0");
+    clones.iter_mut().for_each(|clone| clone.begin(&command));
+    clones
+        .iter_mut()
+        .for_each(|clone| assert_eq!(clone.finish(), "0"));
+    // Each writes pages of its own, which the others do not see.
+    let written = 16;
+    for (number, clone) in clones.iter_mut().enumerate() {
+        clone.run(&format!("write 100 {written} {}", number + 1));
+    }
+    for (number, clone) in clones.iter_mut().enumerate() {
+        assert_eq!(
+            clone.wrong(&format!("verify 100 {written} {}", number + 1)),
+            0
+        );
+        assert_eq!(clone.wrong("verify 0 100 0"), 0);
+    }
+    let pss = |guest: &mut crate::common::Guest| guest.run("pss").parse::<u64>().unwrap();
+    let sum: u64 = clones.iter_mut().map(pss).sum();
+    let one = (pages * PAGE / 1024) as u64;
+    let each = own + (written * PAGE / 1024) as u64;
+    let most = one * 12 / 10 + CLONES as u64 * each;
+    assert!(
+        sum <= most,
+        "{CLONES} clones of {one} kB take {sum} kB; {most} are expected at most"
+    );
+    drop(clones);
+    drop(service);
+    std::fs::remove_file(path).unwrap();
+}
+
+fn huge_pages_are_served_whole() {
+    let setting = "/proc/sys/vm/nr_hugepages";
+    let before = std::fs::read_to_string(setting).unwrap_or_default();
+    let wanted = before.trim().parse::<usize>().unwrap_or(0) + 8;
+    let _ = std::fs::write(setting, wanted.to_string());
+    let now = std::fs::read_to_string(setting).unwrap_or_default();
+    if now.trim() != wanted.to_string() {
+        eprintln!("skipped: {setting} does not give 8 huge pages (as root, write {wanted} to it)");
+        return;
+    }
+    let pages = mib(16);
+    let service = Service::start(pages, |config| config.uses_working_set = true);
+    let mut guest = service.guest("huge", pages * PAGE);
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0);
+    assert_eq!(service.counters(1).demand_pages.get(), 8);
+    guest.run("remove 0 512");
+    assert_eq!(guest.wrong("zeros 0 512"), 0);
+    assert_eq!(guest.wrong("verify 512 512 0"), 0);
+    drop(guest);
+    service.await_no_clients();
+    std::fs::write(setting, before).unwrap();
+}
