@@ -22,6 +22,7 @@ mod run;
 mod serve;
 mod system;
 mod trace;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -49,6 +50,7 @@ enum Command {
     Remote(remote::Args),
     RemoteClient(remote_client::Args),
     Trace(trace::Args),
+    Vm(vm::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
 }
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
             | Command::Serve(_)
             | Command::RemoteClient(_)
             | Command::Bench(_)
+            | Command::Vm(_)
     ) {
         machine::end_at_closed_pipes();
     }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Remote(args) => remote::remote(args),
         Command::RemoteClient(args) => remote_client::remote_client(args),
         Command::Trace(args) => trace::trace(args),
+        Command::Vm(args) => vm::vm(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Bench(args) => bench::bench(args),
     });
@@ -102,6 +106,7 @@ fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {
         Command::Run(args) => ("selfpage: ", args.level()),
         Command::System(args) => ("selfpage system: ", args.level()),
         Command::Serve(args) => ("selfpage serve: ", args.level()),
+        Command::Vm(args) => ("selfpage vm: ", args.level()),
         _ => ("selfpage: ", LevelFilter::WARN),
     };
     Ok(logging::init(prefix, level)?)

@@ -277,7 +277,7 @@ fn identity(listen: SocketAddr, key: Option<Fingerprint>) -> String {
 }
 
 /// SIGTERM and SIGINT wait from now on, for this thread and those it starts.
-fn block_signals() -> libc::sigset_t {
+pub fn block_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is made before it is used.
     unsafe {
@@ -289,7 +289,7 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-fn wait_for(signals: &libc::sigset_t) {
+pub fn wait_for(signals: &libc::sigset_t) {
     let mut signal = 0;
     // SAFETY: the set was made by `block_signals`.
     unsafe { libc::sigwait(signals, &raw mut signal) };

@@ -2,11 +2,12 @@
 
 use crate::client::ClientParts;
 use crate::client_memory::ClientMemory;
+use crate::commands::Commands;
 use crate::counters::Counters;
 use crate::paging_object::{CreateError, PagingObject};
 use crate::peer::Peer;
 use crate::recording::Recording;
-use crate::server::Shared;
+use crate::server::ManagerState;
 use disk::atropos::AdmissionError;
 use rustix::fd::OwnedFd;
 use selfpage::WorkingSet;
@@ -18,7 +19,7 @@ use wired::{Bytes, PAGE};
 
 /// Why a complete hand-off is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum AdmissionRefusal {
     /// Too many clients.
     #[error("{0} clients are served already; --clients permits more")]
     Clients(usize),
@@ -48,7 +49,7 @@ pub enum Refusal {
 
 /// Admits clients of one server.
 pub(crate) struct Admission<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a ManagerState,
 }
 
 impl Admission<'_> {
@@ -59,7 +60,8 @@ impl Admission<'_> {
         working_set: Option<WorkingSet>,
         recording: Option<Recording>,
         counters: &Arc<Counters>,
-    ) -> Result<(ClientParts, UnixStream), Refusal> {
+        commands: &Arc<Commands>,
+    ) -> Result<(ClientParts, UnixStream), AdmissionRefusal> {
         let config = &self.shared.config;
         let is_cache = config
             .cache
@@ -67,8 +69,8 @@ impl Admission<'_> {
             .is_some_and(|cache| peer.memfd.is_none() && is_mapped(peer.pid, cache.file(), &peer));
         let memory = match (peer.memfd, &config.cache) {
             (Some(memfd), _) => ClientMemory::Memfd(memfd),
-            (None, Some(cache)) if is_cache => ClientMemory::Cache(Arc::clone(cache)),
-            _ => ClientMemory::Private,
+            (None, Some(cache)) if is_cache => ClientMemory::Cache(Arc::clone(cache), peer.pid),
+            _ => ClientMemory::Private(peer.pid),
         };
         let modes = Modes {
             missing: true,
@@ -77,14 +79,14 @@ impl Admission<'_> {
         };
         for mapping in &peer.handoff.mappings {
             let registered = peer.uffd.register(mapping.addr, mapping.len, modes);
-            registered.map_err(Refusal::Range)?;
+            registered.map_err(AdmissionRefusal::Range)?;
         }
         let pages = peer.handoff.len() / peer.handoff.page_size;
         let contract = match &config.contract {
             None => None,
             Some((frames, store)) => {
                 if let Some(why) = memory.refuses(*frames, pages, peer.handoff.page_size) {
-                    return Err(Refusal::Frames {
+                    return Err(AdmissionRefusal::Frames {
                         frames: (*frames * PAGE) as u64,
                         memory: peer.handoff.len() as u64,
                         why,
@@ -113,6 +115,7 @@ impl Admission<'_> {
             process: peer.process,
             stop: Arc::clone(&self.shared.stop),
             counters: Arc::clone(counters),
+            commands: Arc::clone(commands),
         };
         Ok((parts, peer.connection))
     }

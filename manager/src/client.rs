@@ -14,26 +14,29 @@
 
 mod evict;
 mod fault;
+mod pager;
 mod replay;
+mod saving;
 
 use crate::client_memory::ClientMemory;
+use crate::commands::Commands;
 use crate::counters::Counters;
 use crate::handoff::Handoff;
-use crate::page_table::{PageState, PageTable, UNIT};
 use crate::paging_object::PagingObject;
 use crate::recording::Recording;
+use crate::save::SaveRequest;
 use crate::snapshot::Snapshot;
-use crate::standby::Standby;
+use pager::ClientPager;
 use replay::Replay;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use selfpage::{Key, ScanResistant, WorkingSet};
+use saving::{BeginError, Saving};
+use selfpage::WorkingSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use translation::{Fault, ForeignUserfault, Message};
-use wired::WiredMemory;
+use translation::{Fault, ForeignUserfault, UffdMessage};
 
 /// Faults that wait at once without an allocation: a client has at most as many as threads.
 const QUEUE: usize = 4096;
@@ -67,36 +70,22 @@ pub struct ClientParts {
     pub stop: Arc<OwnedFd>,
     /// What happens.
     pub counters: Arc<Counters>,
+    /// What the client's thread is asked to do.
+    pub commands: Arc<Commands>,
 }
 
-/// Frames, and where pages go that have none.
-struct Contract {
-    /// Frames for resident pages: those of the contract without the standby slots.
-    frames: usize,
-    paging: PagingObject,
-    order: ScanResistant,
-    standby: Standby,
-}
-
-/// A client as its handler thread has it.
-pub struct Client {
-    uffd: ForeignUserfault,
-    memory: ClientMemory,
-    table: PageTable,
-    origin: Option<Snapshot>,
-    contract: Option<Contract>,
+/// The handler thread of one client: its messages, and the order of its work.
+pub struct HandlerThread {
+    pager: ClientPager,
     replay: Option<Replay>,
-    recording: Option<Recording>,
     process: Option<OwnedFd>,
     stop: Arc<OwnedFd>,
-    counters: Arc<Counters>,
+    commands: Arc<Commands>,
+    /// A save that the kernel deferred.
+    deferred_save: Option<SaveRequest>,
     /// Faults that are read and not answered.
     queue: Vec<Fault>,
-    /// A page of zeros, of the client's page size.
-    zeros: WiredMemory,
     children: Vec<OwnedFd>,
-    /// Said once.
-    has_warned: bool,
 }
 
 /// What became of a fault.
@@ -109,44 +98,29 @@ enum Outcome {
     Ended,
 }
 
-impl Client {
+impl HandlerThread {
     /// Prepares a client; allocates all that its faults need.
-    pub fn new(parts: ClientParts) -> io::Result<Self> {
-        let table = PageTable::new(&parts.handoff);
-        let contract = match parts.contract {
-            Some((frames, paging)) => Some(Contract::new(frames, paging)?),
-            None => None,
-        };
-        parts.counters.frames.set(
-            contract
-                .as_ref()
-                .map_or(0, |it| it.frames + it.standby.frames()),
-        );
-        let most = contract.as_ref().map_or(usize::MAX, |it| it.frames / 4 * 3);
-        let replay = parts.working_set.map(|set| Replay::new(&set, &table, most));
+    pub fn new(mut parts: ClientParts) -> io::Result<Self> {
+        let (process, stop) = (parts.process.take(), Arc::clone(&parts.stop));
+        let (commands, set) = (Arc::clone(&parts.commands), parts.working_set.take());
+        let pager = ClientPager::new(parts)?;
         Ok(Self {
-            zeros: WiredMemory::private(table.page_size())?,
-            uffd: parts.uffd,
-            memory: parts.memory,
-            table,
-            origin: parts.origin,
-            contract,
-            replay,
-            recording: parts.recording,
-            process: parts.process,
-            stop: parts.stop,
-            counters: parts.counters,
+            replay: set.map(|set| Replay::new(&set, &pager)),
+            pager,
+            process,
+            stop,
+            commands,
+            deferred_save: None,
             queue: Vec::with_capacity(QUEUE),
             children: Vec::with_capacity(MOST_CHILDREN),
-            has_warned: false,
         })
     }
 
     /// Answers faults until the client's address space ends, or the manager does. Returns what was
     /// recorded.
     pub fn serve(mut self) -> Option<Recording> {
-        if let (Some(replay), Some(origin)) = (&self.replay, &self.origin) {
-            replay.prefetch(origin, &self.table);
+        if let Some(replay) = &self.replay {
+            replay.prefetch(&self.pager);
         }
         let mut is_waiting = false;
         loop {
@@ -157,39 +131,58 @@ impl Client {
                 Outcome::Ended => break,
                 Outcome::Deferred => true,
                 Outcome::Answered => {
-                    self.step_replay();
+                    self.step();
                     false
                 }
             };
-            self.counters.resident_pages.set(self.table.resident());
+            self.pager.count_resident();
         }
-        self.recording
+        self.pager.into_recording()
     }
 
-    /// Waits for a message; not where faults or a replay wait.
+    /// Does a piece of the work that waits for the queue to be empty.
+    fn step(&mut self) {
+        if let Some(replay) = &mut self.replay
+            && !replay.step(&mut self.pager)
+        {
+            self.replay = None;
+        }
+        if let Some(request) = self.deferred_save.take().or_else(|| self.commands.take()) {
+            match Saving::begin(&mut self.pager, &request) {
+                Ok(()) => {}
+                Err(BeginError::Again) => self.deferred_save = Some(request),
+                Err(BeginError::Refused(why)) => request.fail(why),
+            }
+        }
+        Saving::step(&mut self.pager);
+    }
+
+    /// Waits for a message; not where faults or other work wait.
     fn wait(&mut self, is_waiting: bool) -> Outcome {
-        let timeout = match (is_waiting, &self.replay) {
+        let has_work =
+            self.replay.is_some() || self.pager.is_saving() || self.deferred_save.is_some();
+        let timeout = match (is_waiting, has_work) {
             (true, _) => RETRY,
-            (false, Some(_)) => Duration::ZERO,
-            (false, None) => IDLE,
+            (false, true) => Duration::ZERO,
+            (false, false) => IDLE,
         };
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut ready = [
-            PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.pager.uffd().as_fd(), PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
             PollFd::new(self.process.as_ref().unwrap_or(&self.stop), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.commands.as_fd(), PollFlags::IN),
         ];
         let count = poll(&mut ready, Some(&timeout));
-        let has = |at: usize| !ready[at].revents().is_empty();
-        if has(1) {
+        let [_, has_stopped, has_ended, _] = ready.map(|it| !it.revents().is_empty());
+        if has_stopped {
             return Outcome::Ended;
         }
-        let is_idle = count == Ok(0) && !is_waiting && self.replay.is_none();
-        if has(2) || is_idle {
-            if !self.uffd.is_owner_alive() {
+        if has_ended || count == Ok(0) && !is_waiting && !has_work {
+            if !self.pager.uffd().is_owner_alive() {
                 return Outcome::Ended;
             }
-            if has(2) {
+            if has_ended {
                 // The process that connected has ended, and another one has the memory.
                 self.process = None;
             }
@@ -201,7 +194,7 @@ impl Client {
     fn receive(&mut self) -> Outcome {
         loop {
             let mut messages = [const { None }; BATCH];
-            let count = match self.uffd.read(&mut messages) {
+            let count = match self.pager.uffd().read(&mut messages) {
                 Ok(count) => count,
                 Err(Errno::SRCH) => return Outcome::Ended,
                 Err(errno) => {
@@ -218,19 +211,19 @@ impl Client {
         }
     }
 
-    fn on_message(&mut self, message: Message) {
+    fn on_message(&mut self, message: UffdMessage) {
         match message {
-            Message::Fault(fault) => self.queue.push(fault),
-            Message::Removed { addr, len } | Message::Unmapped { addr, len } => {
-                self.on_removed(addr, len);
+            UffdMessage::Fault(fault) => self.queue.push(fault),
+            UffdMessage::Removed { addr, len } | UffdMessage::Unmapped { addr, len } => {
+                self.pager.on_removed(addr, len);
             }
-            Message::Moved { from, to, len } => {
+            UffdMessage::Moved { from, to, len } => {
                 tracing::error!(
                     "the client moved {len} bytes at {from:#x} to {to:#x}, which is not served: faults \
                      there wait for ever; hand the memory over where it stays"
                 );
             }
-            Message::Forked(child) => {
+            UffdMessage::Forked(child) => {
                 tracing::error!(
                     "the client forked, which is not served: faults of the child wait for ever; set \
                      MADV_DONTFORK on the memory"
@@ -239,38 +232,9 @@ impl Client {
                     self.children.push(child);
                 }
             }
-            Message::Unknown(event) => {
+            UffdMessage::Unknown(event) => {
                 tracing::error!("the kernel reports event {event} of the client, which is unknown");
             }
-        }
-    }
-
-    /// The client discarded contents. Pages of a memfd may still be there, if only a mapping of them was
-    /// discarded: these stay as they are, and a hole is found at its next fault.
-    fn on_removed(&mut self, addr: usize, len: usize) {
-        let keeps_residents = self.memory.can_evict();
-        // By index: the table changes meanwhile, and no list of ranges may be allocated.
-        for part in 0.. {
-            let Some(pages) = self.table.pages_in(addr, len).nth(part) else {
-                break;
-            };
-            for page in pages {
-                let state = self.table.get(page);
-                if keeps_residents && state.is_resident() {
-                    continue;
-                }
-                self.release(state);
-                self.table.set(page, PageState::Zero);
-                self.counters.removed_pages.add(1);
-            }
-        }
-    }
-
-    /// Releases a page's stored copy.
-    fn release(&mut self, state: PageState) {
-        if let (Some(contract), Some(copy)) = (&mut self.contract, state.handle()) {
-            use crate::memory_object::WritableObject;
-            contract.paging.release(copy);
         }
     }
 
@@ -279,33 +243,15 @@ impl Client {
         let mut at = 0;
         let mut outcome = Outcome::Answered;
         while let Some(&fault) = self.queue.get(at) {
-            outcome = self.answer(fault);
+            outcome = self.pager.answer(fault);
             if outcome != Outcome::Answered {
-                self.counters.deferred_faults.add(1);
+                self.pager.counters().deferred_faults.add(1);
                 break;
             }
-            self.counters.faults.add(1);
+            self.pager.counters().faults.add(1);
             at += 1;
         }
         self.queue.drain(..at);
         outcome
     }
-}
-
-impl Contract {
-    fn new(frames: usize, paging: PagingObject) -> io::Result<Self> {
-        let standby = Standby::new(frames)?;
-        let frames = frames.saturating_sub(standby.frames()).max(UNIT);
-        Ok(Self {
-            frames,
-            paging,
-            order: ScanResistant::new(frames),
-            standby,
-        })
-    }
-}
-
-/// The key of a page's unit.
-fn unit_of(page: usize) -> Key {
-    Key::new(0, page / UNIT)
 }

@@ -14,14 +14,14 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// The kinds of memory.
 pub enum ClientMemory {
-    /// Private anonymous memory: pages are copied in and cannot be taken out.
-    Private,
+    /// Private memory of the process with this id: pages are copied in and cannot be taken out.
+    Private(i32),
     /// A memfd of the client's own, mapped shared and handed over, laid out as the snapshot is: a hole
     /// punched into it takes pages out.
     Memfd(OwnedFd),
     /// A private mapping of the cache that all clones of the snapshot map: clean pages are mapped
     /// from it, and a store gives the client a copy of its own.
-    Cache(Arc<SharedCache>),
+    Cache(Arc<SharedCache>, i32),
 }
 
 /// The pages of a snapshot that any clone has used, as a file in memory.
@@ -69,7 +69,7 @@ impl ClientMemory {
 
     /// Returns true if neighbouring pages can be copied in by one call.
     pub fn copies_runs(&self) -> bool {
-        !matches!(self, Self::Cache(_))
+        !matches!(self, Self::Cache(..))
     }
 
     /// Gives the missing page at `addr` its contents, and wakes the threads that wait for it.
@@ -85,7 +85,7 @@ impl ClientMemory {
         let len = zeros.len();
         let userfault = uffd.userfault();
         match (self, contents, origin_offset) {
-            (Self::Cache(cache), DataReply::Provided(from), Some(offset)) => {
+            (Self::Cache(cache, _), DataReply::Provided(from), Some(offset)) => {
                 cache.fill(offset, from, len).map_err(MapError::Other)?;
                 uffd.map_cached(addr, len)
             }
@@ -96,10 +96,17 @@ impl ClientMemory {
         }
     }
 
-    /// Reads pages of the client's memfd into `len` bytes at `into`. What a client truncated reads as an error, not a signal.
-    pub fn read(&self, offset: u64, into: *mut u8, len: usize) -> Result<(), Errno> {
-        let Self::Memfd(file) = self else {
-            return Err(Errno::OPNOTSUPP);
+    /// Returns true if the kernel reports pages that are in the cache and not mapped.
+    pub fn uses_minor_faults(&self) -> bool {
+        matches!(self, Self::Cache(..))
+    }
+
+    /// Reads resident pages at `addr`, or at `offset` of the memfd, into `len` bytes at `into`. What a
+    /// client truncated or unmapped is an error, not a signal.
+    pub fn read(&self, addr: usize, offset: u64, into: *mut u8, len: usize) -> Result<(), Errno> {
+        let file = match self {
+            Self::Memfd(file) => file,
+            Self::Private(pid) | Self::Cache(_, pid) => return read_process(*pid, addr, into, len),
         };
         // SAFETY: the caller's buffer of `len` bytes.
         let into = unsafe { std::slice::from_raw_parts_mut(into, len) };
@@ -116,5 +123,23 @@ impl ClientMemory {
         };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(file, how, offset, len as u64)
+    }
+}
+
+fn read_process(pid: i32, addr: usize, into: *mut u8, len: usize) -> Result<(), Errno> {
+    let part = |at: *mut u8| libc::iovec {
+        iov_base: at.cast(),
+        iov_len: len,
+    };
+    let (into, from) = (
+        part(into),
+        part(std::ptr::with_exposed_provenance_mut(addr)),
+    );
+    // SAFETY: writes the caller's `len` bytes at `into`.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const into, 1, &raw const from, 1, 0) };
+    match read {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        read if read as usize == len => Ok(()),
+        _ => Err(Errno::FAULT),
     }
 }

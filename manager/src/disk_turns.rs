@@ -29,10 +29,10 @@ const CAPACITY: u64 = 95;
 /// The disk's schedule, shared by all clients.
 #[derive(Clone)]
 pub struct DiskTurns {
-    shared: Arc<Shared>,
+    shared: Arc<Schedule>,
 }
 
-struct Shared {
+struct Schedule {
     state: Mutex<State>,
     granted: Condvar,
     begin: Instant,
@@ -60,7 +60,7 @@ impl Default for DiskTurns {
             free: Vec::new(),
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Schedule {
                 state: Mutex::new(state),
                 granted: Condvar::new(),
                 begin: Instant::now(),

@@ -1,7 +1,7 @@
 //! The memory-object protocol: what a pager asks of whatever has a page's contents.
 //!
 //! Mach's kernel sent these messages to a memory manager's port (*Moving the Default Memory Manager out of
-//! the Mach Kernel*, section 3); here the pager of a client (`Client`) sends them as calls, since both
+//! the Mach Kernel*, section 3); here the pager of a client (`ClientPager`) sends them as calls, since both
 //! are in one process. Constructors are *create*, [`DataReply`] is *data provided*, *data unavailable*
 //! and *data error*. A client's memory is a shadow object: pages that were written are in its
 //! [`crate::paging_object::PagingObject`], the others in the [`crate::snapshot::Snapshot`] below it.

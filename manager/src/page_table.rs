@@ -172,6 +172,20 @@ impl PageTable {
         (self.mappings.iter()).map(move |it| it.first..it.first + it.mapping.len / size)
     }
 
+    /// Units of all mappings.
+    pub fn units(&self) -> usize {
+        self.words.len() / UNIT
+    }
+
+    /// Where the contents of the last mapping end, in the snapshot.
+    pub fn end(&self) -> u64 {
+        let ends = self
+            .mappings
+            .iter()
+            .map(|it| it.mapping.offset + it.mapping.len as u64);
+        ends.max().unwrap_or(0)
+    }
+
     /// The pages of a unit.
     pub fn unit(&self, unit: usize) -> Range<usize> {
         let first = unit * UNIT;

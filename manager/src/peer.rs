@@ -35,7 +35,7 @@ pub struct Peer {
     pub pid: i32,
     /// A descriptor of it.
     pub process: Option<OwnedFd>,
-    /// Kept open as long as the client is served: its close tells the peer that nobody serves it.
+    /// Kept open as long as the client is served: its close tells the peer that it is not served any more.
     pub connection: UnixStream,
 }
 

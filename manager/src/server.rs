@@ -1,8 +1,10 @@
 //! The server: accepts hand-offs, admits clients under their contracts, and starts their threads.
 
-use crate::admission::{Admission, Refusal};
-use crate::client::Client;
+use crate::admission::{Admission, AdmissionRefusal};
+use crate::client::HandlerThread;
 use crate::client_memory::SharedCache;
+use crate::commands::Commands;
+use crate::control::{self, control_path};
 use crate::counters::Counters;
 use crate::disk_turns::DiskTurns;
 use crate::peer::Peer;
@@ -10,6 +12,7 @@ use crate::recording::{Recording, WorkingSetFile};
 use crate::snapshot::Snapshot;
 use crate::wiring::wire_thread;
 use disk::atropos::DiskContract;
+use disk::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use selfpage::WorkingSet;
@@ -26,7 +29,7 @@ use store::StoreConfig;
 const MOST_PENDING: usize = 64;
 
 /// How a server serves.
-pub struct ServerConfig {
+pub struct ManagerConfig {
     /// Where clients connect.
     pub socket: PathBuf,
     /// What untouched pages read; zeros without one.
@@ -47,6 +50,18 @@ pub struct ServerConfig {
     pub patience: Duration,
 }
 
+impl ManagerConfig {
+    /// Disk time for clients whose contracts name none: what is left, equally.
+    pub fn equal_share() -> DiskContract {
+        DiskContract {
+            period: Nanos::millis(250),
+            slice: Nanos::ZERO,
+            extra: true,
+            laxity: Nanos::ZERO,
+        }
+    }
+}
+
 /// A client as others see it.
 #[derive(Clone)]
 pub struct ClientEntry {
@@ -58,11 +73,13 @@ pub struct ClientEntry {
     pub bytes: u64,
     /// What happened.
     pub counters: Arc<Counters>,
+    /// What its thread is asked to do.
+    pub commands: Arc<Commands>,
 }
 
 /// What the threads of a server share.
-pub(crate) struct Shared {
-    pub config: ServerConfig,
+pub(crate) struct ManagerState {
+    pub config: ManagerConfig,
     pub turns: DiskTurns,
     pub working_set: Option<WorkingSetFile>,
     pub stop: Arc<OwnedFd>,
@@ -73,14 +90,15 @@ pub(crate) struct Shared {
 }
 
 /// A running server.
-pub struct Server {
-    shared: Arc<Shared>,
+pub struct Manager {
+    shared: Arc<ManagerState>,
     accepting: Option<JoinHandle<()>>,
+    controlling: Option<JoinHandle<()>>,
 }
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ManagerError {
     /// Its socket.
     #[error("cannot listen at {}: {error}; remove it if no other manager uses it", path.display())]
     Socket {
@@ -94,12 +112,16 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-impl Server {
+impl Manager {
     /// Listens and serves. A socket that no server listens at any more is replaced.
-    pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+    pub fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         let listener = listen(&config.socket)?;
+        let path = control_path(&config.socket);
+        let control = listen(&path)?;
+        let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, owner)?;
         let working_set = config.snapshot.as_ref().filter(|_| config.uses_working_set);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ManagerState {
             working_set: working_set.map(WorkingSetFile::beside),
             stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?),
             config,
@@ -113,9 +135,14 @@ impl Server {
         let accepting = std::thread::Builder::new()
             .name("selfpage-accept".into())
             .spawn(move || accept(&thread_shared, &listener))?;
+        let thread_shared = Arc::clone(&shared);
+        let controlling = std::thread::Builder::new()
+            .name("selfpage-control".into())
+            .spawn(move || control::serve(&thread_shared, &control))?;
         Ok(Self {
             shared,
             accepting: Some(accepting),
+            controlling: Some(controlling),
         })
     }
 
@@ -129,20 +156,29 @@ impl Server {
     pub fn stop(mut self) -> usize {
         let left = self.shared.clients().len();
         let _ = rustix::io::write(&*self.shared.stop, &1u64.to_ne_bytes());
-        // Wakes the accepting thread.
-        let _ = UnixStream::connect(&self.shared.config.socket);
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
+        let sockets = [
+            self.shared.config.socket.clone(),
+            control_path(&self.shared.config.socket),
+        ];
+        for (path, thread) in sockets
+            .iter()
+            .zip([self.accepting.take(), self.controlling.take()])
+        {
+            // Wakes the thread that accepts.
+            let _ = UnixStream::connect(path);
+            thread.map(JoinHandle::join);
         }
         let threads = std::mem::take(&mut *self.shared.threads());
         threads.into_iter().for_each(|it| drop(it.join()));
-        let _ = std::fs::remove_file(&self.shared.config.socket);
+        for path in sockets {
+            let _ = std::fs::remove_file(path);
+        }
         left
     }
 }
 
-impl Shared {
-    fn clients(&self) -> MutexGuard<'_, Vec<ClientEntry>> {
+impl ManagerState {
+    pub(crate) fn clients(&self) -> MutexGuard<'_, Vec<ClientEntry>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +186,7 @@ impl Shared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         let mut ready = [rustix::event::PollFd::new(
             &*self.stop,
             rustix::event::PollFlags::IN,
@@ -160,10 +196,16 @@ impl Shared {
     }
 
     /// Enters a client in the list, if there is room.
-    fn enter(&self, pid: i32, bytes: u64, counters: &Arc<Counters>) -> Result<u64, Refusal> {
+    fn enter(
+        &self,
+        pid: i32,
+        bytes: u64,
+        counters: &Arc<Counters>,
+        commands: &Arc<Commands>,
+    ) -> Result<u64, AdmissionRefusal> {
         let mut clients = self.clients();
         if clients.len() >= self.config.most_clients {
-            return Err(Refusal::Clients(clients.len()));
+            return Err(AdmissionRefusal::Clients(clients.len()));
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) as u64 + 1;
         clients.push(ClientEntry {
@@ -171,6 +213,7 @@ impl Shared {
             pid,
             bytes,
             counters: Arc::clone(counters),
+            commands: Arc::clone(commands),
         });
         Ok(number)
     }
@@ -224,16 +267,19 @@ impl Shared {
         let (pid, bytes) = (peer.pid, peer.handoff.len() as u64);
         let pages = peer.handoff.len() / peer.handoff.page_size;
         let counters = Arc::new(Counters::default());
-        let entered = self.enter(pid, bytes, &counters);
-        let number = match entered {
+        let commands = match Commands::new() {
+            Ok(commands) => Arc::new(commands),
+            Err(why) => return tracing::warn!("the hand-off of process {pid} is refused: {why}"),
+        };
+        let number = match self.enter(pid, bytes, &counters, &commands) {
             Ok(number) => number,
             Err(why) => return tracing::warn!("the hand-off of process {pid} is refused: {why}"),
         };
         let (set, recording) = self.working_set(pages);
         let admission = Admission { shared: self };
         let client = admission
-            .admit(peer, set, recording, &counters)
-            .and_then(|(parts, connection)| Ok((Client::new(parts)?, connection)));
+            .admit(peer, set, recording, &counters, &commands)
+            .and_then(|(parts, connection)| Ok((HandlerThread::new(parts)?, connection)));
         match client {
             Ok((client, connection)) => {
                 wire_thread();
@@ -260,8 +306,8 @@ fn summary(counters: &Counters) -> String {
     figures.join(", ")
 }
 
-fn listen(path: &Path) -> Result<UnixListener, StartError> {
-    let fail = |error| StartError::Socket {
+fn listen(path: &Path) -> Result<UnixListener, ManagerError> {
+    let fail = |error| ManagerError::Socket {
         path: path.to_owned(),
         error,
     };
@@ -279,7 +325,7 @@ fn listen(path: &Path) -> Result<UnixListener, StartError> {
     }
 }
 
-fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+fn accept(shared: &Arc<ManagerState>, listener: &UnixListener) {
     loop {
         let accepted = listener.accept();
         if shared.is_stopping() {

@@ -187,7 +187,7 @@ fn data_extents(file: &OwnedFd, len: u64) -> Result<Vec<Range<u64>>, Errno> {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                // A file system that knows no holes.
+                // A file system without holes.
                 extents.push(at..len);
                 break;
             }

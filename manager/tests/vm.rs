@@ -10,6 +10,8 @@ mod contracts;
 mod guest;
 #[path = "vm/restore.rs"]
 mod restore;
+#[path = "vm/saves.rs"]
+mod saves;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -19,11 +21,13 @@ fn main() {
         return guest::main(&args[2..]);
     }
     let mut trials = Vec::new();
-    for (name, test) in restore::TESTS
-        .iter()
-        .chain(contracts::TESTS)
-        .chain(bad_peers::TESTS)
-    {
+    let tests = [
+        restore::TESTS,
+        contracts::TESTS,
+        bad_peers::TESTS,
+        saves::TESTS,
+    ];
+    for (name, test) in tests.into_iter().flatten() {
         let test = *test;
         trials.push(Trial::test(*name, move || {
             test();

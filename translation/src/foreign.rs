@@ -11,7 +11,7 @@
 //! - It may map (`UFFDIO_COPY`, `ZEROPAGE`, `CONTINUE`) and write-protect, but not unmap: the kernel
 //!   refuses `process_madvise(MADV_DONTNEED)` on another process. Shared memory is unmapped by
 //!   punching a hole in its memfd; private anonymous memory cannot be evicted from outside.
-//! - The owner decides which events arrive. [`Message`] has them all: one that is not read blocks
+//! - The owner decides which events arrive. [`UffdMessage`] has them all: one that is not read blocks
 //!   the owner, and every mapping operation fails with [`MapError::Again`] until it is.
 
 use crate::capability::Capabilities;
@@ -49,7 +49,7 @@ pub struct Modes {
 
 /// What the kernel reports of the owner's memory.
 #[derive(Debug)]
-pub enum Message {
+pub enum UffdMessage {
     /// A thread waits for a page.
     Fault(Fault),
     /// The owner discards contents (`MADV_DONTNEED`, `MADV_REMOVE`): the pages read zero from now on.
@@ -163,7 +163,7 @@ impl ForeignUserfault {
 
     /// Reads pending messages into `out` until it is full, and returns how many there are. Zero: none
     /// is pending, wait with poll.
-    pub fn read(&self, out: &mut [Option<Message>]) -> Result<usize, Errno> {
+    pub fn read(&self, out: &mut [Option<UffdMessage>]) -> Result<usize, Errno> {
         // SAFETY: the messages are plain old data; all zeros is a valid value.
         let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
         let wanted = out.len().min(BATCH);
@@ -181,9 +181,21 @@ impl ForeignUserfault {
         };
         let count = bytes / size_of::<uapi::uffd_msg>();
         for (slot, message) in out.iter_mut().zip(&messages[..count]) {
-            *slot = Some(Message::decode(message));
+            *slot = Some(UffdMessage::decode(message));
         }
         Ok(count)
+    }
+
+    /// Returns true if the owner requested events of discarded pages: the kernel then discards no page
+    /// before the event is read.
+    pub fn reports_discards(&self) -> bool {
+        let path = format!("/proc/self/fdinfo/{}", self.as_fd().as_raw_fd());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // API: version:features in use:features of the kernel, in hexadecimal.
+        let api = text.lines().find_map(|line| line.strip_prefix("API:"));
+        let features = api.and_then(|api| api.split(':').nth(1));
+        let features = features.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+        features.is_some_and(|it| it & u64::from(sys::UFFD_FEATURE_EVENT_REMOVE) != 0)
     }
 
     /// Returns true while a process has the address space.
@@ -203,7 +215,7 @@ impl ForeignUserfault {
 /// Messages read in one call.
 const BATCH: usize = 64;
 
-impl Message {
+impl UffdMessage {
     fn decode(message: &uapi::uffd_msg) -> Self {
         // SAFETY: in each arm the event selects the union's member.
         unsafe {

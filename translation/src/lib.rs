@@ -48,7 +48,7 @@ pub mod userfault;
 
 pub use access_map::AccessMap;
 pub use capability::{Capabilities, Feature, UnknownFeature};
-pub use foreign::{ForeignUserfault, Message, Modes, NotUserfault};
+pub use foreign::{ForeignUserfault, Modes, NotUserfault, UffdMessage};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use pagemap::{Pagemap, Translation};

@@ -10,17 +10,18 @@
 //! The client must reach its memfd through the mappings that it handed over: a store through another
 //! one is not held up between 2 and 4.
 
-use super::{Client, unit_of};
+use super::pager::{ClientPager, unit_of};
+use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::WritableObject;
-use crate::page_table::{PageState, UNIT};
+use crate::page_table::{PageState, PageTable, UNIT};
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use store::{Checksum, StoreError, WritePage};
 use wired::PAGE;
 
 /// What is to become of a unit's pages.
-struct Batch {
+struct Eviction {
     slot: usize,
     first: usize,
     /// The states after the eviction; `None` for pages that stay.
@@ -30,7 +31,7 @@ struct Batch {
     error: Option<StoreError>,
 }
 
-impl Client {
+impl ClientPager {
     /// Returns true if `pages` more frames are within the contract, evicting where they are not.
     pub(super) fn make_room(&mut self, pages: usize) -> bool {
         loop {
@@ -64,10 +65,11 @@ impl Client {
 
     fn evict(&mut self, unit: usize) {
         let pages = self.table.unit(unit);
+        Saving::save_pages(self, pages.clone());
         let Some(slot) = self.contract.as_mut().map(|it| it.standby.reuse(unit)) else {
             return;
         };
-        let mut batch = Batch {
+        let mut eviction = Eviction {
             slot,
             first: pages.start,
             then: [None; UNIT],
@@ -75,86 +77,59 @@ impl Client {
             count: 0,
             error: None,
         };
-        for run in self.resident_runs(pages.clone()) {
-            self.read_run(&mut batch, run);
+        for run in resident_runs(&self.table, pages.clone()) {
+            eviction.read_run(self, run);
         }
-        self.write_batch(&mut batch);
-        self.take_out(&batch, pages);
-        if let Some(why) = batch.error {
+        eviction.write_back(self);
+        eviction.take_out(self, pages);
+        if let Some(why) = eviction.error {
             self.warn_full(&why.to_string());
         }
     }
+}
 
-    /// Runs of neighbouring resident pages.
-    fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-        let first = pages.start;
-        let bits = pages
-            .clone()
-            .filter(|page| self.table.get(*page).is_resident());
-        let mut bits = bits.fold(0u64, |bits, page| bits | 1 << (page - first));
-        std::iter::from_fn(move || {
-            let start = bits.trailing_zeros() as usize;
-            if bits == 0 {
-                return None;
-            }
-            let len = (!(bits >> start)).trailing_zeros() as usize;
-            let mask = u64::MAX >> (64 - len) << start;
-            bits &= !mask;
-            Some(first + start..first + start + len)
-        })
-    }
-
+impl Eviction {
     /// Steps 1 to 3 for a run of pages: what is not to be written is decided here.
-    fn read_run(&mut self, batch: &mut Batch, run: Range<usize>) {
-        let (addr, len) = (self.table.addr(run.start), run.len() * PAGE);
-        let userfault = self.uffd.userfault();
+    fn read_run(&mut self, pager: &mut ClientPager, run: Range<usize>) {
+        let (addr, len) = (pager.table.addr(run.start), run.len() * PAGE);
+        let userfault = pager.uffd.userfault();
         if userfault.write_protect(addr, len, true).is_err() {
             return;
         }
-        let Some(contract) = &self.contract else {
+        let Some(contract) = &pager.contract else {
             return;
         };
-        let into = contract.standby.page(batch.slot, run.start);
-        let offset = self.table.offset(run.start);
-        if let Err(errno) = self.memory.read(offset, into, len) {
+        let into = contract.standby.page(self.slot, run.start);
+        let offset = pager.table.offset(run.start);
+        if let Err(errno) = pager.memory.read(addr, offset, into, len) {
             tracing::warn!("the client's memfd cannot be read at {offset:#x}: {errno}");
             return;
         }
         for page in run {
-            let at = contract.standby.page(batch.slot, page);
+            let at = contract.standby.page(self.slot, page);
             // SAFETY: a page of the slot, which only this thread uses.
             let contents = unsafe { &*at.cast::<[u8; PAGE]>() };
-            let then = match self.table.get(page) {
+            let then = match pager.table.get(page) {
                 _ if is_zero(contents) => Some(PageState::Zero),
                 PageState::ResidentStored(copy) if contract.paging.is_copy(copy, contents) => {
                     Some(PageState::Stored(copy))
                 }
-                PageState::ResidentOrigin if self.is_origin(page, contents) => {
+                PageState::ResidentOrigin if is_origin(pager, page, contents) => {
                     Some(PageState::Origin)
                 }
                 _ => None,
             };
-            batch.then[page - batch.first] = then;
+            self.then[page - self.first] = then;
             if then.is_none() {
-                batch.writes[batch.count] = page;
-                batch.count += 1;
+                self.writes[self.count] = page;
+                self.count += 1;
             }
         }
     }
 
-    /// Returns true if a page still has the snapshot's contents.
-    fn is_origin(&self, page: usize, contents: &[u8; PAGE]) -> bool {
-        let mut original = [0; PAGE];
-        let Some(origin) = &self.origin else {
-            return false;
-        };
-        let read = origin.read(self.table.offset(page), &mut original);
-        read.is_ok() && original == *contents
-    }
-
     /// Writes what has to be, in one request.
-    fn write_batch(&mut self, batch: &mut Batch) {
-        let Some(contract) = &mut self.contract else {
+    fn write_back(&mut self, pager: &mut ClientPager) {
+        let Some(contract) = &mut pager.contract else {
             return;
         };
         let mut requests = [WritePage {
@@ -162,8 +137,8 @@ impl Client {
             sum: Checksum(0),
             token: 0,
         }; UNIT];
-        for (number, page) in batch.writes[..batch.count].iter().enumerate() {
-            let from = contract.standby.page(batch.slot, *page);
+        for (number, page) in self.writes[..self.count].iter().enumerate() {
+            let from = contract.standby.page(self.slot, *page);
             // SAFETY: a page of the slot, which only this thread uses.
             let sum = Checksum::of(unsafe { &*from.cast() });
             requests[number] = WritePage {
@@ -172,10 +147,10 @@ impl Client {
                 token: number as u64,
             };
         }
-        let (then, writes, error) = (&mut batch.then, &batch.writes, &mut batch.error);
-        let (first, counters) = (batch.first, &self.counters);
+        let (then, writes, error) = (&mut self.then, &self.writes, &mut self.error);
+        let (first, counters) = (self.first, &pager.counters);
         contract.paging.data_write(
-            &requests[..batch.count],
+            &requests[..self.count],
             &mut |number, result| match result {
                 Ok(copy) => {
                     counters.written_pages.add(1);
@@ -187,51 +162,81 @@ impl Client {
     }
 
     /// Step 4.
-    fn take_out(&mut self, batch: &Batch, pages: Range<usize>) {
+    fn take_out(&self, pager: &mut ClientPager, pages: Range<usize>) {
         let mut has_stayed = false;
-        for run in self.resident_runs(pages.clone()) {
+        for run in resident_runs(&pager.table, pages.clone()) {
             let mut start = run.start;
             while start < run.end {
-                let leaves = |page: &usize| batch.then[page - batch.first].is_some();
+                let leaves = |page: &usize| self.then[page - self.first].is_some();
                 let len = (start..run.end).take_while(leaves).count();
                 if len == 0 {
                     has_stayed = true;
                     start += 1;
                     continue;
                 }
-                self.take_out_run(batch, start..start + len);
+                self.take_out_run(pager, start..start + len);
                 start += len;
             }
         }
         if has_stayed {
-            let (addr, len) = (self.table.addr(pages.start), pages.len() * PAGE);
-            let _ = self.uffd.userfault().write_protect(addr, len, false);
-            if let Some(contract) = &mut self.contract {
+            let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
+            let _ = pager.uffd.userfault().write_protect(addr, len, false);
+            if let Some(contract) = &mut pager.contract {
                 contract.order.filled(unit_of(pages.start));
             }
         }
     }
 
-    fn take_out_run(&mut self, batch: &Batch, run: Range<usize>) {
-        let offset = self.table.offset(run.start);
-        if let Err(errno) = self.memory.punch(offset, run.len() * PAGE) {
+    fn take_out_run(&self, pager: &mut ClientPager, run: Range<usize>) {
+        let offset = pager.table.offset(run.start);
+        if let Err(errno) = pager.memory.punch(offset, run.len() * PAGE) {
             tracing::warn!("no hole can be punched into the client's memfd: {errno}");
             return;
         }
-        self.counters.evicted_pages.add(run.len());
+        pager.counters.evicted_pages.add(run.len());
         for page in run {
-            let Some(then) = batch.then[page - batch.first] else {
+            let Some(then) = self.then[page - self.first] else {
                 continue;
             };
-            let was = self.table.set(page, then);
+            let was = pager.table.set(page, then);
             if was.handle() != then.handle() {
-                self.release(was);
+                pager.release(was);
             }
-            if let Some(contract) = &mut self.contract {
-                contract.standby.keep(batch.slot, page);
+            if let Some(contract) = &mut pager.contract {
+                contract.standby.keep(self.slot, page);
             }
         }
     }
+}
+
+/// Runs of neighbouring resident pages.
+fn resident_runs(
+    table: &PageTable,
+    pages: Range<usize>,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let first = pages.start;
+    let bits = pages.clone().filter(|page| table.get(*page).is_resident());
+    let mut bits = bits.fold(0u64, |bits, page| bits | 1 << (page - first));
+    std::iter::from_fn(move || {
+        let start = bits.trailing_zeros() as usize;
+        if bits == 0 {
+            return None;
+        }
+        let len = (!(bits >> start)).trailing_zeros() as usize;
+        let mask = u64::MAX >> (64 - len) << start;
+        bits &= !mask;
+        Some(first + start..first + start + len)
+    })
+}
+
+/// Returns true if a page still has the snapshot's contents.
+fn is_origin(pager: &ClientPager, page: usize, contents: &[u8; PAGE]) -> bool {
+    let mut original = [0; PAGE];
+    let Some(origin) = &pager.origin else {
+        return false;
+    };
+    let read = origin.read(pager.table.offset(page), &mut original);
+    read.is_ok() && original == *contents
 }
 
 impl ClientMemory {
@@ -241,11 +246,11 @@ impl ClientMemory {
             _ if pages * (page_size / PAGE) <= frames => return None,
             Self::Memfd(_) if page_size == PAGE => return None,
             Self::Memfd(_) => "pages of 2 MiB are not evicted",
-            Self::Private => {
+            Self::Private(_) => {
                 "private memory cannot be evicted from another process (the kernel permits no \
                  MADV_DONTNEED there); hand over a memfd as the second descriptor"
             }
-            Self::Cache(_) => "what a clone wrote is private memory, which cannot be evicted",
+            Self::Cache(..) => "what a clone wrote is private memory, which cannot be evicted",
         };
         Some(why.to_owned())
     }

@@ -1,6 +1,8 @@
 //! A fault: from the page's state to contents in its place.
 
-use super::{Client, Outcome, unit_of};
+use super::Outcome;
+use super::pager::{ClientPager, unit_of};
+use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::PageState;
@@ -8,7 +10,7 @@ use selfpage::Replacement;
 use store::StoreError;
 use translation::{Fault, MapError};
 
-impl Client {
+impl ClientPager {
     pub(super) fn answer(&mut self, fault: Fault) -> Outcome {
         let Some(page) = self.table.page_at(fault.addr) else {
             if !std::mem::replace(&mut self.has_warned, true) {
@@ -25,7 +27,7 @@ impl Client {
         }
         match state {
             PageState::Lost => self.poison(page, None),
-            PageState::ResidentOrigin if matches!(self.memory, ClientMemory::Cache(_)) => {
+            PageState::ResidentOrigin if matches!(self.memory, ClientMemory::Cache(..)) => {
                 self.bring_in(page, PageState::Origin)
             }
             // The client punched a hole, or discarded the page while its event was read.
@@ -37,9 +39,10 @@ impl Client {
         }
     }
 
-    /// A store to a page that is write-protected for an eviction that did not take place.
+    /// A store to a page that is write-protected, for a save or for an eviction that did not take place.
     fn permit_store(&mut self, page: usize) -> Outcome {
         self.counters.protect_faults.add(1);
+        Saving::before_change(self, page);
         let (addr, len) = (self.table.addr(page), self.table.page_size());
         match self.uffd.userfault().write_protect(addr, len, false) {
             Ok(()) => Outcome::Answered,
@@ -52,6 +55,7 @@ impl Client {
         if !self.make_room(1) {
             return Outcome::Deferred;
         }
+        Saving::before_change(self, page);
         let counters = self.counters.clone();
         let standby = self.contract.as_mut().and_then(|it| it.standby.take(page));
         if let (Some(contents), false) = (standby, state == PageState::Zero) {

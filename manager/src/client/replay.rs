@@ -4,10 +4,10 @@
 //! So the set is sorted and comes in as the largest runs, a piece between two looks at the queue:
 //! a demand fault waits for one piece at most.
 
-use super::{Client, Outcome};
+use super::Outcome;
+use super::pager::ClientPager;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
-use crate::page_table::{PageState, PageTable};
-use crate::snapshot::Snapshot;
+use crate::page_table::PageState;
 use selfpage::WorkingSet;
 use std::ops::Range;
 use translation::{MapError, Wake};
@@ -26,7 +26,10 @@ pub(super) struct Replay {
 
 impl Replay {
     /// The pages of `set`, 4 KiB each by their offsets in the snapshot, that the client has.
-    pub fn new(set: &WorkingSet, table: &PageTable, most: usize) -> Self {
+    pub fn new(set: &WorkingSet, pager: &ClientPager) -> Self {
+        let table = &pager.table;
+        let frames = pager.contract.as_ref();
+        let most = frames.map_or(usize::MAX, |it| it.frames / 4 * 3);
         let offsets = set.runs().flatten().map(|page| (page * PAGE) as u64);
         let mut pages: Vec<usize> = offsets.filter_map(|at| table.page_of_offset(at)).collect();
         pages.sort_unstable();
@@ -46,7 +49,10 @@ impl Replay {
     }
 
     /// Asks the kernel to read all of it ahead.
-    pub fn prefetch(&self, origin: &Snapshot, table: &PageTable) {
+    pub fn prefetch(&self, pager: &ClientPager) {
+        let (Some(origin), table) = (&pager.origin, &pager.table) else {
+            return;
+        };
         for run in &self.runs {
             origin.prefetch(table.offset(run.start), run.len() * table.page_size());
         }
@@ -68,79 +74,75 @@ impl Replay {
         self.left -= piece.len();
         Some(piece)
     }
-}
 
-impl Client {
-    /// Brings a piece of the working set in.
-    pub(super) fn step_replay(&mut self) {
-        let most = PIECE / self.table.page_size();
-        let Some(replay) = &mut self.replay else {
-            return;
-        };
-        let Some(piece) = replay.next(most.max(1)) else {
-            self.replay = None;
-            return;
+    /// Brings a piece in. Returns false after the last.
+    pub fn step(&mut self, pager: &mut ClientPager) -> bool {
+        let most = PIECE / pager.table.page_size();
+        let Some(piece) = self.next(most.max(1)) else {
+            return false;
         };
         // A part at a time: pages that are there already, and holes of the snapshot, end a run.
         let mut page = piece.start;
         while page < piece.end {
-            let ready = |page: &usize| self.table.get(*page) == PageState::Origin;
+            let ready = |page: &usize| pager.table.get(*page) == PageState::Origin;
             let len = (page..piece.end).take_while(ready).count();
             if len == 0 {
                 page += 1;
                 continue;
             }
-            page += self.replay_run(page..page + len).max(1);
+            page += replay_run(pager, page..page + len).max(1);
         }
+        true
     }
+}
 
-    /// Brings in pages that are in the origin; returns how many were dealt with.
-    fn replay_run(&mut self, run: Range<usize>) -> usize {
-        let size = self.table.page_size();
+/// Brings in pages that are in the origin; returns how many were dealt with.
+fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
+    let size = pager.table.page_size();
+    let name = PageName {
+        offset: pager.table.offset(run.start),
+        copy: None,
+    };
+    let Some(origin) = &mut pager.origin else {
+        return run.len();
+    };
+    let DataReply::Provided(from) = origin.data_request(name, size) else {
+        return 1;
+    };
+    let provided = |page: &usize| {
         let name = PageName {
-            offset: self.table.offset(run.start),
+            offset: name.offset + ((page - run.start) * size) as u64,
             copy: None,
         };
-        let Some(origin) = &mut self.origin else {
-            return run.len();
-        };
-        let DataReply::Provided(from) = origin.data_request(name, size) else {
-            return 1;
-        };
-        let provided = |page: &usize| {
-            let name = PageName {
-                offset: name.offset + ((page - run.start) * size) as u64,
-                copy: None,
-            };
-            matches!(origin.data_request(name, size), DataReply::Provided(_))
-        };
-        let len = run.clone().take_while(provided).count();
-        let addr = self.table.addr(run.start);
-        if !self.memory.copies_runs() {
-            let placed = self.place(
-                run.start,
-                DataReply::Provided(from),
-                PageState::ResidentOrigin,
-            );
-            self.counters
-                .replayed_pages
-                .add(usize::from(placed == Outcome::Answered));
-            return 1;
-        }
-        let copied = self
-            .uffd
-            .userfault()
-            .copy(addr, from, len * size, Wake::Yes);
-        let done = match copied {
-            Ok(()) => len,
-            // The next page is there already, or an event comes first: its own fault brings it.
-            Err(why @ (MapError::Exists { .. } | MapError::Again { .. })) => why.done() / size,
-            Err(_) => return run.len(),
-        };
-        for page in run.start..run.start + done {
-            self.set_resident(page, PageState::ResidentOrigin);
-        }
-        self.counters.replayed_pages.add(done);
-        done + usize::from(done < len)
+        matches!(origin.data_request(name, size), DataReply::Provided(_))
+    };
+    let len = run.clone().take_while(provided).count();
+    let addr = pager.table.addr(run.start);
+    if !pager.memory.copies_runs() {
+        let placed = pager.place(
+            run.start,
+            DataReply::Provided(from),
+            PageState::ResidentOrigin,
+        );
+        pager
+            .counters
+            .replayed_pages
+            .add(usize::from(placed == Outcome::Answered));
+        return 1;
     }
+    let copied = pager
+        .uffd
+        .userfault()
+        .copy(addr, from, len * size, Wake::Yes);
+    let done = match copied {
+        Ok(()) => len,
+        // The next page is there already, or an event comes first: its own fault brings it.
+        Err(why @ (MapError::Exists { .. } | MapError::Again { .. })) => why.done() / size,
+        Err(_) => return run.len(),
+    };
+    for page in run.start..run.start + done {
+        pager.set_resident(page, PageState::ResidentOrigin);
+    }
+    pager.counters.replayed_pages.add(done);
+    done + usize::from(done < len)
 }

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 pub const TESTS: &[Test] = &[
     ("bad_peers_are_refused", bad_peers_are_refused),
     (
-        "half_messages_keep_nobody_waiting",
-        half_messages_keep_nobody_waiting,
+        "half_messages_delay_no_other_peer",
+        half_messages_delay_no_other_peer,
     ),
     (
         "a_hand_off_may_come_in_pieces",
@@ -74,7 +74,7 @@ fn bad_peers_are_refused() {
     assert_eq!(good.wrong(&format!("verify 0 {pages} 0")), 0);
 }
 
-fn half_messages_keep_nobody_waiting() {
+fn half_messages_delay_no_other_peer() {
     let pages = mib(4);
     let service = Service::start(pages, |_| {});
     let halves: Vec<_> = (0..32)

@@ -1,11 +1,9 @@
 //! A server in this process, and guests in processes of their own.
 
 use crate::guest::{PAGE, page_bytes};
-use disk::atropos::DiskContract;
-use disk::time::Nanos;
 use manager::client_memory::SharedCache;
 use manager::counters::Counters;
-use manager::server::{Server, ServerConfig};
+use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server, its folder and its snapshot.
 pub struct Service {
-    pub server: Option<Server>,
+    pub server: Option<Manager>,
     pub folder: tempfile::TempDir,
 }
 
@@ -39,7 +37,7 @@ pub fn make_snapshot(folder: &Path, pages: usize) -> PathBuf {
 
 impl Service {
     /// Serves a snapshot of `pages` pages; `change` edits the configuration.
-    pub fn start(pages: usize, change: impl FnOnce(&mut ServerConfig)) -> Self {
+    pub fn start(pages: usize, change: impl FnOnce(&mut ManagerConfig)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let snapshot = make_snapshot(folder.path(), pages);
         Self::over(folder, &snapshot, change)
@@ -48,19 +46,14 @@ impl Service {
     pub fn over(
         folder: tempfile::TempDir,
         snapshot: &Path,
-        change: impl FnOnce(&mut ServerConfig),
+        change: impl FnOnce(&mut ManagerConfig),
     ) -> Self {
-        let mut config = ServerConfig {
+        let mut config = ManagerConfig {
             socket: folder.path().join("socket"),
             snapshot: Some(Snapshot::open(snapshot).expect("a snapshot")),
             size: 0,
             contract: None,
-            disk: DiskContract {
-                period: Nanos::millis(250),
-                slice: Nanos::ZERO,
-                extra: true,
-                laxity: Nanos::ZERO,
-            },
+            disk: ManagerConfig::equal_share(),
             uses_working_set: false,
             cache: None,
             most_clients: 64,
@@ -68,7 +61,7 @@ impl Service {
         };
         change(&mut config);
         Self {
-            server: Some(Server::start(config).expect("a server")),
+            server: Some(Manager::start(config).expect("a server")),
             folder,
         }
     }
@@ -77,7 +70,7 @@ impl Service {
         self.folder.path().join("socket")
     }
 
-    fn server(&self) -> &Server {
+    fn server(&self) -> &Manager {
         self.server.as_ref().expect("a server")
     }
 
@@ -183,8 +176,9 @@ impl Guest {
             .unwrap_or_else(|_| panic!("{command}: {reply:?}"))
     }
 
-    pub fn pid(&self) -> u32 {
-        self.process.id()
+    /// Waits until the manager has closed the guest's connection.
+    pub fn await_refusal(&mut self) {
+        assert_eq!(self.run("closed"), "0");
     }
 }
 

@@ -84,8 +84,8 @@ fn private_memory_beyond_the_frames_is_refused() {
     let service = Service::start(pages, |config| {
         config.contract = Some((frames, "ram:64M".parse().unwrap()));
     });
-    let guest = service.guest("private", pages * PAGE);
-    service.await_no_clients();
+    let mut guest = service.guest("private", pages * PAGE);
+    guest.await_refusal();
     drop(guest);
     // What fits is served, without a store.
     let mut guest = service.guest("private", frames * PAGE);

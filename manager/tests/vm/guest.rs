@@ -1,13 +1,14 @@
 //! A process that does what a VMM does with a restored guest's memory, told so by lines on its
 //! standard input: maps memory, registers a userfaultfd, hands it over, uses its pages.
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::IoSlice;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a small page.
 pub const PAGE: usize = 4096;
@@ -50,9 +51,9 @@ struct Memory {
     len: usize,
     is_shared: bool,
     memfd: Option<OwnedFd>,
-    /// Open as long as the memory is used.
-    uffd: OwnedFd,
-    _connection: UnixStream,
+    /// Open as long as the memory is used: a page would read zero without it.
+    _uffd: OwnedFd,
+    connection: UnixStream,
 }
 
 /// The guest's main function: arguments are KIND SOCKET BYTES.
@@ -125,8 +126,8 @@ impl Memory {
             len,
             is_shared: matches!(kind, Kind::Memfd),
             memfd: memfd.filter(|_| matches!(kind, Kind::Memfd)),
-            uffd,
-            _connection: connection,
+            _uffd: uffd,
+            connection,
         }
     }
 
@@ -200,11 +201,33 @@ impl Memory {
                 rustix::fs::ftruncate(memfd, 0).expect("ftruncate");
                 "truncated".into()
             }
-            "sweep" => self.sweep(n[0] as u64, n[1]).to_string(),
-            "unserved" => {
-                let mut ready = [PollFd::new(&self.uffd, PollFlags::IN)];
-                let count = rustix::event::poll(&mut ready, Some(&Default::default()));
-                count.expect("poll").to_string()
+            "closed" => {
+                let read = (&self.connection).read(&mut [0]);
+                read.map_or_else(|why| why.to_string(), |bytes| bytes.to_string())
+            }
+            "sweep" => {
+                let (start, len, is_shared) = (self.start as usize, self.len, self.is_shared);
+                std::thread::spawn(move || {
+                    MemoryPart {
+                        start,
+                        len,
+                        is_shared,
+                    }
+                    .sweep()
+                });
+                "sweeping".into()
+            }
+            "pause" => {
+                PAUSE.store(true, Ordering::SeqCst);
+                while !IS_PAUSED.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let at = AT.lock().expect("the place");
+                format!("{} {} {}", at.0, at.1, at.2)
+            }
+            "resume" => {
+                PAUSE.store(false, Ordering::SeqCst);
+                "resumed".into()
             }
             other => format!("unknown command {other}"),
         }
@@ -238,17 +261,14 @@ impl Memory {
         let memfd = self.memfd.as_ref().expect("a memfd");
         rustix::fs::fstat(memfd).expect("fstat").st_blocks as usize * 512 / PAGE
     }
-
-    /// Writes version after version to all pages, in order.
-    fn sweep(&self, first: u64, versions: usize) -> usize {
-        for version in first..first + versions as u64 {
-            (0..self.len / PAGE).for_each(|page| self.write(page, version));
-        }
-        versions
-    }
 }
 
-/// Memory as a thread of a storm has it.
+/// Asks the sweeping thread to stand still; where it stands.
+static PAUSE: AtomicBool = AtomicBool::new(false);
+static IS_PAUSED: AtomicBool = AtomicBool::new(false);
+static AT: Mutex<(u64, usize, usize)> = Mutex::new((0, 0, 0));
+
+/// Memory as another thread has it.
 struct MemoryPart {
     start: usize,
     len: usize,
@@ -256,6 +276,30 @@ struct MemoryPart {
 }
 
 impl MemoryPart {
+    /// Writes version after version to all pages, in order, a word at a time.
+    fn sweep(self) {
+        for version in 1.. {
+            for page in 0..self.len / PAGE {
+                for index in 0..PAGE / 8 {
+                    if PAUSE.load(Ordering::SeqCst) {
+                        *AT.lock().expect("the place") = (version, page, index);
+                        IS_PAUSED.store(true, Ordering::SeqCst);
+                        while PAUSE.load(Ordering::SeqCst) {
+                            std::thread::yield_now();
+                        }
+                        IS_PAUSED.store(false, Ordering::SeqCst);
+                    }
+                    let at = self.start as *mut u64;
+                    // SAFETY: within the mapping, which is only accessed so.
+                    unsafe {
+                        at.add(page * PAGE / 8 + index)
+                            .write_volatile(word(page, version, index));
+                    }
+                }
+            }
+        }
+    }
+
     fn storm(self, thread: usize, first: usize, pages: usize, rounds: usize) -> usize {
         let connection = UnixStream::pair().expect("a socket").0;
         let memory = Memory {
@@ -263,8 +307,8 @@ impl MemoryPart {
             len: self.len,
             is_shared: self.is_shared,
             memfd: None,
-            uffd: connection.try_clone().expect("a descriptor").into(),
-            _connection: connection,
+            _uffd: connection.try_clone().expect("a descriptor").into(),
+            connection,
         };
         let mut random = fastrand::Rng::with_seed(thread as u64);
         let mut versions: Vec<Option<u64>> = vec![Some(0); pages];

@@ -1,0 +1,285 @@
+//! `selfpage vm`: serves the memory of microVMs that are restored from a snapshot.
+
+use crate::machine::Memory;
+use crate::serve::{block_signals, wait_for};
+use disk::atropos::DiskContract;
+use manager::client_memory::SharedCache;
+use manager::control::{ControlReply, ControlRequest, request};
+use manager::save::SaveEvent;
+use manager::server::{Manager, ManagerConfig};
+use manager::snapshot::Snapshot;
+use protocol::contract_spec::DiskSpec;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use store::StoreConfig;
+use tracing::level_filters::LevelFilter;
+use wired::{Bytes, PAGE};
+
+/// How long lines of the log are waited for at the end.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a peer may take for its hand-off.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Fewest frames of a contract: two units of pages, and what holds them while they are evicted.
+const FEWEST_FRAMES: u64 = 1 << 20;
+
+/// Serve the memory of microVMs that are restored from a snapshot, each under a contract of its own.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Serve(Box<ServeArgs>),
+    Show(ShowArgs),
+    Save(SaveArgs),
+}
+
+/// Answer the page faults of guests.
+///
+/// A VMM connects to the socket and sends a JSON array of its mappings (base_host_virt_addr, size, offset,
+/// page_size) and its userfaultfd, as Firecracker does; a memfd as the second descriptor makes the guest's
+/// memory evictable. SIGTERM ends the service; guests that run then wait for ever at their next fault.
+#[derive(clap::Args)]
+struct ServeArgs {
+    /// Where VMMs connect. Beside it, with .control appended, is the socket of `vm show` and `vm save`
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+
+    /// The snapshot of the guest's memory
+    #[arg(long, value_name = "FILE", required_unless_present = "empty")]
+    snapshot: Option<PathBuf>,
+
+    /// Memory that begins as zeros, of at most SIZE a client, instead of a snapshot
+    #[arg(long, value_name = "SIZE", conflicts_with = "snapshot")]
+    empty: Option<Bytes>,
+
+    /// Frames of each guest: the limit on its resident memory. A guest that hands private memory over, which
+    /// cannot be evicted from outside, is refused where it is larger
+    #[arg(long, value_name = "SIZE", requires = "store")]
+    frames: Option<Bytes>,
+
+    /// Where evicted pages go: ram:SIZE, disk:PATH,size=SIZE or both joined by +, for each guest
+    #[arg(long, value_name = "STORE", requires = "frames")]
+    store: Option<StoreConfig>,
+
+    /// Each guest's share of the disk's time, SLICE/PERIOD[,extra]. By default all share it equally
+    #[arg(long, value_name = "SHARE", requires = "store")]
+    disk: Option<DiskSpec>,
+
+    /// A file to make in tmpfs, which VMMs map privately instead of anonymous memory: clones share the clean
+    /// pages in it
+    #[arg(long, value_name = "PATH", requires = "snapshot")]
+    shared_cache: Option<PathBuf>,
+
+    /// Neither record the pages that the first guest uses nor bring them in for the next
+    #[arg(long)]
+    no_working_set: bool,
+
+    /// Guests at once, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 1024)]
+    clients: usize,
+
+    /// Log more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+/// List the guests and what happened to their memory.
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// The socket of `vm serve`
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Save a guest's memory while it runs, as the difference to its snapshot.
+///
+/// The file is sparse, of the snapshot's size: copy its data, not its holes, over a copy of the snapshot. Stop the
+/// guest's processors until `protected` is printed; what is saved is the memory as of then. A guest whose
+/// balloon grows before the save ends makes it fail.
+#[derive(clap::Args)]
+struct SaveArgs {
+    /// The socket of `vm serve`
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+
+    /// The guest's number in `vm show`
+    #[arg(long, value_name = "NUMBER")]
+    client: u64,
+
+    /// The file
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+impl Args {
+    /// The least level of what is logged.
+    pub fn level(&self) -> LevelFilter {
+        match &self.command {
+            Command::Serve(args) if args.verbose > 0 => LevelFilter::DEBUG,
+            Command::Serve(_) => LevelFilter::INFO,
+            _ => LevelFilter::WARN,
+        }
+    }
+}
+
+/// Carries out `selfpage vm`.
+pub fn vm(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match args.command {
+        Command::Serve(args) => serve(*args),
+        Command::Show(args) => show(&args),
+        Command::Save(args) => save(&args),
+    }
+}
+
+fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let contract = match (args.frames, &args.store) {
+        (Some(frames), Some(store)) => Some(contract(frames, store)?),
+        _ => None,
+    };
+    // Before any thread, that of the log too, which inherit it.
+    let signals = block_signals();
+    let _log = logging::LineQueue::start(LOG_PATIENCE);
+    // Before the snapshot is mapped, which stays pageable.
+    for lack in manager::wire() {
+        tracing::warn!(
+            "the kernel does not keep the manager running under memory pressure: {lack}"
+        );
+    }
+    let snapshot = args.snapshot.as_deref().map(Snapshot::open).transpose()?;
+    let size = snapshot
+        .as_ref()
+        .map_or(args.empty.map_or(0, |it| it.0), Snapshot::len);
+    let cache = match &args.shared_cache {
+        Some(path) => Some(Arc::new(SharedCache::create(path, size).map_err(
+            |errno| {
+                format!(
+                    "--shared-cache {}: {errno}; a path in tmpfs is needed, such as in /dev/shm",
+                    path.display()
+                )
+            },
+        )?)),
+        None => None,
+    };
+    let server = Manager::start(ManagerConfig {
+        socket: args.socket.clone(),
+        uses_working_set: snapshot.is_some() && !args.no_working_set,
+        snapshot,
+        size,
+        contract,
+        disk: args
+            .disk
+            .map_or_else(ManagerConfig::equal_share, DiskContract::from),
+        cache,
+        most_clients: args.clients,
+        patience: PATIENCE,
+    })?;
+    tracing::info!(
+        "serves guests of up to {} at {}",
+        Bytes(size),
+        args.socket.display()
+    );
+    wait_for(&signals);
+    match server.stop() {
+        0 => tracing::info!("has ended"),
+        left => tracing::warn!(
+            "has ended; {left} guests that still run wait at their next fault for ever"
+        ),
+    }
+    if let Some(path) = &args.shared_cache {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn contract(frames: Bytes, store: &StoreConfig) -> Result<(usize, StoreConfig), String> {
+    if frames.0 < FEWEST_FRAMES {
+        return Err(format!(
+            "--frames {frames} is too few: at least {}",
+            Bytes(FEWEST_FRAMES)
+        ));
+    }
+    let most = Memory::now().most();
+    if frames.0 > most {
+        return Err(format!(
+            "--frames {frames} is more than this machine or control group has, {}",
+            Bytes(most)
+        ));
+    }
+    if store.is_remote() {
+        return Err("--store remote: is not served here; use ram: and disk:".to_owned());
+    }
+    Ok((frames.0 as usize / PAGE, store.clone()))
+}
+
+fn unreachable(socket: &Path) -> impl Fn(std::io::Error) -> String + '_ {
+    move |why| {
+        let socket = socket.display();
+        format!(
+            "no manager is reached at {socket}: {why}; start one by `selfpage vm serve --socket {socket}`"
+        )
+    }
+}
+
+fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let replies =
+        request(&args.socket, &ControlRequest::Show).map_err(unreachable(&args.socket))?;
+    for reply in replies {
+        let ControlReply::Clients(clients) = reply? else {
+            continue;
+        };
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&clients)?);
+            continue;
+        }
+        for client in clients {
+            println!(
+                "client {}, process {}, {}",
+                client.number,
+                client.pid,
+                Bytes(client.bytes)
+            );
+            for (name, value) in client.counters.iter().filter(|(_, value)| **value > 0) {
+                println!("    {name} {value}");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn save(args: &SaveArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let to = std::path::absolute(&args.to)?;
+    let wanted = ControlRequest::Save {
+        client: args.client,
+        to,
+    };
+    let replies = request(&args.socket, &wanted).map_err(unreachable(&args.socket))?;
+    for reply in replies {
+        match reply? {
+            ControlReply::Save(SaveEvent::Protected { micros }) => {
+                println!("protected, in {micros} us: the guest may run");
+            }
+            ControlReply::Save(SaveEvent::Saved { pages, micros }) => {
+                println!(
+                    "saved {pages} pages to {}, {micros} us after the request",
+                    args.to.display()
+                );
+                return Ok(ExitCode::SUCCESS);
+            }
+            ControlReply::Save(SaveEvent::Failed { why }) | ControlReply::Refused(why) => {
+                return Err(why.into());
+            }
+            ControlReply::Clients(_) => {}
+        }
+    }
+    Err("the manager ended before the save did".into())
+}

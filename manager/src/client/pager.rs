@@ -1,0 +1,136 @@
+//! The state of one client's memory, which its handler thread owns.
+
+use super::ClientParts;
+use super::saving::Saving;
+use crate::client_memory::ClientMemory;
+use crate::counters::Counters;
+use crate::memory_object::WritableObject;
+use crate::page_table::{PageState, PageTable, UNIT};
+use crate::paging_object::PagingObject;
+use crate::recording::Recording;
+use crate::snapshot::Snapshot;
+use crate::standby::Standby;
+use selfpage::{Key, ScanResistant};
+use std::io;
+use std::sync::Arc;
+use translation::ForeignUserfault;
+use wired::WiredMemory;
+
+/// Frames, and where pages go that have none.
+pub(super) struct Contract {
+    /// Frames for resident pages: those of the contract without the standby slots.
+    pub frames: usize,
+    pub paging: PagingObject,
+    pub order: ScanResistant,
+    pub standby: Standby,
+}
+
+/// A client's pages, where they are and may be.
+pub(super) struct ClientPager {
+    pub uffd: ForeignUserfault,
+    pub memory: ClientMemory,
+    pub table: PageTable,
+    pub origin: Option<Snapshot>,
+    pub contract: Option<Contract>,
+    pub recording: Option<Recording>,
+    pub counters: Arc<Counters>,
+    pub saving: Option<Saving>,
+    /// A page of zeros, of the client's page size.
+    pub zeros: WiredMemory,
+    /// A warning is given once.
+    pub has_warned: bool,
+}
+
+impl ClientPager {
+    /// Allocates all that faults need.
+    pub fn new(parts: ClientParts) -> io::Result<Self> {
+        let table = PageTable::new(&parts.handoff);
+        let contract = match parts.contract {
+            Some((frames, paging)) => Some(Contract::new(frames, paging)?),
+            None => None,
+        };
+        let frames = contract
+            .as_ref()
+            .map_or(0, |it| it.frames + it.standby.frames());
+        parts.counters.frames.set(frames);
+        Ok(Self {
+            zeros: WiredMemory::private(table.page_size())?,
+            uffd: parts.uffd,
+            memory: parts.memory,
+            table,
+            origin: parts.origin,
+            contract,
+            recording: parts.recording,
+            counters: parts.counters,
+            saving: None,
+            has_warned: false,
+        })
+    }
+
+    pub fn uffd(&self) -> &ForeignUserfault {
+        &self.uffd
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn count_resident(&self) {
+        self.counters.resident_pages.set(self.table.resident());
+    }
+
+    pub fn is_saving(&self) -> bool {
+        self.saving.is_some()
+    }
+
+    pub fn into_recording(self) -> Option<Recording> {
+        self.recording
+    }
+
+    /// The client discarded contents. Pages of a memfd may still be there, if only a mapping of them was
+    /// discarded: these stay as they are, and a hole is found at its next fault.
+    pub fn on_removed(&mut self, addr: usize, len: usize) {
+        let keeps_residents = self.memory.can_evict();
+        // By index: the table changes meanwhile, and no list of ranges may be allocated.
+        for part in 0.. {
+            let Some(pages) = self.table.pages_in(addr, len).nth(part) else {
+                break;
+            };
+            Saving::on_discard(self, pages.clone());
+            for page in pages {
+                let state = self.table.get(page);
+                if keeps_residents && state.is_resident() {
+                    continue;
+                }
+                self.release(state);
+                self.table.set(page, PageState::Zero);
+                self.counters.removed_pages.add(1);
+            }
+        }
+    }
+
+    /// Releases a page's stored copy.
+    pub fn release(&mut self, state: PageState) {
+        if let (Some(contract), Some(copy)) = (&mut self.contract, state.handle()) {
+            contract.paging.release(copy);
+        }
+    }
+}
+
+impl Contract {
+    fn new(frames: usize, paging: PagingObject) -> io::Result<Self> {
+        let standby = Standby::new(frames)?;
+        let frames = frames.saturating_sub(standby.frames()).max(UNIT);
+        Ok(Self {
+            frames,
+            paging,
+            order: ScanResistant::new(frames),
+            standby,
+        })
+    }
+}
+
+/// The key of a page's unit.
+pub(super) fn unit_of(page: usize) -> Key {
+    Key::new(0, page / UNIT)
+}

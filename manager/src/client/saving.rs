@@ -1,0 +1,239 @@
+//! A live save: the client's memory as of one moment, while it runs.
+//!
+//! 1. All memory is write-protected. That is the moment; a guest whose virtual processors are stopped
+//!    until `Protected` is reported is saved consistently, and resumes then.
+//! 2. Pages are saved between faults, a run at a time, and their protection ends.
+//! 3. A store to a page that is not saved yet faults; the page is saved first. So does a page that leaves
+//!    its frame or comes back from the store.
+//!
+//! Rule: only the handler thread reads pages, after it has read all events. The kernel discards pages after
+//! the event is read, so a page that is read is still there. A page that the guest discards before it
+//! is saved is lost to the save, which then fails.
+
+use super::pager::ClientPager;
+use crate::memory_object::{DataReply, MemoryObject, PageName};
+use crate::page_table::{PageState, UNIT};
+use crate::save::{DifferentialFile, SaveEvent, SaveRequest, micros};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+use translation::{Modes, TranslationError};
+use wired::{PAGE, WiredMemory};
+
+/// Why a save does not begin.
+pub(super) enum BeginError {
+    /// An event is unread: read it and begin again.
+    Again,
+    /// The reason, and what to do.
+    Refused(String),
+}
+
+/// A save in progress.
+pub(super) struct Saving {
+    file: DifferentialFile,
+    events: Sender<SaveEvent>,
+    begin: Instant,
+    /// A bit for each page that is to be saved.
+    pending: Vec<u64>,
+    /// The unit that is saved next.
+    unit: usize,
+    buffer: WiredMemory,
+}
+
+impl Saving {
+    fn is_pending(&self, page: usize) -> bool {
+        self.pending[page / UNIT] >> (page % UNIT) & 1 != 0
+    }
+}
+
+impl Saving {
+    /// Protects the memory and begins.
+    pub fn begin(pager: &mut ClientPager, request: &SaveRequest) -> Result<(), BeginError> {
+        if pager.saving.is_some() {
+            return Err("another save of this client is in progress; wait for its end".into());
+        }
+        if pager.table.page_size() != PAGE {
+            return Err("memory in pages of 2 MiB is not saved; use 4 KiB pages".into());
+        }
+        if !pager.uffd.reports_discards() {
+            return Err(
+                "the client's userfaultfd lacks UFFD_FEATURE_EVENT_REMOVE, without which its memory \
+                 cannot be read safely; request the feature in the VMM"
+                    .into(),
+            );
+        }
+        let begin = Instant::now();
+        let fail = |what: &str, errno: Errno| format!("{what}: {errno}");
+        let len = pager
+            .origin
+            .as_ref()
+            .map_or_else(|| pager.table.end(), |it| it.len());
+        let file = DifferentialFile::create(&request.path, len)
+            .map_err(|errno| fail(&request.path.display().to_string(), errno))?;
+        let buffer = WiredMemory::private(PAGE).map_err(|errno| fail("a buffer", errno))?;
+        let pending = vec![0; pager.table.units()];
+        protect_all(pager)?;
+        let mut saving = Saving {
+            file,
+            events: request.events.clone(),
+            begin,
+            pending,
+            unit: 0,
+            buffer,
+        };
+        for pages in pager.table.mapped() {
+            for page in pages {
+                match pager.table.get(page) {
+                    PageState::Origin => {}
+                    PageState::Lost => return Err("a page of the client is lost".into()),
+                    _ => saving.pending[page / UNIT] |= 1 << (page % UNIT),
+                }
+            }
+        }
+        let micros = micros(begin.elapsed());
+        let _ = saving.events.send(SaveEvent::Protected { micros });
+        pager.saving = Some(saving);
+        Ok(())
+    }
+
+    /// Saves the next unit; reports the end after the last.
+    pub fn step(pager: &mut ClientPager) {
+        let Some(saving) = &mut pager.saving else {
+            return;
+        };
+        let (unit, units) = (saving.unit, saving.pending.len());
+        saving.unit += 1;
+        if unit < units {
+            let pages = pager.table.unit(unit);
+            Self::save_pages(pager, pages);
+            return;
+        }
+        if let Some(saving) = pager.saving.take() {
+            let event = match saving.file.finish() {
+                Ok(pages) => SaveEvent::Saved {
+                    pages,
+                    micros: micros(saving.begin.elapsed()),
+                },
+                Err(errno) => SaveEvent::Failed {
+                    why: format!("the file cannot be completed: {errno}"),
+                },
+            };
+            let _ = saving.events.send(event);
+        }
+    }
+
+    /// Saves those of the pages that are pending, and ends their write protection.
+    pub fn save_pages(pager: &mut ClientPager, pages: Range<usize>) {
+        let Some(mut saving) = pager.saving.take() else {
+            return;
+        };
+        let mut outcome = Ok(());
+        let mut saved = None;
+        for page in pages {
+            if outcome.is_ok() && saving.is_pending(page) {
+                outcome = saving.save_page(pager, page);
+                saving.pending[page / UNIT] &= !(1 << (page % UNIT));
+                let first = saved.map_or(page, |(first, _)| first);
+                saved = Some((first, page));
+            }
+        }
+        if let Some((first, last)) = saved {
+            let (addr, len) = (pager.table.addr(first), (last + 1 - first) * PAGE);
+            let _ = pager.uffd.userfault().write_protect(addr, len, false);
+        }
+        match outcome {
+            Ok(()) => pager.saving = Some(saving),
+            Err(why) => saving.fail(pager, why),
+        }
+    }
+
+    /// The guest discards pages: those that are pending are lost to the save.
+    pub fn on_discard(pager: &mut ClientPager, pages: Range<usize>) {
+        let Some(saving) = pager.saving.take() else {
+            return;
+        };
+        let is_lost =
+            |page: &usize| saving.is_pending(*page) && pager.table.get(*page) != PageState::Zero;
+        match pages.into_iter().find(is_lost) {
+            None => pager.saving = Some(saving),
+            Some(_) => {
+                let why = "the guest discarded pages before they were saved (its balloon grew); save again";
+                saving.fail(pager, why.into());
+            }
+        }
+    }
+
+    fn fail(self, pager: &ClientPager, why: String) {
+        for pages in pager.table.mapped() {
+            let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
+            let _ = pager.uffd.userfault().write_protect(addr, len, false);
+        }
+        // Without the file, before the requester is told.
+        drop(self.file);
+        let _ = self.events.send(SaveEvent::Failed { why });
+    }
+
+    fn save_page(&mut self, pager: &mut ClientPager, page: usize) -> Result<(), String> {
+        let offset = pager.table.offset(page);
+        let into = self.buffer.as_ptr();
+        let state = pager.table.get(page);
+        let contents = match (state, &mut pager.contract) {
+            (PageState::Stored(copy), Some(contract)) => {
+                let name = PageName {
+                    offset,
+                    copy: Some(copy),
+                };
+                match contract.paging.data_request(name, PAGE) {
+                    DataReply::Provided(contents) => contents,
+                    DataReply::Unavailable => pager.zeros.as_ptr(),
+                    DataReply::Error(why) => return Err(why.to_string()),
+                }
+            }
+            _ if state.is_resident() => {
+                let addr = pager.table.addr(page);
+                let read = pager.memory.read(addr, offset, into, PAGE);
+                read.map_err(|errno| format!("the page at {addr:#x} cannot be read: {errno}"))?;
+                into.cast_const()
+            }
+            _ => pager.zeros.as_ptr().cast_const(),
+        };
+        // SAFETY: a page of this thread's own buffers.
+        let contents = unsafe { &*contents.cast::<[u8; PAGE]>() };
+        let written = self.file.write(pager.origin.as_ref(), offset, contents);
+        written.map_err(|errno| format!("the file cannot be written: {errno}"))
+    }
+
+    /// A store to a page: it is saved before, if a save needs it.
+    pub fn before_change(pager: &mut ClientPager, page: usize) {
+        if pager.saving.as_ref().is_some_and(|it| it.is_pending(page)) {
+            Self::save_pages(pager, page..page + 1);
+        }
+    }
+}
+
+/// Write-protects all memory.
+fn protect_all(pager: &ClientPager) -> Result<(), BeginError> {
+    let modes = Modes {
+        write_protect: true,
+        missing: true,
+        minor: pager.memory.uses_minor_faults(),
+    };
+    let fail = |why: TranslationError| match why.errno {
+        Errno::AGAIN => BeginError::Again,
+        _ => BeginError::Refused(why.to_string()),
+    };
+    for pages in pager.table.mapped() {
+        let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
+        pager.uffd.register(addr, len, modes).map_err(fail)?;
+        let userfault = pager.uffd.userfault();
+        userfault.write_protect(addr, len, true).map_err(fail)?;
+    }
+    Ok(())
+}
+
+impl<T: Into<String>> From<T> for BeginError {
+    fn from(why: T) -> Self {
+        Self::Refused(why.into())
+    }
+}

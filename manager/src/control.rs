@@ -1,0 +1,154 @@
+//! The control socket: lists clients and saves them, for `selfpage vm`.
+//!
+//! Beside the socket for hand-offs, under its name with `.control` appended, and open to its owner only. A
+//! request is one line of JSON; each reply is one line.
+
+use crate::save::{SaveEvent, SaveRequest};
+use crate::server::ManagerState;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Bytes of a request at most.
+const MAX_REQUEST: u64 = 64 << 10;
+/// How long a request may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlRequest {
+    /// List the clients.
+    Show,
+    /// Save a client's memory as the difference to its snapshot.
+    Save {
+        /// Its number.
+        client: u64,
+        /// The file, by its whole path.
+        to: PathBuf,
+    },
+}
+
+/// A reply.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlReply {
+    /// The clients.
+    Clients(Vec<ClientReport>),
+    /// What happens to a save.
+    Save(SaveEvent),
+    /// The request was refused.
+    Refused(String),
+}
+
+/// A client's state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// Its number.
+    pub number: u64,
+    /// The process that connected.
+    pub pid: i32,
+    /// Bytes of its memory.
+    pub bytes: u64,
+    /// Its counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The control socket beside a socket for hand-offs.
+pub fn control_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".control");
+    PathBuf::from(path)
+}
+
+/// Sends a request to the manager at `socket` and returns its replies.
+pub fn request(
+    socket: &Path,
+    request: &ControlRequest,
+) -> io::Result<impl Iterator<Item = io::Result<ControlReply>>> {
+    let mut stream = UnixStream::connect(control_path(socket))?;
+    let line = serde_json::to_string(request)?;
+    writeln!(stream, "{line}")?;
+    let lines = BufReader::new(stream).lines();
+    Ok(lines.map(|line| Ok(serde_json::from_str(&line?)?)))
+}
+
+/// Serves requests until the server stops, one thread for each.
+pub(crate) fn serve(shared: &Arc<ManagerState>, listener: &UnixListener) {
+    while let Ok((stream, _)) = listener.accept() {
+        if shared.is_stopping() {
+            return;
+        }
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new().name("selfpage-control".into());
+        let started = thread.spawn(move || {
+            if let Err(why) = answer(&shared, &stream) {
+                tracing::debug!("a control connection failed: {why}");
+            }
+        });
+        if let Err(why) = started {
+            tracing::warn!("a control connection gets no thread: {why}");
+        }
+    }
+}
+
+fn answer(shared: &ManagerState, stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
+    let reply = |reply: ControlReply| -> io::Result<()> {
+        let line = serde_json::to_string(&reply)?;
+        let mut stream = stream;
+        writeln!(stream, "{line}")
+    };
+    match serde_json::from_str(&line) {
+        Err(why) => reply(ControlReply::Refused(format!("no request: {why}"))),
+        Ok(ControlRequest::Show) => {
+            let clients = shared.clients().clone();
+            let report = |it: crate::server::ClientEntry| ClientReport {
+                number: it.number,
+                pid: it.pid,
+                bytes: it.bytes,
+                counters: it
+                    .counters
+                    .all()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect(),
+            };
+            reply(ControlReply::Clients(
+                clients.into_iter().map(report).collect(),
+            ))
+        }
+        Ok(ControlRequest::Save { client, to }) => {
+            let found = shared
+                .clients()
+                .iter()
+                .find(|it| it.number == client)
+                .cloned();
+            let Some(found) = found else {
+                let why = format!("there is no client {client}; `selfpage vm show` lists them");
+                return reply(ControlReply::Refused(why));
+            };
+            let (events, received) = channel();
+            found.commands.send(SaveRequest { path: to, events });
+            // A client that ends drops its sender.
+            drop(found);
+            let mut last = None;
+            for event in received {
+                last = Some(event.clone());
+                reply(ControlReply::Save(event))?;
+            }
+            match last {
+                Some(SaveEvent::Saved { .. } | SaveEvent::Failed { .. }) => Ok(()),
+                _ => reply(ControlReply::Refused(
+                    "the client has ended; there is no file".into(),
+                )),
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A request to save a client's memory, and the file that it is saved to.
+
+use crate::snapshot::Snapshot;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use wired::PAGE;
+
+/// What happens to a save, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveEvent {
+    /// The memory is write-protected: what is saved is its contents as of now, and the guest may run.
+    Protected {
+        /// How long that took.
+        micros: u64,
+    },
+    /// The file is complete and under its name.
+    Saved {
+        /// Pages in it: those that differ from the snapshot.
+        pages: u64,
+        /// Since the request.
+        micros: u64,
+    },
+    /// There is no file.
+    Failed {
+        /// The reason, and what to do.
+        why: String,
+    },
+}
+
+/// A request to save a client's memory as the difference to its snapshot.
+pub struct SaveRequest {
+    /// Where to; the name appears when the file is complete.
+    pub path: PathBuf,
+    /// Receives what happens.
+    pub events: Sender<SaveEvent>,
+}
+
+impl SaveRequest {
+    /// Reports that there is no file.
+    pub(crate) fn fail(&self, why: String) {
+        let _ = self.events.send(SaveEvent::Failed { why });
+    }
+}
+
+/// A differential snapshot while it is written: a sparse file of the snapshot's size, with data where
+/// pages differ and holes elsewhere.
+pub struct DifferentialFile {
+    file: OwnedFd,
+    path: PathBuf,
+    part: PathBuf,
+    pages: u64,
+}
+
+impl DifferentialFile {
+    /// Makes the file, of `len` bytes.
+    pub fn create(path: &Path, len: u64) -> Result<Self, Errno> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(format!(".part.{}", std::process::id()));
+        let part = PathBuf::from(part);
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&part, how, Mode::RUSR | Mode::WUSR)?;
+        let it = Self {
+            file,
+            path: path.to_owned(),
+            part,
+            pages: 0,
+        };
+        rustix::fs::ftruncate(&it.file, len)?;
+        Ok(it)
+    }
+
+    /// Writes a page, unless it equals the snapshot's.
+    pub fn write(
+        &mut self,
+        origin: Option<&Snapshot>,
+        offset: u64,
+        page: &[u8; PAGE],
+    ) -> Result<(), Errno> {
+        let mut original = [0; PAGE];
+        if let Some(origin) = origin {
+            origin.read(offset, &mut original)?;
+        }
+        if original == *page {
+            return Ok(());
+        }
+        self.pages += 1;
+        match rustix::io::pwrite(&self.file, page, offset)? {
+            PAGE => Ok(()),
+            _ => Err(Errno::NOSPC),
+        }
+    }
+
+    /// Makes the file durable and gives it its name. Returns its pages.
+    pub fn finish(self) -> Result<u64, Errno> {
+        rustix::fs::fsync(&self.file)?;
+        rustix::fs::rename(&self.part, &self.path)?;
+        Ok(self.pages)
+    }
+}
+
+impl Drop for DifferentialFile {
+    fn drop(&mut self) {
+        // It has its final name, or is not wanted.
+        let _ = rustix::fs::unlink(&self.part);
+    }
+}
+
+/// Microseconds of a duration.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    duration.as_micros() as u64
+}

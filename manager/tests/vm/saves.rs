@@ -1,0 +1,175 @@
+//! Saves of guests that run: each is the memory of one moment.
+
+use crate::Test;
+use crate::common::{Guest, Service, make_cache, make_snapshot, mib};
+use crate::guest::{PAGE, page_bytes, word};
+use manager::control::{ControlReply, ControlRequest, request};
+use manager::save::SaveEvent;
+use std::path::Path;
+
+pub const TESTS: &[Test] = &[
+    (
+        "a_save_is_the_memory_of_one_moment",
+        a_save_is_the_memory_of_one_moment,
+    ),
+    (
+        "a_save_holds_what_differs_and_nothing_else",
+        a_save_holds_what_differs_and_nothing_else,
+    ),
+    (
+        "a_save_that_cannot_be_whole_leaves_no_file",
+        a_save_that_cannot_be_whole_leaves_no_file,
+    ),
+];
+
+/// Requests a save and runs `protected` when the guest may run again. Returns the last event.
+fn save(service: &Service, client: u64, to: &Path, protected: impl FnOnce()) -> SaveEvent {
+    let wanted = ControlRequest::Save {
+        client,
+        to: to.to_owned(),
+    };
+    let mut protected = Some(protected);
+    for reply in request(&service.socket(), &wanted).unwrap() {
+        match reply.unwrap() {
+            ControlReply::Save(SaveEvent::Protected { .. }) => protected.take().unwrap()(),
+            ControlReply::Save(event) => return event,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no last event");
+}
+
+/// The snapshot with the data of the differential file over it.
+fn merge(snapshot: &Path, differential: &Path) -> Vec<u8> {
+    use rustix::fs::SeekFrom;
+    let mut whole = std::fs::read(snapshot).unwrap();
+    let file = std::fs::File::open(differential).unwrap();
+    let data = std::fs::read(differential).unwrap();
+    assert_eq!(data.len(), whole.len());
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap();
+        whole[start as usize..end as usize].copy_from_slice(&data[start as usize..end as usize]);
+        at = end;
+    }
+    whole
+}
+
+fn a_save_is_the_memory_of_one_moment() {
+    let pages = mib(16);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, cache) = make_cache(folder.path(), (pages * PAGE) as u64);
+    let cache_kind = format!("cache:{}", path.display());
+    for (kind, frames) in [
+        ("private", None),
+        (&*cache_kind, None),
+        ("memfd", None),
+        ("memfd", Some(mib(2))),
+    ] {
+        let own = tempfile::tempdir().unwrap();
+        let snapshot = make_snapshot(own.path(), pages);
+        let service = Service::over(own, &snapshot, |config| {
+            config.cache = Some(cache.clone());
+            config.contract = frames.map(|frames| (frames, "ram:64M".parse().unwrap()));
+        });
+        let mut guest = service.guest(kind, pages * PAGE);
+        guest.run("sweep");
+        for round in 0..3 {
+            let to = service.folder.path().join("differential");
+            let place = guest.run("pause");
+            let event = save(&service, 1, &to, || drop(guest.run("resume")));
+            assert!(
+                matches!(event, SaveEvent::Saved { .. }),
+                "{kind}: {event:?}"
+            );
+            check(
+                &merge(&snapshot, &to),
+                &place,
+                &format!("{kind}, round {round}"),
+            );
+        }
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Every word is that of the sweep when it stood at `place`.
+fn check(whole: &[u8], place: &str, what: &str) {
+    let place: Vec<u64> = place.split(' ').map(|it| it.parse().unwrap()).collect();
+    for (number, bytes) in whole.chunks(8).enumerate() {
+        let (page, index) = (number / (PAGE / 8), number % (PAGE / 8));
+        let is_before = (page as u64, index as u64) < (place[1], place[2]);
+        let version = if is_before { place[0] } else { place[0] - 1 };
+        let seen = u64::from_ne_bytes(bytes.try_into().unwrap());
+        assert_eq!(
+            seen,
+            word(page, version, index),
+            "{what}: page {page}, word {index}, at {place:?}"
+        );
+    }
+}
+
+fn a_save_holds_what_differs_and_nothing_else() {
+    let pages = mib(8);
+    let service = Service::start(pages, |_| {});
+    let mut guest = service.guest("private", pages * PAGE);
+    assert_eq!(guest.wrong("verify 0 500 0"), 0);
+    guest.run("write 10 5 1");
+    // Written with what was there, and discarded.
+    guest.run("write 20 5 0");
+    guest.run("remove 30 3");
+    let to = service.folder.path().join("differential");
+    match save(&service, 1, &to, || ()) {
+        SaveEvent::Saved { pages, .. } => assert_eq!(pages, 8),
+        event => panic!("{event:?}"),
+    }
+    let whole = merge(&service.folder.path().join("snapshot.mem"), &to);
+    let page = |number: usize| &whole[number * PAGE..][..PAGE];
+    assert_eq!(page(9), page_bytes(9));
+    assert_eq!(page(10)[..8], word(10, 1, 0).to_ne_bytes());
+    assert_eq!(page(31), [0; PAGE]);
+    // The guest runs on, from the restored state too.
+    assert_eq!(guest.wrong("verify 10 5 1"), 0);
+    let merged = service.folder.path().join("merged");
+    std::fs::write(&merged, &whole).unwrap();
+    let second = Service::over(tempfile::tempdir().unwrap(), &merged, |_| {});
+    let mut restored: Guest = second.guest("private", pages * PAGE);
+    assert_eq!(restored.wrong("verify 10 5 1"), 0);
+    assert_eq!(restored.wrong("zeros 30 3"), 0);
+    assert_eq!(restored.wrong("verify 33 500 0"), 0);
+}
+
+fn a_save_that_cannot_be_whole_leaves_no_file() {
+    let pages = mib(64);
+    let service = Service::start(pages, |_| {});
+    let mut guest = service.guest("private", pages * PAGE);
+    guest.run(&format!("write 0 {pages} 1"));
+    let to = service.folder.path().join("differential");
+    // The last pages are discarded before they are saved; a save may be faster than the guest.
+    let last = pages - 64;
+    let has_failed = (0..100).any(|_| {
+        guest.run(&format!("write {last} 64 1"));
+        let discard = || drop(guest.run(&format!("remove {last} 64")));
+        match save(&service, 1, &to, discard) {
+            SaveEvent::Failed { why } => {
+                assert!(why.contains("discarded"), "{why}");
+                true
+            }
+            _ => {
+                std::fs::remove_file(&to).unwrap();
+                false
+            }
+        }
+    });
+    assert!(has_failed, "no save of 100 was overtaken by a discard");
+    assert!(!to.exists());
+    let left: Vec<_> = std::fs::read_dir(service.folder.path())
+        .unwrap()
+        .flatten()
+        .collect();
+    assert!(
+        left.iter()
+            .all(|it| !it.file_name().to_string_lossy().contains("part"))
+    );
+    guest.run(&format!("write 0 {pages} 2"));
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 2")), 0);
+}
