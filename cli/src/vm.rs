@@ -150,7 +150,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let signals = block_signals();
     let _log = logging::LineQueue::start(LOG_PATIENCE);
     // Before the snapshot is mapped, which stays pageable.
-    for lack in manager::wire() {
+    for lack in manager::wire_pager() {
         tracing::warn!(
             "the kernel does not keep the manager running under memory pressure: {lack}"
         );

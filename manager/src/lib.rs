@@ -12,7 +12,7 @@
 //! | temporary memory object, default memory manager (3, 5) | [`paging_object::PagingObject`], over a store of the client's own |
 //! | create, terminate | a hand-off ([`peer::Peer`]) that is admitted, and the end of the address space |
 //! | the kernel's half: faults, replacement | [`client::HandlerThread`] |
-//! | wired memory and threads (4, 5.4) | [`wire`]: mlockall, PR_SET_IO_FLUSHER, oom_score_adj |
+//! | wired memory and threads (4, 5.4) | [`wire_pager`]: mlockall, PR_SET_IO_FLUSHER, oom_score_adj |
 //!
 //! **Contracts.** Each client has its own handler thread and userfaultfd, so there is no queue of all
 //! clients' faults. It has frames, kept by evicting into a store of its own; and turns of the disk, which
@@ -71,7 +71,6 @@ pub mod save;
 pub mod server;
 pub mod snapshot;
 pub mod standby;
-mod wiring;
 
 pub use admission::AdmissionRefusal;
-pub use wiring::wire;
+pub use host::wiring::wire_pager;

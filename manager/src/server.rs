@@ -10,7 +10,6 @@ use crate::disk_turns::DiskTurns;
 use crate::peer::Peer;
 use crate::recording::{Recording, WorkingSetFile};
 use crate::snapshot::Snapshot;
-use crate::wiring::wire_thread;
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
@@ -282,7 +281,6 @@ impl ManagerState {
             .and_then(|(parts, connection)| Ok((HandlerThread::new(parts)?, connection)));
         match client {
             Ok((client, connection)) => {
-                wire_thread();
                 tracing::info!(
                     "serves client {number}, process {pid}, {}",
                     wired::Bytes(bytes)

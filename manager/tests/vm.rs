@@ -8,6 +8,8 @@ mod common;
 mod contracts;
 #[path = "vm/guest.rs"]
 mod guest;
+#[path = "vm/kvm.rs"]
+mod kvm;
 #[path = "vm/restore.rs"]
 mod restore;
 #[path = "vm/saves.rs"]
@@ -18,7 +20,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     if args.get(1).is_some_and(|it| it == "guest") {
-        return guest::main(&args[2..]);
+        return match args[2].strip_prefix("kvm-") {
+            Some(kind) => kvm::main(kind, &args[3..]),
+            None => guest::main(&args[2..]),
+        };
     }
     let mut trials = Vec::new();
     let tests = [
@@ -26,6 +31,7 @@ fn main() {
         contracts::TESTS,
         bad_peers::TESTS,
         saves::TESTS,
+        kvm::TESTS,
     ];
     for (name, test) in tests.into_iter().flatten() {
         let test = *test;

@@ -46,9 +46,10 @@ pub fn page_bytes(page: usize) -> Vec<u8> {
         .collect()
 }
 
-struct Memory {
-    start: *mut u64,
-    len: usize,
+/// Memory that was handed over.
+pub struct Memory {
+    pub start: *mut u64,
+    pub len: usize,
     is_shared: bool,
     memfd: Option<OwnedFd>,
     /// Open as long as the memory is used: a page would read zero without it.
@@ -77,7 +78,7 @@ pub fn main(args: &[String]) {
 }
 
 impl Memory {
-    fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
+    pub fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
         let (mut flags, mut page_size, mut memfd) = (libc::MAP_PRIVATE, PAGE, None);
         match kind {
             Kind::Private => flags |= libc::MAP_ANONYMOUS,
@@ -156,7 +157,7 @@ impl Memory {
         })
     }
 
-    fn remove(&self, page: usize, count: usize) {
+    pub fn remove(&self, page: usize, count: usize) {
         let advice = if self.is_shared {
             libc::MADV_REMOVE
         } else {

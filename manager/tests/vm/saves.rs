@@ -39,8 +39,14 @@ fn save(service: &Service, client: u64, to: &Path, protected: impl FnOnce()) -> 
     panic!("no last event");
 }
 
+/// Saves the only client; the file is complete on return.
+pub fn save_complete(service: &Service, to: &Path, protected: impl FnOnce()) {
+    let event = save(service, 1, to, protected);
+    assert!(matches!(event, SaveEvent::Saved { .. }), "{event:?}");
+}
+
 /// The snapshot with the data of the differential file over it.
-fn merge(snapshot: &Path, differential: &Path) -> Vec<u8> {
+pub fn merge(snapshot: &Path, differential: &Path) -> Vec<u8> {
     use rustix::fs::SeekFrom;
     let mut whole = std::fs::read(snapshot).unwrap();
     let file = std::fs::File::open(differential).unwrap();

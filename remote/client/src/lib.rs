@@ -14,7 +14,7 @@
 //! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
-//! | `process`, `protocol`, `wiring` | the process, its messages with the supervisor that started it, and what keeps it in memory |
+//! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
 //!
 //! Rules:
 //! - Processes get no socket, key or heap on their page paths: only an IO channel.
@@ -40,9 +40,8 @@ mod requests;
 mod server;
 mod transport;
 mod usage;
-mod wiring;
 
 pub use broker_link::ServerSource;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
-pub use wiring::wire;
+pub use host::wiring::wire_pager as wire;
