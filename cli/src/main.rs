@@ -106,7 +106,7 @@ fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {
         Command::Run(args) => ("selfpage: ", args.level()),
         Command::System(args) => ("selfpage system: ", args.level()),
         Command::Serve(args) => ("selfpage serve: ", args.level()),
-        Command::Vm(args) => ("selfpage vm: ", args.level()),
+        Command::Vm(args) => ("selfpage vm: ", vm::log_level(args)),
         _ => ("selfpage: ", LevelFilter::WARN),
     };
     Ok(logging::init(prefix, level)?)

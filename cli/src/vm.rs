@@ -29,11 +29,11 @@ const FEWEST_FRAMES: u64 = 1 << 20;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: VmCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum VmCommand {
     Serve(Box<ServeArgs>),
     Show(ShowArgs),
     Save(SaveArgs),
@@ -53,6 +53,10 @@ struct ServeArgs {
     /// The snapshot of the guest's memory
     #[arg(long, value_name = "FILE", required_unless_present = "empty")]
     snapshot: Option<PathBuf>,
+
+    /// A file of `vm save`, over the snapshot; given several times, the oldest first
+    #[arg(long, value_name = "FILE", requires = "snapshot")]
+    differential: Vec<PathBuf>,
 
     /// Memory that begins as zeros, of at most SIZE a client, instead of a snapshot
     #[arg(long, value_name = "SIZE", conflicts_with = "snapshot")]
@@ -103,7 +107,8 @@ struct ShowArgs {
 
 /// Save a guest's memory while it runs, as the difference to its snapshot.
 ///
-/// The file is sparse, of the snapshot's size: copy its data, not its holes, over a copy of the snapshot. Stop the
+/// The file is sparse, of the snapshot's size: `vm serve --differential` restores it, and its data, without its holes, may be
+/// copied over a copy of the snapshot. Stop the
 /// guest's processors until `protected` is printed; what is saved is the memory as of then. A guest whose
 /// balloon grows before the save ends makes it fail.
 #[derive(clap::Args)]
@@ -121,23 +126,21 @@ struct SaveArgs {
     to: PathBuf,
 }
 
-impl Args {
-    /// The least level of what is logged.
-    pub fn level(&self) -> LevelFilter {
-        match &self.command {
-            Command::Serve(args) if args.verbose > 0 => LevelFilter::DEBUG,
-            Command::Serve(_) => LevelFilter::INFO,
-            _ => LevelFilter::WARN,
-        }
+/// The least level of what is logged.
+pub fn log_level(args: &Args) -> LevelFilter {
+    match &args.command {
+        VmCommand::Serve(args) if args.verbose > 0 => LevelFilter::DEBUG,
+        VmCommand::Serve(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
     }
 }
 
 /// Carries out `selfpage vm`.
 pub fn vm(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
-        Command::Serve(args) => serve(*args),
-        Command::Show(args) => show(&args),
-        Command::Save(args) => save(&args),
+        VmCommand::Serve(args) => serve(*args),
+        VmCommand::Show(args) => show(&args),
+        VmCommand::Save(args) => save(&args),
     }
 }
 
@@ -155,20 +158,16 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             "the kernel does not keep the manager running under memory pressure: {lack}"
         );
     }
-    let snapshot = args.snapshot.as_deref().map(Snapshot::open).transpose()?;
+    let snapshot = match &args.snapshot {
+        Some(path) => Some(Snapshot::open(path, &args.differential)?),
+        None => None,
+    };
     let size = snapshot
         .as_ref()
         .map_or(args.empty.map_or(0, |it| it.0), Snapshot::len);
-    let cache = match &args.shared_cache {
-        Some(path) => Some(Arc::new(SharedCache::create(path, size).map_err(
-            |errno| {
-                format!(
-                    "--shared-cache {}: {errno}; a path in tmpfs is needed, such as in /dev/shm",
-                    path.display()
-                )
-            },
-        )?)),
-        None => None,
+    let cache = match (&args.shared_cache, &snapshot) {
+        (Some(path), Some(snapshot)) => Some(Arc::new(make_cache(path, snapshot)?)),
+        _ => None,
     };
     let server = Manager::start(ManagerConfig {
         socket: args.socket.clone(),
@@ -199,6 +198,13 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         let _ = std::fs::remove_file(path);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn make_cache(path: &Path, snapshot: &Snapshot) -> Result<SharedCache, String> {
+    SharedCache::create(path, snapshot).map_err(|errno| {
+        let path = path.display();
+        format!("--shared-cache {path}: {errno}; a path in tmpfs is needed, such as in /dev/shm")
+    })
 }
 
 fn contract(frames: Bytes, store: &StoreConfig) -> Result<(usize, StoreConfig), String> {

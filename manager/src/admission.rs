@@ -8,6 +8,7 @@ use crate::paging_object::{CreateError, PagingObject};
 use crate::peer::Peer;
 use crate::recording::Recording;
 use crate::server::ManagerState;
+use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
 use rustix::fd::OwnedFd;
 use selfpage::WorkingSet;
@@ -36,6 +37,11 @@ pub enum AdmissionRefusal {
         /// The reason, and what to do.
         why: String,
     },
+    /// Huge pages over files that differ by small ones.
+    #[error(
+        "pages of 2 MiB cannot be served from differential snapshots; merge these into one file"
+    )]
+    Layers,
     /// The disk's time is promised.
     #[error(transparent)]
     Disk(#[from] AdmissionError),
@@ -63,6 +69,10 @@ impl Admission<'_> {
         commands: &Arc<Commands>,
     ) -> Result<(ClientParts, UnixStream), AdmissionRefusal> {
         let config = &self.shared.config;
+        let is_layered = config.snapshot.as_ref().is_some_and(Snapshot::is_layered);
+        if is_layered && peer.handoff.page_size > PAGE {
+            return Err(AdmissionRefusal::Layers);
+        }
         let is_cache = config
             .cache
             .as_ref()

@@ -1,11 +1,13 @@
 //! How a client's pages can be reached from outside.
 
 use crate::memory_object::DataReply;
+use crate::snapshot::Snapshot;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use translation::{ForeignUserfault, MapError, Wake};
 use wired::{PAGE, WiredMemory};
 
@@ -28,21 +30,28 @@ pub enum ClientMemory {
 #[derive(Debug)]
 pub struct SharedCache {
     file: OwnedFd,
+    /// A bit for each page that is in the file.
+    filled: Vec<AtomicU64>,
 }
 
 impl SharedCache {
-    /// Makes the cache at `path`, in tmpfs, of the snapshot's size: with holes for what no clone has
-    /// used. Clones open it for reading; an older one is replaced.
-    pub fn create(path: &Path, bytes: u64) -> Result<Self, Errno> {
+    /// Makes the cache at `path`, in tmpfs, with holes for what no clone has used. Clones open it for
+    /// reading, as far as they may read the snapshot; an older one is replaced.
+    pub fn create(path: &Path, snapshot: &Snapshot) -> Result<Self, Errno> {
         let _ = rustix::fs::unlink(path);
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, how, Mode::RUSR | Mode::RGRP)?;
+        let file = rustix::fs::open(path, how, Mode::RUSR)?;
         if rustix::fs::fstatfs(&file)?.f_type as u64 != TMPFS {
             let _ = rustix::fs::unlink(path);
             return Err(Errno::OPNOTSUPP);
         }
-        rustix::fs::ftruncate(&file, bytes)?;
-        Ok(Self { file })
+        rustix::fs::ftruncate(&file, snapshot.len())?;
+        rustix::fs::fchmod(&file, snapshot.readers()?)?;
+        let words = (snapshot.len() as usize).div_ceil(64 * PAGE);
+        Ok(Self {
+            file,
+            filled: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        })
     }
 
     /// Its file.
@@ -50,14 +59,39 @@ impl SharedCache {
         &self.file
     }
 
-    /// Puts contents into the cache. Two clients that do so at once write the same bytes.
-    fn fill(&self, offset: u64, contents: *const u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: the snapshot's mapping, which lives as long as the client; only the kernel reads it.
-        let contents = unsafe { std::slice::from_raw_parts(contents, len) };
-        match rustix::io::pwrite(&self.file, contents, offset)? {
-            written if written == len => Ok(()),
-            _ => Err(Errno::IO),
+    /// Puts a page into the cache, unless it is there. Two clones that do so at once write the same
+    /// bytes.
+    fn fill(&self, offset: u64, contents: *const u8) -> Result<(), Errno> {
+        let page = offset as usize / PAGE;
+        let (word, bit) = (&self.filled[page / 64], 1 << (page % 64));
+        if word.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
         }
+        // SAFETY: the snapshot's mapping, which lives as long as the client; only the kernel reads it.
+        let contents = unsafe { std::slice::from_raw_parts(contents, PAGE) };
+        if rustix::io::pwrite(&self.file, contents, offset)? != PAGE {
+            return Err(Errno::IO);
+        }
+        word.fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Maps `len` bytes of the snapshot at `addr` of a clone.
+    fn map(
+        &self,
+        uffd: &ForeignUserfault,
+        addr: usize,
+        contents: *const u8,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), MapError> {
+        for at in (0..len).step_by(PAGE) {
+            // SAFETY: within the `len` bytes of contents.
+            let page = unsafe { contents.add(at) };
+            self.fill(offset + at as u64, page)
+                .map_err(MapError::Other)?;
+        }
+        uffd.map_cached(addr, len)
     }
 }
 
@@ -67,9 +101,20 @@ impl ClientMemory {
         matches!(self, Self::Memfd(_))
     }
 
-    /// Returns true if neighbouring pages can be copied in by one call.
-    pub fn copies_runs(&self) -> bool {
-        !matches!(self, Self::Cache(..))
+    /// Gives neighbouring missing pages the snapshot's contents, `len` bytes from `offset` on, and wakes
+    /// the threads that wait for them.
+    pub fn place_run(
+        &self,
+        uffd: &ForeignUserfault,
+        addr: usize,
+        contents: *const u8,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), MapError> {
+        match self {
+            Self::Cache(cache, _) => cache.map(uffd, addr, contents, offset, len),
+            _ => uffd.userfault().copy(addr, contents, len, Wake::Yes),
+        }
     }
 
     /// Gives the missing page at `addr` its contents, and wakes the threads that wait for it.
@@ -85,9 +130,8 @@ impl ClientMemory {
         let len = zeros.len();
         let userfault = uffd.userfault();
         match (self, contents, origin_offset) {
-            (Self::Cache(cache, _), DataReply::Provided(from), Some(offset)) => {
-                cache.fill(offset, from, len).map_err(MapError::Other)?;
-                uffd.map_cached(addr, len)
+            (_, DataReply::Provided(from), Some(offset)) => {
+                self.place_run(uffd, addr, from, offset, len)
             }
             (_, DataReply::Provided(from), _) => userfault.copy(addr, from, len, Wake::Yes),
             // Huge pages have no page of zeros to share.

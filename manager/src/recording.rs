@@ -110,7 +110,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot.mem");
         std::fs::write(&path, [1; 8192]).unwrap();
-        let file = WorkingSetFile::beside(&Snapshot::open(&path).unwrap());
+        let file = WorkingSetFile::beside(&Snapshot::open(&path, &[]).unwrap());
         assert!(file.load().unwrap().is_none());
         let mut recording = Recording::new(2);
         for offset in [4096, 0, 4096] {
@@ -121,7 +121,7 @@ mod tests {
         let set = file.load().unwrap().unwrap();
         assert_eq!(set.runs().collect::<Vec<_>>(), [1..2, 0..1]);
         std::fs::write(&path, [1; 12288]).unwrap();
-        let changed = WorkingSetFile::beside(&Snapshot::open(&path).unwrap());
+        let changed = WorkingSetFile::beside(&Snapshot::open(&path, &[]).unwrap());
         assert!(changed.load().unwrap().is_none());
     }
 }

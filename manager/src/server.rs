@@ -25,7 +25,7 @@ use std::time::Duration;
 use store::StoreConfig;
 
 /// Hand-offs that are received at once; others wait in the socket's backlog.
-const MOST_PENDING: usize = 64;
+const MOST_PENDING: usize = 1024;
 
 /// How a server serves.
 pub struct ManagerConfig {

@@ -13,6 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use wired::PAGE;
 
 /// Why a snapshot cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -23,62 +24,49 @@ pub struct SnapshotError {
     errno: Errno,
 }
 
-/// An open snapshot; clones share it.
+/// An open snapshot, and differential ones over it; clones share it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    inner: Arc<Inner>,
+    /// The first has all bytes; each later one has data where it differs from those before.
+    layers: Arc<Vec<Layer>>,
 }
 
+/// One mapped file.
 #[derive(Debug)]
-struct Inner {
+struct Layer {
     path: PathBuf,
     file: OwnedFd,
     start: *const u8,
     len: usize,
-    /// What the file has, in order; the rest of it are holes and read zero.
+    /// What the file has, in order; the rest of it are holes.
     data: Vec<Range<u64>>,
-    /// Tells this file from another of the same name.
+    /// Inode, size and time of the last change.
     identity: [u64; 4],
 }
 
-// SAFETY: the mapping is read-only and lives as long as `Inner`.
-unsafe impl Send for Inner {}
+// SAFETY: the mapping is read-only and lives as long as the layer.
+unsafe impl Send for Layer {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for Layer {}
 
-impl Snapshot {
-    /// Opens and maps a file.
-    pub fn open(path: &Path) -> Result<Self, SnapshotError> {
-        let fail = |what| {
-            move |errno| SnapshotError {
-                path: path.to_owned(),
-                what,
-                errno,
-            }
-        };
+impl Layer {
+    fn open(path: &Path) -> Result<Self, SnapshotError> {
+        let fail = |what| fail(path, what);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file =
             rustix::fs::open(path, flags, Mode::empty()).map_err(fail("cannot be opened"))?;
         let stat = rustix::fs::fstat(&file).map_err(fail("cannot be inspected"))?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_file || stat.st_size < wired::PAGE as i64 {
+        if !is_file || stat.st_size < PAGE as i64 {
             return Err(fail("needs to be a regular file of a page at least")(
                 Errno::INVAL,
             ));
         }
         let len = stat.st_size as usize;
+        let (flags, access) = (MapFlags::SHARED, ProtFlags::READ);
         // SAFETY: a new mapping, where the kernel chooses.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        }
-        .map_err(fail("cannot be mapped"))?;
+        let start = unsafe { mmap(std::ptr::null_mut(), len, access, flags, &file, 0) };
+        let start = start.map_err(fail("cannot be mapped"))?;
         // Faults of guests are rarely sequential; replays of working sets request ranges.
         // SAFETY: the mapping above.
         let _ = unsafe { madvise(start, len, Advice::Random) };
@@ -93,50 +81,90 @@ impl Snapshot {
             stat.st_mtime_nsec,
         ];
         Ok(Self {
-            inner: Arc::new(Inner {
-                path: path.to_owned(),
-                file,
-                start: start.cast(),
-                len,
-                data,
-                identity,
-            }),
+            path: path.to_owned(),
+            file,
+            start: start.cast(),
+            len,
+            data,
+            identity,
         })
-    }
-
-    /// Its file.
-    pub fn path(&self) -> &Path {
-        &self.inner.path
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        self.inner.len as u64
-    }
-
-    /// Returns true if the snapshot has no bytes, which no open one has.
-    pub fn is_empty(&self) -> bool {
-        self.inner.len == 0
-    }
-
-    /// Inode, size and time of the last change.
-    pub fn identity(&self) -> [u64; 4] {
-        self.inner.identity
     }
 
     /// Returns true if the file has bytes there, not a hole alone.
     fn has_data(&self, offset: u64, len: usize) -> bool {
-        let data = &self.inner.data;
-        let first = data.partition_point(|it| it.end <= offset);
-        data.get(first)
-            .is_some_and(|it| it.start < offset + len as u64)
+        let first = self.data.partition_point(|it| it.end <= offset);
+        let data = self.data.get(first);
+        data.is_some_and(|it| it.start < offset + len as u64)
+    }
+}
+
+impl Snapshot {
+    /// Opens and maps a file, and the differential snapshots over it, the oldest first.
+    pub fn open(path: &Path, differentials: &[PathBuf]) -> Result<Self, SnapshotError> {
+        let mut layers = vec![Layer::open(path)?];
+        for path in differentials {
+            let layer = Layer::open(path)?;
+            let page = PAGE as u64;
+            if layer.len != layers[0].len {
+                return Err(fail(path, "needs to be of the snapshot's size")(
+                    Errno::INVAL,
+                ));
+            }
+            let is_whole = |it: &Range<u64>| it.start % page == 0 && it.end % page == 0;
+            if !layer.data.iter().all(is_whole) {
+                return Err(fail(path, "has data that are no whole pages")(Errno::INVAL));
+            }
+            layers.push(layer);
+        }
+        Ok(Self {
+            layers: Arc::new(layers),
+        })
     }
 
-    /// Reads contents into `page`; what is beyond the file's end reads zero.
-    pub fn read(&self, offset: u64, page: &mut [u8]) -> Result<(), Errno> {
+    /// The file of the first layer.
+    pub fn path(&self) -> &Path {
+        &self.layers[0].path
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.layers[0].len as u64
+    }
+
+    /// Returns true if the snapshot has no bytes, which no open one has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns true if the contents of neighbouring pages may be in different files.
+    pub fn is_layered(&self) -> bool {
+        self.layers.len() > 1
+    }
+
+    /// The permissions to read the file.
+    pub fn readers(&self) -> Result<Mode, Errno> {
+        let stat = rustix::fs::fstat(&self.layers[0].file)?;
+        Ok(Mode::from_raw_mode(stat.st_mode) & (Mode::RUSR | Mode::RGRP | Mode::ROTH))
+    }
+
+    /// Tells these files from others of the same names.
+    pub fn identity(&self) -> Vec<[u64; 4]> {
+        self.layers.iter().map(|it| it.identity).collect()
+    }
+
+    /// The layer that has a page: the last with data there, or the first.
+    fn layer(&self, offset: u64, len: usize) -> &Layer {
+        let mut layers = self.layers.iter().rev();
+        let found = layers.find(|it| it.has_data(offset, len));
+        found.unwrap_or(&self.layers[0])
+    }
+
+    /// Reads a page; what is beyond the file's end reads zero.
+    pub fn read(&self, offset: u64, page: &mut [u8; PAGE]) -> Result<(), Errno> {
+        let file = &self.layer(offset, PAGE).file;
         let mut done = 0;
-        while done < page.len() {
-            match rustix::io::pread(&self.inner.file, &mut page[done..], offset + done as u64) {
+        while done < PAGE {
+            match rustix::io::pread(file, &mut page[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
                 Err(Errno::INTR) => {}
@@ -149,32 +177,43 @@ impl Snapshot {
 
     /// Asks the kernel to read a range ahead.
     pub fn prefetch(&self, offset: u64, len: usize) {
-        let Some(most) = self.inner.len.checked_sub(offset as usize) else {
-            return;
-        };
-        // SAFETY: within the mapping; a hint that changes no contents.
-        let _ = unsafe {
-            let at = self.inner.start.add(offset as usize).cast_mut();
-            madvise(at.cast(), len.min(most), Advice::WillNeed)
-        };
+        for layer in &*self.layers {
+            let Some(most) = layer.len.checked_sub(offset as usize) else {
+                continue;
+            };
+            // SAFETY: within the mapping; a hint that changes no contents.
+            let _ = unsafe {
+                let at = layer.start.add(offset as usize).cast_mut();
+                madvise(at.cast(), len.min(most), Advice::WillNeed)
+            };
+        }
     }
 }
 
 impl MemoryObject for Snapshot {
     fn data_request(&mut self, page: PageName, len: usize) -> DataReply {
         let end = page.offset.saturating_add(len as u64);
-        if end > self.len() || !self.has_data(page.offset, len) {
+        let layer = self.layer(page.offset, len);
+        if end > self.len() || !layer.has_data(page.offset, len) {
             return DataReply::Unavailable;
         }
-        // SAFETY: within the mapping, by the check above.
-        DataReply::Provided(unsafe { self.inner.start.add(page.offset as usize) })
+        // SAFETY: within the mapping, by the check above: all layers have one size.
+        DataReply::Provided(unsafe { layer.start.add(page.offset as usize) })
     }
 }
 
-impl Drop for Inner {
+impl Drop for Layer {
     fn drop(&mut self) {
         // SAFETY: the mapping of `open`, which no code uses any more.
         let _ = unsafe { munmap(self.start.cast_mut().cast(), self.len) };
+    }
+}
+
+fn fail<'a>(path: &'a Path, what: &'static str) -> impl Fn(Errno) -> SnapshotError + use<'a> {
+    move |errno| SnapshotError {
+        path: path.to_owned(),
+        what,
+        errno,
     }
 }
 
@@ -216,7 +255,7 @@ mod tests {
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(64 << 20).unwrap();
         file.write_all_at(&[5; 4096], 32 << 20).unwrap();
-        let mut snapshot = Snapshot::open(&path).unwrap();
+        let mut snapshot = Snapshot::open(&path, &[]).unwrap();
         assert_eq!(request(&mut snapshot, 0), DataReply::Unavailable);
         assert_eq!(request(&mut snapshot, 64 << 20), DataReply::Unavailable);
         assert!(matches!(
@@ -231,11 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn differential_snapshots_lie_over_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let [base, first, second] = ["base", "first", "second"].map(|it| folder.path().join(it));
+        std::fs::write(&base, [1; 4 * PAGE]).unwrap();
+        for (path, pages) in [(&first, &[(1, 2u8), (2, 2)][..]), (&second, &[(2, 0)])] {
+            let file = std::fs::File::create(path).unwrap();
+            file.set_len(4 * PAGE as u64).unwrap();
+            for (page, byte) in pages {
+                file.write_all_at(&[*byte; PAGE], page * PAGE as u64)
+                    .unwrap();
+            }
+        }
+        let snapshot = Snapshot::open(&base, &[first, second.clone()]).unwrap();
+        for (page, byte) in [(0, 1), (1, 2), (2, 0), (3, 1)] {
+            let mut contents = [9; PAGE];
+            snapshot.read(page * PAGE as u64, &mut contents).unwrap();
+            assert_eq!(contents, [byte; PAGE], "page {page}");
+        }
+        std::fs::write(&second, [1; PAGE]).unwrap();
+        assert!(Snapshot::open(&base, &[second]).is_err(), "of another size");
+    }
+
+    #[test]
     fn what_is_no_snapshot_is_an_error_that_names_it() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = Snapshot::open(folder.path()).unwrap_err().to_string();
+        let refused = Snapshot::open(folder.path(), &[]).unwrap_err().to_string();
         assert!(refused.contains("regular file"), "{refused}");
-        let refused = Snapshot::open(&folder.path().join("none")).unwrap_err();
+        let refused = Snapshot::open(&folder.path().join("none"), &[]).unwrap_err();
         assert!(refused.to_string().contains("none"), "{refused}");
     }
 }

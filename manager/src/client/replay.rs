@@ -4,13 +4,12 @@
 //! So the set is sorted and comes in as the largest runs, a piece between two looks at the queue:
 //! a demand fault waits for one piece at most.
 
-use super::Outcome;
 use super::pager::ClientPager;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::PageState;
 use selfpage::WorkingSet;
 use std::ops::Range;
-use translation::{MapError, Wake};
+use translation::MapError;
 use wired::PAGE;
 
 /// Bytes of a piece at most.
@@ -109,31 +108,19 @@ fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
     let DataReply::Provided(from) = origin.data_request(name, size) else {
         return 1;
     };
+    // Neighbours in the client's memory and in one file of the snapshot.
     let provided = |page: &usize| {
+        let within = (page - run.start) * size;
         let name = PageName {
-            offset: name.offset + ((page - run.start) * size) as u64,
+            offset: name.offset + within as u64,
             copy: None,
         };
-        matches!(origin.data_request(name, size), DataReply::Provided(_))
+        origin.data_request(name, size) == DataReply::Provided(from.wrapping_add(within))
     };
     let len = run.clone().take_while(provided).count();
     let addr = pager.table.addr(run.start);
-    if !pager.memory.copies_runs() {
-        let placed = pager.place(
-            run.start,
-            DataReply::Provided(from),
-            PageState::ResidentOrigin,
-        );
-        pager
-            .counters
-            .replayed_pages
-            .add(usize::from(placed == Outcome::Answered));
-        return 1;
-    }
-    let copied = pager
-        .uffd
-        .userfault()
-        .copy(addr, from, len * size, Wake::Yes);
+    let memory = &pager.memory;
+    let copied = memory.place_run(&pager.uffd, addr, from, name.offset, len * size);
     let done = match copied {
         Ok(()) => len,
         // The next page is there already, or an event comes first: its own fault brings it.

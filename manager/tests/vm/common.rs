@@ -6,6 +6,7 @@ use manager::counters::Counters;
 use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Service {
     ) -> Self {
         let mut config = ManagerConfig {
             socket: folder.path().join("socket"),
-            snapshot: Some(Snapshot::open(snapshot).expect("a snapshot")),
+            snapshot: Some(Snapshot::open(snapshot, &[]).expect("a snapshot")),
             size: 0,
             contract: None,
             disk: ManagerConfig::equal_share(),
@@ -103,16 +104,17 @@ impl Drop for Service {
     }
 }
 
-/// A file in memory for the pages that clones share.
-pub fn make_cache(folder: &Path, bytes: u64) -> (PathBuf, Arc<SharedCache>) {
+/// A file in memory for the pages of `snapshot` that clones share.
+pub fn make_cache(snapshot: &Path) -> (PathBuf, Arc<SharedCache>) {
+    let folder = snapshot.parent().and_then(Path::file_name);
     let name = folder
-        .file_name()
         .and_then(|it| it.to_str())
-        .unwrap_or("cache");
+        .expect("a folder with a name");
     let path = Path::new("/dev/shm").join(format!("selfpage-test-{name}"));
+    let snapshot = Snapshot::open(snapshot, &[]).expect("a snapshot");
     (
         path.clone(),
-        Arc::new(SharedCache::create(&path, bytes).expect("a cache")),
+        Arc::new(SharedCache::create(&path, &snapshot).expect("a cache")),
     )
 }
 
@@ -174,6 +176,11 @@ impl Guest {
         reply
             .parse()
             .unwrap_or_else(|_| panic!("{command}: {reply:?}"))
+    }
+
+    /// The signal that ended the process.
+    pub fn signal(&mut self) -> Option<i32> {
+        self.process.wait().expect("its end").signal()
     }
 
     /// Waits until the manager has closed the guest's connection.

@@ -1,7 +1,7 @@
 //! Contracts: frames, the store, and clients that share one disk.
 
 use crate::Test;
-use crate::common::{Service, mib};
+use crate::common::{Service, await_that, mib};
 use crate::guest::PAGE;
 
 pub const TESTS: &[Test] = &[
@@ -20,6 +20,14 @@ pub const TESTS: &[Test] = &[
     (
         "a_full_store_makes_its_guest_wait",
         a_full_store_makes_its_guest_wait,
+    ),
+    (
+        "a_slow_store_delays_its_own_client_only",
+        a_slow_store_delays_its_own_client_only,
+    ),
+    (
+        "a_lost_page_fails_at_its_access",
+        a_lost_page_fails_at_its_access,
     ),
 ];
 
@@ -100,9 +108,49 @@ fn a_full_store_makes_its_guest_wait() {
     let mut full = service.guest("memfd", pages * PAGE);
     full.begin(&format!("write 0 {pages} 1"));
     let counters = service.counters(1);
-    crate::common::await_that("the store is full", || counters.deferred_faults.get() > 10);
+    await_that("the store is full", || counters.deferred_faults.get() > 10);
     assert!(counters.resident_pages.get() <= frames as u64);
     // Beside it another guest goes on.
     let mut other = service.guest("memfd", pages * PAGE);
     assert_eq!(other.wrong(&format!("verify 0 {pages} 0")), 0);
+}
+
+fn a_slow_store_delays_its_own_client_only() {
+    let (pages, frames) = (mib(16), mib(2));
+    let disk = tempfile::tempdir().unwrap();
+    let store = format!("disk:{},size=32M,slow=1000000us", disk.path().display());
+    let service = Service::start(pages, |config| {
+        config.contract = Some((frames, store.parse().unwrap()));
+    });
+    let mut slow = service.guest("memfd", pages * PAGE);
+    slow.begin(&format!("write 0 {pages} 1"));
+    let counters = service.counters(1);
+    await_that("the first client waits for its disk", || {
+        counters.resident_pages.get() as usize > frames / 2
+    });
+    // Its memory is within its frames.
+    let mut quick = service.guest("memfd", frames * PAGE);
+    assert_eq!(quick.wrong(&format!("verify 0 {frames} 0")), 0);
+    let written = counters.written_pages.get() as usize;
+    assert!(
+        written < pages - frames,
+        "the first client has finished, too"
+    );
+}
+
+fn a_lost_page_fails_at_its_access() {
+    let (pages, frames) = (mib(16), mib(2));
+    let disk = tempfile::tempdir().unwrap();
+    let store = format!("disk:{},size=32M,fail=flip@100", disk.path().display());
+    let service = Service::start(pages, |config| {
+        config.contract = Some((frames, store.parse().unwrap()));
+    });
+    let mut guest = service.guest("memfd", pages * PAGE);
+    let counters = service.counters(1);
+    guest.run(&format!("write 0 {pages} 1"));
+    // The store returns wrong bytes: the guest is killed at the access, and never reads them.
+    guest.begin(&format!("verify 0 {pages} 1"));
+    assert_eq!(guest.finish(), "");
+    assert_eq!(guest.signal(), Some(libc::SIGBUS));
+    assert!(counters.lost_pages.get() > 0);
 }

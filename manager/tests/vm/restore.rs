@@ -35,9 +35,9 @@ fn a_guest_reads_its_snapshot() {
 
 fn discarded_pages_read_zero() {
     let pages = mib(4);
-    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
     let snapshot = crate::common::make_snapshot(folder.path(), pages);
-    let (path, cache) = make_cache(cache.path(), (pages * PAGE) as u64);
+    let (path, cache) = make_cache(&snapshot);
     let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
     for kind in ["private", "memfd", &format!("cache:{}", path.display())] {
         let mut guest = service.guest(kind, pages * PAGE);
@@ -95,7 +95,7 @@ fn fifty_clones_share_clean_pages() {
     let pages = mib(16);
     let folder = tempfile::tempdir().unwrap();
     let snapshot = crate::common::make_snapshot(folder.path(), pages);
-    let (path, cache) = make_cache(folder.path(), (pages * PAGE) as u64);
+    let (path, cache) = make_cache(&snapshot);
     let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
     let kind = format!("cache:{}", path.display());
     let mut baseline = service.guest(&kind, PAGE);

@@ -5,6 +5,7 @@ use crate::common::{Guest, Service, make_cache, make_snapshot, mib};
 use crate::guest::{PAGE, page_bytes, word};
 use manager::control::{ControlReply, ControlRequest, request};
 use manager::save::SaveEvent;
+use manager::snapshot::Snapshot;
 use std::path::Path;
 
 pub const TESTS: &[Test] = &[
@@ -63,21 +64,21 @@ pub fn merge(snapshot: &Path, differential: &Path) -> Vec<u8> {
 
 fn a_save_is_the_memory_of_one_moment() {
     let pages = mib(16);
-    let folder = tempfile::tempdir().unwrap();
-    let (path, cache) = make_cache(folder.path(), (pages * PAGE) as u64);
-    let cache_kind = format!("cache:{}", path.display());
     for (kind, frames) in [
         ("private", None),
-        (&*cache_kind, None),
+        ("cache", None),
         ("memfd", None),
         ("memfd", Some(mib(2))),
     ] {
-        let own = tempfile::tempdir().unwrap();
-        let snapshot = make_snapshot(own.path(), pages);
-        let service = Service::over(own, &snapshot, |config| {
-            config.cache = Some(cache.clone());
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = make_snapshot(folder.path(), pages);
+        let (path, cache) = make_cache(&snapshot);
+        let service = Service::over(folder, &snapshot, |config| {
+            config.cache = Some(cache);
             config.contract = frames.map(|frames| (frames, "ram:64M".parse().unwrap()));
         });
+        let cache_kind = format!("cache:{}", path.display());
+        let kind = if kind == "cache" { &cache_kind } else { kind };
         let mut guest = service.guest(kind, pages * PAGE);
         guest.run("sweep");
         for round in 0..3 {
@@ -94,8 +95,8 @@ fn a_save_is_the_memory_of_one_moment() {
                 &format!("{kind}, round {round}"),
             );
         }
+        std::fs::remove_file(path).unwrap();
     }
-    std::fs::remove_file(path).unwrap();
 }
 
 /// Every word is that of the sweep when it stood at `place`.
@@ -135,9 +136,11 @@ fn a_save_holds_what_differs_and_nothing_else() {
     assert_eq!(page(31), [0; PAGE]);
     // The guest runs on, from the restored state too.
     assert_eq!(guest.wrong("verify 10 5 1"), 0);
-    let merged = service.folder.path().join("merged");
-    std::fs::write(&merged, &whole).unwrap();
-    let second = Service::over(tempfile::tempdir().unwrap(), &merged, |_| {});
+    let base = service.folder.path().join("snapshot.mem");
+    let restored = Snapshot::open(&base, std::slice::from_ref(&to)).unwrap();
+    let second = Service::over(tempfile::tempdir().unwrap(), &base, |config| {
+        config.snapshot = Some(restored);
+    });
     let mut restored: Guest = second.guest("private", pages * PAGE);
     assert_eq!(restored.wrong("verify 10 5 1"), 0);
     assert_eq!(restored.wrong("zeros 30 3"), 0);
