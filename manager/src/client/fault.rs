@@ -136,7 +136,15 @@ impl ClientPager {
             self.counters.lost_pages.add(1);
             self.table.set(page, PageState::Lost);
         }
-        match self.uffd.poison(addr, len) {
+        // An eviction leaves a marker of its write protection, which the kernel takes for contents.
+        let userfault = self.uffd.userfault();
+        let outcome = match self.uffd.poison(addr, len) {
+            Err(MapError::Exists { .. }) if userfault.write_protect(addr, len, false).is_ok() => {
+                self.uffd.poison(addr, len)
+            }
+            other => other,
+        };
+        match outcome {
             Ok(()) | Err(MapError::Exists { .. }) => self.wake(addr),
             Err(MapError::Again { .. }) => Outcome::Deferred,
             Err(MapError::Gone) => self.gone(addr),
