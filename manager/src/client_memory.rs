@@ -145,17 +145,15 @@ impl ClientMemory {
         matches!(self, Self::Cache(..))
     }
 
-    /// Reads resident pages at `addr`, or at `offset` of the memfd, into `len` bytes at `into`. What a
-    /// client truncated or unmapped is an error, not a signal.
-    pub fn read(&self, addr: usize, offset: u64, into: *mut u8, len: usize) -> Result<(), Errno> {
+    /// Reads resident pages at `addr`, or at `offset` of the memfd. What a client truncated or unmapped
+    /// is an error, not a signal.
+    pub fn read(&self, addr: usize, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         let file = match self {
             Self::Memfd(file) => file,
-            Self::Private(pid) | Self::Cache(_, pid) => return read_process(*pid, addr, into, len),
+            Self::Private(pid) | Self::Cache(_, pid) => return read_process(*pid, addr, into),
         };
-        // SAFETY: the caller's buffer of `len` bytes.
-        let into = unsafe { std::slice::from_raw_parts_mut(into, len) };
-        match rustix::io::pread(file, into, offset)? {
-            read if read == len => Ok(()),
+        match rustix::io::pread(file, &mut *into, offset)? {
+            read if read == into.len() => Ok(()),
             _ => Err(Errno::IO),
         }
     }
@@ -170,17 +168,16 @@ impl ClientMemory {
     }
 }
 
-fn read_process(pid: i32, addr: usize, into: *mut u8, len: usize) -> Result<(), Errno> {
+fn read_process(pid: i32, addr: usize, into: &mut [u8]) -> Result<(), Errno> {
+    let len = into.len();
     let part = |at: *mut u8| libc::iovec {
         iov_base: at.cast(),
         iov_len: len,
     };
-    let (into, from) = (
-        part(into),
-        part(std::ptr::with_exposed_provenance_mut(addr)),
-    );
-    // SAFETY: writes the caller's `len` bytes at `into`.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const into, 1, &raw const from, 1, 0) };
+    let to = part(into.as_mut_ptr());
+    let from = part(std::ptr::with_exposed_provenance_mut(addr));
+    // SAFETY: writes the bytes of `into`.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const to, 1, &raw const from, 1, 0) };
     match read {
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         read if read as usize == len => Ok(()),

@@ -110,7 +110,8 @@ impl Snapshot {
                     Errno::INVAL,
                 ));
             }
-            let is_whole = |it: &Range<u64>| it.start % page == 0 && it.end % page == 0;
+            let is_whole =
+                |it: &Range<u64>| it.start.is_multiple_of(page) && it.end.is_multiple_of(page);
             if !layer.data.iter().all(is_whole) {
                 return Err(fail(path, "has data that are no whole pages")(Errno::INVAL));
             }

@@ -100,8 +100,10 @@ impl Eviction {
             return;
         };
         let into = contract.standby.page(self.slot, run.start);
+        // SAFETY: pages of the slot, which only this thread uses; a run lies in one unit.
+        let into = unsafe { std::slice::from_raw_parts_mut(into, len) };
         let offset = pager.table.offset(run.start);
-        if let Err(errno) = pager.memory.read(addr, offset, into, len) {
+        if let Err(errno) = pager.memory.read(addr, offset, into) {
             tracing::warn!("the client's memfd cannot be read at {offset:#x}: {errno}");
             return;
         }

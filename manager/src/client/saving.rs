@@ -192,7 +192,9 @@ impl Saving {
             }
             _ if state.is_resident() => {
                 let addr = pager.table.addr(page);
-                let read = pager.memory.read(addr, offset, into, PAGE);
+                // SAFETY: this thread's own page.
+                let page = unsafe { std::slice::from_raw_parts_mut(into, PAGE) };
+                let read = pager.memory.read(addr, offset, page);
                 read.map_err(|errno| format!("the page at {addr:#x} cannot be read: {errno}"))?;
                 into.cast_const()
             }

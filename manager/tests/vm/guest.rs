@@ -32,7 +32,7 @@ pub fn word(page: usize, version: u64, index: usize) -> u64 {
     x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     // Compressible: pages of a real guest are.
-    if index % 4 == 0 {
+    if index.is_multiple_of(4) {
         x ^ x >> 33
     } else {
         page as u64 + version
