@@ -1,6 +1,6 @@
 //! What the manager costs: the time of a fault and its memory, at rest, for each client and each GiB.
 //!
-//! `cargo run --release -p manager --example manager_costs`. The client is a child process that touches one page
+//! `cargo run -p manager --example manager_costs`. The client is a child process that touches one page
 //! after another, 64 MiB in all, against the first in a quarter of that.
 
 use manager::server::{Manager, ManagerConfig};

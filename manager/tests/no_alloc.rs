@@ -48,7 +48,7 @@ fn main() {
         return guest::main(&args[2..]);
     }
     let disk = tempfile::tempdir().expect("a folder");
-    let pages = mib(16);
+    let pages = mib(8);
     for store in [
         "ram:32M".to_owned(),
         format!("disk:{},size=32M", disk.path().display()),
@@ -60,7 +60,7 @@ fn main() {
         let mut guest = service.guest("memfd", pages * PAGE);
         let counters = service.counters(1);
         // Once without counting: queues reach their working size.
-        assert_eq!(guest.wrong("storm 4 4000"), 0);
+        assert_eq!(guest.wrong("storm 4 200"), 0);
         let before = counters.evicted_pages.get();
         let command = format!("write 0 {pages} 3");
         guest.begin(&command);

@@ -30,6 +30,8 @@ fn save(service: &Service, client: u64, to: &Path, protected: impl FnOnce()) -> 
         to: to.to_owned(),
     };
     let mut protected = Some(protected);
+    // A guest is ready when it has sent its hand-off.
+    service.counters(client);
     for reply in request(&service.socket(), &wanted).unwrap() {
         match reply.unwrap() {
             ControlReply::Save(SaveEvent::Protected { .. }) => protected.take().unwrap()(),
