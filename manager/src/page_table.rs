@@ -152,6 +152,11 @@ impl PageTable {
         it.mapping.addr + (page - it.first) * self.page_size
     }
 
+    /// Returns true if a page lies behind the page with the number before, in the same mapping.
+    pub fn follows(&self, page: usize) -> bool {
+        page > self.placed(page).first
+    }
+
     /// The offset of a page in the snapshot.
     pub fn offset(&self, page: usize) -> u64 {
         let it = self.placed(page);

@@ -19,16 +19,12 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Replay {
     runs: Vec<Range<usize>>,
     at: usize,
-    /// Pages that may still come in: the rest is for demand faults.
-    left: usize,
 }
 
 impl Replay {
     /// The pages of `set`, 4 KiB each by their offsets in the snapshot, that the client has.
     pub fn new(set: &WorkingSet, pager: &ClientPager) -> Self {
         let table = &pager.table;
-        let frames = pager.contract.as_ref();
-        let most = frames.map_or(usize::MAX, |it| it.frames / 4 * 3);
         let offsets = set.runs().flatten().map(|page| (page * PAGE) as u64);
         let mut pages: Vec<usize> = offsets.filter_map(|at| table.page_of_offset(at)).collect();
         pages.sort_unstable();
@@ -36,15 +32,12 @@ impl Replay {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for page in pages {
             match runs.last_mut() {
-                Some(run) if run.end == page => run.end += 1,
+                // In one mapping: the next one's pages may have the next numbers.
+                Some(run) if run.end == page && table.follows(page) => run.end += 1,
                 _ => runs.push(page..page + 1),
             }
         }
-        Self {
-            runs,
-            at: 0,
-            left: most,
-        }
+        Self { runs, at: 0 }
     }
 
     /// Asks the kernel to read all of it ahead.
@@ -59,10 +52,6 @@ impl Replay {
 
     /// The next pages, neighbours of one mapping.
     fn next(&mut self, most: usize) -> Option<Range<usize>> {
-        let most = most.min(self.left).max(1);
-        if self.left == 0 {
-            return None;
-        }
         let run = self.runs.get_mut(self.at)?;
         let end = run.end.min(run.start + most);
         let piece = run.start..end;
@@ -70,14 +59,21 @@ impl Replay {
         if run.start == run.end {
             self.at += 1;
         }
-        self.left -= piece.len();
         Some(piece)
     }
 
     /// Brings a piece in. Returns false after the last.
     pub fn step(&mut self, pager: &mut ClientPager) -> bool {
-        let most = PIECE / pager.table.page_size();
-        let Some(piece) = self.next(most.max(1)) else {
+        // The last quarter of the frames is for demand faults.
+        let frames = pager.contract.as_ref();
+        let room = frames.map_or(usize::MAX, |it| {
+            (it.frames / 4 * 3).saturating_sub(pager.table.resident())
+        });
+        let most = (PIECE / pager.table.page_size()).max(1).min(room);
+        if most == 0 {
+            return false;
+        }
+        let Some(piece) = self.next(most) else {
             return false;
         };
         // A part at a time: pages that are there already, and holes of the snapshot, end a run.

@@ -24,6 +24,8 @@ pub enum Kind {
     Cache(String),
     /// Private huge pages of 2 MiB.
     Huge,
+    /// Private anonymous memory in two mappings, the first with the second half of the snapshot.
+    Split,
 }
 
 /// The words of a page: version 0 is the snapshot's.
@@ -50,6 +52,8 @@ pub fn page_bytes(page: usize) -> Vec<u8> {
 pub struct Memory {
     pub start: *mut u64,
     pub len: usize,
+    /// What is added to a page's number for that in the snapshot, modulo all pages.
+    shift: usize,
     is_shared: bool,
     memfd: Option<OwnedFd>,
     /// Open as long as the memory is used: a page would read zero without it.
@@ -63,6 +67,7 @@ pub fn main(args: &[String]) {
         Some(("cache", path)) => Kind::Cache(path.to_owned()),
         _ if args[0] == "memfd" => Kind::Memfd,
         _ if args[0] == "huge" => Kind::Huge,
+        _ if args[0] == "split" => Kind::Split,
         _ => Kind::Private,
     };
     let memory = Memory::hand_over(&kind, &args[1], args[2].parse().expect("bytes"));
@@ -81,7 +86,7 @@ impl Memory {
     pub fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
         let (mut flags, mut page_size, mut memfd) = (libc::MAP_PRIVATE, PAGE, None);
         match kind {
-            Kind::Private => flags |= libc::MAP_ANONYMOUS,
+            Kind::Private | Kind::Split => flags |= libc::MAP_ANONYMOUS,
             Kind::Huge => {
                 flags |= libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
                 page_size = 2 << 20;
@@ -112,10 +117,21 @@ impl Memory {
         }
         let uffd = open_userfaultfd();
         register(&uffd, start as usize, len);
-        let json = format!(
-            r#"[{{"base_host_virt_addr":{},"size":{len},"offset":0,"page_size":{page_size},"page_size_kib":{page_size}}}]"#,
-            start as usize
-        );
+        let half = if matches!(kind, Kind::Split) {
+            len / 2
+        } else {
+            0
+        };
+        let mapping = |at: usize, size: usize, offset: usize| {
+            format!(
+                r#"{{"base_host_virt_addr":{},"size":{size},"offset":{offset},"page_size":{page_size}}}"#,
+                start as usize + at
+            )
+        };
+        let json = match half {
+            0 => format!("[{}]", mapping(0, len, 0)),
+            _ => format!("[{},{}]", mapping(0, half, half), mapping(half, half, 0)),
+        };
         let connection = UnixStream::connect(socket).expect("the manager's socket");
         let mut fds = vec![uffd.as_fd()];
         if let (Kind::Memfd, Some(memfd)) = (kind, &memfd) {
@@ -125,6 +141,7 @@ impl Memory {
         Self {
             start: start.cast(),
             len,
+            shift: half / PAGE,
             is_shared: matches!(kind, Kind::Memfd),
             memfd: memfd.filter(|_| matches!(kind, Kind::Memfd)),
             _uffd: uffd,
@@ -138,12 +155,17 @@ impl Memory {
         unsafe { self.start.add(page * PAGE / 8 + index) }
     }
 
+    /// The number of a page in the snapshot.
+    fn number(&self, page: usize) -> usize {
+        (page + self.shift) % (self.len / PAGE)
+    }
+
     fn write(&self, page: usize, version: u64) {
         for index in 0..PAGE / 8 {
             // SAFETY: the mapping, which is only accessed so.
             unsafe {
                 self.at(page, index)
-                    .write_volatile(word(page, version, index))
+                    .write_volatile(word(self.number(page), version, index))
             };
         }
     }
@@ -151,7 +173,7 @@ impl Memory {
     /// Returns true if the page has this version, or is zero where there is none.
     fn has(&self, page: usize, version: Option<u64>) -> bool {
         (0..PAGE / 8).all(|index| {
-            let wanted = version.map_or(0, |version| word(page, version, index));
+            let wanted = version.map_or(0, |version| word(self.number(page), version, index));
             // SAFETY: the mapping, which is only accessed so.
             unsafe { self.at(page, index).read_volatile() == wanted }
         })
@@ -306,6 +328,7 @@ impl MemoryPart {
         let memory = Memory {
             start: self.start as *mut u64,
             len: self.len,
+            shift: 0,
             is_shared: self.is_shared,
             memfd: None,
             _uffd: connection.try_clone().expect("a descriptor").into(),

@@ -13,6 +13,14 @@ pub const TESTS: &[Test] = &[
     ),
     ("a_working_set_is_replayed", a_working_set_is_replayed),
     (
+        "a_replay_of_several_mappings_is_complete",
+        a_replay_of_several_mappings_is_complete,
+    ),
+    (
+        "a_replay_keeps_within_the_frames",
+        a_replay_keeps_within_the_frames,
+    ),
+    (
         "fifty_clones_share_clean_pages",
         fifty_clones_share_clean_pages,
     ),
@@ -22,7 +30,7 @@ pub const TESTS: &[Test] = &[
 fn a_guest_reads_its_snapshot() {
     let pages = mib(16);
     let service = Service::start(pages, |_| {});
-    for (number, kind) in ["private", "memfd"].into_iter().enumerate() {
+    for (number, kind) in ["private", "memfd", "split"].into_iter().enumerate() {
         let mut guest = service.guest(kind, pages * PAGE);
         assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0, "{kind}");
         guest.run("write 5 10 7");
@@ -88,6 +96,38 @@ fn a_working_set_is_replayed() {
         "{now} pages on demand, {demand} without the set"
     );
     assert_eq!(second.wrong(&format!("verify 0 {pages} 0")), 0);
+}
+
+fn a_replay_of_several_mappings_is_complete() {
+    let pages = mib(4);
+    let service = Service::start(pages, |config| config.uses_working_set = true);
+    let verify = format!("verify 0 {pages} 0");
+    assert_eq!(service.guest("split", pages * PAGE).wrong(&verify), 0);
+    service.await_no_clients();
+    let mut second = service.guest("split", pages * PAGE);
+    let counters = service.counters(2);
+    await_that("the set is replayed", || {
+        counters.replayed_pages.get() == pages as u64
+    });
+    assert_eq!(second.wrong(&verify), 0);
+    assert_eq!(counters.demand_pages.get(), 0);
+}
+
+fn a_replay_keeps_within_the_frames() {
+    let (pages, frames) = (mib(16), mib(2));
+    let service = Service::start(pages, |config| {
+        config.uses_working_set = true;
+        config.contract = Some((frames, "ram:64M".parse().unwrap()));
+    });
+    let verify = format!("verify 0 {pages} 0");
+    assert_eq!(service.guest("memfd", pages * PAGE).wrong(&verify), 0);
+    service.await_no_clients();
+    let mut second = service.guest("memfd", pages * PAGE);
+    let counters = service.counters(2);
+    await_that("the replay begins", || counters.replayed_pages.get() > 0);
+    assert!(second.wrong("frames") <= frames);
+    assert_eq!(second.wrong(&verify), 0);
+    assert!(second.wrong("frames") <= frames);
 }
 
 fn fifty_clones_share_clean_pages() {
