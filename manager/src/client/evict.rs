@@ -8,7 +8,7 @@
 //!    write protection ends.
 //!
 //! The client must reach its memfd through the mappings that it handed over: a store through another
-//! one is not held up between 2 and 4.
+//! one (by a vhost-user process, by a device) is not held up between 2 and 4.
 
 use super::pager::{ClientPager, unit_of};
 use super::saving::Saving;

@@ -58,7 +58,7 @@ impl Service {
             uses_working_set: false,
             cache: None,
             most_clients: 64,
-            patience: Duration::from_secs(2),
+            patience: Duration::from_secs(5),
         };
         change(&mut config);
         Self {

@@ -1,0 +1,50 @@
+//! What a VMM does with a userfaultfd: opens it, registers memory, sends it.
+
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::IoSlice;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::os::unix::net::UnixStream;
+
+/// Sends bytes and descriptors.
+pub fn send(to: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags).expect("sendmsg");
+}
+
+/// Opens a userfaultfd with events of discarded pages, as VMMs with a balloon do.
+pub fn open_userfaultfd() -> OwnedFd {
+    // SAFETY: an unregistered descriptor affects no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    assert!(fd >= 0, "userfaultfd: {}", std::io::Error::last_os_error());
+    // SAFETY: a descriptor that the kernel just returned.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    const EVENT_REMOVE: u64 = 1 << 3;
+    let mut api = [0xAAu64, EVENT_REMOVE, 0];
+    // SAFETY: struct uffdio_api is three words.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) };
+    assert_eq!(
+        outcome,
+        0,
+        "UFFDIO_API: {}",
+        std::io::Error::last_os_error()
+    );
+    fd
+}
+
+/// Registers memory for missing pages.
+pub fn register(fd: &OwnedFd, start: usize, len: usize) {
+    let mut argument = [start as u64, len as u64, 1, 0];
+    // SAFETY: struct uffdio_register is four words; the memory is this process's own.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC020_AA00, argument.as_mut_ptr()) };
+    assert_eq!(
+        outcome,
+        0,
+        "UFFDIO_REGISTER: {}",
+        std::io::Error::last_os_error()
+    );
+}
