@@ -44,9 +44,12 @@ fn userfaultfd() -> OwnedFd {
     const EVENT_REMOVE: u64 = 1 << 3;
     let mut api = [0xAAu64, EVENT_REMOVE, 0];
     // SAFETY: struct uffdio_api is three words.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) };
     assert_eq!(
-        unsafe { libc::ioctl(fd.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) },
-        0
+        outcome,
+        0,
+        "UFFDIO_API: {}",
+        std::io::Error::last_os_error()
     );
     fd
 }
