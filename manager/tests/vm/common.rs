@@ -104,18 +104,31 @@ impl Drop for Service {
     }
 }
 
+/// The path of a cache, which is removed when dropped.
+pub struct CachePath(PathBuf);
+
+impl CachePath {
+    /// The kind of a guest that maps the cache.
+    pub fn kind(&self) -> String {
+        format!("cache:{}", self.0.display())
+    }
+}
+
+impl Drop for CachePath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A file in memory for the pages of `snapshot` that clones share.
-pub fn make_cache(snapshot: &Path) -> (PathBuf, Arc<SharedCache>) {
+pub fn make_cache(snapshot: &Path) -> (CachePath, Arc<SharedCache>) {
     let folder = snapshot.parent().and_then(Path::file_name);
-    let name = folder
-        .and_then(|it| it.to_str())
-        .expect("a folder with a name");
-    let path = Path::new("/dev/shm").join(format!("selfpage-test-{name}"));
+    let name = folder.and_then(|it| it.to_str());
+    let name = name.expect("a folder with a name");
+    let path = CachePath(Path::new("/dev/shm").join(format!("selfpage-test-{name}")));
     let snapshot = Snapshot::open(snapshot, &[]).expect("a snapshot");
-    (
-        path.clone(),
-        Arc::new(SharedCache::create(&path, &snapshot).expect("a cache")),
-    )
+    let cache = SharedCache::create(&path.0, &snapshot).expect("a cache");
+    (path, Arc::new(cache))
 }
 
 pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {

@@ -47,7 +47,7 @@ fn discarded_pages_read_zero() {
     let snapshot = crate::common::make_snapshot(folder.path(), pages);
     let (path, cache) = make_cache(&snapshot);
     let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
-    for kind in ["private", "memfd", &format!("cache:{}", path.display())] {
+    for kind in ["private", "memfd", &path.kind()] {
         let mut guest = service.guest(kind, pages * PAGE);
         // Touched and not, written and not.
         guest.run("verify 0 20 0");
@@ -60,7 +60,6 @@ fn discarded_pages_read_zero() {
         assert_eq!(guest.wrong("verify 5 40 2"), 0, "{kind}");
     }
     drop(service);
-    std::fs::remove_file(path).unwrap();
 }
 
 fn discards_under_load_lose_nothing() {
@@ -137,7 +136,7 @@ fn fifty_clones_share_clean_pages() {
     let snapshot = crate::common::make_snapshot(folder.path(), pages);
     let (path, cache) = make_cache(&snapshot);
     let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
-    let kind = format!("cache:{}", path.display());
+    let kind = path.kind();
     let mut baseline = service.guest(&kind, PAGE);
     let own: u64 = baseline.run("pss").parse().unwrap();
     let mut clones: Vec<_> = (0..CLONES)
@@ -171,7 +170,6 @@ fn fifty_clones_share_clean_pages() {
     );
     drop(clones);
     drop(service);
-    std::fs::remove_file(path).unwrap();
 }
 
 fn huge_pages_are_served_whole() {
