@@ -60,6 +60,15 @@ impl Domain {
         self.make_in(reservation)
     }
 
+    /// A stretch over readable and writable private memory that the caller has reserved ([`translation::reserve`]) and not
+    /// used: whole pages, which are the stretch's from now on, where this fails, too.
+    pub fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
+        if reservation.len == 0 {
+            return Err(StretchError::Empty);
+        }
+        self.make_in(reservation)
+    }
+
     /// As [`Domain::allocate`], with frames of 2 MiB: the stretch is aligned to them, faults
     /// and is evicted by them, and is split into small ones if that is better. For data that
     /// is accessed in order or by large parts.

@@ -10,6 +10,7 @@
 //! | paper | here |
 //! |---|---|
 //! | map | [`map`]: [`Userfault::zero`], [`Userfault::copy`], [`Userfault::move_pages`] |
+//! | map, of memory objects (Rialto) | [`object_map`] |
 //! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`pagemap`]: [`Pagemap`] |
 //! | protection | [`protect`] and [`keys`] |
@@ -34,6 +35,7 @@ pub mod capability;
 pub mod foreign;
 pub mod keys;
 pub mod map;
+pub mod object_map;
 pub mod pagemap;
 pub mod pinned;
 pub mod probe;
@@ -51,6 +53,7 @@ pub use capability::{Capabilities, Feature, UnknownFeature};
 pub use foreign::{ForeignUserfault, Modes, NotUserfault, UffdMessage};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
+pub use object_map::{Sharing, hide, map_object, map_scratch, move_mapping, populate};
 pub use pagemap::{Pagemap, Translation};
 pub use pinned::{
     RelocateError, SeparateError, relocate, restore_pinned, separate_pinned, separate_pinned_sparse,

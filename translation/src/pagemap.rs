@@ -117,6 +117,26 @@ impl Pagemap {
         Ok(bitmap.iter().map(|word| word.count_ones() as usize).sum())
     }
 
+    /// Calls `each` with the index of every page of the range that a private mapping of an object has copied: its contents
+    /// are nowhere else.
+    pub fn private_copies(
+        &self,
+        addr: usize,
+        len: usize,
+        mut each: impl FnMut(usize),
+    ) -> Result<(), Errno> {
+        let mut words = [0; WORDS];
+        for first in (0..len / PAGE).step_by(WORDS) {
+            let words = &mut words[..WORDS.min(len / PAGE - first)];
+            self.entries(addr + first * PAGE, words)?;
+            let copied = |word: &u64| word & (PRESENT | SWAPPED) != 0 && word & FILE_OR_SHARED == 0;
+            for (page, _) in words.iter().enumerate().filter(|(_, word)| copied(word)) {
+                each(first + page);
+            }
+        }
+        Ok(())
+    }
+
     /// Passes the runs of pages with contents to `each`, by page index in the range, rising.
     pub fn runs_with_contents(
         &self,

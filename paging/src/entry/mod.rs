@@ -23,3 +23,5 @@ pub(crate) mod signals;
 pub(crate) mod thread;
 pub(crate) mod throttled;
 pub(crate) mod upcall;
+
+pub use registry::set_region_handler;

@@ -4,6 +4,7 @@ use super::signals;
 use super::upcall::{on_sigbus, on_sigsegv, thread_hint};
 use crate::freeze_gate::FreezeGate;
 use crate::pager::Pager;
+use crate::stretch::{Handled, RegionFault, RegionHandler};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -27,6 +28,9 @@ struct Slot {
 /// The process's domains.
 static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
 
+/// Resolves the faults that are in no stretch.
+static REGIONS: OnceLock<RegionHandler> = OnceLock::new();
+
 /// Whether the handlers are installed.
 static INSTALLED: Lock<bool> = Lock::new(false);
 
@@ -44,12 +48,38 @@ pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
             .compare_exchange(null_mut(), mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     });
-    if free && !*installed {
+    if free {
+        install(&mut installed)?;
+    }
+    Ok(free)
+}
+
+fn install(installed: &mut bool) -> std::io::Result<()> {
+    if !*installed {
         signals::install(libc::SIGBUS, on_sigbus)?;
         signals::install(libc::SIGSEGV, on_sigsegv)?;
         *installed = true;
     }
-    Ok(free)
+    Ok(())
+}
+
+/// Sets the handler of faults that are in no stretch, once for the process, and installs the signal handlers. Returns false
+/// if there is another handler already.
+///
+/// # Errors
+/// The kernel's error if the signal handlers could not be installed.
+pub fn set_region_handler(handler: RegionHandler) -> std::io::Result<bool> {
+    let mut installed = INSTALLED.lock();
+    install(&mut installed)?;
+    let there = *REGIONS.get_or_init(|| handler);
+    Ok(std::ptr::fn_addr_eq(there, handler))
+}
+
+/// Calls the handler of faults that are in no stretch. True if the access can be repeated.
+pub(super) fn resolve_region(fault: &RegionFault) -> bool {
+    REGIONS
+        .get()
+        .is_some_and(|handler| handler(fault) == Handled::Resume)
 }
 
 /// Removes a pager from the handlers. When it returns, no handler uses the pager.

@@ -12,7 +12,7 @@ use super::{registry, signals};
 use crate::counters::Counter;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stretch::{Fault, FaultKind, Handled, Handler, StretchState};
+use crate::stretch::{Fault, FaultKind, Handled, Handler, RegionFault, StretchState};
 use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
 use rate::{SharedLimits, TimeNs};
@@ -89,20 +89,33 @@ unsafe fn dispatch(
     resolve: fn(&mut FaultAccess, &Pager) -> Dispatch,
 ) {
     // SAFETY: the caller's promise.
-    let (code, addr, write) = unsafe {
+    let (code, addr, error) = unsafe {
         (
             (*info).si_code,
             (*info).si_addr() as usize,
-            is_write(context),
+            error_code(context),
         )
     };
+    let (write, execute) = (error & WRITE != 0, error & FETCH != 0);
     // A signal sent by `kill` or `sigqueue` has no fault address.
     if code > 0 {
         let mut access = FaultAccess::new(addr, write);
         loop {
             match resolve_in_domains(&mut access, resolve) {
                 Dispatch::Resume => return,
-                Dispatch::NotOurs | Dispatch::Forward => break,
+                Dispatch::NotOurs => {
+                    let fault = RegionFault {
+                        addr,
+                        write,
+                        execute,
+                        no_page: signal == libc::SIGBUS && code == libc::BUS_ADRERR,
+                    };
+                    if registry::resolve_region(&fault) {
+                        return;
+                    }
+                    break;
+                }
+                Dispatch::Forward => break,
                 Dispatch::Call(handler, kind) => {
                     let call = || handler(&Fault { kind, addr, write });
                     // SAFETY: the caller's promise.
@@ -135,14 +148,18 @@ fn resolve_in_domains(
     resolved.unwrap_or(Dispatch::NotOurs)
 }
 
-/// Whether the access that faulted was a write: bit 1 of the page-fault error code.
+/// Bits of the processor's page-fault error code: the access was a write, an instruction fetch.
+const WRITE: i64 = 1 << 1;
+const FETCH: i64 = 1 << 4;
+
+/// The processor's error code of the access that faulted.
 ///
 /// # Safety
 /// `context` is what the kernel passed to a signal handler.
-unsafe fn is_write(context: *mut libc::c_void) -> bool {
+unsafe fn error_code(context: *mut libc::c_void) -> i64 {
     let context: *const libc::ucontext_t = context.cast();
     // SAFETY: the caller's promise.
-    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
+    unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] }
 }
 
 /// A number that differs between threads: their stacks do.
@@ -257,7 +274,10 @@ impl FaultAccess {
             },
         };
         if !self.own_handlers {
-            return Dispatch::Forward;
+            return match kind {
+                FaultKind::Unallocated => Dispatch::NotOurs,
+                _ => Dispatch::Forward,
+            };
         }
         pager.log.add(
             match kind {

@@ -1,0 +1,244 @@
+//! An address space: the interface of Figure 1.
+
+use crate::backing::{Backing, Run};
+use crate::core::{Core, LockTimes};
+use crate::error::SpaceError;
+use crate::object::{MemoryObject, aligned};
+use crate::region::{Kind, Region, RegionInfo, RegionState};
+use crate::registry::{self, Registration};
+use crate::vtlb::{Vtlb, VtlbStats};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wired::PAGE;
+
+/// One past the last address of user memory.
+const ADDRESSES: usize = 1 << 47;
+
+/// An address space: a part of this process's addresses, described by a tree.
+///
+/// Threads may share it. A child of `fork` does not have it. Accesses to its memory are pointers of the caller's own: see
+/// [`AddressSpace::reserve`] for what an access to each state does.
+pub struct AddressSpace {
+    // First, so that no fault is inside when the rest goes.
+    registration: Option<Registration>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) backing: Option<Arc<Backing>>,
+    pub(crate) number: u64,
+    state: Mutex<State>,
+}
+
+/// What the mutex of operations protects.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Stretches behind committed pages, by their first addresses.
+    pub(crate) runs: BTreeMap<usize, Run>,
+    /// Objects that regions have, by the number of their `map` call.
+    pub(crate) mappings: BTreeMap<u64, MappedObject>,
+    pub(crate) next_mapping: u64,
+    /// Ranges with a pin each.
+    pub(crate) pins: Vec<Range<usize>>,
+}
+
+/// An object that regions have.
+pub(crate) struct MappedObject {
+    pub(crate) object: MemoryObject,
+    pub(crate) copies: Option<OwnedFd>,
+    /// Bytes of regions.
+    pub(crate) bytes: usize,
+    /// It is the space's own shareable memory, and ends with its last region.
+    pub(crate) own: bool,
+    /// Counts its faults, where it is a no-exception mapping.
+    pub(crate) _record: Option<Arc<crate::fault_record::FaultRecord>>,
+}
+
+/// The unit of addresses and sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationInformation {
+    /// Bytes of a page.
+    pub page_size: usize,
+    /// What addresses and object offsets are multiples of.
+    pub alignment: usize,
+}
+
+/// Memory of the domain and of the space, in bytes (GlobalMemoryStatus).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStatus {
+    /// The contract's frames.
+    pub total_physical: u64,
+    /// Those with nothing in them.
+    pub available_physical: u64,
+    /// Reserved addresses, committed and mapped ones too.
+    pub reserved: u64,
+    /// Committed private memory.
+    pub committed: u64,
+    /// Mapped memory objects.
+    pub mapped: u64,
+}
+
+impl AddressSpace {
+    /// A space with private memory of `backing`'s domain, whose mappings of memory objects have `vtlb_pages` page-table pages at
+    /// most (2 to 4096).
+    ///
+    /// # Errors
+    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`], or the kernel's error.
+    pub fn new(backing: Arc<Backing>, vtlb_pages: usize) -> Result<Self, SpaceError> {
+        Self::make(Some(backing), vtlb_pages)
+    }
+
+    /// A space for memory objects alone: it commits shareable memory only, and needs no userfaultfd.
+    pub fn without_domain(vtlb_pages: usize) -> Result<Self, SpaceError> {
+        Self::make(None, vtlb_pages)
+    }
+
+    fn make(backing: Option<Arc<Backing>>, vtlb_pages: usize) -> Result<Self, SpaceError> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let core = Arc::new(Core::new(Vtlb::new(vtlb_pages)?));
+        Ok(Self {
+            registration: Some(registry::register(core.clone())?),
+            core,
+            backing,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            state: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The domain's part, where there is one.
+    pub fn backing(&self) -> Option<&Arc<Backing>> {
+        self.backing.as_ref()
+    }
+
+    /// Page size and alignment.
+    pub fn allocation_information(&self) -> AllocationInformation {
+        AllocationInformation {
+            page_size: PAGE,
+            alignment: PAGE,
+        }
+    }
+
+    /// What the space has at `addr`.
+    pub fn query(&self, addr: usize) -> Option<RegionInfo> {
+        self.core.find(addr).map(RegionInfo::from)
+    }
+
+    /// Memory in use.
+    pub fn memory_status(&self) -> MemoryStatus {
+        let _operation = self.state();
+        let mut status = MemoryStatus::default();
+        if let Some(backing) = &self.backing {
+            let domain = backing.domain();
+            status.total_physical = u64::from(domain.contract().x) * PAGE as u64;
+            let used = u64::from(domain.in_use()) * PAGE as u64;
+            status.available_physical = status.total_physical.saturating_sub(used);
+        }
+        let mut at = 0;
+        while let Some(region) = self.core.first_after(at) {
+            let bytes = region.range().len() as u64;
+            status.reserved += bytes;
+            match region.state() {
+                RegionState::Reserved => {}
+                RegionState::Committed => status.committed += bytes,
+                RegionState::Mapped => status.mapped += bytes,
+            }
+            at = region.end;
+        }
+        status
+    }
+
+    /// What the VTLB did and has.
+    pub fn vtlb_stats(&self) -> VtlbStats {
+        self.core.with_vtlb(|vtlb| vtlb.stats())
+    }
+
+    /// How long the exclusive sections were held.
+    pub fn lock_times(&self) -> LockTimes {
+        self.core.times()
+    }
+
+    /// A memory object of shareable memory: `size` bytes at `addr`, all of one `commit` or `map`, with its rights. The object of
+    /// an object that is mapped is a view of that.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotShareable`] for private memory, [`SpaceError::NotReserved`].
+    pub fn memory_object(&self, addr: usize, size: usize) -> Result<MemoryObject, SpaceError> {
+        let state = self.state();
+        let range = self.range(addr, size)?;
+        let region = self
+            .core
+            .find(addr)
+            .ok_or(SpaceError::NotReserved { addr })?;
+        let Kind::Mapped(mapping) = region.kind else {
+            return Err(SpaceError::NotShareable { range });
+        };
+        let inside = range.end <= region.end && mapping.copies.is_none();
+        let Some(mapped) = state.mappings.get(&mapping.id).filter(|_| inside) else {
+            return Err(SpaceError::NotShareable { range });
+        };
+        let offset = mapping.offset + (addr - region.start) as u64 - mapped.object.offset();
+        mapped
+            .object
+            .restricted_access(offset, range.len() as u64, mapped.object.rights())
+    }
+
+    /// The range of an operation: whole pages, or a section where the size is zero.
+    pub(crate) fn range(&self, addr: usize, size: usize) -> Result<Range<usize>, SpaceError> {
+        aligned("address", addr as u64)?;
+        aligned("size", size as u64)?;
+        if size == 0 {
+            let section = self.core.find(addr).and_then(|region| region.section);
+            return match section {
+                Some((start, end)) if start == addr => Ok(start..end),
+                _ => Err(SpaceError::Empty { addr }),
+            };
+        }
+        let end = addr.checked_add(size).filter(|end| *end <= ADDRESSES);
+        end.map(|end| addr..end).ok_or(SpaceError::Overflow {
+            start: addr as u64,
+            size: size as u64,
+            limit: ADDRESSES as u64,
+        })
+    }
+
+    /// Calls `each` with the regions of `range` and their parts in it, in order. Ends at an address that is in no region, or with the
+    /// first error: earlier parts are done.
+    pub(crate) fn for_each_region(
+        &self,
+        range: &Range<usize>,
+        mut each: impl FnMut(&Region, Range<usize>) -> Result<(), SpaceError>,
+    ) -> Result<(), SpaceError> {
+        let mut at = range.start;
+        while at < range.end {
+            let region = self
+                .core
+                .find(at)
+                .ok_or(SpaceError::NotReserved { addr: at })?;
+            let part = region.part(&(at..range.end)).range();
+            at = part.end;
+            each(&region, part)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let mut at = 0;
+        while let Some(region) = self.core.first_after(at) {
+            at = region.end;
+            let whole = region
+                .section
+                .map_or(region.range(), |(start, end)| start..end);
+            at = at.max(whole.end);
+            if let Err(error) = self.deallocate(whole.start, whole.len()) {
+                eprintln!("selfpage: an address space ends and cannot release its memory: {error}");
+            }
+        }
+        self.registration = None;
+    }
+}

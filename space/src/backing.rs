@@ -1,0 +1,348 @@
+//! Private committed memory: stretches of a domain, and the domain's own free frames.
+//!
+//! A *run* is the stretch behind pages that were committed at once. A page that is decommitted or deallocated keeps its frame
+//! where it is: the domain's own frames are used again in place, without zeroing, without faults. The kernel zeroes a frame once, when
+//! it comes to the domain. A run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
+//! needed meanwhile are taken from it without a write.
+//!
+//! Several spaces may have one domain. What one of them deallocated is erased before another one gets it, unless it was committed
+//! with `dealloc_no_erase` (2.1). Between domains the kernel erases each frame that it gives out, always: there the flag
+//! saves nothing.
+
+use crate::core::Core;
+use crate::error::SpaceError;
+use selfpage::{
+    Activation, CleanOutcome, Domain, FillOutcome, Paged, Rights, Stretch, StretchDriver,
+    StretchError,
+};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use translation::{Access, Reservation};
+use wired::{Lock, PAGE};
+
+/// What spaces did with the pages of their domain. Sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitStats {
+    /// Pages committed for the first time: the kernel zeroes each when it is first used.
+    pub fresh_pages: u64,
+    /// Pages committed that the domain had used before.
+    pub reused_pages: u64,
+    /// Of the latter, pages zeroed because their commit asked for it.
+    pub zeroed_pages: u64,
+    /// Of the latter, pages erased because another space had used them.
+    pub erased_pages: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct CommitCounters {
+    pub(crate) fresh: AtomicU64,
+    pub(crate) reused: AtomicU64,
+    pub(crate) zeroed: AtomicU64,
+    pub(crate) erased: AtomicU64,
+}
+
+/// A domain for spaces, with the cache of its runs.
+pub struct Backing {
+    domain: Domain,
+    paged: bool,
+    cache: Mutex<Vec<Run>>,
+    /// Pages that the cache holds at most.
+    cache_pages: usize,
+    pub(crate) counters: CommitCounters,
+}
+
+impl Backing {
+    /// For spaces whose private memory has frames, and if there is one the store, of this domain. Runs of as many pages as the
+    /// contract has frames stay in the cache at most.
+    pub fn new(domain: Domain) -> Arc<Self> {
+        Arc::new(Self {
+            paged: domain.store().is_some(),
+            cache_pages: domain.contract().x as usize,
+            domain,
+            cache: Mutex::default(),
+            counters: CommitCounters::default(),
+        })
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// What its spaces did.
+    pub fn stats(&self) -> CommitStats {
+        let CommitCounters {
+            fresh,
+            reused,
+            zeroed,
+            erased,
+        } = &self.counters;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CommitStats {
+            fresh_pages: load(fresh),
+            reused_pages: load(reused),
+            zeroed_pages: load(zeroed),
+            erased_pages: load(erased),
+        }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Vec<Run>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the cached runs' frames and addresses back.
+    pub fn trim(&self) {
+        let runs = std::mem::take(&mut *self.cache());
+        drop(runs);
+    }
+
+    /// A cached run for `range` exactly, or of `len` bytes anywhere; one of this space's own before another's.
+    pub(crate) fn take_cached(&self, at: Option<usize>, len: usize, space: u64) -> Option<Run> {
+        let mut cache = self.cache();
+        let fits =
+            |run: &&Run| run.range().len() == len && at.is_none_or(|at| run.range().start == at);
+        let own = cache
+            .iter()
+            .rposition(|run| fits(&run) && run.last_space == space);
+        let index = own.or_else(|| cache.iter().rposition(|run| fits(&run)))?;
+        Some(cache.swap_remove(index))
+    }
+
+    /// Drops the cached runs that overlap `range`.
+    pub(crate) fn evict_cached(&self, range: &Range<usize>) {
+        let overlaps = |run: &Run| run.range().start < range.end && range.start < run.range().end;
+        let mut cache = self.cache();
+        let all = std::mem::take(&mut *cache);
+        let (dropped, kept) = all.into_iter().partition::<Vec<_>, _>(overlaps);
+        *cache = kept;
+        drop(cache);
+        drop(dropped);
+    }
+
+    /// Keeps a run that no region uses, or drops the oldest ones.
+    pub(crate) fn put_cached(&self, run: Run) {
+        let mut cache = self.cache();
+        cache.push(run);
+        let mut dropped = Vec::new();
+        while cache.iter().map(Run::pages).sum::<usize>() > self.cache_pages {
+            dropped.push(cache.remove(0));
+        }
+        drop(cache);
+        drop(dropped);
+    }
+
+    /// Makes a run of reserved addresses, which stay reserved where this fails.
+    pub(crate) fn make(
+        &self,
+        core: &Arc<Core>,
+        range: Range<usize>,
+        space: u64,
+    ) -> Result<Run, SpaceError> {
+        let (addr, len) = (range.start, range.len());
+        let made = self.make_stretch(core, range);
+        made.map(|(stretch, user)| Run {
+            written: vec![0; stretch.pages().div_ceil(64)],
+            stretch: Arc::new(stretch),
+            user,
+            last_space: space,
+            no_erase: false,
+        })
+        .map_err(|error| {
+            // The stretch's end has unmapped them.
+            let _ = translation::reserve(Some(addr), len, false);
+            error.into()
+        })
+    }
+
+    fn make_stretch(
+        &self,
+        core: &Arc<Core>,
+        range: Range<usize>,
+    ) -> Result<(Stretch, Arc<RunUser>), StretchError> {
+        let (addr, len) = (range.start, range.len());
+        // SAFETY: reserved by the space, and in no use.
+        unsafe { translation::set_access(addr, len, Access::READ_WRITE) }?;
+        let stretch = self.domain.allocate_in(Reservation { addr, len })?;
+        let user = Arc::new(RunUser {
+            base: addr,
+            core: Lock::new(CorePtr(Arc::as_ptr(core))),
+        });
+        stretch.bind(Committed {
+            user: user.clone(),
+            paged: self.paged,
+        })?;
+        // The rights are those of each page from here on.
+        stretch.protect(Rights::META)?;
+        Ok((stretch, user))
+    }
+}
+
+/// The space that uses a run.
+pub(crate) struct RunUser {
+    base: usize,
+    core: Lock<CorePtr>,
+}
+
+/// Null while no space uses the run.
+struct CorePtr(*const Core);
+
+// SAFETY: a core is shared by threads; the pointer is used under the lock, which a space takes before its core ends.
+unsafe impl Send for CorePtr {}
+
+impl RunUser {
+    fn set(&self, core: *const Core) {
+        *self.core.lock() = CorePtr(core);
+    }
+
+    fn is_committed(&self, page: usize) -> bool {
+        let core = self.core.lock();
+        // SAFETY: not null while the core exists: see `CorePtr`.
+        let region = unsafe { core.0.as_ref() }.and_then(|c| c.find(self.base + page * PAGE));
+        region.is_some_and(|r| r.state() == crate::RegionState::Committed)
+    }
+}
+
+/// The driver of runs: a paged one, for which a page that is not committed is as if never touched.
+struct Committed {
+    user: Arc<RunUser>,
+    paged: bool,
+}
+
+impl StretchDriver for Committed {
+    fn name(&self) -> &'static str {
+        "committed"
+    }
+
+    fn evictable(&self) -> bool {
+        self.paged
+    }
+
+    fn needs_store(&self) -> bool {
+        self.paged
+    }
+
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
+        Paged.fault(fault)
+    }
+
+    fn clean(&self, page: usize, _contents: &[u8; PAGE]) -> CleanOutcome {
+        if self.user.is_committed(page) {
+            CleanOutcome::ToStore
+        } else {
+            CleanOutcome::Kept
+        }
+    }
+}
+
+/// A stretch behind committed pages.
+pub(crate) struct Run {
+    pub(crate) stretch: Arc<Stretch>,
+    user: Arc<RunUser>,
+    /// A bit for each page that was committed once: it may hold old contents.
+    written: Vec<u64>,
+    last_space: u64,
+    no_erase: bool,
+}
+
+impl Run {
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.stretch.base()..self.stretch.base() + self.stretch.len()
+    }
+
+    fn pages(&self) -> usize {
+        self.stretch.pages()
+    }
+
+    /// The run's page that is at `addr`.
+    fn page(&self, addr: usize) -> usize {
+        (addr - self.stretch.base()) / PAGE
+    }
+
+    /// No space uses it any more.
+    pub(crate) fn leave(&mut self) {
+        self.user.set(std::ptr::null());
+    }
+
+    /// A space uses it from now on.
+    pub(crate) fn join(
+        &mut self,
+        core: &Arc<Core>,
+        space: u64,
+        counters: &CommitCounters,
+    ) -> Result<(), SpaceError> {
+        if self.last_space != space && !self.no_erase {
+            let erased = self.zero(self.range())?;
+            counters.erased.fetch_add(erased, Ordering::Relaxed);
+        }
+        self.last_space = space;
+        self.no_erase = false;
+        self.user.set(Arc::as_ptr(core));
+        Ok(())
+    }
+
+    /// Takes all access away.
+    pub(crate) fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        // SAFETY: the region is the space's; accesses are exceptions from here on, as the operation says.
+        Ok(unsafe { translation::set_access(range.start, range.len(), Access::NONE) }?)
+    }
+
+    /// Opens the pages of `range` for a commit.
+    pub(crate) fn open(
+        &mut self,
+        range: &Range<usize>,
+        flags: &crate::CommitFlags,
+        counters: &CommitCounters,
+    ) -> Result<(), SpaceError> {
+        let pages = self.page(range.start)..self.page(range.end);
+        let used = pages.clone().filter(|page| self.is_written(*page)).count() as u64;
+        counters.reused.fetch_add(used, Ordering::Relaxed);
+        counters
+            .fresh
+            .fetch_add(pages.len() as u64 - used, Ordering::Relaxed);
+        if flags.zero && used > 0 {
+            let zeroed = self.zero(range.clone())?;
+            counters.zeroed.fetch_add(zeroed, Ordering::Relaxed);
+        }
+        for page in pages {
+            self.written[page / 64] |= 1 << (page % 64);
+        }
+        self.no_erase |= flags.dealloc_no_erase;
+        let access = crate::region::access(flags.rights);
+        // SAFETY: the region is the space's.
+        Ok(unsafe { translation::set_access(range.start, range.len(), access) }?)
+    }
+
+    fn is_written(&self, page: usize) -> bool {
+        self.written[page / 64] & 1 << (page % 64) != 0
+    }
+
+    /// Zeroes the pages of `range` that may hold something: in place where they are resident, else by dropping their contents.
+    fn zero(&mut self, range: Range<usize>) -> Result<u64, SpaceError> {
+        let pages = self.page(range.start)..self.page(range.end);
+        // SAFETY: no page of the range is committed.
+        unsafe { translation::set_access(range.start, range.len(), Access::READ_WRITE) }?;
+        let mut zeroed = 0;
+        for page in pages.filter(|page| self.is_written(*page)) {
+            if self.stretch.trans(page)?.frame.is_some() {
+                // SAFETY: a page of the run that no program code uses; a fault brings it back.
+                unsafe { self.stretch.as_ptr().add(page * PAGE).write_bytes(0, PAGE) };
+                zeroed += 1;
+            } else {
+                self.stretch.discard(page..page + 1)?;
+            }
+        }
+        for page in self.page(range.start)..self.page(range.end) {
+            self.written[page / 64] &= !(1 << (page % 64));
+        }
+        self.close(&range)?;
+        Ok(zeroed)
+    }
+
+    /// Brings pages in: as many as half of the domain's frames at most, the others come by their faults.
+    pub(crate) fn populate(&self, range: &Range<usize>, frames: usize) -> Result<(), SpaceError> {
+        let first = range.start - self.stretch.base();
+        let len = range.len().min(frames / 2 * PAGE);
+        Ok(self.stretch.populate(first..first + len)?)
+    }
+}

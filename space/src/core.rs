@@ -1,0 +1,129 @@
+//! What the operations of a space and its faults share: the tree and the VTLB, each behind its lock.
+//!
+//! Locking follows 3.2.2. The mutex of operations is the space's own; the fault path does not take it. The lock of the tree is held
+//! for one lookup or one mutation, which allocates nothing. The lock of the VTLB is held while entries are mapped and hidden.
+//! A miss holds the VTLB's lock and looks the region up inside it, and an operation changes the tree before it removes entries:
+//! so no entry outlives its region. Order: operations, VTLB, tree.
+
+use crate::held_times::{HeldTimes, SectionTimes};
+use crate::region::{Kind, Region};
+use crate::registry::FaultResolver;
+use crate::tree::{Node, RegionTree};
+use crate::vtlb::Vtlb;
+use selfpage::{Handled, RegionFault};
+use std::ops::Range;
+use translation::TranslationError;
+use wired::{Lock, PiLock, clock};
+
+/// How long the exclusive sections of a space were held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockTimes {
+    /// Mutations of the tree (in the paper: AS-mutation functions).
+    pub mutations: SectionTimes,
+    /// Misses and removals of VTLB entries (in the paper: VTLB functions).
+    pub vtlb: SectionTimes,
+}
+
+pub(crate) struct Core {
+    tree: Lock<RegionTree>,
+    vtlb: PiLock<Vtlb>,
+    mutations: HeldTimes,
+    vtlb_sections: HeldTimes,
+}
+
+impl Core {
+    pub(crate) fn new(vtlb: Vtlb) -> Self {
+        Self {
+            tree: Lock::new(RegionTree::default()),
+            vtlb: PiLock::new(vtlb),
+            mutations: HeldTimes::default(),
+            vtlb_sections: HeldTimes::default(),
+        }
+    }
+
+    pub(crate) fn times(&self) -> LockTimes {
+        LockTimes {
+            mutations: self.mutations.summary(),
+            vtlb: self.vtlb_sections.summary(),
+        }
+    }
+
+    /// The region that holds `addr`.
+    pub(crate) fn find(&self, addr: usize) -> Option<Region> {
+        self.tree.lock().find(addr)
+    }
+
+    /// The first region that ends after `addr`.
+    pub(crate) fn first_after(&self, addr: usize) -> Option<Region> {
+        self.tree.lock().first_after(addr)
+    }
+
+    fn mutate<T>(&self, mutation: impl FnOnce(&mut RegionTree) -> T) -> T {
+        let mut tree = self.tree.lock();
+        let begin = clock::now();
+        let result = mutation(&mut tree);
+        drop(tree);
+        self.mutations.end(begin);
+        result
+    }
+
+    /// Inserts a region that overlaps none.
+    pub(crate) fn insert(&self, region: Region) {
+        let node = Node::new(region);
+        self.mutate(|tree| tree.insert(node));
+    }
+
+    /// Replaces the part of `old` in `range` by the same part of `new`, or removes it.
+    pub(crate) fn replace(&self, old: &Region, range: &Range<usize>, new: Option<Region>) {
+        let node = || Some(Node::new(*old));
+        let mut spare = [node(), node(), node(), None];
+        let part = old.part(range).range();
+        self.mutate(|tree| tree.replace(old, &part, new, &mut spare));
+        for seam in [part.start, part.end] {
+            // Dropped outside the lock.
+            let _left_over = self.mutate(|tree| tree.merge(seam));
+        }
+    }
+
+    /// Runs a function of the VTLB in its exclusive section.
+    pub(crate) fn with_vtlb<T>(&self, function: impl FnOnce(&mut Vtlb) -> T) -> T {
+        let mut vtlb = self.vtlb.lock();
+        let begin = clock::now();
+        let result = function(&mut vtlb);
+        drop(vtlb);
+        self.vtlb_sections.end(begin);
+        result
+    }
+
+    fn miss(&self, fault: &RegionFault) -> Result<Handled, TranslationError> {
+        self.with_vtlb(|vtlb| {
+            let Some(region) = self.find(fault.addr) else {
+                return Ok(Handled::Default);
+            };
+            let Kind::Mapped(mapping) = region.kind else {
+                return Ok(Handled::Default);
+            };
+            if !region.allows(fault.write, fault.execute) {
+                return Ok(Handled::Default);
+            }
+            match (fault.no_page, mapping.no_exception) {
+                (false, _) => vtlb.miss(&region, fault.addr)?,
+                (true, None) => return Ok(Handled::Default),
+                (true, Some(record)) => {
+                    vtlb.give_scratch(&region, fault.addr)?;
+                    // SAFETY: the record outlives the region, which exists while the lock is held.
+                    unsafe { record.as_ref() }.note(fault.addr);
+                }
+            }
+            Ok(Handled::Resume)
+        })
+    }
+}
+
+impl FaultResolver for Core {
+    fn resolve(&self, fault: &RegionFault) -> Option<Handled> {
+        self.find(fault.addr)?;
+        // An entry that cannot be mapped is an exception to the program, as a page that cannot be read is.
+        Some(self.miss(fault).unwrap_or(Handled::Default))
+    }
+}

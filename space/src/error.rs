@@ -1,0 +1,153 @@
+//! Errors of operations on address spaces and memory objects.
+
+use crate::region::RegionState;
+use selfpage::{Rights, StretchError};
+use std::ops::Range;
+use translation::{ReserveError, TranslationError};
+
+/// Why an operation failed. Operations on a reserved range are not failure-atomic (2.1): a part of the range before the failure
+/// may be done. [`AddressSpace::deallocate`](crate::AddressSpace::deallocate) of the range cleans up in every case.
+#[derive(Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// An address, a size or an offset is not a multiple of the page size.
+    #[error("invalid {what} {value:#x}: expected a multiple of the page size, 0x1000")]
+    Unaligned {
+        /// Which argument.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A size of zero outside a section.
+    #[error("invalid size 0 at {addr:#x}: only the first address of a section takes it")]
+    Empty {
+        /// The address.
+        addr: usize,
+    },
+    /// The range passes the end of addresses, or of the object.
+    #[error("{size} bytes at {start:#x} are not within {limit:#x}")]
+    Overflow {
+        /// The first address or offset.
+        start: u64,
+        /// Bytes.
+        size: u64,
+        /// The end of what there is.
+        limit: u64,
+    },
+    /// The address range is in use.
+    #[error(transparent)]
+    Overlap(#[from] ReserveError),
+    /// No region of this space is at the address.
+    #[error("{addr:#x} is not reserved in this address space; reserve it first")]
+    NotReserved {
+        /// The first such address.
+        addr: usize,
+    },
+    /// A region is in another state.
+    #[error("the region {:#x}..{:#x} is {found}, expected {expected}", region.start, region.end)]
+    State {
+        /// The region.
+        region: Range<usize>,
+        /// Its state.
+        found: RegionState,
+        /// The state that the operation takes.
+        expected: &'static str,
+    },
+    /// A part of a section.
+    #[error("{:#x}..{:#x} is a section, and is deallocated as a whole", section.start, section.end)]
+    Section {
+        /// The section.
+        section: Range<usize>,
+    },
+    /// Pinned pages.
+    #[error("pages in {:#x}..{:#x} are pinned; drop the pin first", range.start, range.end)]
+    Pinned {
+        /// The range of a pin.
+        range: Range<usize>,
+    },
+    /// Addresses that belong to committed memory.
+    #[error(
+        "{addr:#x} is a part of memory that was committed at once and is in use; deallocate that first, or map elsewhere"
+    )]
+    Backed {
+        /// The address.
+        addr: usize,
+    },
+    /// A right that the object does not give.
+    #[error("{asked} requested of a memory object that gives {given}")]
+    Rights {
+        /// Rights requested.
+        asked: Rights,
+        /// Rights that the object gives.
+        given: Rights,
+    },
+    /// Not an object that can be mapped.
+    #[error(
+        "the descriptor is of no memory object ({0}): expected a regular file or shared memory"
+    )]
+    Foreign(&'static str),
+    /// The object has less memory than the view.
+    #[error(
+        "the memory object has {there} bytes and the view ends at {end}: its owner truncated or deallocated it"
+    )]
+    Dead {
+        /// Bytes that there are.
+        there: u64,
+        /// The end of the view.
+        end: u64,
+    },
+    /// Committed memory that is private.
+    #[error(
+        "{:#x}..{:#x} is not shareable: commit it with `shareable` to make a memory object of it", range.start, range.end
+    )]
+    NotShareable {
+        /// The range.
+        range: Range<usize>,
+    },
+    /// A space without a domain.
+    #[error(
+        "the address space has no domain, and commits no private memory: build it with one, or commit shareable memory"
+    )]
+    NoDomain,
+    /// The stretch driver or the frames.
+    #[error(transparent)]
+    Stretch(#[from] StretchError),
+    /// The kernel refused to change a mapping.
+    #[error(transparent)]
+    Translation(#[from] TranslationError),
+    /// Every entry of the VTLB is pinned.
+    #[error(
+        "{needed} page-table pages are to be pinned, {pinned} are, and the bound is {bound}: one stays free for misses"
+    )]
+    VtlbFull {
+        /// Entries to pin.
+        needed: usize,
+        /// Entries pinned.
+        pinned: usize,
+        /// The bound.
+        bound: usize,
+    },
+    /// Too many spaces and stack pools.
+    #[error("the process has {0} address spaces and stack pools, the most there can be")]
+    TooMany(usize),
+    /// Another library handles the faults outside stretches.
+    #[error("the process has another handler of faults outside stretches")]
+    HandlerTaken,
+    /// A system call failed.
+    #[error("{what}: {errno}")]
+    System {
+        /// The operation.
+        what: &'static str,
+        /// The kernel's error.
+        errno: rustix::io::Errno,
+    },
+    /// The signal handlers could not be installed.
+    #[error("the signal handlers could not be installed: {0}")]
+    Handlers(#[from] std::io::Error),
+}
+
+impl SpaceError {
+    /// Wraps a system call's error.
+    pub(crate) fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::System { what, errno }
+    }
+}

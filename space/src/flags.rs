@@ -1,0 +1,50 @@
+//! Attributes of commits and mappings (ADDR_FLAGS in the paper).
+
+use selfpage::Rights;
+
+/// How pages are committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitFlags {
+    /// The rights to them. Read and write by default.
+    pub rights: Rights,
+    /// Alloc-zero: the pages are zeros. Otherwise they are zeros, or what this space had in pages that it gave up.
+    pub zero: bool,
+    /// Auto-commit: each page gets its frame at its first access. Otherwise pages get frames now, up to half of the domain's.
+    pub auto: bool,
+    /// The pages may go to another space of the domain as they are.
+    pub dealloc_no_erase: bool,
+    /// The pages are a memory object, which other spaces and processes can map. They are zeros, have no frames of the domain's, and are
+    /// never paged.
+    pub shareable: bool,
+}
+
+impl Default for CommitFlags {
+    fn default() -> Self {
+        Self {
+            rights: Rights::READ | Rights::WRITE,
+            zero: false,
+            auto: false,
+            dealloc_no_erase: false,
+            shareable: false,
+        }
+    }
+}
+
+/// How an object is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapFlags {
+    /// The rights to the mapping. Read by default.
+    pub rights: Rights,
+    /// Stores copy the page first: the object does not see them. The mapping shows later changes of the object in each page
+    /// that it has not stored to (asymmetric copy-on-write). A writable mapping does not need the right to write the object.
+    pub copy_on_write: bool,
+}
+
+impl Default for MapFlags {
+    fn default() -> Self {
+        Self {
+            rights: Rights::READ,
+            copy_on_write: false,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Memory objects and restricted views of them (2.2).
+//!
+//! An object is memory that several address spaces map: shared memory of its own, a regular file, or shareable memory of a space.
+//! A view is an object, too: a part of another one, with fewer rights. Changes of an object show through all its mappings.
+//!
+//! What holds against a process that received an object: a descriptor without the right to write is opened for reading alone,
+//! and the kernel refuses writable mappings of it. The range of a view is checked by this library. A process of another user that must not see
+//! the rest of an object needs an object of its own; a process of the same user can open any descriptor again.
+
+use crate::error::SpaceError;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, ftruncate, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use selfpage::Rights;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use wired::PAGE;
+
+/// A memory object, or a view of one. Clones are the same object.
+#[derive(Clone, Debug)]
+pub struct MemoryObject {
+    memory: Arc<OwnedFd>,
+    /// Bytes from the beginning of the memory.
+    offset: u64,
+    len: u64,
+    rights: Rights,
+}
+
+/// A view's offset, length and rights, as a message has them.
+const MESSAGE: usize = 24;
+
+impl MemoryObject {
+    /// New shared memory of `size` bytes of zeros, with all rights.
+    ///
+    /// # Errors
+    /// [`SpaceError::Unaligned`], or the kernel's error.
+    pub fn create(size: u64) -> Result<Self, SpaceError> {
+        aligned("size", size)?;
+        let memory = memfd_create("selfpage-object", MemfdFlags::CLOEXEC)
+            .map_err(SpaceError::system("memfd_create"))?;
+        ftruncate(&memory, size).map_err(SpaceError::system("ftruncate"))?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            offset: 0,
+            len: size,
+            rights: Rights::ALL,
+        })
+    }
+
+    /// A regular file or shared memory, from its beginning to its end now, up to whole pages. The descriptor's mode
+    /// gives the rights.
+    ///
+    /// # Errors
+    /// [`SpaceError::Foreign`] for any other descriptor.
+    pub fn from_file(file: OwnedFd) -> Result<Self, SpaceError> {
+        let stat = fstat(&file).map_err(SpaceError::system("fstat"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(SpaceError::Foreign("it is not a regular file"));
+        }
+        let mode =
+            fcntl_getfl(&file).map_err(SpaceError::system("fcntl(F_GETFL)"))? & OFlags::RWMODE;
+        if mode == OFlags::WRONLY {
+            return Err(SpaceError::Foreign("it is open for writing alone"));
+        }
+        let rights = if mode == OFlags::RDWR {
+            Rights::ALL
+        } else {
+            Rights::READ | Rights::EXECUTE
+        };
+        Ok(Self {
+            memory: Arc::new(file),
+            offset: 0,
+            len: (stat.st_size as u64).next_multiple_of(PAGE as u64),
+            rights,
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns true if the object has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The rights that a mapping of it may have.
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// A view: `size` bytes from `offset` on, with `rights` (RestrictedAccess in the paper).
+    ///
+    /// # Errors
+    /// [`SpaceError::Rights`] for a right that this object does not give, [`SpaceError::Overflow`] for bytes that it does not
+    /// have, [`SpaceError::Unaligned`].
+    pub fn restricted_access(
+        &self,
+        offset: u64,
+        size: u64,
+        rights: Rights,
+    ) -> Result<Self, SpaceError> {
+        self.check_range(offset, size)?;
+        self.check_rights(rights)?;
+        let memory = if self.rights.contains(Rights::WRITE) && !rights.contains(Rights::WRITE) {
+            Arc::new(self.reopen_read_only()?)
+        } else {
+            self.memory.clone()
+        };
+        Ok(Self {
+            memory,
+            offset: self.offset + offset,
+            len: size,
+            rights,
+        })
+    }
+
+    fn reopen_read_only(&self) -> Result<OwnedFd, SpaceError> {
+        let path = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&*self.memory)
+        );
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(SpaceError::system("opening the object for reading alone"))
+    }
+
+    pub(crate) fn check_rights(&self, asked: Rights) -> Result<(), SpaceError> {
+        if self.rights.contains(asked) {
+            return Ok(());
+        }
+        Err(SpaceError::Rights {
+            asked,
+            given: self.rights,
+        })
+    }
+
+    /// `size` bytes at `offset` are whole pages of the view.
+    pub(crate) fn check_range(&self, offset: u64, size: u64) -> Result<(), SpaceError> {
+        aligned("offset", offset)?;
+        aligned("size", size)?;
+        match offset.checked_add(size) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(SpaceError::Overflow {
+                start: offset,
+                size,
+                limit: self.len,
+            }),
+        }
+    }
+
+    /// The object has the memory of its view still.
+    pub(crate) fn check_alive(&self) -> Result<(), SpaceError> {
+        let stat = fstat(&*self.memory).map_err(SpaceError::system("fstat"))?;
+        let there = (stat.st_size as u64).next_multiple_of(PAGE as u64);
+        let end = self.offset + self.len;
+        if there < end {
+            return Err(SpaceError::Dead { there, end });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Ends the object: from now on an access to any mapping of it is an exception (or gets a scratch page, by a no-exception
+    /// mapping). Needs the right to write, and ends the whole object, not a view's part of it.
+    pub fn revoke(&self) -> Result<(), SpaceError> {
+        self.check_rights(Rights::WRITE)?;
+        ftruncate(&*self.memory, 0).map_err(SpaceError::system("ftruncate"))
+    }
+
+    /// Gives the memory of a range of the view back: it is zeros again in every mapping.
+    pub(crate) fn punch(&self, offset: u64, size: u64) -> Result<(), SpaceError> {
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&*self.memory, flags, self.offset + offset, size)
+            .map_err(SpaceError::system("fallocate(PUNCH_HOLE)"))
+    }
+
+    /// Sends the object to the process at the other end of a Unix socket.
+    pub fn send(&self, socket: impl AsFd) -> Result<(), SpaceError> {
+        let mut message = [0; MESSAGE];
+        message[..8].copy_from_slice(&self.offset.to_le_bytes());
+        message[8..16].copy_from_slice(&self.len.to_le_bytes());
+        let rights = [Rights::READ, Rights::WRITE, Rights::EXECUTE, Rights::META];
+        for (byte, right) in message[16..20].iter_mut().zip(rights) {
+            *byte = u8::from(self.rights.contains(right));
+        }
+        let descriptors = [self.memory.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(
+            socket,
+            &[IoSlice::new(&message)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )
+        .map(drop)
+        .map_err(SpaceError::system("sending a memory object"))
+    }
+
+    /// Receives an object that another process sent. The descriptor's own mode limits its rights.
+    ///
+    /// # Errors
+    /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or [`SpaceError::Overflow`] for a view
+    /// that cannot be, [`SpaceError::Dead`] for one whose memory is gone.
+    pub fn receive(socket: impl AsFd) -> Result<Self, SpaceError> {
+        let mut message = [0; MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut message)];
+        let received = recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            .map_err(SpaceError::system("receiving a memory object"))?;
+        let descriptor = ancillary.drain().find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let (MESSAGE, Some(descriptor)) = (received.bytes, descriptor) else {
+            return Err(SpaceError::Foreign("the message has no memory object"));
+        };
+        let word =
+            |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().unwrap_or_default());
+        let whole = Self::from_file(descriptor)?;
+        let named = [Rights::READ, Rights::WRITE, Rights::EXECUTE, Rights::META];
+        let sent = named
+            .into_iter()
+            .zip(&message[16..20])
+            .filter(|(_, held)| **held != 0);
+        let rights = sent.fold(Rights::NONE, |all, (right, _)| all | right) & whole.rights;
+        let (offset, len) = (word(0), word(8));
+        aligned("offset", offset)?;
+        aligned("size", len)?;
+        let end = offset.checked_add(len).ok_or(SpaceError::Overflow {
+            start: offset,
+            size: len,
+            limit: whole.len,
+        })?;
+        if end > whole.len {
+            return Err(SpaceError::Dead {
+                there: whole.len,
+                end,
+            });
+        }
+        Ok(Self {
+            memory: whole.memory,
+            offset,
+            len,
+            rights,
+        })
+    }
+}
+
+/// `value` is a multiple of the page size.
+pub(crate) fn aligned(what: &'static str, value: u64) -> Result<(), SpaceError> {
+    if value.is_multiple_of(PAGE as u64) {
+        return Ok(());
+    }
+    Err(SpaceError::Unaligned { what, value })
+}

@@ -1,0 +1,128 @@
+//! Pinned pages: counting locks for memory that system calls and devices use (Get/ReleasePhysicalAddress, 2.3).
+//!
+//! While a pin lives, its pages are resident and stay where they are: pages of a domain are nailed, and entries of the VTLB are not recycled.
+//! The kernel's own pins (O_DIRECT, io_uring's registered buffers) hold the page of an object; this one holds its mapping, without which
+//! a system call fails with `EFAULT`.
+
+use crate::address_space::{AddressSpace, State};
+use crate::error::SpaceError;
+use crate::region::{Kind, Region};
+use selfpage::{Rights, Stretch};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pages that are resident until this is dropped. Pins of the same pages count.
+pub struct PinnedRange<'a> {
+    space: &'a AddressSpace,
+    range: Range<usize>,
+    held: Vec<Held>,
+}
+
+enum Held {
+    Committed(#[allow(dead_code, reason = "dropping it releases the pages")] StretchPin),
+    Mapped(Range<usize>),
+}
+
+/// A pin, and the stretch that it borrows, which is dropped after it.
+struct StretchPin {
+    _pin: selfpage::Pin<'static>,
+    _stretch: Arc<Stretch>,
+}
+
+impl AddressSpace {
+    /// Brings committed or mapped pages in and pins them.
+    ///
+    /// # Errors
+    /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too few frames, [`SpaceError::VtlbFull`],
+    /// [`SpaceError::Translation`] for an object without memory there. Nothing is pinned then.
+    pub fn pin(&self, addr: usize, size: usize) -> Result<PinnedRange<'_>, SpaceError> {
+        let mut state = self.state();
+        let range = self.range(addr, size)?;
+        let mut pinned = PinnedRange {
+            space: self,
+            range: range.clone(),
+            held: Vec::new(),
+        };
+        let result = self.for_each_region(&range, |region, part| match region.kind {
+            Kind::Committed => pin_committed(&state, part, &mut pinned.held),
+            Kind::Mapped(_) => self.pin_mapped(&region.part(&part), &mut pinned.held),
+            Kind::Reserved => Err(SpaceError::State {
+                region: region.range(),
+                found: region.state(),
+                expected: "committed or mapped",
+            }),
+        });
+        state.pins.push(range);
+        // Where it failed, the drop of `pinned` releases what was done.
+        drop(state);
+        result.map(|()| pinned)
+    }
+
+    fn pin_mapped(&self, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
+        let range = part.range();
+        self.core.with_vtlb(|vtlb| {
+            let (pinned, needed) = vtlb.pinned_tables(&range);
+            let bound = vtlb.stats().bound;
+            if pinned + needed >= bound {
+                return Err(SpaceError::VtlbFull {
+                    needed,
+                    pinned,
+                    bound,
+                });
+            }
+            Ok(vtlb.pin(part)?)
+        })?;
+        held.push(Held::Mapped(range.clone()));
+        Ok(translation::populate(
+            range.start,
+            range.len(),
+            part.rights.contains(Rights::WRITE),
+        )?)
+    }
+}
+
+fn pin_committed(
+    state: &State,
+    part: Range<usize>,
+    held: &mut Vec<Held>,
+) -> Result<(), SpaceError> {
+    let mut at = part.start;
+    while at < part.end {
+        let Some((_, run)) = state.runs.range(..=at).next_back() else {
+            return Err(SpaceError::NotReserved { addr: at });
+        };
+        let end = run.range().end.min(part.end);
+        let stretch = run.stretch.clone();
+        let base = stretch.base();
+        let pin = stretch.pin(at - base..end - base)?;
+        // SAFETY: the stretch is behind an Arc that is dropped after the pin, so it neither moves nor ends before.
+        let pin = unsafe { std::mem::transmute::<selfpage::Pin<'_>, selfpage::Pin<'static>>(pin) };
+        held.push(Held::Committed(StretchPin {
+            _pin: pin,
+            _stretch: stretch,
+        }));
+        at = end;
+    }
+    Ok(())
+}
+
+impl PinnedRange<'_> {
+    /// The addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl Drop for PinnedRange<'_> {
+    fn drop(&mut self) {
+        let mut state = self.space.state();
+        for held in self.held.drain(..) {
+            if let Held::Mapped(range) = held {
+                self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range));
+            }
+        }
+        if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {
+            state.pins.swap_remove(index);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Pages that a copy-on-write mapping copied, while no entry of the VTLB maps them.
+//!
+//! A copy is nowhere but in the page tables of its mapping. So before an entry is recycled its copies go to a file of the
+//! mapping's own (a memfd, sparse, at the object's offsets), and come back when a miss enters the piece again: into a mapping at
+//! addresses that no program code knows, which then moves into place at once for all threads. All of it is system
+//! calls without allocations. A hole of that file is a page that was not copied: it shows the object.
+
+use crate::region::Region;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::{Errno, pwrite};
+use std::os::fd::{BorrowedFd, RawFd};
+use translation::{Access, Pagemap, TranslationError};
+use wired::PAGE;
+
+fn failed(operation: &'static str, piece: &Region) -> impl Fn(Errno) -> TranslationError {
+    let (addr, len) = (piece.start, piece.end - piece.start);
+    move |errno| TranslationError {
+        operation,
+        addr,
+        len,
+        errno,
+    }
+}
+
+fn borrow(copies: &RawFd) -> BorrowedFd<'_> {
+    // SAFETY: the space keeps the file while a region or a piece has it.
+    unsafe { BorrowedFd::borrow_raw(*copies) }
+}
+
+/// Saves the copied pages of `piece`, which begins at `offset` of the object. Stores to the piece fault from here on, and wait.
+pub(crate) fn save(
+    pagemap: &Pagemap,
+    copies: RawFd,
+    offset: u64,
+    piece: &Region,
+) -> Result<u64, TranslationError> {
+    let (addr, len) = (piece.start, piece.end - piece.start);
+    // SAFETY: the region is the space's; a store that faults is repeated when the caller is done.
+    unsafe { translation::set_access(addr, len, Access::READ) }?;
+    let mut saved = Ok(0);
+    let walked = pagemap.private_copies(addr, len, |page| {
+        let from = std::ptr::with_exposed_provenance::<u8>(addr + page * PAGE);
+        // SAFETY: a readable page that no thread can store to; a page that its object lost is no copy.
+        let contents = unsafe { std::slice::from_raw_parts(from, PAGE) };
+        let at = offset + (page * PAGE) as u64;
+        saved = saved.and_then(|pages| match pwrite(borrow(&copies), contents, at) {
+            Ok(PAGE) => Ok(pages + 1),
+            Ok(_) => Err(Errno::NOSPC),
+            Err(errno) => Err(errno),
+        });
+    });
+    walked
+        .and(saved)
+        .map_err(failed("saving copied pages", piece))
+}
+
+/// Returns true if a page of `piece`, which begins at `offset` of the object, was saved.
+pub(crate) fn has_copies(
+    copies: RawFd,
+    offset: u64,
+    piece: &Region,
+) -> Result<bool, TranslationError> {
+    let end = offset + (piece.end - piece.start) as u64;
+    match seek(borrow(&copies), SeekFrom::Data(offset)) {
+        Ok(data) => Ok(data < end),
+        Err(Errno::NXIO) => Ok(false),
+        Err(errno) => Err(failed("looking for copied pages", piece)(errno)),
+    }
+}
+
+/// Brings the saved pages of `piece` back to a writable mapping of it at `staging`. Returns how many.
+pub(crate) fn restore(
+    copies: RawFd,
+    offset: u64,
+    piece: &Region,
+    staging: usize,
+) -> Result<u64, TranslationError> {
+    let error = failed("bringing copied pages back", piece);
+    let end = offset + (piece.end - piece.start) as u64;
+    let (mut at, mut pages) = (offset, 0);
+    while at < end {
+        let data = match seek(borrow(&copies), SeekFrom::Data(at)) {
+            Ok(data) if data < end => data,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(errno) => return Err(error(errno)),
+        };
+        let hole = seek(borrow(&copies), SeekFrom::Hole(data)).map_err(&error)?;
+        let (to, bytes) = (
+            staging + (data - offset) as usize,
+            (hole.min(end) - data) as usize,
+        );
+        let into = std::ptr::with_exposed_provenance_mut::<u8>(to);
+        // SAFETY: inside the staging mapping, which is the VTLB's alone.
+        let into = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
+        read_all(copies, into, data).map_err(&error)?;
+        pages += bytes.div_ceil(PAGE) as u64;
+        at = hole;
+    }
+    Ok(pages)
+}
+
+fn read_all(copies: RawFd, into: &mut [u8], offset: u64) -> rustix::io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(borrow(&copies), &mut into[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(bytes) => done += bytes,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

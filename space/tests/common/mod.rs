@@ -1,0 +1,76 @@
+//! What the tests of address spaces share.
+#![allow(dead_code)]
+
+use selfpage::{Contract, DirectIo, Domain};
+use space::{AddressSpace, Backing};
+use std::sync::Arc;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// What a page of page tables covers.
+pub const TABLE: usize = 2 << 20;
+
+/// A domain of so many frames, with a store in compressed RAM.
+pub fn backing(frames: u32) -> Arc<Backing> {
+    let domain = Domain::builder()
+        .frames(Contract {
+            g: frames,
+            x: frames,
+        })
+        .store("ram:32M".parse().unwrap())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap();
+    Backing::new(domain)
+}
+
+/// A space with a domain of its own.
+pub fn space(frames: u32, vtlb_pages: usize) -> AddressSpace {
+    AddressSpace::new(backing(frames), vtlb_pages).unwrap()
+}
+
+/// The bytes at an address of a space.
+///
+/// # Safety
+/// The range may be read, and no thread writes it meanwhile.
+pub unsafe fn bytes<'a>(addr: usize, len: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(addr), len) }
+}
+
+/// The same, to be written.
+///
+/// # Safety
+/// The range may be written, and no other code uses it meanwhile.
+pub unsafe fn bytes_mut<'a>(addr: usize, len: usize) -> &'a mut [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(addr), len) }
+}
+
+/// Runs `child` in a forked process. Its exit status, or the signal that ended it.
+pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
+    // SAFETY: the child runs the closure and ends by `_exit`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    if pid == 0 {
+        let status = child();
+        // SAFETY: ends the child without the parent's exit handlers.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) {
+        Ok(libc::WEXITSTATUS(status))
+    } else {
+        Err(libc::WTERMSIG(status))
+    }
+}
+
+/// A line of `/proc/self/status`, in kilobytes.
+pub fn status_kb(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

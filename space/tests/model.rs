@@ -1,0 +1,415 @@
+//! Any sequence of operations on a space agrees with a plain model in memory, byte for byte.
+//!
+//! The model has a page each of eight ranges of 2 MiB, more than the VTLB has pages, so that entries are recycled all the time;
+//! and the domain has fewer frames than the model pages, so that committed pages are evicted.
+
+mod common;
+
+use common::{PAGE, TABLE, bytes, bytes_mut};
+use proptest::prelude::*;
+use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
+
+const RANGES: usize = 8;
+const PAGES: usize = 8;
+const OBJECTS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Reserve,
+    Commit {
+        zero: bool,
+        auto: bool,
+        shareable: bool,
+    },
+    Protect(Rights),
+    Decommit,
+    Deallocate,
+    Map {
+        object: usize,
+        page: usize,
+        copy_on_write: bool,
+        write: bool,
+    },
+    Write(u8),
+    WriteObject {
+        object: usize,
+        page: usize,
+        value: u8,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let rights = prop_oneof![
+        Just(Rights::READ),
+        Just(Rights::READ | Rights::WRITE),
+        Just(Rights::NONE)
+    ];
+    prop_oneof![
+        2 => Just(Step::Reserve),
+        4 => (any::<bool>(), any::<bool>(), proptest::bool::weighted(0.2))
+            .prop_map(|(zero, auto, shareable)| Step::Commit { zero, auto, shareable }),
+        2 => rights.prop_map(Step::Protect),
+        2 => Just(Step::Decommit),
+        1 => Just(Step::Deallocate),
+        3 => (0..OBJECTS, 0..PAGES, any::<bool>(), any::<bool>())
+            .prop_map(|(object, page, copy_on_write, write)| Step::Map { object, page, copy_on_write, write }),
+        6 => any::<u8>().prop_map(Step::Write),
+        3 => (0..OBJECTS, 0..PAGES, any::<u8>())
+            .prop_map(|(object, page, value)| Step::WriteObject { object, page, value }),
+    ]
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Page {
+    Free,
+    Reserved,
+    /// Contents are None while they may be zeros or what the page had before.
+    Committed {
+        rights: Rights,
+        contents: Option<Vec<u8>>,
+    },
+    Mapped {
+        rights: Rights,
+        object: usize,
+        page: usize,
+        own: Option<Vec<u8>>,
+        copy_on_write: bool,
+    },
+    /// Shareable memory of the space's own.
+    Shareable {
+        rights: Rights,
+        contents: Vec<u8>,
+    },
+}
+
+struct Model {
+    space: AddressSpace,
+    writer: AddressSpace,
+    base: usize,
+    pages: Vec<Page>,
+    before: Vec<Vec<u8>>,
+    objects: Vec<(MemoryObject, usize, Vec<Vec<u8>>)>,
+    compared: usize,
+}
+
+impl Model {
+    fn new() -> Self {
+        let space = common::space(24, 3);
+        let writer = AddressSpace::without_domain(4).unwrap();
+        let base = space.reserve(None, RANGES * TABLE, false).unwrap();
+        // Only the first pages of each range are the model's.
+        let objects = (0..OBJECTS)
+            .map(|_| {
+                let object = MemoryObject::create((2 * PAGES * PAGE) as u64).unwrap();
+                let flags = MapFlags {
+                    rights: Rights::READ | Rights::WRITE,
+                    ..MapFlags::default()
+                };
+                let at = writer
+                    .map(None, 2 * PAGES * PAGE, &object, 0, flags)
+                    .unwrap();
+                (object, at, vec![vec![0; PAGE]; 2 * PAGES])
+            })
+            .collect();
+        Self {
+            space,
+            writer,
+            base,
+            pages: vec![Page::Reserved; RANGES * PAGES],
+            before: vec![vec![0; PAGE]; RANGES * PAGES],
+            objects,
+            compared: 0,
+        }
+    }
+
+    fn address(&self, page: usize) -> usize {
+        self.base + page / PAGES * TABLE + page % PAGES * PAGE
+    }
+
+    /// Applies `change` to the pages in order until one is not as the operation needs it: what a space does, too.
+    fn until(
+        &mut self,
+        pages: std::ops::Range<usize>,
+        mut change: impl FnMut(&Page) -> Option<Page>,
+    ) -> bool {
+        for page in pages {
+            match change(&self.pages[page]) {
+                Some(next) => {
+                    if let Page::Committed {
+                        contents: Some(contents),
+                        ..
+                    } = &self.pages[page]
+                    {
+                        self.before[page] = contents.clone();
+                    }
+                    self.pages[page] = next;
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn apply(&mut self, range: usize, first: usize, count: usize, step: &Step) {
+        let first = range * PAGES + first;
+        let pages = first..(first + count).min((range + 1) * PAGES);
+        let (addr, size) = (self.address(pages.start), pages.len() * PAGE);
+        match step {
+            Step::Reserve => {
+                let free = self.pages[pages.clone()].iter().all(|p| *p == Page::Free);
+                match self.space.reserve(Some(addr), size, false) {
+                    Ok(at) => {
+                        assert!(free && at == addr, "reserved {pages:?} twice");
+                        self.pages[pages.clone()].fill(Page::Reserved);
+                        pages.for_each(|page| self.before[page].fill(0));
+                    }
+                    // Other code of the process may have mapped free addresses.
+                    Err(SpaceError::Overlap(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Step::Commit {
+                zero,
+                auto,
+                shareable: false,
+            } => {
+                let flags = CommitFlags {
+                    zero: *zero,
+                    auto: *auto,
+                    ..CommitFlags::default()
+                };
+                let done = self.space.commit(addr, size, flags);
+                let all = self.until(pages, |page| {
+                    (*page == Page::Reserved).then(|| Page::Committed {
+                        rights: flags.rights,
+                        contents: zero.then(|| vec![0; PAGE]),
+                    })
+                });
+                self.agrees(all, done);
+            }
+            Step::Commit { .. } => {
+                let flags = CommitFlags {
+                    shareable: true,
+                    ..CommitFlags::default()
+                };
+                let done = self.space.commit(addr, size, flags);
+                let contents = vec![0; PAGE];
+                self.all_or_nothing(pages, done, |_| Page::Shareable {
+                    rights: flags.rights,
+                    contents: contents.clone(),
+                });
+            }
+            Step::Protect(to) => {
+                let done = self.space.protect(addr, size, *to);
+                let all = self.until(pages, |page| protected(page, *to));
+                self.agrees(all, done);
+            }
+            Step::Decommit => {
+                let done = self.space.decommit(addr, size);
+                let all = self.until(pages, |page| {
+                    matches!(page, Page::Committed { .. } | Page::Shareable { .. })
+                        .then_some(Page::Reserved)
+                });
+                self.agrees(all, done);
+            }
+            Step::Deallocate => {
+                let done = self.space.deallocate(addr, size);
+                let all = self.until(pages, |page| (*page != Page::Free).then_some(Page::Free));
+                self.agrees(all, done);
+            }
+            Step::Map {
+                object,
+                page,
+                copy_on_write,
+                write,
+            } => {
+                let mut rights = Rights::READ;
+                if *write {
+                    rights = rights | Rights::WRITE;
+                }
+                let flags = MapFlags {
+                    rights,
+                    copy_on_write: *copy_on_write,
+                };
+                let source = self.objects[*object].0.clone();
+                let done = self
+                    .space
+                    .map(Some(addr), size, &source, (page * PAGE) as u64, flags)
+                    .map(drop);
+                let first = pages.start;
+                self.all_or_nothing(pages, done, |at| Page::Mapped {
+                    rights,
+                    object: *object,
+                    page: page + at - first,
+                    own: None,
+                    copy_on_write: *copy_on_write,
+                });
+            }
+            Step::Write(value) => pages.for_each(|page| self.write(page, *value)),
+            Step::WriteObject {
+                object,
+                page,
+                value,
+            } => {
+                let (_, at, contents) = &mut self.objects[*object];
+                let offset = usize::from(*value) * 13 % PAGE;
+                // SAFETY: the writer's mapping, which this thread alone uses.
+                let into = unsafe { bytes_mut(*at + page * PAGE, PAGE) };
+                into[offset] = *value;
+                contents[*page][offset] = *value;
+            }
+        }
+    }
+
+    fn agrees(&self, all: bool, done: Result<(), SpaceError>) {
+        match (all, done) {
+            (true, Ok(())) => {}
+            (false, Err(SpaceError::State { .. } | SpaceError::NotReserved { .. })) => {}
+            (expected, done) => panic!("the model says {expected}, the space {done:?}"),
+        }
+    }
+
+    fn all_or_nothing(
+        &mut self,
+        pages: std::ops::Range<usize>,
+        done: Result<(), SpaceError>,
+        to: impl Fn(usize) -> Page,
+    ) {
+        let reserved = self.pages[pages.clone()]
+            .iter()
+            .all(|p| *p == Page::Reserved);
+        match (reserved, done) {
+            (true, Ok(())) => pages.for_each(|page| {
+                self.pages[page] = to(page);
+                // A run that was there is gone.
+                self.before[page].fill(0);
+            }),
+            // A part of a run of committed pages is in the way.
+            (true, Err(SpaceError::Backed { .. })) => {}
+            (false, Err(SpaceError::State { .. } | SpaceError::NotReserved { .. })) => {}
+            (expected, done) => panic!("the model says {expected}, the space {done:?}"),
+        }
+    }
+
+    fn write(&mut self, page: usize, value: u8) {
+        let addr = self.address(page);
+        let offset = usize::from(value) * 7 % PAGE;
+        let writable = match &self.pages[page] {
+            Page::Committed { rights, .. }
+            | Page::Mapped { rights, .. }
+            | Page::Shareable { rights, .. } => rights.contains(Rights::WRITE),
+            Page::Free | Page::Reserved => false,
+        };
+        if !writable {
+            return;
+        }
+        self.settle(page);
+        // SAFETY: writable memory of the space's, which this thread alone uses.
+        let into = unsafe { bytes_mut(addr, PAGE) };
+        into[offset] = value;
+        match &mut self.pages[page] {
+            Page::Committed {
+                contents: Some(contents),
+                ..
+            }
+            | Page::Shareable { contents, .. } => contents[offset] = value,
+            Page::Mapped {
+                object,
+                page,
+                own,
+                copy_on_write: true,
+                ..
+            } => {
+                own.get_or_insert_with(|| self.objects[*object].2[*page].clone())[offset] = value;
+            }
+            Page::Mapped { object, page, .. } => self.objects[*object].2[*page][offset] = value,
+            _ => unreachable!("not writable"),
+        }
+    }
+
+    /// A page that was committed without zeroing has what it had before, or zeros.
+    fn settle(&mut self, page: usize) {
+        let addr = self.address(page);
+        if let Page::Committed {
+            contents: contents @ None,
+            ..
+        } = &mut self.pages[page]
+        {
+            // SAFETY: readable memory of the space's, which this thread alone uses.
+            let found = unsafe { bytes(addr, PAGE) }.to_vec();
+            assert!(
+                found == self.before[page] || found.iter().all(|b| *b == 0),
+                "page {page} has what it never had"
+            );
+            *contents = Some(found);
+        }
+    }
+
+    fn compare(&mut self) {
+        for page in 0..self.pages.len() {
+            let state = self
+                .space
+                .query(self.address(page))
+                .map(|r| (r.state, r.rights));
+            let (wanted, readable) = match &self.pages[page] {
+                Page::Free => (None, false),
+                Page::Reserved => (Some((RegionState::Reserved, Rights::NONE)), false),
+                Page::Committed { rights, .. } => (
+                    Some((RegionState::Committed, *rights)),
+                    rights.contains(Rights::READ),
+                ),
+                Page::Mapped { rights, .. } | Page::Shareable { rights, .. } => (
+                    Some((RegionState::Mapped, *rights)),
+                    rights.contains(Rights::READ),
+                ),
+            };
+            assert_eq!(state, wanted, "page {page}");
+            if !readable {
+                continue;
+            }
+            self.settle(page);
+            let wanted = match &self.pages[page] {
+                Page::Committed {
+                    contents: Some(contents),
+                    ..
+                }
+                | Page::Shareable { contents, .. } => contents,
+                Page::Mapped { own: Some(own), .. } => own,
+                Page::Mapped { object, page, .. } => &self.objects[*object].2[*page],
+                _ => unreachable!("not readable"),
+            };
+            // SAFETY: readable memory of the space's, which this thread alone uses.
+            let found = unsafe { bytes(self.address(page), PAGE) };
+            assert!(found == wanted.as_slice(), "page {page} differs");
+            self.compared += 1;
+        }
+    }
+}
+
+fn protected(page: &Page, to: Rights) -> Option<Page> {
+    let mut page = page.clone();
+    match &mut page {
+        Page::Committed { rights, .. }
+        | Page::Mapped { rights, .. }
+        | Page::Shareable { rights, .. } => *rights = to,
+        Page::Free | Page::Reserved => return None,
+    }
+    Some(page)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_sequence_of_operations_agrees_with_a_model(
+        steps in proptest::collection::vec((0..RANGES, 0..PAGES, 1..PAGES, step()), 1..120)
+    ) {
+        let mut model = Model::new();
+        for (range, first, count, step) in &steps {
+            model.apply(*range, *first, *count, step);
+        }
+        model.compare();
+        let stats = model.space.vtlb_stats();
+        prop_assert!(stats.peak_pages <= stats.bound);
+        prop_assert!(model.writer.vtlb_stats().pages <= 4);
+    }
+}
