@@ -129,6 +129,9 @@ pub enum SpaceError {
     /// Too many spaces and stack pools.
     #[error("the process has {0} address spaces and stack pools, the most there can be")]
     TooMany(usize),
+    /// Every stack of a pool is in use.
+    #[error("all {0} stacks of the pool are in use")]
+    NoStack(usize),
     /// Another library handles the faults outside stretches.
     #[error("the process has another handler of faults outside stretches")]
     HandlerTaken,

@@ -14,6 +14,7 @@
 //! | GetPhysicalAddress, counting locks (2.3) | [`AddressSpace::pin`] |
 //! | VTLB (3.1), VTLBMiss | `vtlb.rs`; the fault handler calls `Core::resolve` |
 //! | hybrid locking (3.2.2) | `core.rs` |
+//! | growing stacks, probes, recycled pages (3.4.2) | [`stack`] |
 //!
 //! Addresses, sizes and offsets are in bytes and multiples of the page size, 4 KiB. Errors are [`SpaceError`]s. Operations on a
 //! reserved range are not failure-atomic: [`AddressSpace::deallocate`] cleans up after each of them.
@@ -36,6 +37,7 @@ mod pin;
 mod region;
 mod registry;
 mod saved_copies;
+pub mod stack;
 mod tree;
 mod vtlb;
 

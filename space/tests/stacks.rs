@@ -1,0 +1,216 @@
+//! Stacks that grow on demand, and give back what they do not use.
+
+mod common;
+
+use common::{PAGE, in_child};
+use corosensei::{Coroutine, CoroutineResult};
+use space::stack::{StackPool, StackThread, probe, recycle};
+use std::hint::black_box;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Uses `bytes` of the stack at least; returns what its frames held.
+#[inline(never)]
+fn dig(bytes: usize, seed: u64) -> u64 {
+    let frame = black_box([seed; 120]);
+    let deeper = match bytes.checked_sub(1024) {
+        Some(rest) => dig(rest, seed + 1),
+        None => 0,
+    };
+    black_box(&frame).iter().sum::<u64>().wrapping_add(deeper)
+}
+
+#[test]
+fn ten_thousand_idle_coroutines_hold_three_pages_each() {
+    const COUNT: usize = 10_000;
+    const USED: usize = 256 << 10;
+    let pool = StackPool::new(512 << 10, COUNT).unwrap();
+    let expected = dig(USED, 1);
+    let mut coroutines: Vec<_> = (0..COUNT)
+        .map(|n| {
+            let (stack, own) = (pool.take(&format!("coroutine {n}")).unwrap(), pool.clone());
+            let range = stack.range();
+            let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+                let local = black_box([n as u64; 64]);
+                let used = dig(USED, 1);
+                own.suspend(yielder, used);
+                black_box(&local).iter().sum::<u64>()
+            });
+            (coroutine, range)
+        })
+        .collect();
+    let swept: usize = coroutines
+        .chunks_mut(100)
+        .map(|chunk| {
+            for (coroutine, _) in chunk {
+                assert!(
+                    matches!(coroutine.resume(()), CoroutineResult::Yield(used) if used == expected)
+                );
+            }
+            pool.sweep()
+        })
+        .sum();
+    assert_eq!(swept, COUNT);
+    let pagemap = translation::Pagemap::open(&translation::Capabilities::probe_fast()).unwrap();
+    for (n, (coroutine, range)) in coroutines.iter_mut().enumerate() {
+        let mut bitmap = [0; 2];
+        let pages = pagemap
+            .present_pages(range.start, range.len(), &mut bitmap)
+            .unwrap();
+        assert!(
+            (1..=3).contains(&pages),
+            "coroutine {n} holds {pages} pages"
+        );
+        assert!(
+            matches!(coroutine.resume(()), CoroutineResult::Return(sum) if sum == 64 * n as u64)
+        );
+    }
+}
+
+#[test]
+fn sweeps_beside_running_coroutines_take_nothing_that_is_alive() {
+    let pool = StackPool::new(256 << 10, 64).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let swept = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let sweeper = scope.spawn({
+            let (pool, stop, swept) = (pool.clone(), stop.clone(), swept.clone());
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    swept.fetch_add(pool.sweep(), Ordering::Relaxed);
+                }
+            }
+        });
+        let workers: Vec<_> = (0..2u64)
+            .map(|worker| {
+                let pool = pool.clone();
+                scope.spawn(move || {
+                    let mut coroutines: Vec<_> = (0..16)
+                        .map(|n| {
+                            let (stack, own) = (pool.take("worker").unwrap(), pool.clone());
+                            Coroutine::with_stack(stack, move |yielder, ()| {
+                                for round in 0..300u64 {
+                                    let local = black_box([worker * 1000 + n + round; 200]);
+                                    let depth = 4096 * ((round + n) as usize % 24);
+                                    let used = dig(depth, round);
+                                    own.suspend(yielder, ());
+                                    assert_eq!(used, dig(depth, round));
+                                    assert!(
+                                        black_box(&local)
+                                            .iter()
+                                            .all(|v| *v == worker * 1000 + n + round)
+                                    );
+                                }
+                            })
+                        })
+                        .collect();
+                    while coroutines.iter().any(|c| !c.done()) {
+                        coroutines.iter_mut().filter(|c| !c.done()).for_each(|c| {
+                            c.resume(());
+                        });
+                    }
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        sweeper.join().unwrap();
+    });
+    assert!(swept.load(Ordering::Relaxed) > 0);
+}
+
+/// What a child that overflows a stack writes to standard error; it ends by SIGSEGV.
+fn overflow(child: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let ended = in_child(|| {
+        // SAFETY: this child's own standard error.
+        assert_eq!(
+            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&writer), 2) },
+            2
+        );
+        child();
+        0
+    });
+    drop(writer);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(ended, Err(libc::SIGSEGV), "{text}");
+    text
+}
+
+#[test]
+fn an_overflow_names_its_stack() {
+    let text = overflow(|| {
+        let pool = StackPool::new(64 << 10, 4).unwrap();
+        let _other = pool.take("other").unwrap();
+        let stack = pool.take("parser").unwrap();
+        let mut coroutine =
+            Coroutine::with_stack(stack, |_: &corosensei::Yielder<(), ()>, ()| dig(1 << 20, 0));
+        coroutine.resume(());
+    });
+    assert!(text.contains("the stack \"parser\" has 64 KiB"), "{text}");
+    let text = overflow(|| {
+        let pool = StackPool::new(128 << 10, 4).unwrap();
+        StackThread::spawn(&pool, "reader thread", || dig(1 << 20, 0))
+            .unwrap()
+            .join();
+    });
+    assert!(
+        text.contains("the stack \"reader thread\" has 128 KiB"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_probe_gives_pages_before_they_are_used_and_refuses_beyond_the_stack() {
+    let pool = StackPool::new(512 << 10, 1).unwrap();
+    let stack = pool.take("probed").unwrap();
+    let range = stack.range();
+    let mut coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+        yielder.suspend(probe(128 << 10).is_ok());
+        yielder.suspend(probe(1 << 20).is_err());
+    });
+    assert!(matches!(coroutine.resume(()), CoroutineResult::Yield(true)));
+    let pagemap = translation::Pagemap::open(&translation::Capabilities::probe_fast()).unwrap();
+    let pages = pagemap
+        .present_pages(range.start, range.len(), &mut [0; 2])
+        .unwrap();
+    assert!((32..40).contains(&pages), "{pages}");
+    assert!(matches!(coroutine.resume(()), CoroutineResult::Yield(true)));
+    assert!(matches!(coroutine.resume(()), CoroutineResult::Return(())));
+}
+
+#[test]
+fn a_thread_gives_the_pages_below_its_stack_pointer_back() {
+    let pool = StackPool::new(1 << 20, 1).unwrap();
+    let (used, used_by_thread) = std::sync::mpsc::channel();
+    let (go, going) = std::sync::mpsc::channel::<()>();
+    let thread = StackThread::spawn(&pool, "worker", move || {
+        let local = black_box([7u64; 64]);
+        let sum = dig(512 << 10, 0);
+        used.send(()).unwrap();
+        going.recv().unwrap();
+        recycle();
+        used.send(()).unwrap();
+        going.recv().unwrap();
+        black_box(&local).iter().sum::<u64>() + sum
+    })
+    .unwrap();
+    used_by_thread.recv().unwrap();
+    let stack = thread.stack().unwrap();
+    assert!(stack.resident_pages().unwrap() >= 128);
+    go.send(()).unwrap();
+    used_by_thread.recv().unwrap();
+    let pages = stack.resident_pages().unwrap();
+    // The C library's thread data and the frames in use.
+    assert!(
+        pages <= 6,
+        "{pages} pages of {}",
+        stack.range().len() / PAGE
+    );
+    go.send(()).unwrap();
+    assert_eq!(thread.join(), Some(7 * 64 + dig(512 << 10, 0)));
+}
