@@ -164,7 +164,8 @@ impl MemoryObject {
         Ok(())
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// The descriptor, of the whole object.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
@@ -175,8 +176,14 @@ impl MemoryObject {
     /// Ends the object: from now on an access to any mapping of it is an exception (or gets a scratch page, by a no-exception
     /// mapping). Needs the right to write, and ends the whole object, not a view's part of it.
     pub fn revoke(&self) -> Result<(), SpaceError> {
+        self.set_len(0)
+    }
+
+    /// Truncates or extends the memory of the whole object, also for views of it: an access past the end is an exception. Needs the
+    /// right to write.
+    pub fn set_len(&self, bytes: u64) -> Result<(), SpaceError> {
         self.check_rights(Rights::WRITE)?;
-        ftruncate(&*self.memory, 0).map_err(SpaceError::system("ftruncate"))
+        ftruncate(&*self.memory, bytes).map_err(SpaceError::system("ftruncate"))
     }
 
     /// Gives the memory of a range of the view back: it is zeros again in every mapping.

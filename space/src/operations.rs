@@ -317,7 +317,7 @@ impl AddressSpace {
         let id = state.next_mapping;
         let mapping = Mapping {
             id,
-            object: object.descriptor().as_raw_fd(),
+            object: object.as_fd().as_raw_fd(),
             offset: object.offset() + offset,
             copies: copies.as_ref().map(AsRawFd::as_raw_fd),
             no_exception: record.as_ref().map(|r| NonNull::from(&**r)),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PAGE, TABLE, backing, bytes, bytes_mut, in_child, space};
+use common::{PAGE, TABLE, backing, bytes, bytes_mut, space};
 use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
 
 fn read_write() -> MapFlags {
@@ -186,50 +186,6 @@ fn memory_of_another_domain_is_never_seen() {
         let at = two.allocate(size).unwrap();
         // SAFETY: as above.
         assert!(unsafe { bytes(at, size) }.iter().all(|b| *b == 0));
-    }
-}
-
-#[test]
-fn an_access_that_the_space_does_not_allow_is_an_exception() {
-    let object = MemoryObject::create(PAGE as u64).unwrap();
-    type Make = fn(&AddressSpace, &MemoryObject) -> usize;
-    let accesses: [(&str, Make); 5] = [
-        ("reserved", |space, _| {
-            space.reserve(None, PAGE, false).unwrap()
-        }),
-        ("decommitted", |space, _| {
-            let at = space.allocate(PAGE).unwrap();
-            space.decommit(at, PAGE).unwrap();
-            at
-        }),
-        ("read only", |space, _| {
-            let at = space.allocate(PAGE).unwrap();
-            space.protect(at, PAGE, Rights::READ).unwrap();
-            at
-        }),
-        ("mapped read only", |space, object| {
-            space
-                .map(None, PAGE, object, 0, MapFlags::default())
-                .unwrap()
-        }),
-        ("revoked", |space, object| {
-            let at = space.map(None, PAGE, object, 0, read_write()).unwrap();
-            object.revoke().unwrap();
-            at
-        }),
-    ];
-    for (name, make) in accesses {
-        let ended = in_child(|| {
-            let space = space(64, 8);
-            let at = make(&space, &object);
-            // SAFETY: expected to end the child.
-            unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(1) };
-            0
-        });
-        assert!(
-            matches!(ended, Err(libc::SIGSEGV | libc::SIGBUS)),
-            "{name}: {ended:?}"
-        );
     }
 }
 

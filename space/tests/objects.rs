@@ -1,11 +1,9 @@
-//! Memory objects: views, other processes, asymmetric copy-on-write, client views.
+//! Memory objects: views, asymmetric copy-on-write, client views.
 
 mod common;
 
-use common::{PAGE, TABLE, bytes, bytes_mut, in_child, status_kb};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, Rights, SpaceError};
-use std::os::fd::OwnedFd;
+use common::{PAGE, TABLE, bytes, bytes_mut};
+use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
 
 fn read_write() -> MapFlags {
     MapFlags {
@@ -19,16 +17,6 @@ fn copy_on_write() -> MapFlags {
         copy_on_write: true,
         ..read_write()
     }
-}
-
-fn sockets() -> (OwnedFd, OwnedFd) {
-    socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap()
 }
 
 #[test]
@@ -63,44 +51,6 @@ fn a_view_gives_no_more_than_its_part_and_rights() {
     unsafe { bytes_mut(whole + PAGE, 1) }.fill(5);
     // SAFETY: as above.
     assert_eq!(unsafe { bytes(part, 1) }, [5]);
-}
-
-#[test]
-fn shareable_memory_goes_to_another_process_at_another_address_and_ends_with_its_section() {
-    let space = common::space(64, 8);
-    let at = space.reserve(None, 2 * PAGE, true).unwrap();
-    let flags = CommitFlags {
-        shareable: true,
-        ..CommitFlags::default()
-    };
-    space.commit(at, 0, flags).unwrap();
-    // SAFETY: committed, and used by this test and its child in turns; below, too.
-    unsafe { bytes_mut(at, 2 * PAGE) }.fill(1);
-    let (ours, theirs) = sockets();
-    let view = space.memory_object(at + PAGE, PAGE).unwrap();
-    view.restricted_access(0, PAGE as u64, Rights::READ)
-        .unwrap()
-        .send(&ours)
-        .unwrap();
-    view.send(&ours).unwrap();
-    let ended = in_child(|| {
-        let read_only = MemoryObject::receive(&theirs).unwrap();
-        let object = MemoryObject::receive(&theirs).unwrap();
-        let space = AddressSpace::without_domain(8).unwrap();
-        let refused = space.map(None, PAGE, &read_only, 0, read_write());
-        assert!(matches!(refused, Err(SpaceError::Rights { .. })));
-        let mapped = space.map(None, PAGE, &object, 0, read_write()).unwrap();
-        assert_ne!(mapped, at);
-        // SAFETY: as above.
-        unsafe { bytes_mut(mapped, PAGE) }.fill(2);
-        0
-    });
-    assert_eq!(ended, Ok(0));
-    // SAFETY: as above.
-    assert_eq!(unsafe { (bytes(at, 1)[0], bytes(at + PAGE, 1)[0]) }, (1, 2));
-    space.deallocate(at, 0).unwrap();
-    let dead = space.map(None, PAGE, &view, 0, read_write());
-    assert!(matches!(dead, Err(SpaceError::Dead { .. })));
 }
 
 #[test]
@@ -170,28 +120,6 @@ fn stores_of_other_threads_are_kept_while_entries_of_copies_are_recycled() {
         }
     });
     assert!(space.vtlb_stats().copies_restored > 0);
-}
-
-#[test]
-fn page_tables_of_a_sparse_mapping_stay_within_the_bound() {
-    const GIB: usize = 1 << 30;
-    let ended = in_child(|| {
-        let space = AddressSpace::without_domain(64).unwrap();
-        let object = MemoryObject::create(16 * GIB as u64).unwrap();
-        let at = space.map(None, 16 * GIB, &object, 0, read_write()).unwrap();
-        let before = status_kb("VmPTE:");
-        for range in 0..16 * GIB / TABLE {
-            // SAFETY: mapped, and used by this test alone.
-            unsafe { bytes_mut(at + range * TABLE, 1) }.fill(1);
-        }
-        let grown = status_kb("VmPTE:") - before;
-        // 64 pages, one for each GiB, and one page for the upper levels.
-        assert!(grown <= 4 * (64 + 16 + 2), "{grown} kB of page tables");
-        let stats = space.vtlb_stats();
-        assert_eq!((stats.pages, stats.misses), (64, 8192));
-        0
-    });
-    assert_eq!(ended, Ok(0));
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 mod common;
 
-use common::{PAGE, in_child};
+use common::PAGE;
 use corosensei::{Coroutine, CoroutineResult};
 use space::stack::{StackPool, StackThread, probe, recycle};
 use std::hint::black_box;
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -120,48 +119,6 @@ fn sweeps_beside_running_coroutines_take_nothing_that_is_alive() {
         sweeper.join().unwrap();
     });
     assert!(swept.load(Ordering::Relaxed) > 0);
-}
-
-/// What a child that overflows a stack writes to standard error; it ends by SIGSEGV.
-fn overflow(child: impl FnOnce()) -> String {
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let ended = in_child(|| {
-        // SAFETY: this child's own standard error.
-        assert_eq!(
-            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&writer), 2) },
-            2
-        );
-        child();
-        0
-    });
-    drop(writer);
-    let mut text = String::new();
-    reader.read_to_string(&mut text).unwrap();
-    assert_eq!(ended, Err(libc::SIGSEGV), "{text}");
-    text
-}
-
-#[test]
-fn an_overflow_names_its_stack() {
-    let text = overflow(|| {
-        let pool = StackPool::new(64 << 10, 4).unwrap();
-        let _other = pool.take("other").unwrap();
-        let stack = pool.take("parser").unwrap();
-        let mut coroutine =
-            Coroutine::with_stack(stack, |_: &corosensei::Yielder<(), ()>, ()| dig(1 << 20, 0));
-        coroutine.resume(());
-    });
-    assert!(text.contains("the stack \"parser\" has 64 KiB"), "{text}");
-    let text = overflow(|| {
-        let pool = StackPool::new(128 << 10, 4).unwrap();
-        StackThread::spawn(&pool, "reader thread", || dig(1 << 20, 0))
-            .unwrap()
-            .join();
-    });
-    assert!(
-        text.contains("the stack \"reader thread\" has 128 KiB"),
-        "{text}"
-    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use selfpage::{Contract, DirectIo, Domain};
 use space::{AddressSpace, Backing};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -46,6 +46,12 @@ pub unsafe fn bytes<'a>(addr: usize, len: usize) -> &'a [u8] {
 pub unsafe fn bytes_mut<'a>(addr: usize, len: usize) -> &'a mut [u8] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(addr), len) }
+}
+
+/// For tests that fork: one at a time, since a child has the locks as other threads held them.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `child` in a forked process. Its exit status, or the signal that ended it.

@@ -1,0 +1,192 @@
+//! What needs processes of its own: exceptions, other address spaces, overflows.
+//!
+//! One test at a time: a child of `fork` has the locks as other threads held them.
+
+mod common;
+
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, space, status_kb};
+use corosensei::Coroutine;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use space::stack::{StackPool, StackThread};
+use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, Rights, SpaceError};
+use std::hint::black_box;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+fn read_write() -> MapFlags {
+    MapFlags {
+        rights: Rights::READ | Rights::WRITE,
+        copy_on_write: false,
+    }
+}
+
+fn sockets() -> (OwnedFd, OwnedFd) {
+    socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap()
+}
+
+/// Uses `bytes` of the stack at least; returns what its frames held.
+#[inline(never)]
+fn dig(bytes: usize, seed: u64) -> u64 {
+    let frame = black_box([seed; 120]);
+    let deeper = match bytes.checked_sub(1024) {
+        Some(rest) => dig(rest, seed + 1),
+        None => 0,
+    };
+    black_box(&frame).iter().sum::<u64>().wrapping_add(deeper)
+}
+
+#[test]
+fn an_access_that_the_space_does_not_allow_is_an_exception() {
+    let _alone = alone();
+    let object = MemoryObject::create(PAGE as u64).unwrap();
+    type Make = fn(&AddressSpace, &MemoryObject) -> usize;
+    let accesses: [(&str, Make); 5] = [
+        ("reserved", |space, _| {
+            space.reserve(None, PAGE, false).unwrap()
+        }),
+        ("decommitted", |space, _| {
+            let at = space.allocate(PAGE).unwrap();
+            space.decommit(at, PAGE).unwrap();
+            at
+        }),
+        ("read only", |space, _| {
+            let at = space.allocate(PAGE).unwrap();
+            space.protect(at, PAGE, Rights::READ).unwrap();
+            at
+        }),
+        ("mapped read only", |space, object| {
+            space
+                .map(None, PAGE, object, 0, MapFlags::default())
+                .unwrap()
+        }),
+        ("revoked", |space, object| {
+            let at = space.map(None, PAGE, object, 0, read_write()).unwrap();
+            object.revoke().unwrap();
+            at
+        }),
+    ];
+    for (name, make) in accesses {
+        let ended = in_child(|| {
+            let space = space(64, 8);
+            let at = make(&space, &object);
+            // SAFETY: expected to end the child.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(1) };
+            0
+        });
+        assert!(
+            matches!(ended, Err(libc::SIGSEGV | libc::SIGBUS)),
+            "{name}: {ended:?}"
+        );
+    }
+}
+
+#[test]
+fn shareable_memory_goes_to_another_process_at_another_address_and_ends_with_its_section() {
+    let _alone = alone();
+    let space = common::space(64, 8);
+    let at = space.reserve(None, 2 * PAGE, true).unwrap();
+    let flags = CommitFlags {
+        shareable: true,
+        ..CommitFlags::default()
+    };
+    space.commit(at, 0, flags).unwrap();
+    // SAFETY: committed, and used by this test and its child in turns; below, too.
+    unsafe { bytes_mut(at, 2 * PAGE) }.fill(1);
+    let (ours, theirs) = sockets();
+    let view = space.memory_object(at + PAGE, PAGE).unwrap();
+    view.restricted_access(0, PAGE as u64, Rights::READ)
+        .unwrap()
+        .send(&ours)
+        .unwrap();
+    view.send(&ours).unwrap();
+    let ended = in_child(|| {
+        let read_only = MemoryObject::receive(&theirs).unwrap();
+        let object = MemoryObject::receive(&theirs).unwrap();
+        let space = AddressSpace::without_domain(8).unwrap();
+        let refused = space.map(None, PAGE, &read_only, 0, read_write());
+        assert!(matches!(refused, Err(SpaceError::Rights { .. })));
+        let mapped = space.map(None, PAGE, &object, 0, read_write()).unwrap();
+        assert_ne!(mapped, at);
+        // SAFETY: as above.
+        unsafe { bytes_mut(mapped, PAGE) }.fill(2);
+        0
+    });
+    assert_eq!(ended, Ok(0));
+    // SAFETY: as above.
+    assert_eq!(unsafe { (bytes(at, 1)[0], bytes(at + PAGE, 1)[0]) }, (1, 2));
+    space.deallocate(at, 0).unwrap();
+    let dead = space.map(None, PAGE, &view, 0, read_write());
+    assert!(matches!(dead, Err(SpaceError::Dead { .. })));
+}
+
+#[test]
+fn page_tables_of_a_sparse_mapping_stay_within_the_bound() {
+    let _alone = alone();
+    const GIB: usize = 1 << 30;
+    let ended = in_child(|| {
+        let space = AddressSpace::without_domain(64).unwrap();
+        let object = MemoryObject::create(16 * GIB as u64).unwrap();
+        let at = space.map(None, 16 * GIB, &object, 0, read_write()).unwrap();
+        let before = status_kb("VmPTE:");
+        for range in 0..16 * GIB / TABLE {
+            // SAFETY: mapped, and used by this test alone.
+            unsafe { bytes_mut(at + range * TABLE, 1) }.fill(1);
+        }
+        let grown = status_kb("VmPTE:") - before;
+        // 64 pages, one for each GiB, and one page for the upper levels.
+        assert!(grown <= 4 * (64 + 16 + 2), "{grown} kB of page tables");
+        let stats = space.vtlb_stats();
+        assert_eq!((stats.pages, stats.misses), (64, 8192));
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+/// What a child that overflows a stack writes to standard error; it ends by SIGSEGV.
+fn overflow(child: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let ended = in_child(|| {
+        // SAFETY: this child's own standard error.
+        assert_eq!(
+            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&writer), 2) },
+            2
+        );
+        child();
+        0
+    });
+    drop(writer);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(ended, Err(libc::SIGSEGV), "{text}");
+    text
+}
+
+#[test]
+fn an_overflow_names_its_stack() {
+    let _alone = alone();
+    let text = overflow(|| {
+        let pool = StackPool::new(64 << 10, 4).unwrap();
+        let _other = pool.take("other").unwrap();
+        let stack = pool.take("parser").unwrap();
+        let mut coroutine =
+            Coroutine::with_stack(stack, |_: &corosensei::Yielder<(), ()>, ()| dig(1 << 20, 0));
+        coroutine.resume(());
+    });
+    assert!(text.contains("the stack \"parser\" has 64 KiB"), "{text}");
+    let text = overflow(|| {
+        let pool = StackPool::new(128 << 10, 4).unwrap();
+        StackThread::spawn(&pool, "reader thread", || dig(1 << 20, 0))
+            .unwrap()
+            .join();
+    });
+    assert!(
+        text.contains("the stack \"reader thread\" has 128 KiB"),
+        "{text}"
+    );
+}
