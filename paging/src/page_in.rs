@@ -73,6 +73,11 @@ impl Activation<'_> {
         self.pager.frames.put(frame);
     }
 
+    fn zero_is_empty(&self) -> bool {
+        let driver = self.stretch.driver();
+        driver.is_none_or(crate::driver::StretchDriver::zero_is_empty)
+    }
+
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
     pub(crate) fn fill(&mut self) -> FillOutcome {
         self.fault.handled = FaultSample {
@@ -86,6 +91,8 @@ impl Activation<'_> {
                 State::Filling => return FillOutcome::Busy,
                 State::Poisoned => return FillOutcome::Failure(FaultError::Lost),
                 State::Foreign => return self.leave_to_kernel(),
+                // It was evicted since its driver looked; only the driver has its contents.
+                State::Empty if !self.zero_is_empty() => return FillOutcome::Busy,
                 State::Empty | State::Staged | State::Stored => {}
             }
             if self.fault.whole

@@ -161,3 +161,86 @@ fn backing_error(errno: Errno) -> StoreError {
         errno: errno.raw_os_error(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Contract, DirectIo, Domain};
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    /// A mapped driver that, on a staged page, looks again only when the page has been evicted.
+    struct Late {
+        mapped: Mapped,
+        waits: Arc<AtomicBool>,
+        calls: Arc<AtomicU32>,
+    }
+
+    impl StretchDriver for Late {
+        fn name(&self) -> &'static str {
+            "late"
+        }
+        fn evictable(&self) -> bool {
+            true
+        }
+        fn zero_is_empty(&self) -> bool {
+            false
+        }
+        fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            if fault.state().state() != State::Staged {
+                return self.mapped.fault(fault);
+            }
+            self.waits.store(true, Ordering::Release);
+            while fault.state().state() == State::Staged {
+                std::thread::yield_now();
+            }
+            fault.fill()
+        }
+        fn clean(&self, page: usize, contents: &[u8; PAGE]) -> CleanOutcome {
+            self.mapped.clean(page, contents)
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_evicted_while_it_faults_is_read_from_the_file() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; PAGE]).unwrap();
+        let file: OwnedFd = file.into();
+        let domain = Domain::builder()
+            .frames(Contract { g: 16, x: 16 })
+            .direct_io(DirectIo::PinnedOnly)
+            .build()
+            .unwrap();
+        let (waits, calls) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
+        let stretch = domain.allocate(PAGE).unwrap();
+        let driver = Late {
+            mapped: Mapped::new(&file, 0, 1, true).unwrap(),
+            waits: waits.clone(),
+            calls: calls.clone(),
+        };
+        stretch.bind(driver).unwrap();
+        let read = || {
+            // SAFETY: the stretch's one page, which nothing writes.
+            unsafe { stretch.as_ptr().read_volatile() }
+        };
+        assert_eq!(read(), 7);
+        stretch.unmap(0..1).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(read);
+            while !waits.load(Ordering::Acquire) && !reader.is_finished() {
+                std::thread::yield_now();
+            }
+            while !reader.is_finished() {
+                domain.relinquish(16);
+            }
+            assert_eq!(reader.join().unwrap(), 7);
+        });
+        assert!(
+            calls.load(Ordering::Relaxed) >= 3,
+            "the driver is called again"
+        );
+    }
+}
