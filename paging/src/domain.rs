@@ -61,7 +61,7 @@ impl Domain {
     }
 
     /// A stretch over readable and writable private memory that the caller has reserved ([`translation::reserve`]) and not
-    /// used: whole pages, which are the stretch's from now on, where this fails, too.
+    /// used: whole pages, which are the stretch's from now on. Where this fails they are unmapped.
     pub fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         if reservation.len == 0 {
             return Err(StretchError::Empty);
@@ -127,6 +127,7 @@ impl Domain {
         let stretch = Stretch {
             shared: self.shared.clone(),
             inner,
+            keeps_addresses: false,
         };
         if !fits {
             return Err(StretchError::TooMany);

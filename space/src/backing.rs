@@ -132,26 +132,20 @@ impl Backing {
         drop(dropped);
     }
 
-    /// Makes a run of reserved addresses, which stay reserved where this fails.
+    /// Makes a run of reserved addresses, which are unmapped where this fails.
     pub(crate) fn make(
         &self,
         core: &Arc<Core>,
         range: Range<usize>,
         space: u64,
     ) -> Result<Run, SpaceError> {
-        let (addr, len) = (range.start, range.len());
-        let made = self.make_stretch(core, range);
-        made.map(|(stretch, user)| Run {
+        let (stretch, user) = self.make_stretch(core, range)?;
+        Ok(Run {
             written: vec![0; stretch.pages().div_ceil(64)],
             stretch: Arc::new(stretch),
             user,
             last_space: space,
             no_erase: false,
-        })
-        .map_err(|error| {
-            // The stretch's end has unmapped them.
-            let _ = translation::reserve(Some(addr), len, false);
-            error.into()
         })
     }
 
@@ -257,6 +251,13 @@ impl Run {
     /// The run's page that is at `addr`.
     fn page(&self, addr: usize) -> usize {
         (addr - self.stretch.base()) / PAGE
+    }
+
+    /// Ends the run and keeps its addresses reserved. No page of it is pinned.
+    pub(crate) fn release(self) {
+        if let Some(stretch) = Arc::into_inner(self.stretch) {
+            stretch.release();
+        }
     }
 
     /// No space uses it any more.

@@ -105,7 +105,9 @@ impl AddressSpace {
                 let base = match run {
                     Some(base) => base,
                     None => {
-                        let made = backing.make(&self.core, piece.clone(), self.number)?;
+                        let made = backing
+                            .make(&self.core, piece.clone(), self.number)
+                            .inspect_err(|_| self.reserve_again(&piece))?;
                         state.runs.insert(piece.start, made);
                         piece.start
                     }
@@ -341,24 +343,39 @@ impl AddressSpace {
         Ok(id)
     }
 
-    /// Drops the runs in `range`, whose pages are all reserved; their addresses stay reserved.
+    /// Reserves unmapped addresses of a reserved region again. If other code mapped something there meanwhile, they are no longer
+    /// the space's.
+    fn reserve_again(&self, range: &Range<usize>) {
+        let again = translation::reserve(Some(range.start), range.len(), false);
+        if let (Err(_), Some(region)) = (again, self.core.find(range.start)) {
+            self.core.replace(&region, range, None);
+        }
+    }
+
+    /// Ends the runs that reach into `range`, of which no page is committed. Their addresses stay reserved where a region has them.
     fn free_runs(&self, state: &mut State, range: &Range<usize>) -> Result<(), SpaceError> {
-        let runs: Vec<usize> = split_by_runs(state, range.clone())
-            .filter_map(|(_, run)| run)
-            .collect();
-        for base in runs {
+        let runs = split_by_runs(state, range.clone()).filter_map(|(_, run)| run);
+        for base in runs.collect::<Vec<_>>() {
             let Some(run) = state.runs.get(&base).map(Run::range) else {
                 continue;
             };
-            let whole = range.start <= run.start && run.end <= range.end;
-            if !whole {
-                return Err(SpaceError::Backed {
-                    addr: run.start.max(range.start),
-                });
+            let mut gaps = Vec::new();
+            let mut at = run.start;
+            while at < run.end {
+                let next = self.core.first_after(at).filter(|r| r.start < run.end);
+                if let Some(region) = next.filter(|r| r.kind == Kind::Committed) {
+                    return Err(SpaceError::Backed { addr: region.start });
+                }
+                let gap = at..next.map_or(run.end, |r| r.start.max(at));
+                at = next.map_or(run.end, |r| r.end);
+                gaps.extend((!gap.is_empty()).then_some(gap));
             }
-            state.runs.remove(&base);
-            // The stretch's end has unmapped them.
-            translation::reserve(Some(run.start), run.len(), false)?;
+            if let Some(run) = state.runs.remove(&base) {
+                run.release();
+            }
+            for gap in gaps {
+                unmap(&gap)?;
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::rights::{Denied, Rights};
 use crate::stretch::{FaultKind, Handler, StretchState};
 use std::ops::Range;
 use std::sync::Arc;
-use translation::Access;
+use translation::{Access, Reservation};
 use wired::PAGE;
 
 /// A stretch. Dropping it frees its addresses and drops its contents (a mapped one's
@@ -20,6 +20,8 @@ use wired::PAGE;
 pub struct Stretch {
     pub(super) shared: Arc<Runtime>,
     pub(super) inner: &'static StretchState,
+    /// Set if its addresses stay reserved when it ends.
+    pub(super) keeps_addresses: bool,
 }
 
 impl Stretch {
@@ -66,6 +68,15 @@ impl Stretch {
     pub unsafe fn bytes_mut(&self) -> &mut [u8] {
         // SAFETY: mapped for the stretch's life; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// Ends the stretch as dropping it does, and keeps its addresses reserved: they are the caller's, and an access to them fails.
+    pub fn release(mut self) -> Reservation {
+        self.keeps_addresses = true;
+        Reservation {
+            addr: self.base(),
+            len: self.len(),
+        }
     }
 
     /// Binds the stretch to a driver, for life.
@@ -256,13 +267,14 @@ impl Drop for Stretch {
             let _control = pager.mm.control.lock();
             pager.remove(self.inner);
         }
-        // SAFETY: the stretch is out of the index; its memory belongs to this object.
-        let _ = unsafe {
-            translation::unmap_reservation(translation::Reservation {
-                addr: self.base(),
-                len: self.len(),
-            })
-        };
+        let (addr, len) = (self.base(), self.len());
+        if self.keeps_addresses {
+            // SAFETY: the stretch is out of the index; its memory belongs to this object.
+            let _ = unsafe { translation::hide(addr, len) };
+        } else {
+            // SAFETY: as above.
+            let _ = unsafe { translation::unmap_reservation(Reservation { addr, len }) };
+        }
         let bytes = self.len() as u64;
         pager.log.counters().sub(Counter::StretchBytes, bytes);
         // SAFETY: out of the index, and any thread that found it before has left the gate.
