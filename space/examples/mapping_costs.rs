@@ -87,42 +87,48 @@ fn tables() {
         hidden - before
     );
     for second in [false, true] {
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            if second {
-                scope.spawn(|| {
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                        std::hint::spin_loop()
-                    }
-                });
-            }
-            let begin = Instant::now();
-            (0..RANGES).for_each(|n| {
-                map_file(
-                    range(n),
-                    RANGE,
-                    MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
-                    &file,
-                    (n * RANGE) as u64,
-                );
-            });
-            let enter = per(RANGES, begin);
-            let begin = Instant::now();
-            (0..RANGES).for_each(|n| assert_eq!(touch(range(n)), 1));
-            let fault = per(RANGES, begin);
-            let begin = Instant::now();
-            (0..RANGES).for_each(|n| hide(range(n), RANGE));
-            let leave = per(RANGES, begin);
-            println!(
-                "us a range, {} threads: map {enter:.2}, first access {fault:.2}, hide {leave:.2}; VmPTE {} kB",
-                1 + usize::from(second),
-                page_tables() - before
-            );
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        });
+        ranges(base, &file, second, before);
     }
     // SAFETY: this function's own.
     unsafe { munmap(all.cast(), RANGE * (RANGES + 1)) }.expect("unmapped");
+}
+
+/// What a range costs, alone or beside a second thread.
+fn ranges(base: *mut u8, file: &rustix::fd::OwnedFd, second: bool, before: u64) {
+    let range = |n: usize| base.wrapping_add(n * RANGE);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if second {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
+        }
+        let begin = Instant::now();
+        (0..RANGES).for_each(|n| {
+            map_file(
+                range(n),
+                RANGE,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
+                file,
+                (n * RANGE) as u64,
+            );
+        });
+        let enter = per(RANGES, begin);
+        let begin = Instant::now();
+        (0..RANGES).for_each(|n| assert_eq!(touch(range(n)), 1));
+        let fault = per(RANGES, begin);
+        let begin = Instant::now();
+        (0..RANGES).for_each(|n| hide(range(n), RANGE));
+        let leave = per(RANGES, begin);
+        println!(
+            "us a range, {} threads: map {enter:.2}, first access {fault:.2}, hide {leave:.2}; VmPTE {} kB",
+            1 + usize::from(second),
+            page_tables() - before
+        );
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 fn copy_on_write() {

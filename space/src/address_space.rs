@@ -1,15 +1,17 @@
 //! An address space: the interface of Figure 1.
 
-use crate::backing::{Backing, Run};
+use crate::backing::Backing;
+use crate::client_view::ClientView;
 use crate::core::{Core, LockTimes};
 use crate::error::SpaceError;
 use crate::object::{MemoryObject, aligned};
+use crate::pin::PinnedRange;
 use crate::region::{Kind, Region, RegionInfo, RegionState};
 use crate::registry::{self, Registration};
+use crate::state::State;
 use crate::vtlb::{Vtlb, VtlbStats};
-use std::collections::BTreeMap;
+use selfpage::Rights;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wired::PAGE;
@@ -19,8 +21,9 @@ const ADDRESSES: usize = 1 << 47;
 
 /// An address space: a part of this process's addresses, described by a tree.
 ///
-/// Threads may share it. A child of `fork` does not have it. Accesses to its memory are pointers of the caller's own: see
-/// [`AddressSpace::reserve`] for what an access to each state does.
+/// Threads may share it. Accesses to its memory are pointers of the caller's own; handlers of asynchronous signals must not make them, since the
+/// thread that they interrupt may hold a lock that the fault needs. A child of `fork` may not use the space: its operations fail, and an
+/// access is an exception where the memory is committed, or mapped and not entered at the time of the fork.
 pub struct AddressSpace {
     // First, so that no fault is inside when the rest goes.
     registration: Option<Registration>,
@@ -28,30 +31,6 @@ pub struct AddressSpace {
     pub(crate) backing: Option<Arc<Backing>>,
     pub(crate) number: u64,
     state: Mutex<State>,
-}
-
-/// What the mutex of operations protects.
-#[derive(Default)]
-pub(crate) struct State {
-    /// Stretches behind committed pages, by their first addresses.
-    pub(crate) runs: BTreeMap<usize, Run>,
-    /// Objects that regions have, by the number of their `map` call.
-    pub(crate) mappings: BTreeMap<u64, MappedObject>,
-    pub(crate) next_mapping: u64,
-    /// Ranges with a pin each.
-    pub(crate) pins: Vec<Range<usize>>,
-}
-
-/// An object that regions have.
-pub(crate) struct MappedObject {
-    pub(crate) object: MemoryObject,
-    pub(crate) copies: Option<OwnedFd>,
-    /// Bytes of regions.
-    pub(crate) bytes: usize,
-    /// It is the space's own shareable memory, and ends with its last region.
-    pub(crate) own: bool,
-    /// Counts its faults, where it is a no-exception mapping.
-    pub(crate) _record: Option<Arc<crate::fault_record::FaultRecord>>,
 }
 
 /// The unit of addresses and sizes.
@@ -186,8 +165,32 @@ impl AddressSpace {
             .restricted_access(offset, range.len() as u64, mapped.object.rights())
     }
 
+    /// Brings committed or mapped pages in and pins them.
+    ///
+    /// # Errors
+    /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too few frames, [`SpaceError::VtlbFull`],
+    /// [`SpaceError::Translation`] for an object without memory there. Nothing is pinned then.
+    pub fn pin(&self, addr: usize, size: usize) -> Result<PinnedRange<'_>, SpaceError> {
+        PinnedRange::new(self, addr, size)
+    }
+
+    /// Maps the memory of a client with `rights`, without exceptions.
+    ///
+    /// # Errors
+    /// As for [`AddressSpace::map`].
+    pub fn client_view(
+        &self,
+        object: &MemoryObject,
+        rights: Rights,
+    ) -> Result<ClientView<'_>, SpaceError> {
+        ClientView::new(self, object, rights)
+    }
+
     /// The range of an operation: whole pages, or a section where the size is zero.
     pub(crate) fn range(&self, addr: usize, size: usize) -> Result<Range<usize>, SpaceError> {
+        if let Some(owner) = self.core.other_owner() {
+            return Err(SpaceError::Forked { owner });
+        }
         aligned("address", addr as u64)?;
         aligned("size", size as u64)?;
         if size == 0 {
@@ -228,7 +231,11 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
-        let mut at = 0;
+        // A child's copy: the objects are the parent's.
+        let mut at = match self.core.other_owner() {
+            Some(_) => usize::MAX,
+            None => 0,
+        };
         while let Some(region) = self.core.first_after(at) {
             at = region.end;
             let whole = region

@@ -55,34 +55,28 @@ pub struct OutOfBounds {
     pub limit: usize,
 }
 
-impl AddressSpace {
-    /// Maps the memory of a client with `rights`, without exceptions.
-    ///
-    /// # Errors
-    /// As for [`AddressSpace::map`].
-    pub fn client_view(
-        &self,
+impl<'a> ClientView<'a> {
+    pub(crate) fn new(
+        space: &'a AddressSpace,
         object: &MemoryObject,
         rights: Rights,
-    ) -> Result<ClientView<'_>, SpaceError> {
+    ) -> Result<Self, SpaceError> {
         let record = Arc::new(FaultRecord::default());
         let len = usize::try_from(object.len()).unwrap_or(usize::MAX);
         let flags = MapFlags {
             rights,
             copy_on_write: false,
         };
-        let base = self.map_counted(None, len, object, 0, flags, Some(record.clone()))?;
+        let base = space.map_counted(None, len, object, 0, flags, Some(record.clone()))?;
         Ok(ClientView {
-            space: self,
+            space,
             base,
             len,
             record,
             _one_thread: PhantomData,
         })
     }
-}
 
-impl<'a> ClientView<'a> {
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -10,6 +10,7 @@ use crate::region::{Kind, Region};
 use crate::registry::FaultResolver;
 use crate::tree::{Node, RegionTree};
 use crate::vtlb::Vtlb;
+use rustix::process::{Pid, getpid};
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
 use translation::TranslationError;
@@ -25,6 +26,9 @@ pub struct LockTimes {
 }
 
 pub(crate) struct Core {
+    /// The process that has the space. A child of a fork has some of its mappings and must not enter others: files of copies are
+    /// the parent's.
+    owner: Pid,
     tree: Lock<RegionTree>,
     vtlb: PiLock<Vtlb>,
     mutations: HeldTimes,
@@ -34,11 +38,17 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(vtlb: Vtlb) -> Self {
         Self {
+            owner: getpid(),
             tree: Lock::new(RegionTree::default()),
             vtlb: PiLock::new(vtlb),
             mutations: HeldTimes::default(),
             vtlb_sections: HeldTimes::default(),
         }
+    }
+
+    /// The process that made the space, if that is not the caller's.
+    pub(crate) fn other_owner(&self) -> Option<u32> {
+        (getpid() != self.owner).then(|| self.owner.as_raw_nonzero().get() as u32)
     }
 
     pub(crate) fn times(&self) -> LockTimes {
@@ -123,6 +133,9 @@ impl Core {
 impl FaultResolver for Core {
     fn resolve(&self, fault: &RegionFault) -> Option<Handled> {
         self.find(fault.addr)?;
+        if self.other_owner().is_some() {
+            return Some(Handled::Default);
+        }
         // An entry that cannot be mapped is an exception to the program, as a page that cannot be read is.
         Some(self.miss(fault).unwrap_or(Handled::Default))
     }

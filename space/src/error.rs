@@ -129,6 +129,12 @@ pub enum SpaceError {
     /// Too many spaces and stack pools.
     #[error("the process has {0} address spaces and stack pools, the most there can be")]
     TooMany(usize),
+    /// The caller is the child of a fork.
+    #[error("the address space is of process {owner}: a child of a fork makes one of its own")]
+    Forked {
+        /// The process that made the space.
+        owner: u32,
+    },
     /// Every stack of a pool is in use.
     #[error("all {0} stacks of the pool are in use")]
     NoStack(usize),

@@ -31,6 +31,7 @@ mod error;
 mod fault_record;
 mod flags;
 mod held_times;
+mod mapping;
 mod object;
 mod operations;
 mod pin;
@@ -38,6 +39,7 @@ mod region;
 mod registry;
 mod saved_copies;
 pub mod stack;
+mod state;
 mod tree;
 mod vtlb;
 

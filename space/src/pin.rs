@@ -4,9 +4,10 @@
 //! The kernel's own pins (O_DIRECT, io_uring's registered buffers) hold the page of an object; this one holds its mapping, without which
 //! a system call fails with `EFAULT`.
 
-use crate::address_space::{AddressSpace, State};
+use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
 use crate::region::{Kind, Region};
+use crate::state::State;
 use selfpage::{Rights, Stretch};
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,56 +30,26 @@ struct StretchPin {
     _stretch: Arc<Stretch>,
 }
 
-impl AddressSpace {
-    /// Brings committed or mapped pages in and pins them.
-    ///
-    /// # Errors
-    /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too few frames, [`SpaceError::VtlbFull`],
-    /// [`SpaceError::Translation`] for an object without memory there. Nothing is pinned then.
-    pub fn pin(&self, addr: usize, size: usize) -> Result<PinnedRange<'_>, SpaceError> {
-        let mut state = self.state();
-        let range = self.range(addr, size)?;
-        let mut pinned = PinnedRange {
-            space: self,
-            range: range.clone(),
-            held: Vec::new(),
-        };
-        let result = self.for_each_region(&range, |region, part| match region.kind {
-            Kind::Committed => pin_committed(&state, part, &mut pinned.held),
-            Kind::Mapped(_) => self.pin_mapped(&region.part(&part), &mut pinned.held),
-            Kind::Reserved => Err(SpaceError::State {
-                region: region.range(),
-                found: region.state(),
-                expected: "committed or mapped",
-            }),
-        });
-        state.pins.push(range);
-        // Where it failed, the drop of `pinned` releases what was done.
-        drop(state);
-        result.map(|()| pinned)
-    }
-
-    fn pin_mapped(&self, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
-        let range = part.range();
-        self.core.with_vtlb(|vtlb| {
-            let (pinned, needed) = vtlb.pinned_tables(&range);
-            let bound = vtlb.stats().bound;
-            if pinned + needed >= bound {
-                return Err(SpaceError::VtlbFull {
-                    needed,
-                    pinned,
-                    bound,
-                });
-            }
-            Ok(vtlb.pin(part)?)
-        })?;
-        held.push(Held::Mapped(range.clone()));
-        Ok(translation::populate(
-            range.start,
-            range.len(),
-            part.rights.contains(Rights::WRITE),
-        )?)
-    }
+fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
+    let range = part.range();
+    space.core.with_vtlb(|vtlb| {
+        let (pinned, needed) = vtlb.pinned_tables(&range);
+        let bound = vtlb.stats().bound;
+        if pinned + needed >= bound {
+            return Err(SpaceError::VtlbFull {
+                needed,
+                pinned,
+                bound,
+            });
+        }
+        Ok(vtlb.pin(part)?)
+    })?;
+    held.push(Held::Mapped(range.clone()));
+    Ok(translation::populate(
+        range.start,
+        range.len(),
+        part.rights.contains(Rights::WRITE),
+    )?)
 }
 
 fn pin_committed(
@@ -106,7 +77,34 @@ fn pin_committed(
     Ok(())
 }
 
-impl PinnedRange<'_> {
+impl<'a> PinnedRange<'a> {
+    pub(crate) fn new(
+        space: &'a AddressSpace,
+        addr: usize,
+        size: usize,
+    ) -> Result<Self, SpaceError> {
+        let mut state = space.state();
+        let range = space.range(addr, size)?;
+        let mut pinned = PinnedRange {
+            space,
+            range: range.clone(),
+            held: Vec::new(),
+        };
+        let result = space.for_each_region(&range, |region, part| match region.kind {
+            Kind::Committed => pin_committed(&state, part, &mut pinned.held),
+            Kind::Mapped(_) => pin_mapped(space, &region.part(&part), &mut pinned.held),
+            Kind::Reserved => Err(SpaceError::State {
+                region: region.range(),
+                found: region.state(),
+                expected: "committed or mapped",
+            }),
+        });
+        state.pins.push(range);
+        // Where it failed, the drop of `pinned` releases what was done.
+        drop(state);
+        result.map(|()| pinned)
+    }
+
     /// The addresses.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()

@@ -15,14 +15,14 @@ pub(crate) trait FaultResolver: Send + Sync {
     fn resolve(&self, fault: &RegionFault) -> Option<Handled>;
 }
 
-struct Slot {
+struct ResolverSlot {
     resolver: AtomicPtr<Arc<dyn FaultResolver>>,
     /// Handlers that use the resolver, or are about to look.
     inside: AtomicU32,
 }
 
-static SLOTS: [Slot; MOST] = [const {
-    Slot {
+static SLOTS: [ResolverSlot; MOST] = [const {
+    ResolverSlot {
         resolver: AtomicPtr::new(null_mut()),
         inside: AtomicU32::new(0),
     }
@@ -30,7 +30,7 @@ static SLOTS: [Slot; MOST] = [const {
 
 /// A place among them. Dropping it waits for the handlers that are inside.
 pub(crate) struct Registration {
-    slot: &'static Slot,
+    slot: &'static ResolverSlot,
 }
 
 /// Registers a resolver, and installs the handler with the first one.

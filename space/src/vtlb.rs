@@ -11,16 +11,18 @@
 use crate::error::SpaceError;
 use crate::region::{Kind, Mapping, Region};
 use crate::saved_copies;
+use rustix::io::Errno;
 use std::ops::Range;
 use translation::{Access, Capabilities, Pagemap, Reservation, Sharing, TranslationError};
 use wired::HUGE_RANGE;
 
-/// The most page-table pages that a VTLB may have: entries are searched in order, which is to take less than a miss does.
+/// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is to take less than the rest of a miss.
 pub(crate) const MOST_PAGES: usize = 4096;
 
-/// A range may have several pieces: so many for each page of the bound, and at least [`FEWEST_PIECES`].
-const PIECES_PER_PAGE: usize = 4;
-const FEWEST_PIECES: usize = 64;
+/// A range may have several pieces, such as the buffers of many clients: so many for each page of the bound on average, and at least
+/// [`FEWEST_PIECES`] in all.
+const PIECES_PER_PAGE: usize = 16;
+const FEWEST_PIECES: usize = 1024;
 
 /// An entry.
 #[derive(Clone, Copy)]
@@ -67,6 +69,7 @@ pub struct VtlbStats {
 
 /// The entries.
 pub(crate) struct Vtlb {
+    /// By address.
     pieces: Vec<Piece>,
     most_pieces: usize,
     next: u64,
@@ -100,9 +103,25 @@ impl Vtlb {
     }
 
     fn index_of(&self, addr: usize) -> Option<usize> {
-        self.pieces
-            .iter()
-            .position(|p| p.region.range().contains(&addr))
+        let index = self.first_after(addr);
+        let piece = self.pieces.get(index)?;
+        (piece.region.start <= addr).then_some(index)
+    }
+
+    /// The index of the first piece that ends after `addr`.
+    fn first_after(&self, addr: usize) -> usize {
+        self.pieces.partition_point(|p| p.region.end <= addr)
+    }
+
+    /// Returns true if a piece has this page of page tables.
+    fn has_table(&self, table: usize) -> bool {
+        let index = self.pieces.partition_point(|p| p.table() < table);
+        self.pieces.get(index).is_some_and(|p| p.table() == table)
+    }
+
+    /// The pieces of each page of page tables.
+    fn tables(&self) -> impl Iterator<Item = &[Piece]> {
+        self.pieces.chunk_by(|a, b| a.table() == b.table())
     }
 
     /// Maps the piece of `region` that holds `addr`. Returns its index.
@@ -116,29 +135,38 @@ impl Vtlb {
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };
-        if !self.pieces.iter().any(|p| p.table() == table) {
-            if self.stats.pages >= self.stats.bound {
-                self.recycle(table)?;
-            }
+        if self.pieces.len() >= self.most_pieces
+            || !self.has_table(table) && self.stats.pages >= self.stats.bound
+        {
+            self.recycle(table)?;
+        }
+        if self.pieces.len() >= self.most_pieces {
+            // Pins hold them all: another one would allocate.
+            return Err(TranslationError {
+                operation: "entering a mapping beside pinned ones",
+                addr: piece.start,
+                len: piece.end - piece.start,
+                errno: Errno::NOMEM,
+            });
+        }
+        if !self.has_table(table) {
             self.stats.pages += 1;
             self.stats.peak_pages = self.stats.peak_pages.max(self.stats.pages);
         }
-        if self.pieces.len() >= self.most_pieces {
-            self.recycle(table)?;
-        }
-        let mapped = self.map(&piece, &mapping);
         self.stats.misses += 1;
         self.next += 1;
-        self.pieces.push(Piece {
+        let index = self.first_after(addr);
+        let entry = Piece {
             region: piece,
             pins: 0,
             sequence: self.next,
-        });
-        if let Err(error) = mapped {
+        };
+        self.pieces.insert(index, entry);
+        if let Err(error) = self.map(&piece, &mapping) {
             self.release(&piece.range())?;
             return Err(error);
         }
-        Ok(self.pieces.len() - 1)
+        Ok(index)
     }
 
     /// The fault path's part: enters the piece of `addr`.
@@ -194,22 +222,25 @@ impl Vtlb {
 
     /// Hides the oldest range that has no pin and is not `keep`.
     fn recycle(&mut self, keep: usize) -> Result<(), TranslationError> {
-        let pinned = |table| self.pieces.iter().any(|p| p.table() == table && p.pins > 0);
         let oldest = self
-            .pieces
-            .iter()
-            .filter(|p| p.table() != keep && !pinned(p.table()))
-            .min_by_key(|p| p.sequence)
-            .map(Piece::table);
+            .tables()
+            .filter(|pieces| pieces[0].table() != keep && pieces.iter().all(|p| p.pins == 0))
+            .min_by_key(|pieces| pieces.iter().map(|p| p.sequence).min())
+            .map(|pieces| pieces[0].table());
         // Pins leave one range at least.
         let Some(table) = oldest else { return Ok(()) };
         self.stats.recycled += 1;
         self.remove(&(table * HUGE_RANGE..(table + 1) * HUGE_RANGE))
     }
 
+    fn first_in(&self, range: &Range<usize>) -> Option<Piece> {
+        let piece = self.pieces.get(self.first_after(range.start))?;
+        (piece.region.start < range.end).then_some(*piece)
+    }
+
     /// Hides every piece that overlaps `range`. Copied pages are saved.
     pub(crate) fn remove(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.pieces.iter().find(|p| p.overlaps(range)).copied() {
+        while let Some(piece) = self.first_in(range) {
             self.save(&piece.region)?;
             self.release(&piece.region.range())?;
         }
@@ -218,7 +249,7 @@ impl Vtlb {
 
     /// Hides every piece that overlaps `range`, whose copied pages are of no more use.
     pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.pieces.iter().find(|p| p.overlaps(range)).copied() {
+        while let Some(piece) = self.first_in(range) {
             if piece.region.start < range.start || piece.region.end > range.end {
                 self.save(&piece.region)?;
             }
@@ -247,8 +278,8 @@ impl Vtlb {
         };
         // SAFETY: the region is the space's; its accesses fault from here on.
         unsafe { translation::hide(piece.start, piece.len()) }?;
-        let table = self.pieces.swap_remove(index).table();
-        if !self.pieces.iter().any(|p| p.table() == table) {
+        let table = self.pieces.remove(index).table();
+        if !self.has_table(table) {
             self.stats.pages -= 1;
         }
         Ok(())
@@ -270,13 +301,16 @@ impl Vtlb {
 
     /// Page-table pages that pins hold, and those that pinning `range` too would need.
     pub(crate) fn pinned_tables(&self, range: &Range<usize>) -> (usize, usize) {
-        let held = |table: usize| self.pieces.iter().any(|p| p.table() == table && p.pins > 0);
-        let mut first_of_each = self.pieces.iter().enumerate().filter(|(index, p)| {
-            held(p.table()) && !self.pieces[..*index].iter().any(|q| q.table() == p.table())
-        });
-        let pinned = first_of_each.by_ref().count();
-        let tables = range.start / HUGE_RANGE..range.end.div_ceil(HUGE_RANGE);
-        (pinned, tables.filter(|table| !held(*table)).count())
+        let asked = range.start / HUGE_RANGE..range.end.div_ceil(HUGE_RANGE);
+        let held = self
+            .tables()
+            .filter(|pieces| pieces.iter().any(|p| p.pins > 0));
+        let (mut pinned, mut needed) = (0, asked.len());
+        for pieces in held {
+            pinned += 1;
+            needed -= usize::from(asked.contains(&pieces[0].table()));
+        }
+        (pinned, needed)
     }
 
     /// Enters the pieces of `region` and pins them.

@@ -229,3 +229,29 @@ fn pinned_pages_stay_and_refuse_to_go() {
     space.decommit(at, PAGE).unwrap();
     space.deallocate(mapped, 4 * TABLE).unwrap();
 }
+
+#[test]
+fn a_reservation_with_old_frames_takes_a_mapping_over_a_part() {
+    let space = space(64, 8);
+    let size = 8 * PAGE;
+    let at = space.allocate(size).unwrap();
+    space.deallocate(at, size).unwrap();
+    let again = space.reserve(None, size, false).unwrap();
+    assert_eq!(
+        again, at,
+        "a reservation of the size gets the addresses again"
+    );
+    let object = MemoryObject::create(size as u64).unwrap();
+    space
+        .map(Some(at + PAGE), 2 * PAGE, &object, 0, read_write())
+        .unwrap();
+    space.commit(at + 4 * PAGE, PAGE, zeroed()).unwrap();
+    for page in [1, 2, 4] {
+        // SAFETY: mapped or committed, and used by this test alone.
+        let bytes = unsafe { bytes_mut(at + page * PAGE, PAGE) };
+        assert!(bytes.iter().all(|b| *b == 0));
+        bytes.fill(1);
+    }
+    space.deallocate(at, size).unwrap();
+    assert_eq!(space.memory_status().reserved, 0);
+}

@@ -153,10 +153,8 @@ fn overflow(child: impl FnOnce()) -> String {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let ended = in_child(|| {
         // SAFETY: this child's own standard error.
-        assert_eq!(
-            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&writer), 2) },
-            2
-        );
+        let copied = unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&writer), 2) };
+        assert_eq!(copied, 2);
         child();
         0
     });
@@ -189,4 +187,35 @@ fn an_overflow_names_its_stack() {
         text.contains("the stack \"reader thread\" has 128 KiB"),
         "{text}"
     );
+}
+
+#[test]
+fn a_child_of_a_fork_cannot_use_its_parents_space() {
+    let _alone = alone();
+    let space = space(64, 4);
+    let at = space.reserve(None, PAGE, true).unwrap();
+    let flags = CommitFlags {
+        shareable: true,
+        ..CommitFlags::default()
+    };
+    space.commit(at, 0, flags).unwrap();
+    let space = std::cell::RefCell::new(Some(space));
+    let ended = in_child(|| {
+        let space = space.take().unwrap();
+        assert!(matches!(
+            space.reserve(None, PAGE, false),
+            Err(SpaceError::Forked { .. })
+        ));
+        drop(space);
+        0
+    });
+    assert_eq!(ended, Ok(0));
+    // The child's end has revoked nothing.
+    // SAFETY: committed, and used by this test alone.
+    unsafe { bytes_mut(at, PAGE) }.fill(1);
+    let ended = in_child(|| {
+        // SAFETY: committed, entered before the fork, and written by no process now.
+        unsafe { bytes(at, PAGE)[0].into() }
+    });
+    assert_eq!(ended, Ok(1), "what was entered at the fork is there");
 }

@@ -40,15 +40,15 @@ struct FreeStacks {
 struct Area {
     base: usize,
     stack_bytes: usize,
-    slots: Box<[Slot]>,
+    slots: Box<[StackSlot]>,
 }
 
-struct Slot {
+struct StackSlot {
     idle: IdleWord,
     name: Lock<Name>,
 }
 
-impl Default for Slot {
+impl Default for StackSlot {
     fn default() -> Self {
         Self {
             idle: IdleWord::default(),
@@ -183,7 +183,7 @@ impl StackPool {
         let area = Arc::new(Area {
             base: reservation.addr,
             stack_bytes,
-            slots: (0..count).map(|_| Slot::default()).collect(),
+            slots: (0..count).map(|_| StackSlot::default()).collect(),
         });
         let registration = registry::register(area.clone())?;
         let place = AREAS
@@ -221,13 +221,13 @@ impl StackPool {
             None => return Err(SpaceError::NoStack(self.area.slots.len())),
         };
         drop(free);
-        let mut kept = Name::default();
-        kept.len = (0..=name.len().min(NAME))
+        let cut = (0..=name.len().min(NAME))
             .rev()
-            .find(|at| name.is_char_boundary(*at))
-            .unwrap_or(0);
-        kept.bytes[..kept.len].copy_from_slice(&name.as_bytes()[..kept.len]);
-        *self.area.slots[index].name.lock() = kept;
+            .find(|at| name.is_char_boundary(*at));
+        let len = cut.unwrap_or(0);
+        let mut bytes = [0; NAME];
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        *self.area.slots[index].name.lock() = Name { bytes, len };
         Ok(GrowableStack {
             pool: self.clone(),
             index,

@@ -3,61 +3,18 @@
 //! The model has a page each of eight ranges of 2 MiB, more than the VTLB has pages, so that entries are recycled all the time;
 //! and the domain has fewer frames than the model pages, so that committed pages are evicted.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod step;
 
 use common::{PAGE, TABLE, bytes, bytes_mut};
 use proptest::prelude::*;
 use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
+use step::{Step, step};
 
 const RANGES: usize = 8;
 const PAGES: usize = 8;
 const OBJECTS: usize = 3;
-
-#[derive(Clone, Debug)]
-enum Step {
-    Reserve,
-    Commit {
-        zero: bool,
-        auto: bool,
-        shareable: bool,
-    },
-    Protect(Rights),
-    Decommit,
-    Deallocate,
-    Map {
-        object: usize,
-        page: usize,
-        copy_on_write: bool,
-        write: bool,
-    },
-    Write(u8),
-    WriteObject {
-        object: usize,
-        page: usize,
-        value: u8,
-    },
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let rights = prop_oneof![
-        Just(Rights::READ),
-        Just(Rights::READ | Rights::WRITE),
-        Just(Rights::NONE)
-    ];
-    prop_oneof![
-        2 => Just(Step::Reserve),
-        4 => (any::<bool>(), any::<bool>(), proptest::bool::weighted(0.2))
-            .prop_map(|(zero, auto, shareable)| Step::Commit { zero, auto, shareable }),
-        2 => rights.prop_map(Step::Protect),
-        2 => Just(Step::Decommit),
-        1 => Just(Step::Deallocate),
-        3 => (0..OBJECTS, 0..PAGES, any::<bool>(), any::<bool>())
-            .prop_map(|(object, page, copy_on_write, write)| Step::Map { object, page, copy_on_write, write }),
-        6 => any::<u8>().prop_map(Step::Write),
-        3 => (0..OBJECTS, 0..PAGES, any::<u8>())
-            .prop_map(|(object, page, value)| Step::WriteObject { object, page, value }),
-    ]
-}
 
 #[derive(Clone, Debug, PartialEq)]
 enum Page {
@@ -155,49 +112,19 @@ impl Model {
         let pages = first..(first + count).min((range + 1) * PAGES);
         let (addr, size) = (self.address(pages.start), pages.len() * PAGE);
         match step {
-            Step::Reserve => {
-                let free = self.pages[pages.clone()].iter().all(|p| *p == Page::Free);
-                match self.space.reserve(Some(addr), size, false) {
-                    Ok(at) => {
-                        assert!(free && at == addr, "reserved {pages:?} twice");
-                        self.pages[pages.clone()].fill(Page::Reserved);
-                        pages.for_each(|page| self.before[page].fill(0));
-                    }
-                    // Other code of the process may have mapped free addresses.
-                    Err(SpaceError::Overlap(_)) => {}
-                    Err(error) => panic!("{error}"),
-                }
-            }
+            Step::Reserve => self.reserve(pages),
             Step::Commit {
                 zero,
                 auto,
-                shareable: false,
+                shareable,
             } => {
                 let flags = CommitFlags {
                     zero: *zero,
                     auto: *auto,
+                    shareable: *shareable,
                     ..CommitFlags::default()
                 };
-                let done = self.space.commit(addr, size, flags);
-                let all = self.until(pages, |page| {
-                    (*page == Page::Reserved).then(|| Page::Committed {
-                        rights: flags.rights,
-                        contents: zero.then(|| vec![0; PAGE]),
-                    })
-                });
-                self.agrees(all, done);
-            }
-            Step::Commit { .. } => {
-                let flags = CommitFlags {
-                    shareable: true,
-                    ..CommitFlags::default()
-                };
-                let done = self.space.commit(addr, size, flags);
-                let contents = vec![0; PAGE];
-                self.all_or_nothing(pages, done, |_| Page::Shareable {
-                    rights: flags.rights,
-                    contents: contents.clone(),
-                });
+                self.commit(pages, flags);
             }
             Step::Protect(to) => {
                 let done = self.space.protect(addr, size, *to);
@@ -223,27 +150,12 @@ impl Model {
                 copy_on_write,
                 write,
             } => {
-                let mut rights = Rights::READ;
-                if *write {
-                    rights = rights | Rights::WRITE;
-                }
+                let write = if *write { Rights::WRITE } else { Rights::NONE };
                 let flags = MapFlags {
-                    rights,
+                    rights: Rights::READ | write,
                     copy_on_write: *copy_on_write,
                 };
-                let source = self.objects[*object].0.clone();
-                let done = self
-                    .space
-                    .map(Some(addr), size, &source, (page * PAGE) as u64, flags)
-                    .map(drop);
-                let first = pages.start;
-                self.all_or_nothing(pages, done, |at| Page::Mapped {
-                    rights,
-                    object: *object,
-                    page: page + at - first,
-                    own: None,
-                    copy_on_write: *copy_on_write,
-                });
+                self.map(pages, *object, *page, flags);
             }
             Step::Write(value) => pages.for_each(|page| self.write(page, *value)),
             Step::WriteObject {
@@ -259,6 +171,57 @@ impl Model {
                 contents[*page][offset] = *value;
             }
         }
+    }
+
+    fn reserve(&mut self, pages: std::ops::Range<usize>) {
+        let addr = self.address(pages.start);
+        let free = self.pages[pages.clone()].iter().all(|p| *p == Page::Free);
+        match self.space.reserve(Some(addr), pages.len() * PAGE, false) {
+            Ok(at) => {
+                assert!(free && at == addr, "reserved {pages:?} twice");
+                self.pages[pages].fill(Page::Reserved);
+            }
+            // Other code of the process may have mapped free addresses, and a run that is in use has them all.
+            Err(SpaceError::Overlap(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn commit(&mut self, pages: std::ops::Range<usize>, flags: CommitFlags) {
+        let done = self
+            .space
+            .commit(self.address(pages.start), pages.len() * PAGE, flags);
+        let rights = flags.rights;
+        if flags.shareable {
+            let contents = vec![0; PAGE];
+            return self.all_or_nothing(pages, done, |_| Page::Shareable {
+                rights,
+                contents: contents.clone(),
+            });
+        }
+        let all = self.until(pages, |page| {
+            (*page == Page::Reserved).then(|| Page::Committed {
+                rights,
+                contents: flags.zero.then(|| vec![0; PAGE]),
+            })
+        });
+        self.agrees(all, done);
+    }
+
+    fn map(&mut self, pages: std::ops::Range<usize>, object: usize, page: usize, flags: MapFlags) {
+        let (addr, size) = (self.address(pages.start), pages.len() * PAGE);
+        let source = &self.objects[object].0;
+        let done = self
+            .space
+            .map(Some(addr), size, source, (page * PAGE) as u64, flags);
+        let first = pages.start;
+        self.all_or_nothing(pages, done.map(drop), |at| Page::Mapped {
+            rights: flags.rights,
+            object,
+            page: page + at - first,
+            own: None,
+            copy_on_write: flags.copy_on_write,
+        });
     }
 
     fn agrees(&self, all: bool, done: Result<(), SpaceError>) {
@@ -284,8 +247,12 @@ impl Model {
                 // A run that was there is gone.
                 self.before[page].fill(0);
             }),
-            // A part of a run of committed pages is in the way.
-            (true, Err(SpaceError::Backed { .. })) => {}
+            // Pages that were committed at once with these, and still are, are in the way.
+            (true, Err(SpaceError::Backed { .. })) => {
+                let range = pages.start / PAGES * PAGES;
+                let group = &self.pages[range..range + PAGES];
+                assert!(group.iter().any(|p| matches!(p, Page::Committed { .. })));
+            }
             (false, Err(SpaceError::State { .. } | SpaceError::NotReserved { .. })) => {}
             (expected, done) => panic!("the model says {expected}, the space {done:?}"),
         }

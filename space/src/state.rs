@@ -1,0 +1,114 @@
+//! What the mutex of operations protects: stretches behind committed pages, objects that regions have, pins.
+
+use crate::backing::Run;
+use crate::error::SpaceError;
+use crate::fault_record::FaultRecord;
+use crate::object::MemoryObject;
+use crate::region::{Kind, Region};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What the mutex of operations protects.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Stretches behind committed pages, by their first addresses.
+    pub(crate) runs: BTreeMap<usize, Run>,
+    /// Objects that regions have, by the number of their `map` call.
+    pub(crate) mappings: BTreeMap<u64, MappedObject>,
+    pub(crate) next_mapping: u64,
+    /// Ranges with a pin each.
+    pub(crate) pins: Vec<Range<usize>>,
+}
+
+/// An object that regions have.
+pub(crate) struct MappedObject {
+    pub(crate) object: MemoryObject,
+    pub(crate) copies: Option<OwnedFd>,
+    /// Bytes of regions.
+    pub(crate) bytes: usize,
+    /// It is the space's own shareable memory, and ends with its last region.
+    pub(crate) own: bool,
+    /// Counts its faults, where it is a no-exception mapping.
+    pub(crate) _record: Option<Arc<FaultRecord>>,
+}
+
+impl State {
+    pub(crate) fn check_pins(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        let pinned = self
+            .pins
+            .iter()
+            .find(|pin| pin.start < range.end && range.start < pin.end);
+        pinned.map_or(Ok(()), |range| {
+            Err(SpaceError::Pinned {
+                range: range.clone(),
+            })
+        })
+    }
+
+    /// The parts of `range` that are in one run, with its base, or in none.
+    pub(crate) fn split_by_runs(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (Range<usize>, Option<usize>)> + use<> {
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let before = self
+                .runs
+                .range(..=at)
+                .next_back()
+                .map(|(_, run)| run.range());
+            let (end, run) = match before.filter(|run| at < run.end) {
+                Some(run) => (run.end, Some(run.start)),
+                None => {
+                    let next = self.runs.range(at..).next().map(|(base, _)| *base);
+                    (next.unwrap_or(range.end), None)
+                }
+            };
+            let end = end.min(range.end);
+            pieces.push((at..end, run));
+            at = end;
+        }
+        pieces.into_iter()
+    }
+
+    /// Takes the access to the runs' pages in `range` away.
+    pub(crate) fn close_runs(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        for (piece, run) in self.split_by_runs(range.clone()) {
+            if let Some(run) = run.and_then(|base| self.runs.get(&base)) {
+                run.close(&piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of a mapped region is gone; the last part's end releases the object.
+    pub(crate) fn release_mapping(&mut self, part: &Region) -> Result<(), SpaceError> {
+        let Kind::Mapped(mapping) = part.kind else {
+            return Ok(());
+        };
+        let Some(mapped) = self.mappings.get_mut(&mapping.id) else {
+            return Ok(());
+        };
+        let len = part.range().len();
+        mapped.bytes -= len;
+        if mapped.bytes > 0 {
+            if mapped.own {
+                mapped
+                    .object
+                    .punch(mapping.offset - mapped.object.offset(), len as u64)?;
+            }
+            return Ok(());
+        }
+        let Some(ended) = self.mappings.remove(&mapping.id) else {
+            return Ok(());
+        };
+        drop(ended.copies);
+        match ended.own {
+            true => ended.object.revoke(),
+            false => Ok(()),
+        }
+    }
+}
