@@ -1,6 +1,6 @@
 //! An address space: the interface of Figure 1.
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Run};
 use crate::client_view::ClientView;
 use crate::core::{Core, LockTimes};
 use crate::error::SpaceError;
@@ -247,5 +247,8 @@ impl Drop for AddressSpace {
             }
         }
         self.registration = None;
+        // None is left, unless the kernel refused above: a run looks pages up in the tree, which goes first.
+        let mut state = self.state();
+        state.runs.values_mut().for_each(Run::leave);
     }
 }

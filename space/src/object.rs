@@ -216,7 +216,8 @@ impl MemoryObject {
         .map_err(SpaceError::system("sending a memory object"))
     }
 
-    /// Receives an object that another process sent. The descriptor's own mode limits its rights.
+    /// Receives an object that another process sent. The descriptor's own mode limits its rights. A peer may send a file of a file
+    /// system that answers late or never: a page of it takes as long.
     ///
     /// # Errors
     /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or [`SpaceError::Overflow`] for a view

@@ -241,8 +241,7 @@ impl Vtlb {
     /// Hides every piece that overlaps `range`. Copied pages are saved.
     pub(crate) fn remove(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
         while let Some(piece) = self.first_in(range) {
-            self.save(&piece.region)?;
-            self.release(&piece.region.range())?;
+            self.save_and_release(&piece.region)?;
         }
         Ok(())
     }
@@ -251,11 +250,24 @@ impl Vtlb {
     pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
         while let Some(piece) = self.first_in(range) {
             if piece.region.start < range.start || piece.region.end > range.end {
-                self.save(&piece.region)?;
+                self.save_and_release(&piece.region)?;
+            } else {
+                self.release(&piece.region.range())?;
             }
-            self.release(&piece.region.range())?;
         }
         Ok(())
+    }
+
+    fn save_and_release(&mut self, piece: &Region) -> Result<(), TranslationError> {
+        let saved = self.save(piece).and_then(|()| self.release(&piece.range()));
+        if saved.is_err() {
+            // It stays entered: with the rights that it had, or its stores would fault for ever.
+            // SAFETY: the region is the space's.
+            unsafe {
+                translation::set_access(piece.start, piece.end - piece.start, piece.access())
+            }?;
+        }
+        saved
     }
 
     fn save(&mut self, piece: &Region) -> Result<(), TranslationError> {

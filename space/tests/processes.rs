@@ -219,3 +219,40 @@ fn a_child_of_a_fork_cannot_use_its_parents_space() {
     });
     assert_eq!(ended, Ok(1), "what was entered at the fork is there");
 }
+
+#[test]
+fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        let space = AddressSpace::without_domain(2).unwrap();
+        let object = MemoryObject::create(3 * TABLE as u64).unwrap();
+        let flags = MapFlags {
+            copy_on_write: true,
+            ..read_write()
+        };
+        let at = space.map(None, 3 * TABLE, &object, 0, flags).unwrap();
+        for range in 0..2 {
+            // SAFETY: mapped, and used by this process alone; below, too.
+            unsafe { bytes_mut(at + range * TABLE, PAGE) }.fill(7);
+        }
+        let limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: this child's own limit and signal; no file of it can grow or be written any more.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        }
+        let refused = space.pin(at + 2 * TABLE, PAGE);
+        assert!(matches!(refused, Err(SpaceError::Translation(_))));
+        for range in 0..2 {
+            // SAFETY: as above.
+            let page = unsafe { bytes_mut(at + range * TABLE, PAGE) };
+            assert!(page.iter().all(|b| *b == 7));
+            page.fill(8);
+        }
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
