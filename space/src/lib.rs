@@ -7,6 +7,7 @@
 //! | paper | here |
 //! |---|---|
 //! | IAddressSpace (2.1, figure 1) | [`AddressSpace`]; sections, auto-commit, alloc-zero: [`CommitFlags`] |
+//! | the space of another process (2.1) | [`AddressSpace::serve`], [`RemoteSpace`] |
 //! | committed pages, their erasure (2.1) | [`Backing`]: stretches of a [`selfpage::Domain`] |
 //! | IMemoryObject, restricted views (2.2) | [`MemoryObject`] |
 //! | asymmetric copy-on-write (2.2) | [`MapFlags::copy_on_write`] |
@@ -37,6 +38,7 @@ mod operations;
 mod pin;
 mod region;
 mod registry;
+mod remote_space;
 mod saved_copies;
 pub mod stack;
 mod state;
@@ -53,5 +55,6 @@ pub use held_times::SectionTimes;
 pub use object::MemoryObject;
 pub use pin::PinnedRange;
 pub use region::{RegionInfo, RegionState};
+pub use remote_space::{RemoteSpace, RemoteSpaceError};
 pub use selfpage::Rights;
 pub use vtlb::VtlbStats;

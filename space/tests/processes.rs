@@ -8,7 +8,10 @@ use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, space, status_kb};
 use corosensei::Coroutine;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
-use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, Rights, SpaceError};
+use space::{
+    AddressSpace, CommitFlags, MapFlags, MemoryObject, RemoteSpace, RemoteSpaceError, Rights,
+    SpaceError,
+};
 use std::hint::black_box;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -255,4 +258,79 @@ fn copies_that_cannot_be_saved_stay_where_they_are_and_writable() {
         0
     });
     assert_eq!(ended, Ok(0));
+}
+
+#[test]
+fn a_process_that_agrees_has_its_space_laid_out_by_another() {
+    let _alone = alone();
+    let ended = in_child(|| {
+        // This process serves its space; its child lays it out.
+        let (ours, theirs) = sockets();
+        // SAFETY: the child below ends by `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(theirs);
+            lay_out(ours);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        drop(ours);
+        let space = space(64, 4);
+        space.serve(&theirs).unwrap();
+        let mut status = 0;
+        // SAFETY: this process's own child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
+        let status = space.memory_status();
+        assert_eq!(
+            (status.committed, status.mapped),
+            (PAGE as u64, 4 * PAGE as u64)
+        );
+        0
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+/// Lays out the space of the process at the other end.
+fn lay_out(socket: OwnedFd) {
+    let remote = RemoteSpace::new(socket);
+    let at = remote.reserve(None, 8 * PAGE, true).unwrap();
+    let shareable = CommitFlags {
+        shareable: true,
+        ..CommitFlags::default()
+    };
+    remote.commit(at, 2 * PAGE, shareable).unwrap();
+    remote
+        .commit(at + 2 * PAGE, 2 * PAGE, CommitFlags::default())
+        .unwrap();
+    remote.protect(at + 2 * PAGE, PAGE, Rights::READ).unwrap();
+    remote.decommit(at + 3 * PAGE, PAGE).unwrap();
+    let refused = remote.commit(at + 2 * PAGE, PAGE, CommitFlags::default());
+    assert!(
+        matches!(refused, Err(RemoteSpaceError::Refused(ref why)) if why.contains("is committed, expected reserved"))
+    );
+    let object = MemoryObject::create(2 * PAGE as u64).unwrap();
+    assert_eq!(
+        remote
+            .map(Some(at + 4 * PAGE), 2 * PAGE, &object, 0, read_write())
+            .unwrap(),
+        at + 4 * PAGE
+    );
+    // Its memory here: what this process writes is in the other one.
+    let theirs = remote.memory_object(at, 2 * PAGE).unwrap();
+    let space = AddressSpace::without_domain(4).unwrap();
+    let here = space.map(None, 2 * PAGE, &theirs, 0, read_write()).unwrap();
+    // SAFETY: mapped, and used by this process alone.
+    unsafe { bytes_mut(here, 2 * PAGE) }.fill(5);
+    let status = remote.memory_status().unwrap();
+    assert_eq!(
+        (status.reserved, status.committed, status.mapped),
+        (8 * PAGE as u64, PAGE as u64, 4 * PAGE as u64)
+    );
+    assert!(matches!(
+        remote.deallocate(at, PAGE),
+        Err(RemoteSpaceError::Refused(_))
+    ));
+    let extra = remote.reserve(None, PAGE, false).unwrap();
+    remote.deallocate(extra, PAGE).unwrap();
 }
