@@ -8,10 +8,13 @@ use crate::object::{MemoryObject, aligned};
 use crate::pin::PinnedRange;
 use crate::region::{Kind, Region, RegionInfo, RegionState};
 use crate::registry::{self, Registration};
+use crate::space_protocol::RemoteSpaceError;
 use crate::state::State;
 use crate::vtlb::{Vtlb, VtlbStats};
 use selfpage::Rights;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wired::PAGE;
@@ -43,7 +46,7 @@ pub struct AllocationInformation {
 }
 
 /// Memory of the domain and of the space, in bytes (GlobalMemoryStatus).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStatus {
     /// The contract's frames.
     pub total_physical: u64,
@@ -184,6 +187,15 @@ impl AddressSpace {
         rights: Rights,
     ) -> Result<ClientView<'_>, SpaceError> {
         ClientView::new(self, object, rights)
+    }
+
+    /// Serves the space to the process at the other end of a Unix socket of whole messages (`SOCK_SEQPACKET`) until that closes it:
+    /// see [`RemoteSpace`](crate::RemoteSpace).
+    ///
+    /// # Errors
+    /// [`RemoteSpaceError::Protocol`] for a message of another kind; the socket's error.
+    pub fn serve(&self, socket: &OwnedFd) -> Result<(), RemoteSpaceError> {
+        crate::space_server::serve(self, socket)
     }
 
     /// The range of an operation: whole pages, or a section where the size is zero.

@@ -1,11 +1,13 @@
 //! Attributes of commits and mappings (ADDR_FLAGS in the paper).
 
 use selfpage::Rights;
+use serde::{Deserialize, Serialize};
 
 /// How pages are committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitFlags {
     /// The rights to them. Read and write by default.
+    #[serde(with = "crate::space_protocol::rights")]
     pub rights: Rights,
     /// Alloc-zero: the pages are zeros. Otherwise they are zeros, or what this space had in pages that it gave up.
     pub zero: bool,
@@ -31,9 +33,10 @@ impl Default for CommitFlags {
 }
 
 /// How an object is mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapFlags {
     /// The rights to the mapping. Read by default.
+    #[serde(with = "crate::space_protocol::rights")]
     pub rights: Rights,
     /// Stores copy the page first: the object does not see them. The mapping shows later changes of the object in each page
     /// that it has not stored to (asymmetric copy-on-write). A writable mapping does not need the right to write the object.
