@@ -60,8 +60,9 @@ impl Domain {
         self.make_in(reservation)
     }
 
-    /// A stretch over readable and writable private memory that the caller has reserved ([`translation::reserve`]) and not
-    /// used: whole pages, which are the stretch's from now on. Where this fails they are unmapped.
+    /// A stretch over readable and writable private memory that the caller has reserved
+    /// ([`translation::reserve`]) and not used: whole pages, which are the stretch's from now on.
+    /// Where this fails they are unmapped.
     pub fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         if reservation.len == 0 {
             return Err(StretchError::Empty);

@@ -58,13 +58,14 @@ pub struct RegionFault {
     pub write: bool,
     /// Whether the access was an instruction fetch.
     pub execute: bool,
-    /// True if the mapping has no page there (SIGBUS), false if it forbids the access or there is none (SIGSEGV).
+    /// True if the mapping has no page there (SIGBUS), false if it forbids the access or there is
+    /// none (SIGSEGV).
     pub no_page: bool,
 }
 
-/// Resolves faults at addresses that are in no stretch: mappings of memory objects. It runs on the faulting thread, in the
-/// signal handler, with all signals blocked but SIGBUS and SIGSEGV: it allocates nothing and touches none of the memory whose
-/// faults it resolves.
+/// Resolves faults at addresses that are in no stretch: mappings of memory objects. It runs on the
+/// faulting thread, in the signal handler, with all signals blocked but SIGBUS and SIGSEGV: it
+/// allocates nothing and touches none of the memory whose faults it resolves.
 pub type RegionHandler = fn(&RegionFault) -> Handled;
 
 /// The domain's record of a stretch.

@@ -2,9 +2,11 @@
 //!
 //!     cargo run --release -p space --example btree [MIB]
 //!
-//! The tree is built in the file, then searched: nine keys of ten from a tenth of the keys, as programs do. Four arms: by an address space whose VTLB has as many pages as
-//! map a quarter of the file; by a stretch with a quarter of the file's pages as frames (the mapped driver of `paging`); by plain `mmap`; and by a client view whose file
-//! another program truncates, where the search ends with an error, and `mmap` with SIGBUS.
+//! The tree is built in the file, then searched: nine keys of ten from a tenth of the keys, as
+//! programs do. Four arms: by an address space whose VTLB has as many pages as map a quarter of the
+//! file; by a stretch with a quarter of the file's pages as frames (the mapped driver of `paging`);
+//! by plain `mmap`; and by a client view whose file another program truncates, where the search
+//! ends with an error, and `mmap` with SIGBUS.
 
 use selfpage::{Contract, DirectIo, Domain, Mapped};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights};
@@ -18,7 +20,8 @@ const RANGE: usize = 2 << 20;
 const ENTRIES: usize = (PAGE - 16) / 16;
 const SEARCHES: usize = 100_000;
 
-/// Writes a tree of `pages` nodes: the leaves first, in order, then each level above. Key `k` has the value `3 k`. Returns the keys, and the root's page.
+/// Writes a tree of `pages` nodes: the leaves first, in order, then each level above. Key `k` has
+/// the value `3 k`. Returns the keys, and the root's page.
 fn build(file: &mut std::fs::File, pages: usize) -> (u64, usize) {
     let mut keys = 0u64;
     // A level has a node for each `ENTRIES` below it.

@@ -1,9 +1,11 @@
-//! A small display server: it reads the shared buffers of hundreds of client processes for each frame that it composes.
+//! A small display server: it reads the shared buffers of hundreds of client processes for each
+//! frame that it composes.
 //!
 //!     cargo run --release -p space --example display_server [CLIENTS] [FRAMES]
 //!
-//! Two clients truncate their buffers in the middle. The server composes by client views: it goes on, learns which clients did it, and drops them. Beside it the same
-//! server by plain `mmap`, with the clients behaving, and with the two that truncate: then it is killed.
+//! Two clients truncate their buffers in the middle. The server composes by client views: it goes
+//! on, learns which clients did it, and drops them. Beside it the same server by plain `mmap`, with
+//! the clients behaving, and with the two that truncate: then it is killed.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::{AddressSpace, MemoryObject, Rights};
@@ -53,7 +55,8 @@ impl Client {
         assert!(pid >= 0, "fork");
         if pid == 0 {
             drop(socket);
-            // The server's ends of the earlier clients' sockets: with them open those would not notice its end.
+            // The server's ends of the earlier clients' sockets: with them open those would not
+            // notice its end.
             for fd in 3..theirs.as_raw_fd() {
                 // SAFETY: descriptors that this process does not use.
                 unsafe { libc::close(fd) };

@@ -1,14 +1,17 @@
-//! Figure 6: VTLB misses and their processor time against the number of VTLB pages, for 3 and for 10 processes over one object.
+//! Figure 6: VTLB misses and their processor time against the number of VTLB pages, for 3 and for
+//! 10 processes over one object.
 //!
 //!     cargo run --release -p space --example figure_6 [SECONDS]
 //!
-//! The paper's load is a set-top box; here is its kind. Each process has a working set of 12 ranges of 2 MiB, so that 120 pages in all suffice for ten. It
-//! uses one 50 times a second, by Zipf's law (exponent 1.5), reads 64 pages there, and nine times a second replaces one range of the set by a new one: the
-//! misses that no bound avoids, 90 a second for ten processes (in the paper 92). The pages are divided evenly among the processes. The last line is the kernel
-//! without a VTLB.
+//! The paper's load is a set-top box; here is its kind. Each process has a working set of 12 ranges
+//! of 2 MiB, so that 120 pages in all suffice for ten. It uses one 50 times a second, by Zipf's law
+//! (exponent 1.5), reads 64 pages there, and nine times a second replaces one range of the set by a
+//! new one: the misses that no bound avoids, 90 a second for ten processes (in the paper 92). The
+//! pages are divided evenly among the processes. The last line is the kernel without a VTLB.
 //!
-//! The processor time of a miss is that of accesses which all miss, one after the other, once the timed part is over: signal, hiding, mapping, and the
-//! kernel's fault on the page. The share of a processor is that times the misses of a second, as in the paper.
+//! The processor time of a miss is that of accesses which all miss, one after the other, once the
+//! timed part is over: signal, hiding, mapping, and the kernel's fault on the page. The share of a
+//! processor is that times the misses of a second, as in the paper.
 
 use space::{AddressSpace, MapFlags, MemoryObject, VtlbStats};
 use std::io::{Read, Write};

@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release -p space --example lock_times [MUTATIONS]
 //!
-//! One thread reserves, commits, protects, maps and deallocates at random; another accesses mapped memory, so that misses take the same locks. In the paper (4):
-//! AS-mutation functions 14 us mean, 506 us maximum over 130,000 calls; VTLB functions 33 us mean, 4729 us maximum over 50,000.
+//! One thread reserves, commits, protects, maps and deallocates at random; another accesses mapped
+//! memory, so that misses take the same locks. In the paper (4): AS-mutation functions 14 us mean,
+//! 506 us maximum over 130,000 calls; VTLB functions 33 us mean, 4729 us maximum over 50,000.
 
 use selfpage::{Contract, DirectIo, Domain, Rights};
 use space::{AddressSpace, Backing, CommitFlags, MapFlags, MemoryObject, SectionTimes};

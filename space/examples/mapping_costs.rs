@@ -2,9 +2,10 @@
 //!
 //!     cargo run --release -p space --example mapping_costs
 //!
-//! Prints page-table memory (`VmPTE`) of 16 GiB of a sparse memfd touched once in each 2 MiB: after the touches, after
-//! `MADV_DONTNEED`, after the ranges were replaced by inaccessible memory; what a range costs to take away and to bring back; and
-//! whether a private mapping shows later changes of its file.
+//! Prints page-table memory (`VmPTE`) of 16 GiB of a sparse memfd touched once in each 2 MiB: after
+//! the touches, after `MADV_DONTNEED`, after the ranges were replaced by inaccessible memory; what
+//! a range costs to take away and to bring back; and whether a private mapping shows later changes
+//! of its file.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};

@@ -2,9 +2,11 @@
 //!
 //!     cargo run --release -p space --example zeroing [ROUNDS]
 //!
-//! Each round allocates one of eight sizes (64 KiB to 2 MiB), writes every page, and frees a random earlier allocation. The kernel's arm is `mmap` and `munmap`, which zeroes
-//! a page at each first use. Ours commits without alloc-zero, so that the domain's own frames are used again as they are; a line below is with alloc-zero for every
-//! commit. The paper (2.1): 43 % fewer pages, start-up included, 13 % without.
+//! Each round allocates one of eight sizes (64 KiB to 2 MiB), writes every page, and frees a random
+//! earlier allocation. The kernel's arm is `mmap` and `munmap`, which zeroes a page at each first
+//! use. Ours commits without alloc-zero, so that the domain's own frames are used again as they
+//! are; a line below is with alloc-zero for every commit. The paper (2.1): 43 % fewer pages,
+//! start-up included, 13 % without.
 
 use selfpage::{Contract, Counter, DirectIo, Domain};
 use space::{AddressSpace, Backing, CommitFlags};

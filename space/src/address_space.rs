@@ -24,9 +24,11 @@ const ADDRESSES: usize = 1 << 47;
 
 /// An address space: a part of this process's addresses, described by a tree.
 ///
-/// Threads may share it. Accesses to its memory are pointers of the caller's own; handlers of asynchronous signals must not make them, since the
-/// thread that they interrupt may hold a lock that the fault needs. A child of `fork` may not use the space: its operations fail, and an
-/// access is an exception where the memory is committed, or mapped and not entered at the time of the fork.
+/// Threads may share it. Accesses to its memory are pointers of the caller's own; handlers of
+/// asynchronous signals must not make them, since the thread that they interrupt may hold a lock
+/// that the fault needs. A child of `fork` may not use the space: its operations fail, and an
+/// access is an exception where the memory is committed, or mapped and not entered at the time of
+/// the fork.
 pub struct AddressSpace {
     // First, so that no fault is inside when the rest goes.
     registration: Option<Registration>,
@@ -61,8 +63,8 @@ pub struct MemoryStatus {
 }
 
 impl AddressSpace {
-    /// A space with private memory of `backing`'s domain, whose mappings of memory objects have `vtlb_pages` page-table pages at
-    /// most (2 to 4096).
+    /// A space with private memory of `backing`'s domain, whose mappings of memory objects have
+    /// `vtlb_pages` page-table pages at most (2 to 4096).
     ///
     /// # Errors
     /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`], or the kernel's error.
@@ -143,8 +145,8 @@ impl AddressSpace {
         self.core.times()
     }
 
-    /// A memory object of shareable memory: `size` bytes at `addr`, all of one `commit` or `map`, with its rights. The object of
-    /// an object that is mapped is a view of that.
+    /// A memory object of shareable memory: `size` bytes at `addr`, all of one `commit` or `map`,
+    /// with its rights. The object of an object that is mapped is a view of that.
     ///
     /// # Errors
     /// [`SpaceError::NotShareable`] for private memory, [`SpaceError::NotReserved`].
@@ -171,8 +173,9 @@ impl AddressSpace {
     /// Brings committed or mapped pages in and pins them.
     ///
     /// # Errors
-    /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too few frames, [`SpaceError::VtlbFull`],
-    /// [`SpaceError::Translation`] for an object without memory there. Nothing is pinned then.
+    /// [`SpaceError::State`] for reserved pages, [`SpaceError::Stretch`] where the domain has too
+    /// few frames, [`SpaceError::VtlbFull`], [`SpaceError::Translation`] for an object without
+    /// memory there. Nothing is pinned then.
     pub fn pin(&self, addr: usize, size: usize) -> Result<PinnedRange<'_>, SpaceError> {
         PinnedRange::new(self, addr, size)
     }
@@ -189,8 +192,8 @@ impl AddressSpace {
         ClientView::new(self, object, rights)
     }
 
-    /// Serves the space to the process at the other end of a Unix socket of whole messages (`SOCK_SEQPACKET`) until that closes it:
-    /// see [`RemoteSpace`](crate::RemoteSpace).
+    /// Serves the space to the process at the other end of a Unix socket of whole messages
+    /// (`SOCK_SEQPACKET`) until that closes it: see [`RemoteSpace`](crate::RemoteSpace).
     ///
     /// # Errors
     /// [`RemoteSpaceError::Protocol`] for a message of another kind; the socket's error.
@@ -220,8 +223,8 @@ impl AddressSpace {
         })
     }
 
-    /// Calls `each` with the regions of `range` and their parts in it, in order. Ends at an address that is in no region, or with the
-    /// first error: earlier parts are done.
+    /// Calls `each` with the regions of `range` and their parts in it, in order. Ends at an address
+    /// that is in no region, or with the first error: earlier parts are done.
     pub(crate) fn for_each_region(
         &self,
         range: &Range<usize>,
@@ -259,7 +262,8 @@ impl Drop for AddressSpace {
             }
         }
         self.registration = None;
-        // None is left, unless the kernel refused above: a run looks pages up in the tree, which goes first.
+        // None is left, unless the kernel refused above: a run looks pages up in the tree, which
+        // goes first.
         let mut state = self.state();
         state.runs.values_mut().for_each(Run::leave);
     }

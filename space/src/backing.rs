@@ -1,13 +1,14 @@
 //! Private committed memory: stretches of a domain, and the domain's own free frames.
 //!
-//! A *run* is the stretch behind pages that were committed at once. A page that is decommitted or deallocated keeps its frame
-//! where it is: the domain's own frames are used again in place, without zeroing, without faults. The kernel zeroes a frame once, when
-//! it comes to the domain. A run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
+//! A *run* is the stretch behind pages that were committed at once. A page that is decommitted or
+//! deallocated keeps its frame where it is: the domain's own frames are used again in place,
+//! without zeroing, without faults. The kernel zeroes a frame once, when it comes to the domain. A
+//! run that is wholly deallocated waits in a cache for a reservation of its size; frames that are
 //! needed meanwhile are taken from it without a write.
 //!
-//! Several spaces may have one domain. What one of them deallocated is erased before another one gets it, unless it was committed
-//! with `dealloc_no_erase` (2.1). Between domains the kernel erases each frame that it gives out, always: there the flag
-//! saves nothing.
+//! Several spaces may have one domain. What one of them deallocated is erased before another one
+//! gets it, unless it was committed with `dealloc_no_erase` (2.1). Between domains the kernel
+//! erases each frame that it gives out, always: there the flag saves nothing.
 
 use crate::core::Core;
 use crate::error::SpaceError;
@@ -53,8 +54,8 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// For spaces whose private memory has frames, and if there is one the store, of this domain. Runs of as many pages as the
-    /// contract has frames stay in the cache at most.
+    /// For spaces whose private memory has frames, and if there is one the store, of this domain.
+    /// Runs of as many pages as the contract has frames stay in the cache at most.
     pub fn new(domain: Domain) -> Arc<Self> {
         Arc::new(Self {
             paged: domain.store().is_some(),
@@ -97,7 +98,8 @@ impl Backing {
         drop(runs);
     }
 
-    /// A cached run for `range` exactly, or of `len` bytes anywhere; one of this space's own before another's.
+    /// A cached run for `range` exactly, or of `len` bytes anywhere; one of this space's own before
+    /// another's.
     pub(crate) fn take_cached(&self, at: Option<usize>, len: usize, space: u64) -> Option<Run> {
         let mut cache = self.cache();
         let fits =
@@ -181,7 +183,8 @@ pub(crate) struct RunUser {
 /// Null while no space uses the run.
 struct CorePtr(*const Core);
 
-// SAFETY: a core is shared by threads; the pointer is used under the lock, which a space takes before its core ends.
+// SAFETY: a core is shared by threads; the pointer is used under the lock, which a space takes
+// before its core ends.
 unsafe impl Send for CorePtr {}
 
 impl RunUser {
@@ -284,7 +287,8 @@ impl Run {
 
     /// Takes all access away.
     pub(crate) fn close(&self, range: &Range<usize>) -> Result<(), SpaceError> {
-        // SAFETY: the region is the space's; accesses are exceptions from here on, as the operation says.
+        // SAFETY: the region is the space's; accesses are exceptions from here on, as the operation
+        // says.
         Ok(unsafe { translation::set_access(range.start, range.len(), Access::NONE) }?)
     }
 
@@ -318,7 +322,8 @@ impl Run {
         self.written[page / 64] & 1 << (page % 64) != 0
     }
 
-    /// Zeroes the pages of `range` that may hold something: in place where they are resident, else by dropping their contents.
+    /// Zeroes the pages of `range` that may hold something: in place where they are resident, else
+    /// by dropping their contents.
     fn zero(&mut self, range: Range<usize>) -> Result<u64, SpaceError> {
         let pages = self.page(range.start)..self.page(range.end);
         // SAFETY: no page of the range is committed.

@@ -1,12 +1,14 @@
 //! No-exception mappings: the memory of a client that is not trusted (2.2, 3.4.1).
 //!
-//! A server maps a client's memory object. The client may truncate or revoke it at any time, and an access of the server's to a page that
-//! is gone would be a SIGBUS. In a client view such an access gets a scratch page of zeros: the server goes on, and the end of the
-//! call reports the fault. The common case costs nothing: no copies, no checks at each access.
+//! A server maps a client's memory object. The client may truncate or revoke it at any time, and an
+//! access of the server's to a page that is gone would be a SIGBUS. In a client view such an access
+//! gets a scratch page of zeros: the server goes on, and the end of the call reports the fault. The
+//! common case costs nothing: no copies, no checks at each access.
 //!
-//! The paper removes scratch mappings at each context switch, since no other thread of the client may see them. Here a view is one
-//! thread's: each thread that works for a client has a view at addresses of its own, so that no other thread sees its scratch pages, and
-//! no fault is taken for another call's. The scratch pages are the view's alone and are gone when the call has ended.
+//! The paper removes scratch mappings at each context switch, since no other thread of the client
+//! may see them. Here a view is one thread's: each thread that works for a client has a view at
+//! addresses of its own, so that no other thread sees its scratch pages, and no fault is taken for
+//! another call's. The scratch pages are the view's alone and are gone when the call has ended.
 //!
 //! The client's death takes no memory away: the kernel keeps an object while a process maps it.
 
@@ -28,10 +30,12 @@ pub struct ClientView<'a> {
     _one_thread: PhantomData<*const ()>,
 }
 
-// SAFETY: the view may go to another thread as a whole; it is not `Sync`, so that one thread at a time uses it.
+// SAFETY: the view may go to another thread as a whole; it is not `Sync`, so that one thread at a
+// time uses it.
 unsafe impl Send for ClientView<'_> {}
 
-/// The client's memory had no page where the server accessed it. The server read zeros there, and what it wrote is gone.
+/// The client's memory had no page where the server accessed it. The server read zeros there, and
+/// what it wrote is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the client's memory had no page at offset {offset:#x}, the first of {count} such faults: the client truncated it; scratch pages took its place"
@@ -123,7 +127,8 @@ pub struct ClientCall<'v, 'a> {
 impl ClientCall<'_, '_> {
     /// Translates an offset and a length of the client's to a pointer of this space.
     ///
-    /// The client may change the bytes at any time: read them once, with volatile reads or copies, and make no reference to them.
+    /// The client may change the bytes at any time: read them once, with volatile reads or copies,
+    /// and make no reference to them.
     pub fn translate(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         let limit = self.view.len;
         match offset.checked_add(len) {
@@ -145,8 +150,8 @@ impl ClientCall<'_, '_> {
         Ok(())
     }
 
-    /// Copies bytes to the client's memory. The view's rights must allow it: a write to a read-only view is an exception of the
-    /// server's own.
+    /// Copies bytes to the client's memory. The view's rights must allow it: a write to a read-only
+    /// view is an exception of the server's own.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfBounds> {
         let into = self.translate(offset, from.len())?;
         // SAFETY: as for `read`.

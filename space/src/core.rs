@@ -1,9 +1,10 @@
 //! What the operations of a space and its faults share: the tree and the VTLB, each behind its lock.
 //!
-//! Locking follows 3.2.2. The mutex of operations is the space's own; the fault path does not take it. The lock of the tree is held
-//! for one lookup or one mutation, which allocates nothing. The lock of the VTLB is held while entries are mapped and hidden.
-//! A miss holds the VTLB's lock and looks the region up inside it, and an operation changes the tree before it removes entries:
-//! so no entry outlives its region. Order: operations, VTLB, tree.
+//! Locking follows 3.2.2. The mutex of operations is the space's own; the fault path does not take
+//! it. The lock of the tree is held for one lookup or one mutation, which allocates nothing. The
+//! lock of the VTLB is held while entries are mapped and hidden. A miss holds the VTLB's lock and
+//! looks the region up inside it, and an operation changes the tree before it removes entries: so
+//! no entry outlives its region. Order: operations, VTLB, tree.
 
 use crate::held_times::{HeldTimes, SectionTimes};
 use crate::region::{Kind, Region};
@@ -26,8 +27,8 @@ pub struct LockTimes {
 }
 
 pub(crate) struct Core {
-    /// The process that has the space. A child of a fork has some of its mappings and must not enter others: files of copies are
-    /// the parent's.
+    /// The process that has the space. A child of a fork has some of its mappings and must not
+    /// enter others: files of copies are the parent's.
     owner: Pid,
     tree: Lock<RegionTree>,
     vtlb: PiLock<Vtlb>,
@@ -136,7 +137,8 @@ impl FaultResolver for Core {
         if self.other_owner().is_some() {
             return Some(Handled::Default);
         }
-        // An entry that cannot be mapped is an exception to the program, as a page that cannot be read is.
+        // An entry that cannot be mapped is an exception to the program, as a page that cannot be
+        // read is.
         Some(self.miss(fault).unwrap_or(Handled::Default))
     }
 }

@@ -5,8 +5,10 @@ use selfpage::{Rights, StretchError};
 use std::ops::Range;
 use translation::{ReserveError, TranslationError};
 
-/// Why an operation failed. Operations on a reserved range are not failure-atomic (2.1): a part of the range before the failure
-/// may be done. [`AddressSpace::deallocate`](crate::AddressSpace::deallocate) of the range cleans up in every case.
+/// Why an operation failed. Operations on a reserved range are not failure-atomic (2.1): a part of
+/// the range before the failure may be done.
+/// [`AddressSpace::deallocate`](crate::AddressSpace::deallocate) of the range cleans up in every
+/// case.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
     /// An address, a size or an offset is not a multiple of the page size.

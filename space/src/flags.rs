@@ -9,14 +9,16 @@ pub struct CommitFlags {
     /// The rights to them. Read and write by default.
     #[serde(with = "crate::space_protocol::rights")]
     pub rights: Rights,
-    /// Alloc-zero: the pages are zeros. Otherwise they are zeros, or what this space had in pages that it gave up.
+    /// Alloc-zero: the pages are zeros. Otherwise they are zeros, or what this space had in pages
+    /// that it gave up.
     pub zero: bool,
-    /// Auto-commit: each page gets its frame at its first access. Otherwise pages get frames now, up to half of the domain's.
+    /// Auto-commit: each page gets its frame at its first access. Otherwise pages get frames now,
+    /// up to half of the domain's.
     pub auto: bool,
     /// The pages may go to another space of the domain as they are.
     pub dealloc_no_erase: bool,
-    /// The pages are a memory object, which other spaces and processes can map. They are zeros, have no frames of the domain's, and are
-    /// never paged.
+    /// The pages are a memory object, which other spaces and processes can map. They are zeros,
+    /// have no frames of the domain's, and are never paged.
     pub shareable: bool,
 }
 
@@ -38,8 +40,9 @@ pub struct MapFlags {
     /// The rights to the mapping. Read by default.
     #[serde(with = "crate::space_protocol::rights")]
     pub rights: Rights,
-    /// Stores copy the page first: the object does not see them. The mapping shows later changes of the object in each page
-    /// that it has not stored to (asymmetric copy-on-write). A writable mapping does not need the right to write the object.
+    /// Stores copy the page first: the object does not see them. The mapping shows later changes of
+    /// the object in each page that it has not stored to (asymmetric copy-on-write). A writable
+    /// mapping does not need the right to write the object.
     pub copy_on_write: bool,
 }
 

@@ -1,8 +1,9 @@
-//! Address spaces and memory objects: the interfaces of *The Rialto Virtual Memory System* (Draves, Odinak, Cutshall 1997).
+//! Address spaces and memory objects: the interfaces of *The Rialto Virtual Memory System* (Draves,
+//! Odinak, Cutshall 1997).
 //!
-//! A linked program reserves addresses and commits memory apart from each other, maps memory objects that it shares with other
-//! processes, reads the memory of clients that it does not trust, bounds the page tables of large mappings, and gives back
-//! stacks that are idle.
+//! A linked program reserves addresses and commits memory apart from each other, maps memory
+//! objects that it shares with other processes, reads the memory of clients that it does not trust,
+//! bounds the page tables of large mappings, and gives back stacks that are idle.
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,12 +18,14 @@
 //! | hybrid locking (3.2.2) | `core.rs` |
 //! | growing stacks, probes, recycled pages (3.4.2) | [`stack`] |
 //!
-//! Addresses, sizes and offsets are in bytes and multiples of the page size, 4 KiB. Errors are [`SpaceError`]s. Operations on a
-//! reserved range are not failure-atomic: [`AddressSpace::deallocate`] cleans up after each of them.
+//! Addresses, sizes and offsets are in bytes and multiples of the page size, 4 KiB. Errors are
+//! [`SpaceError`]s. Operations on a reserved range are not failure-atomic:
+//! [`AddressSpace::deallocate`] cleans up after each of them.
 //!
-//! There is no second fault path: faults of committed memory are the domain's, and those of mapped objects come by the same signal
-//! handlers ([`selfpage::set_region_handler`]). So a system call that is given an address of a mapped object which is not entered
-//! fails with `EFAULT`, as it does for a stretch: pin buffers of system calls.
+//! There is no second fault path: faults of committed memory are the domain's, and those of mapped
+//! objects come by the same signal handlers ([`selfpage::set_region_handler`]). So a system call
+//! that is given an address of a mapped object which is not entered fails with `EFAULT`, as it does
+//! for a stretch: pin buffers of system calls.
 
 mod address_space;
 mod backing;

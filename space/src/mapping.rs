@@ -17,11 +17,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 impl AddressSpace {
-    /// Maps `size` bytes of an object from `offset` on: over reserved pages at `addr`, or where there is room.
+    /// Maps `size` bytes of an object from `offset` on: over reserved pages at `addr`, or where
+    /// there is room.
     ///
     /// # Errors
-    /// [`SpaceError::Rights`], [`SpaceError::Overflow`] for bytes that the object does not have, [`SpaceError::Dead`],
-    /// [`SpaceError::State`] for pages that are not reserved, [`SpaceError::Backed`] for pages of a committed run.
+    /// [`SpaceError::Rights`], [`SpaceError::Overflow`] for bytes that the object does not have,
+    /// [`SpaceError::Dead`], [`SpaceError::State`] for pages that are not reserved,
+    /// [`SpaceError::Backed`] for pages of a committed run.
     pub fn map(
         &self,
         addr: Option<usize>,
@@ -114,7 +116,8 @@ impl AddressSpace {
         Ok(id)
     }
 
-    /// Ends the runs that reach into `range`, of which no page is committed. Their addresses stay reserved where a region has them.
+    /// Ends the runs that reach into `range`, of which no page is committed. Their addresses stay
+    /// reserved where a region has them.
     fn free_runs(&self, state: &mut State, range: &Range<usize>) -> Result<(), SpaceError> {
         let runs = state
             .split_by_runs(range.clone())

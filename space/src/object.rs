@@ -1,11 +1,13 @@
 //! Memory objects and restricted views of them (2.2).
 //!
-//! An object is memory that several address spaces map: shared memory of its own, a regular file, or shareable memory of a space.
-//! A view is an object, too: a part of another one, with fewer rights. Changes of an object show through all its mappings.
+//! An object is memory that several address spaces map: shared memory of its own, a regular file,
+//! or shareable memory of a space. A view is an object, too: a part of another one, with fewer
+//! rights. Changes of an object show through all its mappings.
 //!
-//! What holds against a process that received an object: a descriptor without the right to write is opened for reading alone,
-//! and the kernel refuses writable mappings of it. The range of a view is checked by this library. A process of another user that must not see
-//! the rest of an object needs an object of its own; a process of the same user can open any descriptor again.
+//! What holds against a process that received an object: a descriptor without the right to write is
+//! opened for reading alone, and the kernel refuses writable mappings of it. The range of a view is
+//! checked by this library. A process of another user that must not see the rest of an object needs
+//! an object of its own; a process of the same user can open any descriptor again.
 
 use crate::error::SpaceError;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, ftruncate, memfd_create};
@@ -51,8 +53,8 @@ impl MemoryObject {
         })
     }
 
-    /// A regular file or shared memory, from its beginning to its end now, up to whole pages. The descriptor's mode
-    /// gives the rights.
+    /// A regular file or shared memory, from its beginning to its end now, up to whole pages. The
+    /// descriptor's mode gives the rights.
     ///
     /// # Errors
     /// [`SpaceError::Foreign`] for any other descriptor.
@@ -97,8 +99,8 @@ impl MemoryObject {
     /// A view: `size` bytes from `offset` on, with `rights` (RestrictedAccess in the paper).
     ///
     /// # Errors
-    /// [`SpaceError::Rights`] for a right that this object does not give, [`SpaceError::Overflow`] for bytes that it does not
-    /// have, [`SpaceError::Unaligned`].
+    /// [`SpaceError::Rights`] for a right that this object does not give, [`SpaceError::Overflow`]
+    /// for bytes that it does not have, [`SpaceError::Unaligned`].
     pub fn restricted_access(
         &self,
         offset: u64,
@@ -173,14 +175,15 @@ impl MemoryObject {
         self.offset
     }
 
-    /// Ends the object: from now on an access to any mapping of it is an exception (or gets a scratch page, by a no-exception
-    /// mapping). Needs the right to write, and ends the whole object, not a view's part of it.
+    /// Ends the object: from now on an access to any mapping of it is an exception (or gets a
+    /// scratch page, by a no-exception mapping). Needs the right to write, and ends the whole
+    /// object, not a view's part of it.
     pub fn revoke(&self) -> Result<(), SpaceError> {
         self.set_len(0)
     }
 
-    /// Truncates or extends the memory of the whole object, also for views of it: an access past the end is an exception. Needs the
-    /// right to write.
+    /// Truncates or extends the memory of the whole object, also for views of it: an access past
+    /// the end is an exception. Needs the right to write.
     pub fn set_len(&self, bytes: u64) -> Result<(), SpaceError> {
         self.check_rights(Rights::WRITE)?;
         ftruncate(&*self.memory, bytes).map_err(SpaceError::system("ftruncate"))
@@ -216,12 +219,14 @@ impl MemoryObject {
         .map_err(SpaceError::system("sending a memory object"))
     }
 
-    /// Receives an object that another process sent. The descriptor's own mode limits its rights. A peer may send a file of a file
-    /// system that answers late or never: a page of it takes as long.
+    /// Receives an object that another process sent. The descriptor's own mode limits its rights. A
+    /// peer may send a file of a file system that answers late or never: a page of it takes as
+    /// long.
     ///
     /// # Errors
-    /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or [`SpaceError::Overflow`] for a view
-    /// that cannot be, [`SpaceError::Dead`] for one whose memory is gone.
+    /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or
+    /// [`SpaceError::Overflow`] for a view that cannot be, [`SpaceError::Dead`] for one whose
+    /// memory is gone.
     pub fn receive(socket: impl AsFd) -> Result<Self, SpaceError> {
         let mut message = [0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,7 +1,7 @@
 //! Reserve, commit, protect, decommit, deallocate (2.1).
 //!
-//! An operation holds the space's mutex, checks its arguments, and goes through the regions of its range in order. A region that is
-//! in the wrong state ends it, with the earlier ones done.
+//! An operation holds the space's mutex, checks its arguments, and goes through the regions of its
+//! range in order. A region that is in the wrong state ends it, with the earlier ones done.
 
 use crate::address_space::AddressSpace;
 use crate::backing::Run;
@@ -27,12 +27,13 @@ impl AddressSpace {
         Ok(addr)
     }
 
-    /// Reserves `size` bytes, at `addr` exactly where one is given. An access to reserved memory is an exception (SIGSEGV). A
-    /// `section` is deallocated as a whole, and operations at its first address may have a size of zero, for all of it.
+    /// Reserves `size` bytes, at `addr` exactly where one is given. An access to reserved memory is
+    /// an exception (SIGSEGV). A `section` is deallocated as a whole, and operations at its first
+    /// address may have a size of zero, for all of it.
     ///
     /// # Errors
-    /// [`SpaceError::Overlap`] where the addresses are in use, [`SpaceError::Unaligned`], [`SpaceError::Empty`],
-    /// [`SpaceError::Overflow`].
+    /// [`SpaceError::Overlap`] where the addresses are in use, [`SpaceError::Unaligned`],
+    /// [`SpaceError::Empty`], [`SpaceError::Overflow`].
     pub fn reserve(
         &self,
         addr: Option<usize>,
@@ -86,8 +87,9 @@ impl AddressSpace {
     /// Commits reserved pages: see [`CommitFlags`].
     ///
     /// # Errors
-    /// [`SpaceError::State`] for pages that are committed or mapped, [`SpaceError::NotReserved`], [`SpaceError::NoDomain`],
-    /// [`SpaceError::Stretch`] where frames run out. Earlier pages of the range are committed then.
+    /// [`SpaceError::State`] for pages that are committed or mapped, [`SpaceError::NotReserved`],
+    /// [`SpaceError::NoDomain`], [`SpaceError::Stretch`] where frames run out. Earlier pages of the
+    /// range are committed then.
     pub fn commit(&self, addr: usize, size: usize, flags: CommitFlags) -> Result<(), SpaceError> {
         let mut state = self.state();
         let range = self.range(addr, size)?;
@@ -143,8 +145,8 @@ impl AddressSpace {
     /// Changes the rights of committed or mapped pages.
     ///
     /// # Errors
-    /// [`SpaceError::Rights`] for a right that a mapped object does not give, [`SpaceError::State`] for reserved pages,
-    /// [`SpaceError::Pinned`], [`SpaceError::NotReserved`].
+    /// [`SpaceError::Rights`] for a right that a mapped object does not give, [`SpaceError::State`]
+    /// for reserved pages, [`SpaceError::Pinned`], [`SpaceError::NotReserved`].
     pub fn protect(&self, addr: usize, size: usize, rights: Rights) -> Result<(), SpaceError> {
         let state = self.state();
         let range = self.range(addr, size)?;
@@ -166,10 +168,12 @@ impl AddressSpace {
         })
     }
 
-    /// Gives up the contents of committed pages: they are reserved again. Their frames stay the domain's.
+    /// Gives up the contents of committed pages: they are reserved again. Their frames stay the
+    /// domain's.
     ///
     /// # Errors
-    /// [`SpaceError::State`] for pages that are not committed; [`SpaceError::Pinned`], [`SpaceError::NotReserved`].
+    /// [`SpaceError::State`] for pages that are not committed; [`SpaceError::Pinned`],
+    /// [`SpaceError::NotReserved`].
     pub fn decommit(&self, addr: usize, size: usize) -> Result<(), SpaceError> {
         let mut state = self.state();
         let range = self.range(addr, size)?;
@@ -188,11 +192,13 @@ impl AddressSpace {
         })
     }
 
-    /// Gives pages up, whatever their state: their addresses are free. A deallocated part of a run of pages that were committed at
-    /// once stays unavailable to others until the whole run is deallocated.
+    /// Gives pages up, whatever their state: their addresses are free. A deallocated part of a run
+    /// of pages that were committed at once stays unavailable to others until the whole run is
+    /// deallocated.
     ///
     /// # Errors
-    /// [`SpaceError::Section`] for a part of a section, [`SpaceError::Pinned`], [`SpaceError::NotReserved`].
+    /// [`SpaceError::Section`] for a part of a section, [`SpaceError::Pinned`],
+    /// [`SpaceError::NotReserved`].
     pub fn deallocate(&self, addr: usize, size: usize) -> Result<(), SpaceError> {
         let mut state = self.state();
         let range = self.range(addr, size)?;
@@ -242,8 +248,8 @@ impl AddressSpace {
         }
     }
 
-    /// Reserves unmapped addresses of a reserved region again. If other code mapped something there meanwhile, they are no longer
-    /// the space's.
+    /// Reserves unmapped addresses of a reserved region again. If other code mapped something there
+    /// meanwhile, they are no longer the space's.
     fn reserve_again(&self, range: &Range<usize>) {
         let again = translation::reserve(Some(range.start), range.len(), false);
         if let (Err(_), Some(region)) = (again, self.core.find(range.start)) {
@@ -291,7 +297,8 @@ pub(crate) fn unmap(range: &Range<usize>) -> Result<(), SpaceError> {
     unsafe { translation::unmap_reservation(reservation) }.map_err(SpaceError::system("munmap"))
 }
 
-/// Reserves `len` bytes that begin at a 2 MiB boundary, so that a large mapping needs no more page-table pages than it has ranges.
+/// Reserves `len` bytes that begin at a 2 MiB boundary, so that a large mapping needs no more
+/// page-table pages than it has ranges.
 fn reserve_apart(len: usize) -> Result<usize, SpaceError> {
     let spacious = translation::reserve(None, len.saturating_add(HUGE_RANGE), false)?;
     let start = spacious.addr.next_multiple_of(HUGE_RANGE);

@@ -1,8 +1,10 @@
-//! Pinned pages: counting locks for memory that system calls and devices use (Get/ReleasePhysicalAddress, 2.3).
+//! Pinned pages: counting locks for memory that system calls and devices use
+//! (Get/ReleasePhysicalAddress, 2.3).
 //!
-//! While a pin lives, its pages are resident and stay where they are: pages of a domain are nailed, and entries of the VTLB are not recycled.
-//! The kernel's own pins (O_DIRECT, io_uring's registered buffers) hold the page of an object; this one holds its mapping, without which
-//! a system call fails with `EFAULT`.
+//! While a pin lives, its pages are resident and stay where they are: pages of a domain are nailed,
+//! and entries of the VTLB are not recycled. The kernel's own pins (O_DIRECT, io_uring's registered
+//! buffers) hold the page of an object; this one holds its mapping, without which a system call
+//! fails with `EFAULT`.
 
 use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
@@ -66,7 +68,8 @@ fn pin_committed(
         let stretch = run.stretch.clone();
         let base = stretch.base();
         let pin = stretch.pin(at - base..end - base)?;
-        // SAFETY: the stretch is behind an Arc that is dropped after the pin, so it neither moves nor ends before.
+        // SAFETY: the stretch is behind an Arc that is dropped after the pin, so it neither moves
+        // nor ends before.
         let pin = unsafe { std::mem::transmute::<selfpage::Pin<'_>, selfpage::Pin<'static>>(pin) };
         held.push(Held::Committed(StretchPin {
             _pin: pin,

@@ -8,8 +8,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use translation::{Access, Sharing};
 
-/// Where a mapped region's pages are. A plain value, since the fault path copies it: the space keeps the descriptors open while
-/// a region or an entry of the VTLB has them.
+/// Where a mapped region's pages are. A plain value, since the fault path copies it: the space
+/// keeps the descriptors open while a region or an entry of the VTLB has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// The number of the `map` call, unique in its space.
@@ -18,7 +18,8 @@ pub(crate) struct Mapping {
     pub(crate) object: RawFd,
     /// Where in the object the region begins, in bytes.
     pub(crate) offset: u64,
-    /// Keeps the copied pages of a copy-on-write mapping while no entry maps them; at the object's offsets.
+    /// Keeps the copied pages of a copy-on-write mapping while no entry maps them; at the object's
+    /// offsets.
     pub(crate) copies: Option<RawFd>,
     /// Counts the faults of a no-exception mapping.
     pub(crate) no_exception: Option<NonNull<FaultRecord>>,

@@ -1,11 +1,14 @@
-//! The address space of another process that agreed (2.1): a process is an address space and a memory object.
+//! The address space of another process that agreed (2.1): a process is an address space and a
+//! memory object.
 //!
-//! A process agrees by serving its space at one end of a Unix socket ([`AddressSpace::serve`](crate::AddressSpace::serve)); the holder of the other end is a
-//! [`RemoteSpace`], with the operations of an address space. A loader or a debugger lays another process's memory out in this way. The
-//! socket is the capability: its holder can change and take away whatever the space has.
+//! A process agrees by serving its space at one end of a Unix socket
+//! ([`AddressSpace::serve`](crate::AddressSpace::serve)); the holder of the other end is a
+//! [`RemoteSpace`], with the operations of an address space. A loader or a debugger lays another
+//! process's memory out in this way. The socket is the capability: its holder can change and take
+//! away whatever the space has.
 //!
-//! One request at a time: a message of postcard, and where an object is passed a second message with its descriptor
-//! ([`MemoryObject::send`]).
+//! One request at a time: a message of postcard, and where an object is passed a second message
+//! with its descriptor ([`MemoryObject::send`]).
 
 use crate::address_space::MemoryStatus;
 use crate::flags::{CommitFlags, MapFlags};

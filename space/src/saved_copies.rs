@@ -1,9 +1,10 @@
 //! Pages that a copy-on-write mapping copied, while no entry of the VTLB maps them.
 //!
-//! A copy is nowhere but in the page tables of its mapping. So before an entry is recycled its copies go to a file of the
-//! mapping's own (a memfd, sparse, at the object's offsets), and come back when a miss enters the piece again: into a mapping at
-//! addresses that no program code knows, which then moves into place at once for all threads. All of it is system
-//! calls without allocations. A hole of that file is a page that was not copied: it shows the object.
+//! A copy is nowhere but in the page tables of its mapping. So before an entry is recycled its
+//! copies go to a file of the mapping's own (a memfd, sparse, at the object's offsets), and come
+//! back when a miss enters the piece again: into a mapping at addresses that no program code knows,
+//! which then moves into place at once for all threads. All of it is system calls without
+//! allocations. A hole of that file is a page that was not copied: it shows the object.
 
 use crate::region::Region;
 use rustix::fs::{SeekFrom, seek};
@@ -27,7 +28,8 @@ fn borrow(copies: &RawFd) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(*copies) }
 }
 
-/// Saves the copied pages of `piece`, which begins at `offset` of the object. Stores to the piece fault from here on, and wait.
+/// Saves the copied pages of `piece`, which begins at `offset` of the object. Stores to the piece
+/// fault from here on, and wait.
 pub(crate) fn save(
     pagemap: &Pagemap,
     copies: RawFd,

@@ -1,4 +1,5 @@
-//! What the mutex of operations protects: stretches behind committed pages, objects that regions have, pins.
+//! What the mutex of operations protects: stretches behind committed pages, objects that regions
+//! have, pins.
 
 use crate::backing::Run;
 use crate::error::SpaceError;

@@ -1,8 +1,9 @@
 //! The tree of regions: the only true description of a space (3.1).
 //!
-//! A balanced binary tree by address, as in the paper: a treap, whose priorities are a hash of the address. The caller makes
-//! nodes before a mutation and drops them after it, so that a mutation allocates nothing and the lock around it is held for
-//! less than a microsecond (3.2.2). Regions never overlap.
+//! A balanced binary tree by address, as in the paper: a treap, whose priorities are a hash of the
+//! address. The caller makes nodes before a mutation and drops them after it, so that a mutation
+//! allocates nothing and the lock around it is held for less than a microsecond (3.2.2). Regions
+//! never overlap.
 
 use crate::region::Region;
 
@@ -16,7 +17,8 @@ pub(crate) struct Node {
 
 type Link = Option<Box<Node>>;
 
-/// Nodes for one [`RegionTree::replace`], of which the last is empty: it takes the node that is replaced.
+/// Nodes for one [`RegionTree::replace`], of which the last is empty: it takes the node that is
+/// replaced.
 pub(crate) type Spare = [Option<Box<Node>>; 4];
 
 impl Node {
@@ -91,8 +93,8 @@ impl RegionTree {
         removed
     }
 
-    /// Replaces `part` of `old`, a region of the tree, by `new`, or removes it. Nodes that are left over remain in
-    /// `spare`.
+    /// Replaces `part` of `old`, a region of the tree, by `new`, or removes it. Nodes that are left
+    /// over remain in `spare`.
     pub(crate) fn replace(
         &mut self,
         old: &Region,
@@ -112,7 +114,8 @@ impl RegionTree {
         }
     }
 
-    /// Makes one region of the two that meet at `addr`, where they are in the same state. Returns the node that is left over.
+    /// Makes one region of the two that meet at `addr`, where they are in the same state. Returns
+    /// the node that is left over.
     pub(crate) fn merge(&mut self, addr: usize) -> Option<Box<Node>> {
         let before = self.find(addr.wrapping_sub(1))?;
         let after = self.find(addr)?;

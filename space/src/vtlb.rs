@@ -1,12 +1,13 @@
 //! The VTLB: a bounded cache of what the tree describes, in page-table pages (3.1).
 //!
-//! An entry is a *piece*: the part of a mapped region that lies in one 2 MiB range of addresses, which is what one page of
-//! page tables covers. A miss maps its piece; where the bound is reached, the oldest range without pins is hidden first, which
-//! frees its page of page tables. Any entry may be recycled at any time: objects keep what was stored to them, and the pages
-//! that a copy-on-write mapping copied go to its file of copies, from which they come back.
+//! An entry is a *piece*: the part of a mapped region that lies in one 2 MiB range of addresses,
+//! which is what one page of page tables covers. A miss maps its piece; where the bound is reached,
+//! the oldest range without pins is hidden first, which frees its page of page tables. Any entry
+//! may be recycled at any time: objects keep what was stored to them, and the pages that a
+//! copy-on-write mapping copied go to its file of copies, from which they come back.
 //!
-//! Rules: nothing here allocates, and no code here touches the memory of a space, since misses run in a signal handler.
-//! Measurements: `examples/mapping_costs`, `examples/figure_6`.
+//! Rules: nothing here allocates, and no code here touches the memory of a space, since misses run
+//! in a signal handler. Measurements: `examples/mapping_costs`, `examples/figure_6`.
 
 use crate::error::SpaceError;
 use crate::region::{Kind, Mapping, Region};
@@ -16,11 +17,12 @@ use std::ops::Range;
 use translation::{Access, Capabilities, Pagemap, Reservation, Sharing, TranslationError};
 use wired::HUGE_RANGE;
 
-/// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is to take less than the rest of a miss.
+/// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is
+/// to take less than the rest of a miss.
 pub(crate) const MOST_PAGES: usize = 4096;
 
-/// A range may have several pieces, such as the buffers of many clients: so many for each page of the bound on average, and at least
-/// [`FEWEST_PIECES`] in all.
+/// A range may have several pieces, such as the buffers of many clients: so many for each page of
+/// the bound on average, and at least [`FEWEST_PIECES`] in all.
 const PIECES_PER_PAGE: usize = 16;
 const FEWEST_PIECES: usize = 1024;
 

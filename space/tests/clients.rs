@@ -282,7 +282,8 @@ fn a_copy_on_write_image_costs_one_image_and_what_was_written() {
     assert!(grown < 2 * (IMAGE as u64 / 1024));
 }
 
-/// Maps the image, reads all of it, writes `own` pages, reports the kilobytes that are its alone, and ends when the pipe closes.
+/// Maps the image, reads all of it, writes `own` pages, reports the kilobytes that are its alone,
+/// and ends when the pipe closes.
 fn user_of_image(image: &MemoryObject, len: usize, own: usize, tell: OwnedFd, wait: OwnedFd) -> ! {
     let space = AddressSpace::without_domain(64).unwrap();
     let flags = MapFlags {

@@ -1,4 +1,5 @@
-//! Pinned pages under devices: what they write arrives, beside threads that recycle and evict everything else.
+//! Pinned pages under devices: what they write arrives, beside threads that recycle and evict
+//! everything else.
 
 mod common;
 
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCKS: usize = 16;
 
-/// A file of blocks that each hold their number, and a descriptor past the page cache. None where the file system has no direct I/O.
+/// A file of blocks that each hold their number, and a descriptor past the page cache. None where
+/// the file system has no direct I/O.
 fn blocks() -> Option<(tempfile::NamedTempFile, std::fs::File)> {
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for block in 0..BLOCKS {

@@ -1,9 +1,10 @@
 //! Mappings of memory objects: files and shared memory at addresses that the caller reserved.
 //!
-//! The paper of Rialto calls what the hardware maps a cache of the true description of a space (section 3.1). On Linux an
-//! entry of that cache is a mapping of 2 MiB of an object, which has one page of page tables; replacing it by inaccessible
-//! memory frees that page. Measured (`cargo run --release -p space --example mapping_costs`, Linux 6.18): 16 GiB touched
-//! once in each 2 MiB have 32,832 kB of page tables, and 64 kB after all ranges were hidden one by one.
+//! The paper of Rialto calls what the hardware maps a cache of the true description of a space
+//! (section 3.1). On Linux an entry of that cache is a mapping of 2 MiB of an object, which has one
+//! page of page tables; replacing it by inaccessible memory frees that page. Measured (`cargo run
+//! --release -p space --example mapping_costs`, Linux 6.18): 16 GiB touched once in each 2 MiB have
+//! 32,832 kB of page tables, and 64 kB after all ranges were hidden one by one.
 
 use crate::protect::Access;
 use crate::register::{TranslationError, failed};
@@ -51,7 +52,8 @@ pub unsafe fn map_object(
         .map_err(failed("mapping an object", addr, len))
 }
 
-/// Replaces what is mapped in `addr..addr + len` by inaccessible address space, and frees its page tables.
+/// Replaces what is mapped in `addr..addr + len` by inaccessible address space, and frees its page
+/// tables.
 ///
 /// # Safety
 /// The range is the caller's, and no code may use what was there.
@@ -84,8 +86,8 @@ unsafe fn map_anonymous(addr: usize, len: usize, rights: ProtFlags) -> rustix::i
     unsafe { mmap_anonymous(at, len, rights, flags) }.map(drop)
 }
 
-/// Moves a mapping with its pages over `to..to + len`, at once for all threads. What stays at `from` is an empty mapping of the
-/// same object.
+/// Moves a mapping with its pages over `to..to + len`, at once for all threads. What stays at
+/// `from` is an empty mapping of the same object.
 ///
 /// # Safety
 /// Both ranges are the caller's, and no code may use what was at `to`.

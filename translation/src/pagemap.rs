@@ -117,8 +117,8 @@ impl Pagemap {
         Ok(bitmap.iter().map(|word| word.count_ones() as usize).sum())
     }
 
-    /// Calls `each` with the index of every page of the range that a private mapping of an object has copied: its contents
-    /// are nowhere else.
+    /// Calls `each` with the index of every page of the range that a private mapping of an object
+    /// has copied: its contents are nowhere else.
     pub fn private_copies(
         &self,
         addr: usize,

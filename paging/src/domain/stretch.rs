@@ -70,7 +70,8 @@ impl Stretch {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Ends the stretch as dropping it does, and keeps its addresses reserved: they are the caller's, and an access to them fails.
+    /// Ends the stretch as dropping it does, and keeps its addresses reserved: they are the
+    /// caller's, and an access to them fails.
     pub fn release(mut self) -> Reservation {
         self.keeps_addresses = true;
         Reservation {

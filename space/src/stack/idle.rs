@@ -7,8 +7,8 @@
 //! | pointer + 1 | waits, and a sweep takes its pages |
 //! | pointer + 2 | waits, and has been swept |
 //!
-//! Only its own code makes a stack wait and go on; a stack that is being swept goes on when the sweep is done with it. Stack pointers are
-//! multiples of 16.
+//! Only its own code makes a stack wait and go on; a stack that is being swept goes on when the
+//! sweep is done with it. Stack pointers are multiples of 16.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,7 +25,8 @@ impl IdleWord {
         self.0.store(pointer & !15, Ordering::Release);
     }
 
-    /// The stack goes on. Its code uses no more than the margin below the noted pointer before this returns.
+    /// The stack goes on. Its code uses no more than the margin below the noted pointer before this
+    /// returns.
     pub(super) fn resume(&self) {
         loop {
             let seen = self.0.load(Ordering::Acquire);
@@ -41,7 +42,8 @@ impl IdleWord {
         }
     }
 
-    /// Claims a stack that waits and was not swept. Returns its pointer; [`IdleWord::swept`] ends the claim.
+    /// Claims a stack that waits and was not swept. Returns its pointer; [`IdleWord::swept`] ends
+    /// the claim.
     pub(super) fn claim(&self) -> Option<usize> {
         let seen = self.0.load(Ordering::Acquire);
         if seen == 0 || seen & FLAGS != 0 {

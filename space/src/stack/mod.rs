@@ -1,15 +1,16 @@
 //! Stacks that grow on demand and give pages back while they are idle (1, 3.4.2).
 //!
-//! A [`StackPool`] reserves addresses for many stacks, each with an inaccessible page below it. The kernel gives a stack its pages when they are
-//! first used, as it does in the paper by auto-commit faults: faults of stacks are never upcalls, which would need a stack themselves.
-//! A page below the stack pointer is dead, so an idle stack needs its upper pages only.
+//! A [`StackPool`] reserves addresses for many stacks, each with an inaccessible page below it. The
+//! kernel gives a stack its pages when they are first used, as it does in the paper by auto-commit
+//! faults: faults of stacks are never upcalls, which would need a stack themselves. A page below
+//! the stack pointer is dead, so an idle stack needs its upper pages only.
 //!
-//! - A coroutine waits by [`StackPool::suspend`], which notes its stack pointer; [`StackPool::sweep`] takes the pages below from all
-//!   stacks that wait.
+//! - A coroutine waits by [`StackPool::suspend`], which notes its stack pointer;
+//!   [`StackPool::sweep`] takes the pages below from all stacks that wait.
 //! - A thread of [`StackThread`] calls [`recycle`] before it waits for long.
 //! - [`probe`] makes the stack grow before code that must not fault.
-//! - An access to the page below a stack is an overflow: a line on standard error names the stack, and the signal goes on to the program's own
-//!   handler, or ends it.
+//! - An access to the page below a stack is an overflow: a line on standard error names the stack,
+//!   and the signal goes on to the program's own handler, or ends it.
 
 mod idle;
 mod pool;
@@ -21,8 +22,8 @@ pub use thread::{StackThread, StackThreadError};
 use crate::error::SpaceError;
 use wired::PAGE;
 
-/// Bytes below the stack pointer that stay: the paper's 2 KiB. The frames between a noted stack pointer and the switch to another stack lie
-/// there.
+/// Bytes below the stack pointer that stay: the paper's 2 KiB. The frames between a noted stack
+/// pointer and the switch to another stack lie there.
 const MARGIN: usize = 2048;
 
 /// The first byte that may be dead, of a stack whose pointer is `pointer`: pages wholly below can go.
@@ -41,7 +42,8 @@ fn stack_pointer() -> usize {
     pointer
 }
 
-/// Gives the `bytes` below the stack pointer their pages, so that code which uses no more of the stack takes no fault.
+/// Gives the `bytes` below the stack pointer their pages, so that code which uses no more of the
+/// stack takes no fault.
 ///
 /// # Errors
 /// [`SpaceError::Translation`] where the stack has not so many bytes left: it would overflow.
@@ -53,7 +55,8 @@ pub fn probe(bytes: usize) -> Result<(), SpaceError> {
     Ok(translation::populate(first, end - first, true)?)
 }
 
-/// Gives back the pages below the calling thread's stack pointer, on a stack of a pool. On any other stack it does nothing.
+/// Gives back the pages below the calling thread's stack pointer, on a stack of a pool. On any
+/// other stack it does nothing.
 #[inline(never)]
 pub fn recycle() {
     let pointer = stack_pointer();

@@ -122,7 +122,8 @@ impl Area {
         inside.then(|| (addr - self.base) / self.slot_bytes())
     }
 
-    /// Writes a line without allocating: this runs in a signal handler, on the thread whose stack it is about.
+    /// Writes a line without allocating: this runs in a signal handler, on the thread whose stack
+    /// it is about.
     fn report_overflow(&self, index: usize) {
         let name = self.slots[index]
             .name
@@ -168,11 +169,12 @@ impl Drop for Area {
 }
 
 impl StackPool {
-    /// Reserves addresses for `count` stacks of `stack_bytes` bytes each (two pages at least), without memory. Each stack that was used
-    /// counts twice towards `vm.max_map_count`.
+    /// Reserves addresses for `count` stacks of `stack_bytes` bytes each (two pages at least),
+    /// without memory. Each stack that was used counts twice towards `vm.max_map_count`.
     ///
     /// # Errors
-    /// [`SpaceError::Unaligned`], [`SpaceError::Overlap`] without the addresses, [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`].
+    /// [`SpaceError::Unaligned`], [`SpaceError::Overlap`] without the addresses,
+    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`].
     pub fn new(stack_bytes: usize, count: usize) -> Result<Arc<Self>, SpaceError> {
         crate::object::aligned("stack size", stack_bytes as u64)?;
         if stack_bytes < 2 * PAGE || count == 0 {
@@ -206,7 +208,8 @@ impl StackPool {
     /// A stack that is not in use; overflows are reported by `name`, of which 48 bytes are kept.
     ///
     /// # Errors
-    /// [`SpaceError::TooMany`] where all are in use, [`SpaceError::Translation`] with too many mappings (`vm.max_map_count`).
+    /// [`SpaceError::TooMany`] where all are in use, [`SpaceError::Translation`] with too many
+    /// mappings (`vm.max_map_count`).
     pub fn take(self: &Arc<Self>, name: &str) -> Result<GrowableStack, SpaceError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match free.open.pop() {
@@ -234,7 +237,8 @@ impl StackPool {
         })
     }
 
-    /// Suspends the running coroutine. Until it is resumed a sweep may take the pages below its stack pointer.
+    /// Suspends the running coroutine. Until it is resumed a sweep may take the pages below its
+    /// stack pointer.
     pub fn suspend<Input, Yield>(&self, yielder: &Yielder<Input, Yield>, value: Yield) -> Input {
         let pointer = stack_pointer();
         let Some(index) = self.area.index_of(pointer) else {
@@ -247,7 +251,8 @@ impl StackPool {
         input
     }
 
-    /// Takes the dead pages of all stacks that wait and were not swept since. Returns how many stacks it swept.
+    /// Takes the dead pages of all stacks that wait and were not swept since. Returns how many
+    /// stacks it swept.
     pub fn sweep(&self) -> usize {
         let mut claimed = Vec::with_capacity(BATCH);
         let mut swept = 0;
@@ -271,7 +276,8 @@ impl StackPool {
             }
         });
         let dead: Vec<_> = dead.filter(|piece| piece.len > 0).collect();
-        // SAFETY: below the stack pointers and their margins nothing is alive, and the stacks wait until their claims end.
+        // SAFETY: below the stack pointers and their margins nothing is alive, and the stacks wait
+        // until their claims end.
         let _ = unsafe { translation::discard_batch(&dead, &self.capabilities) };
         for (index, _) in claimed.iter() {
             self.area.slots[*index].idle.swept();

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of a thread's alternate signal stack, on which an overflow is handled.
 const SIGNAL_STACK: usize = 64 << 10;
 
-/// A thread whose stack is of a pool. Dropping it without [`StackThread::join`] waits for its end, too: the stack is needed as long.
+/// A thread whose stack is of a pool. Dropping it without [`StackThread::join`] waits for its end,
+/// too: the stack is needed as long.
 pub struct StackThread<T> {
     thread: Option<libc::pthread_t>,
     result: Arc<Mutex<Option<T>>>,
@@ -52,8 +53,8 @@ extern "C" fn run(work: *mut c_void) -> *mut c_void {
 }
 
 impl<T: Send + 'static> StackThread<T> {
-    /// Starts a thread on a stack of the pool, which has 64 KiB at least: the C library keeps the thread's own data at its top. A
-    /// panic of `work` ends the process.
+    /// Starts a thread on a stack of the pool, which has 64 KiB at least: the C library keeps the
+    /// thread's own data at its top. A panic of `work` ends the process.
     pub fn spawn(
         pool: &Arc<StackPool>,
         name: &str,
@@ -69,7 +70,8 @@ impl<T: Send + 'static> StackThread<T> {
         });
         let work = Box::into_raw(Box::new(work)).cast::<c_void>();
         let mut thread = 0;
-        // SAFETY: an attribute is made, set and destroyed; the stack is unused, and given back after the thread was joined.
+        // SAFETY: an attribute is made, set and destroyed; the stack is unused, and given back
+        // after the thread was joined.
         let code = unsafe {
             let mut attributes = std::mem::zeroed();
             libc::pthread_attr_init(&mut attributes);

@@ -1,7 +1,8 @@
 //! Any sequence of operations on a space agrees with a plain model in memory, byte for byte.
 //!
-//! The model has a page each of eight ranges of 2 MiB, more than the VTLB has pages, so that entries are recycled all the time;
-//! and the domain has fewer frames than the model pages, so that committed pages are evicted.
+//! The model has a page each of eight ranges of 2 MiB, more than the VTLB has pages, so that
+//! entries are recycled all the time; and the domain has fewer frames than the model pages, so that
+//! committed pages are evicted.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -83,7 +84,8 @@ impl Model {
         self.base + page / PAGES * TABLE + page % PAGES * PAGE
     }
 
-    /// Applies `change` to the pages in order until one is not as the operation needs it: what a space does, too.
+    /// Applies `change` to the pages in order until one is not as the operation needs it: what a
+    /// space does, too.
     fn until(
         &mut self,
         pages: std::ops::Range<usize>,
@@ -181,7 +183,8 @@ impl Model {
                 assert!(free && at == addr, "reserved {pages:?} twice");
                 self.pages[pages].fill(Page::Reserved);
             }
-            // Other code of the process may have mapped free addresses, and a run that is in use has them all.
+            // Other code of the process may have mapped free addresses, and a run that is in use
+            // has them all.
             Err(SpaceError::Overlap(_)) => {}
             Err(error) => panic!("{error}"),
         }
