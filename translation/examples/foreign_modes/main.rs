@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
-use translation::{Fault, ForeignUserfault, UffdMessage, Modes, Wake};
+use translation::{Fault, ForeignUserfault, Modes, UffdMessage, Wake};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 4096;
@@ -339,4 +339,3 @@ impl Drop for Owner {
         }
     }
 }
-
