@@ -33,12 +33,12 @@ pub struct DiskTurns {
 }
 
 struct Schedule {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     granted: Condvar,
     begin: Instant,
 }
 
-struct State {
+struct TurnState {
     atropos: Atropos<()>,
     /// By the client's tag: the turn that it was granted and has not taken.
     grants: Vec<Option<InFlightId>>,
@@ -54,7 +54,7 @@ pub struct DiskClient {
 
 impl Default for DiskTurns {
     fn default() -> Self {
-        let state = State {
+        let state = TurnState {
             atropos: Atropos::new(Utilization::percent(CAPACITY), BOUND, ()),
             grants: Vec::new(),
             free: Vec::new(),
@@ -85,7 +85,7 @@ impl DiskTurns {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
         self.shared
             .state
             .lock()
@@ -97,7 +97,7 @@ impl DiskTurns {
     }
 
     /// Grants the turns that are due. Returns when the schedule is to be asked again.
-    fn dispatch(&self, state: &mut State) -> Option<Time> {
+    fn dispatch(&self, state: &mut TurnState) -> Option<Time> {
         loop {
             match state.atropos.next(self.now()) {
                 Decision::Dispatch(start) => {

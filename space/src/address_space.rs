@@ -9,7 +9,7 @@ use crate::pin::PinnedRange;
 use crate::region::{Kind, Region, RegionInfo, RegionState};
 use crate::registry::{self, Registration};
 use crate::space_protocol::RemoteSpaceError;
-use crate::state::State;
+use crate::state::SpaceState;
 use crate::vtlb::{Vtlb, VtlbStats};
 use selfpage::Rights;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub struct AddressSpace {
     pub(crate) core: Arc<Core>,
     pub(crate) backing: Option<Arc<Backing>>,
     pub(crate) number: u64,
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
 }
 
 /// The unit of addresses and sizes.
@@ -89,7 +89,7 @@ impl AddressSpace {
         })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, SpaceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

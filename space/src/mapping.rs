@@ -8,7 +8,7 @@ use crate::flags::MapFlags;
 use crate::object::MemoryObject;
 use crate::operations::{expect, unmap};
 use crate::region::{Kind, Mapping};
-use crate::state::{MappedObject, State};
+use crate::state::{MappedObject, SpaceState};
 use rustix::fs::{MemfdFlags, memfd_create};
 use selfpage::Rights;
 use std::ops::Range;
@@ -66,7 +66,7 @@ impl AddressSpace {
     /// Makes reserved regions mapped ones. Returns the number of the mapping.
     pub(crate) fn map_range(
         &self,
-        state: &mut State,
+        state: &mut SpaceState,
         range: &Range<usize>,
         object: &MemoryObject,
         offset: u64,
@@ -118,7 +118,7 @@ impl AddressSpace {
 
     /// Ends the runs that reach into `range`, of which no page is committed. Their addresses stay
     /// reserved where a region has them.
-    fn free_runs(&self, state: &mut State, range: &Range<usize>) -> Result<(), SpaceError> {
+    fn free_runs(&self, state: &mut SpaceState, range: &Range<usize>) -> Result<(), SpaceError> {
         let runs = state
             .split_by_runs(range.clone())
             .filter_map(|(_, run)| run);

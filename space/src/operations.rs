@@ -9,7 +9,7 @@ use crate::error::SpaceError;
 use crate::flags::{CommitFlags, MapFlags};
 use crate::object::MemoryObject;
 use crate::region::{Kind, Region};
-use crate::state::State;
+use crate::state::SpaceState;
 use selfpage::Rights;
 use std::ops::Range;
 use translation::Reservation;
@@ -62,7 +62,7 @@ impl AddressSpace {
     /// Addresses that the kernel maps nothing else at: those of a cached run, or new ones.
     fn take_addresses(
         &self,
-        state: &mut State,
+        state: &mut SpaceState,
         addr: Option<usize>,
         len: usize,
     ) -> Result<usize, SpaceError> {
@@ -126,7 +126,7 @@ impl AddressSpace {
     /// Commits reserved pages as a memory object of the space's own.
     fn commit_shareable(
         &self,
-        state: &mut State,
+        state: &mut SpaceState,
         range: Range<usize>,
         flags: CommitFlags,
     ) -> Result<(), SpaceError> {
@@ -231,7 +231,7 @@ impl AddressSpace {
     }
 
     /// Gives a run to the cache if no region has a part of it any more.
-    fn release_run(&self, state: &mut State, base: usize) {
+    fn release_run(&self, state: &mut SpaceState, base: usize) {
         let Some(range) = state.runs.get(&base).map(Run::range) else {
             return;
         };

@@ -9,7 +9,7 @@
 use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
 use crate::region::{Kind, Region};
-use crate::state::State;
+use crate::state::SpaceState;
 use selfpage::{Rights, Stretch};
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Resu
 }
 
 fn pin_committed(
-    state: &State,
+    state: &SpaceState,
     part: Range<usize>,
     held: &mut Vec<Held>,
 ) -> Result<(), SpaceError> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What the mutex of operations protects.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct SpaceState {
     /// Stretches behind committed pages, by their first addresses.
     pub(crate) runs: BTreeMap<usize, Run>,
     /// Objects that regions have, by the number of their `map` call.
@@ -35,7 +35,7 @@ pub(crate) struct MappedObject {
     pub(crate) _record: Option<Arc<FaultRecord>>,
 }
 
-impl State {
+impl SpaceState {
     pub(crate) fn check_pins(&self, range: &Range<usize>) -> Result<(), SpaceError> {
         let pinned = self
             .pins

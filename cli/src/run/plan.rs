@@ -345,20 +345,16 @@ fn kernel() -> Result<u64, RequestError> {
     let list = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let all = Capabilities::from_bits(u32::MAX);
     let kept = all.without_list(&list).map_err(RequestError::Without)?;
-    let here = Capabilities::probe_fast();
-    let lacks = |feature| !kept.has(feature) || !here.has(feature);
-    let Some(lack) = [Feature::KernelFaults, Feature::Stage]
-        .into_iter()
-        .find(|feature| lacks(*feature))
-    else {
-        return Ok(u64::from(!kept.bits()));
-    };
+    let needed = [Feature::KernelFaults, Feature::Stage];
+    if let Some(off) = needed.iter().find(|feature| !kept.has(**feature)) {
+        let why = format!("{off} is switched off by SELFPAGE_WITHOUT");
+        return Err(RequestError::Kernel(why));
+    }
     let missing = Capabilities::probe().missing;
-    let missing = missing.iter().find(|missing| missing.feature == lack);
-    Err(RequestError::Kernel(match missing {
-        Some(missing) => crate::doctor::explain(missing),
-        None => format!("{lack} is switched off by SELFPAGE_WITHOUT"),
-    }))
+    match missing.iter().find(|lack| needed.contains(&lack.feature)) {
+        Some(lack) => Err(RequestError::Kernel(crate::doctor::explain(lack))),
+        None => Ok(u64::from(!kept.bits())),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::copying;
 use crate::objects::{ObjectMap, bit};
 use crate::page_records::PageMismatch;
 use crate::placement;
-use crate::refusals::{self, Refusal};
+use crate::refusals::{self, PageRefusal};
 use crate::requests::{Purpose, Segment};
 use crate::transport::{PATIENCE, RemoteTransport, connected, since_start};
 use disk::time::Time;
@@ -205,7 +205,7 @@ impl RemoteTransport {
             }
             (Kind::ErrorReply, _) => {
                 let text = String::from_utf8_lossy(frame.body);
-                let reason = Refusal {
+                let reason = PageRefusal {
                     status: Status::from_code(frame.header.pages),
                     text: &text,
                 };

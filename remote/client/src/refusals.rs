@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 /// Why a server refuses a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Refusal<'a> {
+pub struct PageRefusal<'a> {
     /// `None` where it has a code that this client does not know.
     pub status: Option<Status>,
     /// For people.
@@ -24,11 +24,11 @@ pub fn on_refused(
     transport: &mut RemoteTransport,
     (slot, segment): (usize, Segment),
     server: usize,
-    reason: &Refusal<'_>,
+    reason: &PageRefusal<'_>,
     now: Time,
 ) {
     let segment = &segment;
-    let &Refusal { status, text } = reason;
+    let &PageRefusal { status, text } = reason;
     // The server has no such object any more.
     let is_gone = matches!(status, Some(Status::NoObject | Status::Generation));
     // The pages of a copy's write are not here any more.
@@ -84,7 +84,7 @@ fn fail_write(
     transport: &mut RemoteTransport,
     (slot, segment): (usize, &Segment),
     server: usize,
-    &Refusal { status, text }: &Refusal<'_>,
+    &PageRefusal { status, text }: &PageRefusal<'_>,
 ) {
     let (id, name) = (
         transport.objects.id(segment.object),
