@@ -61,7 +61,7 @@ impl Domain {
     }
 
     /// A stretch over readable and writable private memory that the caller has reserved
-    /// ([`translation::reserve`]) and not used: whole pages, which are the stretch's from now on.
+    /// ([`translation::reserve()`]) and not used: whole pages, which are the stretch's from now on.
     /// Where this fails they are unmapped.
     pub fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         if reservation.len == 0 {
