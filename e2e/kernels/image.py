@@ -28,7 +28,7 @@ FILES = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/
 
 
 def build_disk(path, folder, root, executables, guest):
-    """Makes an ext4 image of the programs, and of this tree's `executables` at their own paths."""
+    """Makes an ext4 image of the programs, and of this tree and its `executables` at their own paths."""
     if folder.exists():
         shutil.rmtree(folder)
     for name in ["proc", "sys", "dev", "tmp", "run", "var/tmp", "root", "etc", "usr/bin", "usr/sbin", "usr/lib"]:
@@ -53,10 +53,22 @@ def build_disk(path, folder, root, executables, guest):
         subprocess.run(["strip", "-g", target], check=False)
     for each in libraries([*files, *executables]):
         place(each, folder)
+    for each in subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout.splitlines():
+        place(root / each, folder)
+    replace_cargo(folder)
     (folder / str(root / "target/tmp").lstrip("/")).mkdir(parents=True, exist_ok=True)
     shutil.copytree(guest, folder / "guest", dirs_exist_ok=True)
     path.unlink(missing_ok=True)
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", folder, path, "6G"], check=True)
+
+
+def replace_cargo(folder):
+    """Tests that have cargo build a library find it built."""
+    sysroot = subprocess.run(["rustc", "--print", "sysroot"], check=True, capture_output=True, text=True).stdout.strip()
+    cargo = folder / sysroot.lstrip("/") / "bin/cargo"
+    cargo.parent.mkdir(parents=True, exist_ok=True)
+    cargo.write_text("#!/bin/sh\n")
+    cargo.chmod(0o755)
 
 
 def is_program(path):
