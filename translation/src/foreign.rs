@@ -18,7 +18,7 @@ use crate::capability::Capabilities;
 use crate::map::MapError;
 use crate::register::{TranslationError, failed, range};
 use crate::uapi;
-use crate::uffd_msg::Fault;
+use crate::uffd_msg::{Fault, read_messages};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -164,25 +164,11 @@ impl ForeignUserfault {
     /// Reads pending messages into `out` until it is full, and returns how many there are. Zero: none
     /// is pending, wait with poll.
     pub fn read(&self, out: &mut [Option<UffdMessage>]) -> Result<usize, Errno> {
-        // SAFETY: the messages are plain old data; all zeros is a valid value.
-        let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
-        let wanted = out.len().min(BATCH);
-        // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
-        let buffer = unsafe {
-            std::slice::from_raw_parts_mut(
-                messages.as_mut_ptr().cast::<u8>(),
-                wanted * size_of::<uapi::uffd_msg>(),
-            )
-        };
-        let bytes = match rustix::io::read(self.as_fd(), buffer) {
-            Ok(bytes) => bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
-            Err(errno) => return Err(errno),
-        };
-        let count = bytes / size_of::<uapi::uffd_msg>();
-        for (slot, message) in out.iter_mut().zip(&messages[..count]) {
-            *slot = Some(UffdMessage::decode(message));
-        }
+        let mut count = 0;
+        read_messages::<BATCH>(self.as_fd(), out.len(), |message| {
+            out[count] = Some(UffdMessage::decode(message));
+            count += 1;
+        })?;
         Ok(count)
     }
 

@@ -5,6 +5,8 @@
 
 use crate::uapi;
 use linux_raw_sys::general as sys;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 
 /// A fault whose thread sleeps until the fault is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,4 +42,34 @@ impl Fault {
             thread: unsafe { fault.feat.ptid },
         })
     }
+}
+
+/// Reads pending messages, at most `most` and `BATCH`, and passes them to `each`. None is passed
+/// where none is pending: wait with poll.
+pub(crate) fn read_messages<const BATCH: usize>(
+    fd: BorrowedFd<'_>,
+    most: usize,
+    each: impl FnMut(&uapi::uffd_msg),
+) -> Result<(), Errno> {
+    // SAFETY: the messages are plain old data; all zeros is a valid value.
+    let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
+    let wanted = most.min(BATCH);
+    if wanted == 0 {
+        return Ok(());
+    }
+    // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
+    let buffer = unsafe {
+        std::slice::from_raw_parts_mut(
+            messages.as_mut_ptr().cast::<u8>(),
+            wanted * size_of::<uapi::uffd_msg>(),
+        )
+    };
+    let bytes = match rustix::io::read(fd, buffer) {
+        Ok(bytes) => bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    let count = bytes / size_of::<uapi::uffd_msg>();
+    messages[..count].iter().for_each(each);
+    Ok(())
 }

@@ -11,7 +11,7 @@
 
 use crate::capability::{Capabilities, Feature};
 use crate::uapi;
-use crate::uffd_msg::Fault;
+use crate::uffd_msg::{Fault, read_messages};
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -189,31 +189,13 @@ impl Userfault {
     /// Reads pending faults, at most as many as `out` holds and 16 a call. Returns `Ok(0)` when no
     /// fault is pending: wait with poll.
     pub fn read_faults(&self, out: &mut [Fault]) -> std::io::Result<usize> {
-        // SAFETY: the messages are plain old data; all zeros is a valid value.
-        let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
-        let wanted = out.len().min(BATCH);
-        if wanted == 0 {
-            return Ok(0);
-        }
-        // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
-        let buffer = unsafe {
-            std::slice::from_raw_parts_mut(
-                messages.as_mut_ptr().cast::<u8>(),
-                wanted * size_of::<uapi::uffd_msg>(),
-            )
-        };
-        let bytes = match rustix::io::read(self.as_fd(), buffer) {
-            Ok(bytes) => bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
-            Err(errno) => return Err(errno.into()),
-        };
         let mut count = 0;
-        for message in &messages[..bytes / size_of::<uapi::uffd_msg>()] {
+        read_messages::<BATCH>(self.as_fd(), out.len(), |message| {
             if let Some(fault) = Fault::decode(message) {
                 out[count] = fault;
                 count += 1;
             }
-        }
+        })?;
         Ok(count)
     }
 }
