@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, in_child, space, status_kb};
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space, status_kb};
 use corosensei::Coroutine;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
@@ -12,7 +12,6 @@ use space::{
     AddressSpace, CommitFlags, MapFlags, MemoryObject, RemoteSpace, RemoteSpaceError, Rights,
     SpaceError,
 };
-use std::hint::black_box;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
@@ -31,17 +30,6 @@ fn sockets() -> (OwnedFd, OwnedFd) {
         None,
     )
     .unwrap()
-}
-
-/// Uses `bytes` of the stack at least; returns what its frames held.
-#[inline(never)]
-fn dig(bytes: usize, seed: u64) -> u64 {
-    let frame = black_box([seed; 120]);
-    let deeper = match bytes.checked_sub(1024) {
-        Some(rest) => dig(rest, seed + 1),
-        None => 0,
-    };
-    black_box(&frame).iter().sum::<u64>().wrapping_add(deeper)
 }
 
 #[test]

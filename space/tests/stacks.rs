@@ -2,23 +2,12 @@
 
 mod common;
 
-use common::PAGE;
+use common::{PAGE, dig};
 use corosensei::{Coroutine, CoroutineResult};
 use space::stack::{StackPool, StackThread, probe, recycle};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Uses `bytes` of the stack at least; returns what its frames held.
-#[inline(never)]
-fn dig(bytes: usize, seed: u64) -> u64 {
-    let frame = black_box([seed; 120]);
-    let deeper = match bytes.checked_sub(1024) {
-        Some(rest) => dig(rest, seed + 1),
-        None => 0,
-    };
-    black_box(&frame).iter().sum::<u64>().wrapping_add(deeper)
-}
 
 #[test]
 fn ten_thousand_idle_coroutines_hold_three_pages_each() {

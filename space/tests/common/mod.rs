@@ -3,6 +3,7 @@
 
 use selfpage::{Contract, DirectIo, Domain};
 use space::{AddressSpace, Backing};
+use std::hint::black_box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page.
@@ -79,4 +80,15 @@ pub fn status_kb(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Uses `bytes` of the stack at least; returns what its frames held.
+#[inline(never)]
+pub fn dig(bytes: usize, seed: u64) -> u64 {
+    let frame = black_box([seed; 120]);
+    let deeper = match bytes.checked_sub(1024) {
+        Some(rest) => dig(rest, seed + 1),
+        None => 0,
+    };
+    black_box(&frame).iter().sum::<u64>().wrapping_add(deeper)
 }
