@@ -3,7 +3,7 @@
 use host::seqpacket;
 use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
 use remote_client::protocol::{self, ClientEvent};
-use remote_client::{RemoteConfig, ServerSource, run, wire};
+use remote_client::{RemoteConfig, ServerSource, run};
 use remote_keys::{Keyring, KeyringError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -48,7 +48,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     // SAFETY: `run` passes the descriptor, and nothing else of this process uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(args.socket) };
     fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
-    for lack in wire() {
+    for lack in host::wiring::wire_pager() {
         tracing::debug!("{lack}");
     }
     let config = RemoteConfig {

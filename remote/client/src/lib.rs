@@ -42,6 +42,5 @@ mod transport;
 mod usage;
 
 pub use broker_link::ServerSource;
-pub use host::wiring::wire_pager as wire;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
