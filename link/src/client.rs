@@ -106,11 +106,20 @@ impl Connection {
         &self,
         socket: BorrowedFd<'_>,
         userfault: Option<BorrowedFd<'_>>,
+        shared: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         let bytes = ChildMessage::Lifeline.encode();
-        let both = [socket, userfault.unwrap_or(socket)];
-        let fds = &both[..1 + usize::from(userfault.is_some())];
-        seqpacket::send(&self.0, bytes.as_slice(), fds, SendFlags::empty())
+        let all = [
+            socket,
+            userfault.unwrap_or(socket),
+            shared.unwrap_or(socket),
+        ];
+        let count = match (userfault, shared) {
+            (None, _) => 1,
+            (Some(_), None) => 2,
+            (Some(_), Some(_)) => 3,
+        };
+        seqpacket::send(&self.0, bytes.as_slice(), &all[..count], SendFlags::empty())
     }
 
     /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
@@ -186,7 +195,7 @@ impl SupervisorPort {
 
     /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
-        let (connection, answer) = self.ask(hello)?;
+        let (connection, answer) = self.ask(hello, &[])?;
         match Reply::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
             Reply::Welcome(welcome) => sort(welcome, connection, answer.fds),
             Reply::Refused(text) => Err(JoinError::Refused(RefusalText::new(text))),
@@ -197,7 +206,7 @@ impl SupervisorPort {
     /// Requests, before a fork, the child's domain. The process's pager is not involved, so
     /// the thread that forks may call it.
     pub fn reserve_child(&self, parent: RawDomainId) -> Result<RawDomainId, JoinError> {
-        let (_, answer) = self.ask(Hello::Reserve { parent })?;
+        let (_, answer) = self.ask(Hello::Reserve { parent }, &[])?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Reserved(domain)) => Ok(domain),
             Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
@@ -207,13 +216,13 @@ impl SupervisorPort {
 
     /// Gives a reserved domain back: the fork failed.
     pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
-        self.ask(Hello::Release { parent, child }).map(|_| ())
+        self.ask(Hello::Release { parent, child }, &[]).map(|_| ())
     }
 
     /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
     /// bell. Waits for the system's daemon, if that is away.
     pub fn open_channel(&self, domain: RawDomainId, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
-        let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
+        let (_, mut answer) = self.ask(Hello::Channel { domain, depth }, &[])?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Channel) => {}
             Some(Reply::Refused(text)) => return Err(JoinError::Refused(RefusalText::new(text))),
@@ -224,6 +233,31 @@ impl SupervisorPort {
             (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
             // This process has no descriptors left.
             _ => Err(JoinError::Unreachable(Errno::MFILE)),
+        }
+    }
+
+    /// Gets memory to share: a memfd of zeros.
+    pub fn create_shared(&self, domain: RawDomainId, len: usize) -> Result<OwnedFd, JoinError> {
+        let len = len as u64;
+        let (_, mut answer) = self.ask(Hello::CreateShared { domain, len }, &[])?;
+        match Reply::decode(answer.as_slice()) {
+            // Without it this process has no descriptors left.
+            Some(Reply::Memory) => answer.fds[0]
+                .take()
+                .ok_or(JoinError::Unreachable(Errno::MFILE)),
+            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
+            _ => Err(JoinError::OtherBuild),
+        }
+    }
+
+    /// Asks something of shared memory ([`Hello::Share`], [`Hello::InheritShared`],
+    /// [`Hello::DiscardShared`]); returns when it is done.
+    pub fn ask_shared(&self, hello: Hello, fd: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
+        let (_, answer) = self.ask(hello, fd.as_slice())?;
+        match Reply::decode(answer.as_slice()) {
+            Some(Reply::Shared) => Ok(()),
+            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
+            _ => Err(JoinError::OtherBuild),
         }
     }
 
@@ -240,8 +274,12 @@ impl SupervisorPort {
             .map_err(JoinError::Unreachable)
     }
 
-    fn ask(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
-        let connection = self.open(hello).map_err(JoinError::Unreachable)?;
+    fn ask(
+        &self,
+        hello: Hello,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Connection, Received), JoinError> {
+        let connection = self.open(hello, fds).map_err(JoinError::Unreachable)?;
         match seqpacket::receive(&connection, RecvFlags::empty()) {
             Ok(answer) if answer.len > 0 => Ok((Connection(connection), answer)),
             Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
@@ -249,18 +287,14 @@ impl SupervisorPort {
         }
     }
 
-    fn open(&self, hello: Hello) -> io::Result<OwnedFd> {
+    /// A connection with its first message, which carries at most one descriptor.
+    fn open(&self, hello: Hello, fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
         let bytes = hello.encode();
         if let Some(port) = self.port() {
             let (ours, theirs) = seqpacket::pair()?;
-            if seqpacket::send(
-                port,
-                bytes.as_slice(),
-                &[theirs.as_fd()],
-                SendFlags::empty(),
-            )
-            .is_ok()
-            {
+            let all = [theirs.as_fd(), *fds.first().unwrap_or(&theirs.as_fd())];
+            let all = &all[..1 + fds.len().min(1)];
+            if seqpacket::send(port, bytes.as_slice(), all, SendFlags::empty()).is_ok() {
                 return Ok(ours);
             }
         }
@@ -274,7 +308,7 @@ impl SupervisorPort {
             return call::request(message);
         }
         let connection = self.connect()?;
-        seqpacket::send(&connection, bytes.as_slice(), &[], SendFlags::empty())?;
+        seqpacket::send(&connection, bytes.as_slice(), fds, SendFlags::empty())?;
         Ok(connection)
     }
 

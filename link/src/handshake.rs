@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4704;
+pub const VERSION: u32 = 0x5350_4705;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -61,6 +61,40 @@ pub enum Hello {
         /// Operations at a time.
         depth: u32,
     },
+    /// A process requests memory to share with its children. The connection ends with the answer.
+    CreateShared {
+        /// The asking process's domain.
+        domain: RawDomainId,
+        /// Bytes.
+        len: u64,
+    },
+    /// A process has mapped that memory, which comes along: it is to be paged. The connection ends with
+    /// the answer.
+    Share {
+        /// The asking process's domain.
+        domain: RawDomainId,
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The child of a fork has what its parent shares; its userfaultfd comes along. The connection ends
+    /// with the answer.
+    InheritShared {
+        /// The parent's domain.
+        parent: RawDomainId,
+        /// The child's.
+        child: RawDomainId,
+    },
+    /// The contents of a range of shared memory end. The connection ends with the answer.
+    DiscardShared {
+        /// The asking process's domain.
+        domain: RawDomainId,
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// The fork did not happen: the domain goes.
     Release {
         /// The asking process's domain.
@@ -80,7 +114,7 @@ pub enum ChildMessage<'a> {
     /// The pager now checks for pinned pages (see [`crate::stats_page::StatsPage::careful`]).
     Careful,
     /// A pager process serves. The supervisor is to keep what comes along until that has
-    /// ended: a socket by which the kernel then kills the program, and the userfaultfd.
+    /// ended: a socket by which the kernel then kills the program, the userfaultfd, and that of shared memory.
     Lifeline,
 }
 
@@ -136,6 +170,10 @@ pub enum Reply<'a> {
     Released,
     /// A channel: its memory, the doorbell and the client's bell come along.
     Channel,
+    /// Memory to share, which comes along.
+    Memory,
+    /// What was asked of shared memory is done.
+    Shared,
     /// Refused: the text names what was asked, what there is and what to do.
     Refused(&'a [u8]),
 }
@@ -249,6 +287,24 @@ mod tests {
                 domain: 9,
                 depth: 64,
             },
+            Hello::CreateShared {
+                domain: 9,
+                len: 1 << 40,
+            },
+            Hello::Share {
+                domain: 9,
+                addr: 1 << 46,
+                len: 4096,
+            },
+            Hello::InheritShared {
+                parent: 9,
+                child: 10,
+            },
+            Hello::DiscardShared {
+                domain: 9,
+                addr: 4096,
+                len: 8192,
+            },
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
@@ -277,6 +333,8 @@ mod tests {
             Reply::Reserved(4),
             Reply::Released,
             Reply::Channel,
+            Reply::Memory,
+            Reply::Shared,
             Reply::Refused(b"no"),
         ] {
             assert_eq!(Reply::decode(answer.encode().as_slice()), Some(answer));

@@ -74,6 +74,7 @@ pub mod peer;
 pub mod recording;
 pub mod save;
 pub mod server;
+pub mod shared_memory;
 pub mod snapshot;
 pub mod standby;
 

@@ -28,6 +28,8 @@ pub enum PageState {
     Resident,
     /// In a frame, and perhaps still equal to the stored copy.
     ResidentStored(PageHandle),
+    /// On its way to the store, in a slot ([`crate::shared_memory::slots`]).
+    Staged,
 }
 
 impl PageState {
@@ -49,7 +51,7 @@ impl PageState {
         }
     }
 
-    fn pack(self) -> u32 {
+    pub(crate) fn pack(self) -> u32 {
         let handle = self.handle().map_or(0, PageHandle::get);
         let tag = match self {
             Self::Origin => 0,
@@ -59,11 +61,12 @@ impl PageState {
             Self::ResidentOrigin => 4,
             Self::Resident => 5,
             Self::ResidentStored(_) => 6,
+            Self::Staged => 7,
         };
         handle << 3 | tag
     }
 
-    fn unpack(word: u32) -> Self {
+    pub(crate) fn unpack(word: u32) -> Self {
         let handle = PageHandle::new(word >> 3);
         match (word & Self::TAG, handle) {
             (0, _) => Self::Origin,
@@ -72,6 +75,7 @@ impl PageState {
             (4, _) => Self::ResidentOrigin,
             (5, _) => Self::Resident,
             (6, Some(handle)) => Self::ResidentStored(handle),
+            (7, _) => Self::Staged,
             _ => Self::Lost,
         }
     }
@@ -256,13 +260,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn residents_are_counted(steps in prop::collection::vec((0usize..100, 0u32..7), 0..200)) {
+        fn residents_are_counted(steps in prop::collection::vec((0usize..100, 0u32..8), 0..200)) {
             let mut table = table();
             let handle = PageHandle::new(77).unwrap();
             for (page, what) in steps {
                 let state = [
                     PageState::Origin, PageState::Zero, PageState::Stored(handle), PageState::Lost,
                     PageState::ResidentOrigin, PageState::Resident, PageState::ResidentStored(handle),
+                    PageState::Staged,
                 ][what as usize];
                 table.set(page, state);
                 prop_assert_eq!(table.get(page), state);

@@ -8,7 +8,7 @@ use crate::fork_cell::ForkCell;
 use crate::log::Log;
 use crate::page::State;
 use crate::stretch::StretchState;
-use frames::{DomainFrames, Frame, Millis};
+use frames::{DomainFrames, Frame, PageAge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl FrameSource {
             }
         }
         let frame = client.take()?;
-        self.age.note_taken(client);
+        self.age.note_taken(client.n());
         Some(frame)
     }
 
@@ -206,33 +206,6 @@ impl FrameSource {
 /// Frames that domains of a tree are asked for at once: what a small program accesses in a slice
 /// of processor time.
 const TRIM_BATCH: u32 = 64;
-
-/// The age of a domain's oldest page, roughly: frames go round, so that it came in the lap before
-/// this one.
-#[derive(Default)]
-struct PageAge {
-    /// Frames taken in this lap, which ends when they are as many as the domain owns.
-    taken: AtomicU32,
-    /// When this lap began, and the one before: [`Millis`].
-    began: AtomicU32,
-    before: AtomicU32,
-}
-
-impl PageAge {
-    fn note_taken(&self, client: &DomainFrames<'_>) {
-        let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
-        if taken >= client.n() {
-            self.taken.store(0, Ordering::Relaxed);
-            let began = self.began.swap(Millis::now().0, Ordering::Relaxed);
-            self.before.store(began, Ordering::Relaxed);
-        }
-    }
-
-    /// When the oldest page came.
-    fn oldest(&self) -> Millis {
-        Millis(self.before.load(Ordering::Relaxed))
-    }
-}
 
 /// Frames to keep unused: enough to make an eviction rare, none if the domain has so few
 /// frames that each counts.

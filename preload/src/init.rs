@@ -5,7 +5,7 @@ use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
     address_space, adopt, diagnostics, exec, fork, limits, malloc, paged_memory, pager_process,
-    process_pager, pthread, supervisor,
+    process_pager, pthread, shared_memory, supervisor,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
@@ -128,9 +128,11 @@ fn join(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String>
     let Some(port) = supervisor::port() else {
         return Ok(None);
     };
+    let parent = supervisor::domain();
+    let is_fork = gate.is_some();
     let hello = match &gate {
         Some(gate) => Hello::Fork {
-            parent: supervisor::domain(),
+            parent,
             child: gate.child(),
             above,
         },
@@ -138,7 +140,11 @@ fn join(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String>
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
     supervisor::on_welcome(&joined.welcome);
-    process_pager::attach(gate, joined).map(Some)
+    let connection = process_pager::attach(gate, joined)?;
+    if is_fork {
+        shared_memory::inherit(parent)?;
+    }
+    Ok(Some(connection))
 }
 
 /// Ends the process, all its threads, without any handlers.

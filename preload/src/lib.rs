@@ -47,6 +47,7 @@ mod process_pager;
 mod pthread;
 mod raw_syscall;
 mod rseq;
+mod shared_memory;
 mod supervisor;
 mod syscall;
 mod vma_map;

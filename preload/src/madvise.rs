@@ -7,7 +7,7 @@
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
-use crate::{address_space, paged_memory, raw_syscall};
+use crate::{address_space, paged_memory, raw_syscall, shared_memory};
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -69,6 +69,9 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
         // SAFETY: as above.
         return unsafe { syscall3(libc::SYS_madvise, addr, len, advice as usize) };
     };
+    if advice == libc::MADV_REMOVE {
+        shared_memory::discard(&target);
+    }
     let space = &mut address_space::lock();
     if !space.map.touches(&target) {
         return kernel(&target);

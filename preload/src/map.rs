@@ -7,7 +7,7 @@ use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs};
-use crate::{address_space, mlock, paged_memory};
+use crate::{address_space, mlock, paged_memory, shared_memory};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
@@ -23,6 +23,24 @@ const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 
 /// `mmap`.
 pub fn mmap(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> SyscallResult {
+    if !address_space::is_active() || !shared_memory::is_wanted(len, flags) {
+        return mmap_private(addr, len, prot, flags, fd, offset);
+    }
+    // MAP_POPULATE is not taken, as of private memory.
+    let answer = mmap_private(addr, len, prot, flags & !libc::MAP_POPULATE, fd, offset);
+    shared_memory::page_mapped(answer, len, prot);
+    answer
+}
+
+/// `mmap` but for the paging of shared memory.
+fn mmap_private(
     addr: usize,
     len: usize,
     prot: c_int,

@@ -5,7 +5,7 @@
 mod fork_gate;
 
 use crate::supervisor::disk::SupervisorDisk;
-use crate::{diagnostics, mapped_bitmap, pager_process, rseq, supervisor};
+use crate::{diagnostics, mapped_bitmap, pager_process, rseq, shared_memory, supervisor};
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::SharedStore;
-use translation::{Capabilities, EntryKind, Userfault};
+use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
 
 pub use fork_gate::ForkGate;
@@ -83,6 +83,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
     let probed = Capabilities::probe_fast();
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
     let userfault = open_userfault(&joined, &capabilities)?;
+    shared_memory::open_userfault(joined.userfaultfd.as_ref(), &capabilities);
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
     let stats_page: &'static StatsPage = leak(joined.map_stats_page().map_err(text)?);
     let slot = slot_of(welcome.domain);
@@ -141,6 +142,7 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
         return start(joined);
     };
     let userfault = open_userfault(&joined, &pager.capabilities)?;
+    shared_memory::open_userfault(joined.userfaultfd.as_ref(), &pager.capabilities);
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
     match pager.disk {
@@ -181,8 +183,11 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn open_userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, String> {
+    let options = UserfaultOptions::default();
     match &joined.userfaultfd {
-        Some(device) => Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities),
+        Some(device) => {
+            Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities, options)
+        }
         None => Userfault::open(EntryKind::Thread, capabilities),
     }
     .map_err(text)

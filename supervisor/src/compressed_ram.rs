@@ -89,7 +89,9 @@ fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
     parts.ledger.adopt(domain, process)?;
     let slot = slot_of(domain.raw());
     let thread = std::thread::Builder::new().name("selfpage-ram".into());
-    let spawned = thread.spawn(move || match serve(&parts, domain) {
+    let mut parts = parts;
+    let channel = parts.channel.take();
+    let spawned = thread.spawn(move || match serve(&parts, channel, domain) {
         Ok(never) => match never {},
         Err(why) => tracing::warn!("pages are not compressed in RAM: {why}"),
     });
@@ -101,15 +103,19 @@ fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
 /// No value: the thread does not return.
 enum Never {}
 
-fn serve(parts: &CompressedRamParts, domain: DomainId) -> Result<Never, StoreError> {
+fn serve(
+    parts: &CompressedRamParts,
+    channel: Option<OwnedFd>,
+    domain: DomainId,
+) -> Result<Never, StoreError> {
     let lost = |errno: Errno| StoreError::Channel {
         what: "its IO channel",
         errno: errno.raw_os_error(),
     };
-    if let Some(channel) = &parts.channel {
-        let client = receive_channel(channel).map_err(lost)?;
-        let transport = OneChannel(Mutex::new(Some(client)));
-        parts.store.set_transport(Box::new(transport));
+    if let Some(channel) = channel {
+        parts
+            .store
+            .set_transport(Box::new(AwaitedChannel::new(channel)));
     }
     parts
         .store
@@ -120,20 +126,25 @@ fn serve(parts: &CompressedRamParts, domain: DomainId) -> Result<Never, StoreErr
     CompressedRam::new(parts, frames, resizer).run()
 }
 
-/// A transport with one channel, which is there.
-struct OneChannel(Mutex<Option<ChannelClient>>);
+/// A transport with one channel, which arrives by a socket: the daemon may take long to open it.
+pub(crate) struct AwaitedChannel(Mutex<Option<OwnedFd>>);
 
-impl DiskTransport for OneChannel {
+impl AwaitedChannel {
+    pub fn new(from: OwnedFd) -> Self {
+        Self(Mutex::new(Some(from)))
+    }
+}
+
+impl DiskTransport for AwaitedChannel {
     fn open(&self, _: usize) -> Result<ChannelClient, Errno> {
-        let mut channel = self.0.lock().map_err(|_| Errno::NOTCONN)?;
-        channel.take().ok_or(Errno::NOTCONN)
+        let mut from = self.0.lock().map_err(|_| Errno::NOTCONN)?;
+        receive_channel(&from.take().ok_or(Errno::NOTCONN)?)
     }
 
     /// The supervisor retires a process when none of its I/O is in flight.
     fn wait_for_io(&self) {}
 }
 
-/// Waits for the channel, which the daemon may take long to open.
 fn receive_channel(from: &OwnedFd) -> Result<ChannelClient, Errno> {
     let message = seqpacket::receive(from, RecvFlags::empty())?;
     let opened = Reply::decode(message.as_slice()) == Some(Reply::Channel);

@@ -5,7 +5,8 @@
 //! a domain, and takes back what a dead one held. Where the tree has a contract with the
 //! daemon, it keeps that for all of them (`daemon_link`).
 //!
-//! Rule: the supervisor is never on the page path.
+//! Rule: the supervisor's loop is never on the page path. Two threads beside it are: those of compressed RAM
+//! and of shared memory, which are domains of the tree.
 
 mod channel_slots;
 mod compressed_ram;
@@ -24,6 +25,7 @@ mod processes;
 pub mod remote_link;
 pub mod run;
 pub mod server;
+mod shared_memory;
 mod sockets;
 mod tree_store;
 

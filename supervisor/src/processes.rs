@@ -2,7 +2,7 @@
 
 use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
-use link::handshake::{SlotIndex, slot_of};
+use link::handshake::{RawDomainId, SlotIndex, slot_of};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub(crate) struct PagedProcess {
     /// the program's missing pages missing until then.
     lifeline: Option<OwnedFd>,
     userfault: Option<OwnedFd>,
+    /// The userfaultfd of its shared memory, until the pager of that has it.
+    shared_userfault: Option<OwnedFd>,
     /// When its connection hung up.
     leaving: Option<Instant>,
 }
@@ -42,6 +44,7 @@ impl PagedProcess {
             domain,
             lifeline: None,
             userfault: None,
+            shared_userfault: None,
             leaving: None,
         })
     }
@@ -50,6 +53,12 @@ impl PagedProcess {
     pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = OwnedFd>) {
         self.lifeline = fds.next();
         self.userfault = fds.next();
+        self.shared_userfault = fds.next();
+    }
+
+    /// Takes the userfaultfd of its shared memory: it is there until the first time.
+    pub fn take_shared_userfault(&mut self) -> Option<OwnedFd> {
+        self.shared_userfault.take()
     }
 
     /// The program has begun another image: ends the pager process of this one, without the
@@ -73,6 +82,11 @@ impl PagedProcess {
 
     pub fn slot(&self) -> SlotIndex {
         slot_of(self.domain.raw())
+    }
+
+    /// Returns true if `pid` is this process, and has this domain.
+    pub fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
+        self.domain.raw() == domain && (self.pid == pid || self.program == pid)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::links::Links;
 use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
+use crate::shared_memory::{SharedMemory, TreeParts};
 use crate::sockets::{self, Listeners, Peer};
 use crate::tree_store::TreeStore;
 use frames::{DomainId, Ledger};
@@ -88,6 +89,7 @@ pub struct Supervisor {
     past: FinishedTotals,
     swept: Instant,
     links: Links,
+    shared_memory: SharedMemory,
 }
 
 impl Supervisor {
@@ -133,6 +135,7 @@ impl Supervisor {
             past: FinishedTotals::default(),
             swept: Instant::now(),
             links: Links::new(LINK),
+            shared_memory: SharedMemory::default(),
         };
         if let Some(remote) = remote {
             it.links
@@ -255,11 +258,20 @@ impl Supervisor {
         self.doors.environment(number)
     }
 
-    /// Processes that page now: their slots and pager processes.
+    /// Who pages now: slots, and pager processes; this one for shared memory.
     pub fn members(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
-        self.members
+        let shared = self.shared_memory.slot();
+        let shared = shared.map(|slot| (slot, rustix::process::getpid()));
+        let members = self
+            .members
             .iter()
-            .map(|member| (member.slot(), member.pid))
+            .map(|member| (member.slot(), member.pid));
+        members.chain(shared)
+    }
+
+    /// Wakes the pager of shared memory: the tree is careful from now on.
+    pub fn ring_shared_memory(&self) {
+        self.shared_memory.ring();
     }
 
     /// Programs that are paged now, with their slots.
@@ -281,10 +293,9 @@ impl Supervisor {
 
     /// A counter of the whole tree, of processes that have ended too.
     pub fn counter(&self, counter: Counter) -> u64 {
-        let now = self
-            .members
-            .iter()
-            .map(|member| self.stats_page.block(member.slot()).get(counter));
+        let members = self.members.iter().map(PagedProcess::slot);
+        let slots = members.chain(self.shared_memory.slot());
+        let now = slots.map(|slot| self.stats_page.block(slot).get(counter));
         self.past.with(counter, now)
     }
 

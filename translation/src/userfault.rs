@@ -6,8 +6,8 @@
 //! and *thread*, read by handler threads (10.9 us pinned and polling; faults inside system calls
 //! resolve too).
 //!
-//! Rule: `EVENT_*` features stay off. A pending event makes every ioctl fail with EAGAIN, and an
-//! unread one blocks the program in fork or munmap.
+//! Rule: `EVENT_*` features stay off but for shared memory ([`UserfaultOptions::reports_changes`]). A
+//! pending event makes every ioctl fail with EAGAIN, and an unread one blocks the program in fork or munmap.
 
 use crate::capability::{Capabilities, Feature};
 use crate::uapi;
@@ -36,6 +36,9 @@ pub struct UserfaultOptions {
     /// The kernel resolves and records write-protect faults ([`Feature::WpAsync`]), for all memory
     /// registered with the descriptor.
     pub async_write_protect: bool,
+    /// Reports what the owner unmaps, moves and discards of registered memory, to a reader that
+    /// expects it ([`crate::ForeignUserfault`]).
+    pub reports_changes: bool,
 }
 
 /// Why no descriptor could be opened.
@@ -120,8 +123,9 @@ impl Userfault {
         device: BorrowedFd<'_>,
         kind: EntryKind,
         capabilities: &Capabilities,
+        options: UserfaultOptions,
     ) -> Result<Self, OpenError> {
-        let options = UserfaultOptions::default().for_kind(kind);
+        let options = options.for_kind(kind);
         let fd = by_device(device, options.user_mode_only).map_err(|errno| {
             match options.user_mode_only {
                 true => OpenError::Unavailable(errno),
@@ -240,6 +244,15 @@ fn features_for(
         }
         EntryKind::Upcall => features |= u64::from(sys::UFFD_FEATURE_SIGBUS),
         EntryKind::Thread => optional(Feature::ThreadId, sys::UFFD_FEATURE_THREAD_ID),
+    }
+    if options.reports_changes {
+        let events = sys::UFFD_FEATURE_EVENT_REMOVE
+            | sys::UFFD_FEATURE_EVENT_UNMAP
+            | sys::UFFD_FEATURE_EVENT_REMAP;
+        // Shared memory is evicted under write protection.
+        features |= u64::from(
+            events | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM | sys::UFFD_FEATURE_MISSING_SHMEM,
+        );
     }
     if options.async_write_protect {
         if !capabilities.has(Feature::WpAsync) {

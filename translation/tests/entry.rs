@@ -163,8 +163,13 @@ fn a_device_opened_before_setuid_gives_a_full_descriptor_after_it() {
             Userfault::open(EntryKind::Thread, &capabilities),
             Err(OpenError::UserModeOnly { .. }) | Ok(_)
         ));
-        let userfault =
-            Userfault::from_device(device.as_fd(), EntryKind::Thread, &capabilities).unwrap();
+        let userfault = Userfault::from_device(
+            device.as_fd(),
+            EntryKind::Thread,
+            &capabilities,
+            UserfaultOptions::default(),
+        )
+        .unwrap();
         let area = Area::new(1);
         let (_entry, _) = page_by_thread(userfault, &area);
         i32::from(kernel_reads(area.at(0)))

@@ -163,6 +163,7 @@ impl Builder {
         let options = translation::UserfaultOptions {
             user_mode_only: self.entry == EntryKind::Upcall,
             async_write_protect: self.track_dirty,
+            ..translation::UserfaultOptions::default()
         };
         let userfault = Userfault::open_with(self.entry, &capabilities, options)?;
         let ledger = match self.ledger {

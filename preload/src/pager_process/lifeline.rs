@@ -16,8 +16,8 @@
 //! the pair the supervisor holds a copy of the userfaultfd, which is closed when the
 //! supervisor finds the pager process gone: by then the signal is sent.
 
-use crate::process_pager;
 use crate::raw_syscall::{is_error, syscall3};
+use crate::{process_pager, shared_memory};
 use link::client::Connection;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -46,7 +46,9 @@ impl Lifeline {
         own(end.as_fd(), program)?;
         own(connection_copy.as_fd(), program)?;
         let userfault = process_pager::userfault();
-        connection.send_lifeline(end.as_fd(), userfault)?;
+        let shared = shared_memory::take_userfault();
+        let shared = shared.as_ref().map(AsFd::as_fd);
+        connection.send_lifeline(end.as_fd(), userfault, shared)?;
         Ok(Self {
             end,
             connection: connection_copy,

@@ -253,6 +253,9 @@ impl MainLoop {
             .take_requests()
             .into_iter()
             .for_each(|request| self.tree.supervisor.connect(request));
+        if notifier.is_waiting() {
+            self.tree.supervisor.ring_shared_memory();
+        }
         let refused = notifier.settle(
             self.tree.supervisor.stats_page(),
             self.tree.supervisor.members(),

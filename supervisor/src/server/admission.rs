@@ -4,7 +4,7 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
+use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, TreeParts, UnidentifiedPeer};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer, answer, refuse};
@@ -14,6 +14,7 @@ use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
+use manager::shared_memory::Request;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
@@ -34,11 +35,15 @@ impl Supervisor {
         connection: OwnedFd,
         peer: Peer,
         hello: Hello,
+        fd: Option<OwnedFd>,
         happened: &mut Vec<TreeEvent>,
     ) {
         let Some(pid) = peer.pid else {
             return;
         };
+        if let Some(domain) = shared_memory_of(hello) {
+            return self.at_shared_memory(connection, pid, domain, hello, fd);
+        }
         let forked = matches!(hello, Hello::Fork { .. });
         let program = match hello {
             Hello::Exec { above } | Hello::Fork { above, .. } => program_of(pid, above),
@@ -71,6 +76,10 @@ impl Supervisor {
                 answer(&connection, Reply::Released, &[]);
                 return;
             }
+            Hello::CreateShared { .. }
+            | Hello::Share { .. }
+            | Hello::InheritShared { .. }
+            | Hello::DiscardShared { .. } => return,
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
@@ -89,7 +98,13 @@ impl Supervisor {
     /// As [`Supervisor::hello`], of a process whose call carries the message.
     pub(super) fn hello_of_call(&mut self, connection: OwnedFd, pid: Option<Pid>, hello: Hello) {
         let mut happened = std::mem::take(&mut self.joined_by_call);
-        self.hello(connection, Peer { pid, uid: None }, hello, &mut happened);
+        self.hello(
+            connection,
+            Peer { pid, uid: None },
+            hello,
+            None,
+            &mut happened,
+        );
         self.joined_by_call = happened;
     }
 
@@ -170,7 +185,7 @@ impl Supervisor {
     fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
         self.members
             .get(slot_of(domain))
-            .is_some_and(|m| m.domain.raw() == domain && (m.pid == pid || m.program == pid))
+            .is_some_and(|member| member.is(domain, pid))
     }
 
     /// The domain admitted for a child, if it is there and no process has it.
@@ -274,9 +289,10 @@ impl Supervisor {
             let Some(sender) = message.sender else {
                 continue;
             };
+            let fd = message.fds[1].take();
             match (message.fds[0].take(), Hello::decode(message.as_slice())) {
                 (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.into(), hello, happened)
+                    self.hello(connection, sender.into(), hello, fd, happened)
                 }
                 (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
                 (None, _) => happened.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
@@ -313,16 +329,76 @@ impl Supervisor {
             return;
         };
         self.watched.remove(&connection);
-        let Ok(message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
+        let Ok(mut message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
             return;
         };
+        let fd = message.fds[0].take();
         let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
             return;
         };
         match (Hello::decode(message.as_slice()), peer.pid) {
-            (Some(hello), _) => self.hello(connection, peer, hello, happened),
+            (Some(hello), _) => self.hello(connection, peer, hello, fd, happened),
             (None, Some(pid)) => happened.extend(TreeEvent::of_message(pid, message.as_slice())),
             (None, None) => {}
+        }
+    }
+
+    /// A process asks something of the tree's shared memory.
+    fn at_shared_memory(
+        &mut self,
+        connection: OwnedFd,
+        pid: Pid,
+        domain: RawDomainId,
+        hello: Hello,
+        fd: Option<OwnedFd>,
+    ) {
+        let slot = slot_of(domain);
+        let Some(member) = self.members.get_mut(slot).filter(|it| it.is(domain, pid)) else {
+            return refuse(
+                &connection,
+                "shared memory is asked for in another process's name",
+            );
+        };
+        let shared = &mut self.shared_memory;
+        match (hello, fd) {
+            (Hello::CreateShared { len, .. }, _) => {
+                let tree = TreeParts {
+                    ledger: &self.ledger,
+                    ledger_fd: &self.ledger_fd,
+                    stats_fd: &self.stats_fd,
+                    store: self.store.as_ref(),
+                    frames: self.settings.frames,
+                };
+                shared.create(&connection, len, tree, &mut self.links);
+            }
+            (Hello::Share { addr, len, .. }, Some(memory)) => {
+                let uffd = member.take_shared_userfault();
+                shared.send(connection, |done| Request::Share {
+                    slot,
+                    uffd,
+                    addr: addr as usize,
+                    len: len as usize,
+                    memory,
+                    done,
+                });
+            }
+            (Hello::InheritShared { parent, .. }, Some(uffd)) => {
+                shared.send(connection, |done| Request::Fork {
+                    parent: slot_of(parent),
+                    child: slot,
+                    uffd,
+                    done,
+                });
+            }
+            (Hello::DiscardShared { addr, len, .. }, _) => {
+                shared.send(connection, |done| Request::Discard {
+                    slot,
+                    addr: addr as usize,
+                    len: len as usize,
+                    done,
+                });
+            }
+            _ => refuse(&connection, "a descriptor has to come with this request"),
         }
     }
 
@@ -333,7 +409,24 @@ impl Supervisor {
             pid: Some(pid),
             uid: Some(rustix::process::getuid().as_raw()),
         };
-        self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
+        self.hello(
+            connection,
+            peer,
+            Hello::Exec { above: 0 },
+            None,
+            &mut Vec::new(),
+        );
+    }
+}
+
+/// The domain in whose name a process asks something of shared memory.
+fn shared_memory_of(hello: Hello) -> Option<RawDomainId> {
+    match hello {
+        Hello::CreateShared { domain, .. }
+        | Hello::Share { domain, .. }
+        | Hello::InheritShared { child: domain, .. }
+        | Hello::DiscardShared { domain, .. } => Some(domain),
+        _ => None,
     }
 }
 

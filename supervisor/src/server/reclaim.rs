@@ -22,6 +22,7 @@ impl Supervisor {
         };
         self.watched.remove(&member.connection);
         self.watched.remove(&member.pidfd);
+        self.shared_memory.end(slot);
         self.past.keep(self.stats_page.block(slot));
         let is_last = self.members.iter().next().is_none();
         if let Some(store) = &mut self.store {

@@ -1,0 +1,54 @@
+//! Shared memory of a process tree: memory objects that several processes map, under the tree's contract.
+//!
+//! Memory that processes share cannot carry its own pager: no process may evict what another one has
+//! mapped. So the tree's shared anonymous mappings are memory objects (*Moving the Default Memory Manager
+//! out of the Mach Kernel*, section 3): each a memfd, mapped by its clients, of which every one hands over a
+//! userfaultfd. One thread ([`pager`]) answers all their faults.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`pager`] | the loop: messages, requests, revocations; all of the following |
+//! | `fault`, `evict` | how a page comes in, and how a unit leaves |
+//! | [`clients`], [`mappings`] | who maps which pages of which object where |
+//! | [`object`] | where the contents of each page are |
+//! | [`slots`], [`fetches`] | pages on their way to the store, and back |
+//! | [`frames`] | the frames of the objects' domain in the tree's ledger |
+//! | [`requests`] | what the supervisor asks for |
+//!
+//! **A fault** on a page that no process has in the page cache arrives as a message of the faulting process.
+//! The page comes in by a copy into that process's mapping, which puts it into the object; all others map it
+//! without a fault of ours. **An eviction** write-protects a unit in every mapping, reads it, punches
+//! holes, and ends the protection: all within one turn of the loop, so a process that joins meanwhile finds
+//! either all of it or none. Contents wait in a slot until the store has them.
+//!
+//! **Contract.** The objects are one domain of the tree's ledger (*Self-Paging in the Nemesis Operating
+//! System*, section 6.2): their frames are owned, limited, counted and revoked as those of a process are.
+//! Replacement is the pagers' own, by units of 64 pages.
+//!
+//! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
+//! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
+//! after the next messages. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
+//! [`requests::Request::Discard`] ends them (MADV_REMOVE).
+//!
+//! **Pins.** The kernel may hold pages for direct I/O, and there is no way to ask for whom it holds a page of a
+//! memfd. Once a tree is careful ([`SharedMemoryParts::careful`]) nothing of the shared memory is evicted.
+//!
+//! Units: bytes where a name ends so, pages of 4 KiB else. Errors: a page that the store cannot return is
+//! poisoned, so that its access fails (SIGBUS); so is one for which no frame came for 30 s.
+
+pub mod clients;
+mod evict;
+mod fault;
+pub mod fetches;
+pub mod frames;
+pub mod mappings;
+pub mod object;
+pub mod pager;
+pub mod requests;
+pub mod slots;
+
+pub use pager::{SharedMemoryParts, start};
+pub use requests::{Mailbox, Request};
+
+/// The least shared mapping worth an object: one unit.
+pub const LEAST_BYTES: usize = crate::page_table::UNIT * wired::PAGE;

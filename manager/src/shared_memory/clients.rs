@@ -1,0 +1,73 @@
+//! The processes that map objects.
+
+use super::mappings::Mappings;
+use std::collections::BTreeMap;
+use translation::ForeignUserfault;
+
+/// The number of a client; no two of a tree ever have the same.
+pub type ClientId = u64;
+
+/// The number of a process in the tree's shared tables.
+pub type SlotIndex = u16;
+
+/// One address space.
+#[derive(Debug)]
+pub struct Client {
+    /// Of the process that has, or had, it.
+    pub slot: SlotIndex,
+    /// Its faults and events.
+    pub uffd: ForeignUserfault,
+    /// What it maps.
+    pub mappings: Mappings,
+    /// The process has ended or begun another image; another process may use the memory still.
+    pub has_left: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Clients {
+    all: BTreeMap<ClientId, Client>,
+    next: ClientId,
+}
+
+impl Clients {
+    /// Adds a client, and returns its number.
+    pub fn insert(&mut self, slot: SlotIndex, uffd: ForeignUserfault) -> ClientId {
+        let id = self.next;
+        self.next += 1;
+        let client = Client {
+            slot,
+            uffd,
+            mappings: Mappings::default(),
+            has_left: false,
+        };
+        self.all.insert(id, client);
+        id
+    }
+
+    /// The process now in a slot.
+    pub fn in_slot(&self, slot: SlotIndex) -> Option<ClientId> {
+        let mut present = self.all.iter().filter(|(_, it)| !it.has_left);
+        present.find(|(_, it)| it.slot == slot).map(|(id, _)| *id)
+    }
+
+    /// A client.
+    pub fn get(&self, id: ClientId) -> Option<&Client> {
+        self.all.get(&id)
+    }
+
+    /// A client, to be changed.
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.all.get_mut(&id)
+    }
+
+    /// Removes a client.
+    pub fn remove(&mut self, id: ClientId) -> Option<Client> {
+        self.all.remove(&id)
+    }
+
+    /// All clients.
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.all.iter().map(|(id, it)| (*id, it))
+    }
+}

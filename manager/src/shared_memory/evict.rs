@@ -1,0 +1,257 @@
+//! An eviction: one unit out of its object, under write protection in every mapping.
+//!
+//! 1. The unit is write-protected in every mapping, whether or not its pages are there: the
+//!    kernel leaves a marker where they are not, so no process can store to a page that another one maps later.
+//!    A store waits as a fault.
+//! 2. Its resident pages are read into a slot, in runs.
+//! 3. Holes are punched, in runs: the pages leave the page cache, and every process.
+//! 4. The protection ends. A store that waited faults again, on a missing page.
+//! 5. A page of zeros, or one equal to its stored copy, needs no write and gives its frame back; the others are
+//!    written, and give theirs back when the store has them.
+//!
+//! Steps 1 to 4 are one turn of the pager's loop, which answers no fault and lets no process join
+//! meanwhile.
+
+use super::clients::Client;
+use super::fault::{Contents, Placed};
+use super::mappings::ObjectId;
+use super::pager::SharedPager;
+use super::slots::SlotPage;
+use crate::page_table::{PageState, UNIT};
+use selfpage::{Key, Replacement};
+use std::ops::Range;
+use store::{Checksum, PageHandle, Store, StoreError, WritePage};
+use translation::Errno;
+use wired::{Counter, PAGE};
+
+impl SharedPager {
+    /// Evicts a unit, if a slot is free and a unit has anything. Returns true if pages have left.
+    pub fn evict(&mut self) -> bool {
+        if self.slots.free().is_none() || (self.careful)() {
+            return false;
+        }
+        let objects = &self.objects;
+        let mut residents = |key: Key| {
+            let object = objects.get(&key.stretch());
+            object.map_or(0, |object| object.residents(key.unit()))
+        };
+        let Some(key) = self.order.victim_by(&mut residents) else {
+            return false;
+        };
+        let (id, unit) = (key.stretch(), key.unit());
+        let Some(pages) = self.objects.get(&id).map(|object| object.unit(unit)) else {
+            return false;
+        };
+        let slot = match self.protect(id, &pages, true) {
+            Ok(()) => self.slots.take(id, unit),
+            Err(_) => None,
+        };
+        let count = slot.map_or(0, |slot| self.take_out(id, &pages, slot));
+        let _ = self.protect(id, &pages, false);
+        if let (Some(slot), true) = (slot, count > 0) {
+            self.write_back(id, &pages, slot);
+        }
+        let is_left = residents_of(self, id, unit) > 0;
+        if is_left {
+            self.order.filled(key);
+        }
+        count > 0
+    }
+
+    /// Write-protects pages in every mapping, or ends that. An error: an event of a process is unread.
+    fn protect(&mut self, id: ObjectId, pages: &Range<usize>, on: bool) -> Result<(), Errno> {
+        let users = self.objects.get(&id).map_or(0, |object| object.users.len());
+        for number in 0..users {
+            let user = self
+                .objects
+                .get(&id)
+                .and_then(|object| object.users.get(number));
+            let client = user.and_then(|user| self.clients.get_mut(*user));
+            client.map_or(Ok(()), |client| client.protect(id, pages, on))?;
+        }
+        Ok(())
+    }
+
+    /// Steps 2 and 3. Returns how many pages have left.
+    fn take_out(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) -> usize {
+        let mut runs = [const { 0..0 }; UNIT / 2 + 1];
+        if let Some(object) = self.objects.get(&id) {
+            let found = object.resident_runs(pages.clone());
+            runs.iter_mut()
+                .zip(found)
+                .for_each(|(place, run)| *place = run);
+        }
+        let mut count = 0;
+        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+            let first = SlotPage {
+                slot,
+                index: run.start % UNIT,
+            };
+            let into = self.slots.contents(first);
+            // SAFETY: pages of the slot, which only this thread uses; a run lies in one unit.
+            let into = unsafe { std::slice::from_raw_parts_mut(into, run.len() * PAGE) };
+            let Some(object) = self.objects.get(&id) else {
+                break;
+            };
+            let outcome = object
+                .read(run.start, into)
+                .and_then(|()| object.punch(&run));
+            if let Err(why) = outcome {
+                self.warn(&format!("its memfd fails: {why}"));
+                continue;
+            }
+            count += run.len();
+            // Their states follow in step 5; until then no fault is answered.
+            for page in run {
+                let index = page % UNIT;
+                self.slots.stage(SlotPage { slot, index });
+            }
+        }
+        count
+    }
+
+    /// Step 5.
+    fn write_back(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) {
+        let (mut writes, mut count, mut clean) = ([NO_WRITE; UNIT], 0, 0);
+        for page in pages.clone() {
+            let at = SlotPage {
+                slot,
+                index: page % UNIT,
+            };
+            if self.slots.staged(id, page) != Some(at) {
+                continue;
+            }
+            (self.count)(0, Counter::Staged, 1);
+            // SAFETY: a page of the slot, which only this thread uses.
+            let contents = unsafe { &*self.slots.contents(at).cast::<[u8; PAGE]>() };
+            let Some(object) = self.objects.get_mut(&id) else {
+                return;
+            };
+            let was = object.get(page);
+            let sum = Checksum::of(contents);
+            let is_copy = |copy: PageHandle| self.store.checksum(copy) == sum;
+            match was.handle() {
+                _ if contents.iter().all(|byte| *byte == 0) => {
+                    object.set(page, PageState::Zero);
+                    self.release_copy(was);
+                    (self.count)(0, Counter::DroppedZero, 1);
+                }
+                Some(copy) if is_copy(copy) => {
+                    object.set(page, PageState::Stored(copy));
+                    (self.count)(0, Counter::DroppedClean, 1);
+                }
+                _ => {
+                    object.set(page, PageState::Staged);
+                    self.release_copy(was);
+                    writes[count] = WritePage {
+                        from: contents.as_ptr(),
+                        sum,
+                        token: at.token(),
+                    };
+                    count += 1;
+                    continue;
+                }
+            }
+            self.slots.complete(at, true);
+            clean += 1;
+        }
+        self.frames.put(clean);
+        let writes = &writes[..count];
+        if let Err(why) = self.channel.submit_write(writes) {
+            for write in writes {
+                self.on_written(SlotPage::from_token(write.token), Err(why.clone()));
+            }
+        }
+    }
+
+    /// The store has a page, or does not take it.
+    pub fn on_written(&mut self, at: SlotPage, stored: Result<PageHandle, StoreError>) {
+        let (id, page) = self.slots.page(at);
+        let is_stored = stored.is_ok();
+        let contents = Contents::At(self.slots.contents(at));
+        let is_staged = self.slots.complete(at, is_stored);
+        let object = self.objects.get_mut(&id).filter(|_| is_staged);
+        match (stored, object) {
+            (Ok(copy), Some(object)) => {
+                object.set(page, PageState::Stored(copy));
+                self.frames.put(1);
+                (self.count)(0, Counter::Written, 1);
+            }
+            // It was taken back, or its object has ended.
+            (Ok(copy), None) => self.store.discard(self.store.holder(), &[copy]),
+            (Err(_), None) => {}
+            (Err(why), Some(_)) => {
+                (self.count)(0, Counter::WriteFailures, 1);
+                self.warn(&format!("a page stays in memory: {why}"));
+                self.put_back(id, page, contents);
+            }
+        }
+    }
+
+    /// A page that the store does not take keeps its frame.
+    fn put_back(&mut self, id: ObjectId, page: usize, contents: Contents) {
+        while self.place(id, page, contents, None) == Placed::Later {
+            // An event is unread: nothing else may use the slot meanwhile.
+            let users = self.objects.get(&id).map(|object| object.users.clone());
+            users
+                .into_iter()
+                .flatten()
+                .for_each(|user| self.receive(user));
+        }
+    }
+
+    pub fn warn(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!("shared memory: {why}");
+        }
+    }
+}
+
+const NO_WRITE: WritePage = WritePage {
+    from: std::ptr::null(),
+    sum: Checksum(0),
+    token: 0,
+};
+
+impl Client {
+    /// Write-protects pages of an object wherever this process maps them, or ends that.
+    fn protect(&mut self, id: ObjectId, pages: &Range<usize>, on: bool) -> Result<(), Errno> {
+        let userfault = self.uffd.userfault();
+        let mut unmapped = None;
+        for (addr, bytes) in self.mappings.places(id, pages.clone()) {
+            match userfault
+                .write_protect(addr, bytes, on)
+                .map_err(|why| why.errno)
+            {
+                // Its address space has ended: no thread of it stores anything.
+                Err(Errno::SRCH) => break,
+                Err(Errno::NOENT) if on => unmapped = Some(addr..addr + bytes),
+                Err(why) if on => return Err(why),
+                _ => {}
+            }
+        }
+        let Some(range) = unmapped else {
+            return Ok(());
+        };
+        // A part of the range is not mapped, since it was advised not to be inherited.
+        for addr in range.step_by(PAGE) {
+            match self
+                .uffd
+                .userfault()
+                .write_protect(addr, PAGE, on)
+                .map_err(|why| why.errno)
+            {
+                Err(Errno::NOENT) => self.mappings.remove(addr, PAGE),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn residents_of(pager: &SharedPager, id: ObjectId, unit: usize) -> u32 {
+    pager
+        .objects
+        .get(&id)
+        .map_or(0, |object| object.residents(unit))
+}

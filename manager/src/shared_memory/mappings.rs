@@ -1,0 +1,182 @@
+//! What one process maps of the objects, by address.
+//!
+//! Rule: pure. The kernel reports changes ([`translation::UffdMessage`]), and this table follows.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use wired::PAGE;
+
+/// The number of an object; no two of a tree ever have the same.
+pub type ObjectId = u32;
+
+/// Pages of an object, at consecutive addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mapped {
+    bytes: usize,
+    object: ObjectId,
+    first: usize,
+}
+
+/// The mappings of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Mappings(BTreeMap<usize, Mapped>);
+
+impl Mappings {
+    /// Adds pages of an object from page `first` on, at `addr`; what was there is not any more.
+    pub fn insert(&mut self, addr: usize, bytes: usize, object: ObjectId, first: usize) {
+        self.remove(addr, bytes);
+        let mapped = Mapped {
+            bytes,
+            object,
+            first,
+        };
+        self.0.insert(addr, mapped);
+    }
+
+    /// The object and page at an address.
+    pub fn find(&self, addr: usize) -> Option<(ObjectId, usize)> {
+        let (start, it) = self.0.range(..=addr).next_back()?;
+        let offset = addr - start;
+        (offset < it.bytes).then(|| (it.object, it.first + offset / PAGE))
+    }
+
+    /// Removes a range of addresses.
+    pub fn remove(&mut self, addr: usize, bytes: usize) {
+        self.cut(addr, bytes);
+    }
+
+    /// A range of addresses moves.
+    pub fn relocate(&mut self, from: usize, to: usize, bytes: usize) {
+        let moved = self.cut(from, bytes);
+        self.cut(to, bytes);
+        for (start, it) in moved {
+            self.0.insert(start - from + to, it);
+        }
+    }
+
+    /// Removes and returns what lies in a range.
+    fn cut(&mut self, addr: usize, bytes: usize) -> Vec<(usize, Mapped)> {
+        let end = addr.saturating_add(bytes);
+        let touched: Vec<_> = (self.0.range(..end).rev())
+            .take_while(|(start, it)| **start + it.bytes > addr)
+            .map(|(start, it)| (*start, *it))
+            .collect();
+        let mut cut = Vec::with_capacity(touched.len());
+        for (start, it) in touched {
+            self.0.remove(&start);
+            let part = |range: Range<usize>| {
+                let mapped = Mapped {
+                    bytes: range.len(),
+                    object: it.object,
+                    first: it.first + (range.start - start) / PAGE,
+                };
+                (!range.is_empty()).then_some((range.start, mapped))
+            };
+            let stop = start + it.bytes;
+            self.0.extend(part(start..addr.max(start)));
+            self.0.extend(part(end.min(stop)..stop));
+            cut.extend(part(addr.max(start)..end.min(stop)));
+        }
+        cut
+    }
+
+    /// Where pages of an object are mapped: addresses and lengths in bytes.
+    pub fn places(
+        &self,
+        object: ObjectId,
+        pages: Range<usize>,
+    ) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let of_object = self.0.iter().filter(move |(_, it)| it.object == object);
+        of_object.filter_map(move |(start, it)| {
+            let from = pages.start.max(it.first);
+            let to = pages.end.min(it.first + it.bytes / PAGE);
+            (from < to).then(|| (start + (from - it.first) * PAGE, (to - from) * PAGE))
+        })
+    }
+
+    /// The pages of a range of addresses, by object.
+    pub fn pages_in(
+        &self,
+        addr: usize,
+        bytes: usize,
+    ) -> impl Iterator<Item = (ObjectId, Range<usize>)> + '_ {
+        let end = addr.saturating_add(bytes);
+        self.0.range(..end).filter_map(move |(start, it)| {
+            let (from, to) = (addr.max(*start), end.min(start + it.bytes));
+            let page = |at: usize| it.first + (at - start) / PAGE;
+            (from < to).then(|| (it.object, page(from)..page(to)))
+        })
+    }
+
+    /// All mappings: address, bytes, object.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize, ObjectId)> + '_ {
+        self.0
+            .iter()
+            .map(|(start, it)| (*start, it.bytes, it.object))
+    }
+
+    /// Returns true if some page of the object is mapped.
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.0.values().any(|it| it.object == object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_cut_leaves_the_pages_on_both_sides() {
+        let mut it = Mappings::default();
+        it.insert(10 * PAGE, 10 * PAGE, 7, 100);
+        it.remove(13 * PAGE, 2 * PAGE);
+        assert_eq!(it.find(12 * PAGE + 9), Some((7, 102)));
+        assert_eq!(it.find(13 * PAGE), None);
+        assert_eq!(it.find(15 * PAGE), Some((7, 105)));
+        let places: Vec<_> = it.places(7, 101..106).collect();
+        assert_eq!(places, [(11 * PAGE, 2 * PAGE), (15 * PAGE, PAGE)]);
+    }
+
+    /// Page numbers by address, as the kernel's own record would have them.
+    type Model = HashMap<usize, (ObjectId, usize)>;
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_a_record_of_single_pages(
+            steps in prop::collection::vec((0u8..3, 0usize..40, 1usize..12, 0usize..40), 1..60)
+        ) {
+            let (mut it, mut model) = (Mappings::default(), Model::new());
+            for (number, (what, at, pages, to)) in steps.into_iter().enumerate() {
+                let object = number as ObjectId;
+                match what {
+                    0 => {
+                        it.insert(at * PAGE, pages * PAGE, object, 3);
+                        (0..pages).for_each(|page| { model.insert(at + page, (object, 3 + page)); });
+                    }
+                    1 => {
+                        it.remove(at * PAGE, pages * PAGE);
+                        (0..pages).for_each(|page| { model.remove(&(at + page)); });
+                    }
+                    // The kernel refuses ranges that overlap.
+                    _ if at.abs_diff(to) < pages => {}
+                    _ => {
+                        it.relocate(at * PAGE, to * PAGE, pages * PAGE);
+                        for page in 0..pages {
+                            model.remove(&(to + page));
+                            if let Some(moved) = model.remove(&(at + page)) {
+                                model.insert(to + page, moved);
+                            }
+                        }
+                    }
+                }
+                for page in 0..60 {
+                    prop_assert_eq!(it.find(page * PAGE), model.get(&page).copied());
+                }
+                let counted: usize = it.iter().map(|(_, bytes, _)| bytes / PAGE).sum();
+                prop_assert_eq!(counted, model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the supervisor asks of the pager of shared memory.
+
+use super::clients::SlotIndex;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Receives the outcome of a request, on the pager's thread.
+pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// A request.
+pub enum Request {
+    /// A process has mapped a fresh memfd of zeros, whole: it becomes an object.
+    Share {
+        /// The process.
+        slot: SlotIndex,
+        /// Its userfaultfd, with its first object.
+        uffd: Option<OwnedFd>,
+        /// Where it is mapped, in bytes.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+        /// The memfd.
+        memory: OwnedFd,
+        /// Answered when faults are served.
+        done: Done,
+    },
+    /// The child of a fork maps what its parent maps.
+    Fork {
+        /// The parent, which does not run.
+        parent: SlotIndex,
+        /// The child, likewise.
+        child: SlotIndex,
+        /// The child's userfaultfd.
+        uffd: OwnedFd,
+        /// Answered when faults are served.
+        done: Done,
+    },
+    /// The contents of a range end, as seen by every process.
+    Discard {
+        /// The process that asks.
+        slot: SlotIndex,
+        /// The first byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+        /// Answered when they are zero.
+        done: Done,
+    },
+    /// A process has ended, or begun another image.
+    End {
+        /// The process.
+        slot: SlotIndex,
+    },
+}
+
+/// Requests on their way to the pager.
+#[derive(Clone)]
+pub struct Mailbox {
+    requests: Arc<Mutex<VecDeque<Request>>>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            requests: Arc::default(),
+            bell: Arc::new(bell),
+        })
+    }
+
+    /// Sends a request. Never waits for the pager.
+    pub fn send(&self, request: Request) {
+        self.requests().push_back(request);
+        self.ring();
+    }
+
+    /// Wakes the pager.
+    pub fn ring(&self) {
+        let _ = io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// The next request.
+    pub(super) fn receive(&self) -> Option<Request> {
+        self.requests().pop_front()
+    }
+
+    /// Readable when rung.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Hears a ring: the bell is quiet until the next one.
+    pub(super) fn hear(&self) {
+        let _ = io::read(&self.bell, &mut [0u8; 8][..]);
+    }
+
+    fn requests(&self) -> std::sync::MutexGuard<'_, VecDeque<Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

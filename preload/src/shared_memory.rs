@@ -1,0 +1,136 @@
+//! Shared anonymous memory: objects of the tree, which the supervisor's pager serves
+//! (`manager::shared_memory`).
+//!
+//! The kernel maps it first, by its own rules, and errors. Then a memfd of the supervisor's takes its place, and the
+//! pager process's second userfaultfd, which the supervisor holds, receives its faults. Where
+//! that cannot be, the mapping stays the kernel's own. Shared memory that has a descriptor (memfds, POSIX and
+//! System V shared memory, files) stays the kernel's: processes outside of the tree may have it, too.
+//!
+//! Rule: shares and forks exclude each other by the lock of the address space, and a child has what
+//! its parent shares before other code runs in it.
+
+use crate::raw_syscall::{SyscallResult, is_error};
+use crate::supervisor;
+use crate::vma_map::AddrRange;
+use crate::{address_space, diagnostics};
+use link::handshake::{Hello, RawDomainId};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
+use wired::Lock;
+
+/// A smaller mapping costs more than paging it gives back; a unit of the pager's.
+const LEAST: usize = 256 << 10;
+
+/// This process, or one that it descends from by forks, has shared memory.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// The userfaultfd of shared memory, in the pager process's table, until the supervisor has it.
+static USERFAULT: Lock<Option<OwnedFd>> = Lock::new(None);
+
+/// Returns true if a new mapping with these flags is to be paged.
+pub fn is_wanted(len: usize, flags: c_int) -> bool {
+    let kernels = libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
+    flags & libc::MAP_TYPE == libc::MAP_SHARED
+        && flags & libc::MAP_ANONYMOUS != 0
+        && flags & kernels == 0
+        && len >= LEAST
+        && supervisor::port().is_some()
+}
+
+/// Has a fresh shared anonymous mapping paged.
+pub fn page(span: &AddrRange, prot: c_int) {
+    let Some(port) = supervisor::port() else {
+        return;
+    };
+    let _space = address_space::lock();
+    let domain = supervisor::domain();
+    let why = match port.create_shared(domain, span.len()) {
+        Ok(memory) if replace(span, prot, memory.as_fd()) => {
+            IS_USED.store(true, Ordering::Release);
+            let hello = Hello::Share {
+                domain,
+                addr: span.start as u64,
+                len: span.len() as u64,
+            };
+            port.ask_shared(hello, Some(memory.as_fd())).err()
+        }
+        Ok(_) => return,
+        Err(why) => Some(why),
+    };
+    if let Some(why) = why {
+        diagnostics::log(format_args!("shared memory is not paged: {why}"));
+    }
+}
+
+/// Maps the memfd in place of the kernel's own memory, which is empty still.
+fn replace(span: &AddrRange, prot: c_int, memory: BorrowedFd<'_>) -> bool {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let fd = memory.as_raw_fd();
+    !is_error(address_space::map(
+        span.start,
+        span.len(),
+        prot,
+        flags,
+        fd,
+        0,
+    ))
+}
+
+/// The contents of a range are about to end for all processes (MADV_REMOVE).
+pub fn discard(span: &AddrRange) {
+    if let Some(port) = supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) {
+        let hello = Hello::DiscardShared {
+            domain: supervisor::domain(),
+            addr: span.start as u64,
+            len: span.len() as u64,
+        };
+        let _ = port.ask_shared(hello, None);
+    }
+}
+
+/// Opens the userfaultfd of shared memory, in the pager process; without it none is paged.
+pub fn open_userfault(device: Option<&OwnedFd>, capabilities: &Capabilities) {
+    let options = UserfaultOptions {
+        reports_changes: true,
+        ..UserfaultOptions::default()
+    };
+    let opened = match device {
+        Some(device) => {
+            Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities, options)
+        }
+        None => Userfault::open_with(EntryKind::Thread, capabilities, options),
+    };
+    *USERFAULT.lock() = opened.ok().map(OwnedFd::from);
+}
+
+/// In the pager process of a fork's child: the child has what its parent shares.
+pub fn inherit(parent: RawDomainId) -> Result<(), String> {
+    let Some(port) = supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) else {
+        return Ok(());
+    };
+    let userfault = USERFAULT.lock();
+    let userfault = userfault
+        .as_ref()
+        .ok_or("no userfaultfd for shared memory")?;
+    let hello = Hello::InheritShared {
+        parent,
+        child: supervisor::domain(),
+    };
+    let asked = port.ask_shared(hello, Some(userfault.as_fd()));
+    asked.map_err(|why| format!("its shared memory cannot be paged: {why}"))
+}
+
+/// Takes the userfaultfd, for the supervisor to hold.
+pub fn take_userfault() -> Option<OwnedFd> {
+    USERFAULT.lock().take()
+}
+
+/// Has the mapping paged that a call has made.
+pub fn page_mapped(answer: SyscallResult, len: usize, prot: c_int) {
+    if !is_error(answer) {
+        let start = answer as usize;
+        page(&(start..start + len.next_multiple_of(wired::PAGE)), prot);
+    }
+}

@@ -1,0 +1,182 @@
+//! The shared memory of a tree, as its supervisor has it: a domain of the ledger, whose pager is a thread of
+//! this process (`manager::shared_memory`).
+//!
+//! The thread starts with the first memory that a process shares. The supervisor's own loop passes it
+//! requests and descriptors, and waits for none of them: answers are sent by that thread.
+
+use crate::compressed_ram::AwaitedChannel;
+use crate::links::Links;
+use crate::sockets::{answer, refuse};
+use crate::tree_store::TreeStore;
+use frames::{Contract, Ledger};
+use host::{process_tree, seqpacket};
+use link::handshake::{Reply, SlotIndex, slot_of};
+use link::stats_page::StatsPage;
+use link::{MAX_PROCESSES, MIN_FRAMES};
+use manager::shared_memory::{LEAST_BYTES, Mailbox, Request, SharedMemoryParts};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io;
+use std::sync::atomic::Ordering;
+use store::SharedStore;
+
+/// Operations of the store in flight: the depth of an IO channel.
+const OPS: u16 = 64;
+
+/// The pager's state.
+#[derive(Default)]
+pub(crate) enum SharedMemory {
+    /// No process shares memory.
+    #[default]
+    Unused,
+    /// The pager runs, in a slot of the tree's tables.
+    Runs(Mailbox, SlotIndex),
+    /// It cannot run.
+    Failed(String),
+}
+
+/// What the pager is made from.
+pub(crate) struct TreeParts<'a> {
+    pub ledger: &'a Ledger,
+    pub ledger_fd: &'a OwnedFd,
+    pub stats_fd: &'a OwnedFd,
+    pub store: Option<&'a TreeStore>,
+    pub frames: u32,
+}
+
+/// Memory for processes to share, of so many bytes. It keeps its size.
+pub(crate) fn create(len: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create(c"selfpage-shared", flags)?;
+    ftruncate(&memory, len)?;
+    fcntl_add_seals(
+        &memory,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    Ok(memory)
+}
+
+impl SharedMemory {
+    /// Gives a process memory to share.
+    pub fn create(
+        &mut self,
+        connection: &OwnedFd,
+        len: u64,
+        tree: TreeParts<'_>,
+        links: &mut Links,
+    ) {
+        if (len as usize) < LEAST_BYTES {
+            return refuse(
+                connection,
+                "shared memory of less than 256 KiB is not paged",
+            );
+        }
+        if matches!(self, Self::Unused) {
+            *self = start(tree, links).unwrap_or_else(|why| {
+                tracing::warn!("shared memory is not paged: {why}");
+                Self::Failed(why)
+            });
+        }
+        match (&*self, create(len)) {
+            (Self::Failed(why), _) => refuse(connection, why),
+            (_, Err(why)) => refuse(connection, &format!("no memory of {len} bytes: {why}")),
+            (_, Ok(memory)) => {
+                answer(connection, Reply::Memory, &[memory.as_fd()]);
+            }
+        }
+    }
+
+    /// Passes a request on; the pager answers it on the connection.
+    pub fn send(&self, connection: OwnedFd, request: impl FnOnce(Done) -> Request) {
+        match self {
+            Self::Runs(mailbox, _) => {
+                mailbox.send(request(Box::new(move |outcome| match outcome {
+                    Ok(()) => {
+                        answer(&connection, Reply::Shared, &[]);
+                    }
+                    Err(why) => refuse(&connection, &why),
+                })))
+            }
+            Self::Unused => refuse(&connection, "this tree shares no memory"),
+            Self::Failed(why) => refuse(&connection, why),
+        }
+    }
+
+    /// A process has ended, or begun another image.
+    pub fn end(&self, slot: SlotIndex) {
+        if let Self::Runs(mailbox, _) = self {
+            mailbox.send(Request::End { slot });
+        }
+    }
+
+    /// Wakes the pager: the tree is careful from now on.
+    pub fn ring(&self) {
+        if let Self::Runs(mailbox, _) = self {
+            mailbox.ring();
+        }
+    }
+
+    /// The pager's slot.
+    pub fn slot(&self) -> Option<SlotIndex> {
+        match self {
+            Self::Runs(_, slot) => Some(*slot),
+            Self::Unused | Self::Failed(_) => None,
+        }
+    }
+}
+
+type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+fn start(tree: TreeParts<'_>, links: &mut Links) -> Result<SharedMemory, String> {
+    let text = |why: &dyn std::fmt::Display| why.to_string();
+    let process = process_tree::process(rustix::process::getpid());
+    let contract = Contract {
+        g: MIN_FRAMES,
+        x: tree.frames,
+    };
+    let store = tree.store.ok_or("the tree has no store (--store)")?;
+    let domain = tree
+        .ledger
+        .admit(contract, process)
+        .map_err(|why| text(&why))?;
+    tree.ledger
+        .adopt(domain, process)
+        .map_err(|why| text(&why))?;
+    let slot = slot_of(domain.raw());
+    let ledger = Ledger::attach(tree.ledger_fd).map_err(|why| text(&why))?;
+    if let Some(bell) = links.pressure_bell() {
+        ledger.set_bell(io::fcntl_dupfd_cloexec(bell, 0).map_err(|why| text(&why))?);
+    }
+    let own = store.description(slot);
+    let fds = store.descriptors(own.as_ref()).into_iter();
+    let fds: Result<Vec<_>, _> = fds.map(|fd| io::fcntl_dupfd_cloexec(fd, 0)).collect();
+    let fds = fds.map_err(|why| text(&why))?;
+    let store = SharedStore::attach(fds, slot).map_err(|why| text(&why))?;
+    if links.has_channels() {
+        let (ours, theirs) = seqpacket::pair().map_err(|why| text(&why))?;
+        links.open(slot, OPS, theirs);
+        store.set_transport(Box::new(AwaitedChannel::new(ours)));
+    }
+    let attach = || StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why));
+    let (for_careful, for_counts) = (attach()?, attach()?);
+    for_counts.block(slot).clear();
+    let parts = SharedMemoryParts {
+        ledger,
+        domain,
+        store,
+        careful: Box::new(move || {
+            let careful = for_careful.careful().load(Ordering::SeqCst);
+            for_careful
+                .block(slot)
+                .careful_seen()
+                .store(careful, Ordering::SeqCst);
+            careful != 0
+        }),
+        count: Box::new(move |of, counter, count| {
+            let of = if of == 0 { slot } else { of };
+            for_counts.block(of).add(counter, count);
+        }),
+    };
+    let mailbox = manager::shared_memory::start(parts).map_err(|why| text(&why))?;
+    Ok(SharedMemory::Runs(mailbox, slot))
+}
