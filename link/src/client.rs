@@ -251,7 +251,7 @@ impl SupervisorPort {
     }
 
     /// Asks something of shared memory ([`Hello::Share`], [`Hello::InheritShared`],
-    /// [`Hello::DiscardShared`]); returns when it is done.
+    /// [`Hello::ChangeShared`]); returns when it is done.
     pub fn ask_shared(&self, hello: Hello, fd: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
         let (_, answer) = self.ask(hello, fd.as_slice())?;
         match Reply::decode(answer.as_slice()) {

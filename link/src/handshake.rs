@@ -86,14 +86,12 @@ pub enum Hello {
         /// The child's.
         child: RawDomainId,
     },
-    /// The contents of a range of shared memory end. The connection ends with the answer.
-    DiscardShared {
+    /// A process changes shared memory, or how it maps it. The connection ends with the answer.
+    ChangeShared {
         /// The asking process's domain.
         domain: RawDomainId,
-        /// The first byte.
-        addr: u64,
-        /// Bytes.
-        len: u64,
+        /// The change.
+        change: SharedChange,
     },
     /// The fork did not happen: the domain goes.
     Release {
@@ -101,6 +99,45 @@ pub enum Hello {
         parent: RawDomainId,
         /// The domain admitted for the child.
         child: RawDomainId,
+    },
+}
+
+/// A change of shared memory, in bytes and addresses of the process that asks for it. What of a range is
+/// not paged as shared memory is left as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SharedChange {
+    /// The contents end, for all processes (MADV_REMOVE).
+    Discard {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The process has more of an object mapped than it had (`mremap`): at `to` is what follows `offset` bytes
+    /// behind the contents of `from`.
+    Extend {
+        /// A byte of a mapping that is known.
+        from: u64,
+        /// Bytes from there on.
+        offset: u64,
+        /// The first byte of the new part.
+        to: u64,
+        /// Bytes of it.
+        len: u64,
+    },
+    /// The pages stay resident once they are there (`mlock`).
+    Lock {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// They may be evicted again.
+    Unlock {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
     },
 }
 
@@ -300,10 +337,14 @@ mod tests {
                 parent: 9,
                 child: 10,
             },
-            Hello::DiscardShared {
+            Hello::ChangeShared {
                 domain: 9,
-                addr: 4096,
-                len: 8192,
+                change: SharedChange::Extend {
+                    from: u64::MAX,
+                    offset: 4096,
+                    to: 1 << 46,
+                    len: 8192,
+                },
             },
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));

@@ -13,7 +13,7 @@
 //! | [`object`] | where the contents of each page are |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |
-//! | [`requests`] | what the supervisor asks for |
+//! | [`requests`], `changes` | what the supervisor asks for, and processes by it |
 //!
 //! **A fault** on a page that no process has in the page cache arrives as a message of the faulting process.
 //! The page comes in by a copy into that process's mapping, which puts it into the object; all others map it
@@ -28,7 +28,7 @@
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
 //! after the next messages. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
-//! [`requests::Request::Discard`] ends them (MADV_REMOVE).
+//! [`requests::Change::Discard`] ends them (MADV_REMOVE).
 //!
 //! **Pins.** The kernel may hold pages for direct I/O, and there is no way to ask for whom it holds a page of a
 //! memfd. Once a tree is careful ([`SharedMemoryParts::careful`]) nothing of the shared memory is evicted.
@@ -36,6 +36,7 @@
 //! Units: bytes where a name ends so, pages of 4 KiB else. Errors: a page that the store cannot return is
 //! poisoned, so that its access fails (SIGBUS); so is one for which no frame came for 30 s.
 
+mod changes;
 pub mod clients;
 mod evict;
 mod fault;
@@ -48,7 +49,7 @@ pub mod requests;
 pub mod slots;
 
 pub use pager::{SharedMemoryParts, start};
-pub use requests::{Mailbox, Request};
+pub use requests::{Change, Mailbox, Request};
 
 /// The least shared mapping worth an object: one unit.
 pub const LEAST_BYTES: usize = crate::page_table::UNIT * wired::PAGE;

@@ -4,7 +4,7 @@
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MlockState};
-use crate::{address_space, diagnostics};
+use crate::{address_space, diagnostics, shared_memory};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::ffi::c_int;
@@ -41,6 +41,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
     for piece in pieces {
         let answer = match piece.state.paged() {
             None if piece.state == Lookup::Free => return error(libc::ENOMEM),
+            None if !on_fault && !shared_memory::lock(&piece.span) => error(libc::ENOMEM),
             None => kernel(&piece.span),
             Some(attrs) if on_fault => {
                 if attrs.locked == MlockState::No {
@@ -121,6 +122,7 @@ pub fn munlock(addr: usize, len: usize) -> SyscallResult {
         match piece.state.paged() {
             None if piece.state == Lookup::Free => return error(libc::ENOMEM),
             None => {
+                shared_memory::unlock(&piece.span);
                 // SAFETY: as above.
                 let answer =
                     unsafe { syscall3(libc::SYS_munlock, piece.span.start, piece.span.len(), 0) };
@@ -168,6 +170,7 @@ pub fn munlockall() -> SyscallResult {
     if address_space::is_active() {
         unlock_all(&mut address_space::lock());
     }
+    shared_memory::unlock(&(0..usize::MAX));
     // SAFETY: what lies outside the arenas, as the program asked.
     unsafe { syscall3(libc::SYS_munlockall, 0, 0, 0) }
 }

@@ -4,7 +4,7 @@ use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
-use crate::{address_space, paged_memory};
+use crate::{address_space, paged_memory, shared_memory};
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -38,6 +38,22 @@ pub fn mremap(
     flags: c_int,
     new: usize,
 ) -> SyscallResult {
+    let answer = remap(old, old_len, new_len, flags, new);
+    if !is_error(answer) && address_space::is_active() && is_kernels_at(answer as usize) {
+        let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
+        shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
+    }
+    answer
+}
+
+/// Returns true if the memory at `addr` is not paged by this process.
+fn is_kernels_at(addr: usize) -> bool {
+    let pieces = address_space::lock().map.lookup(&(addr..addr + PAGE));
+    pieces.iter().all(|piece| piece.state.is_kernels())
+}
+
+/// `mremap` but for the paging of shared memory.
+fn remap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> SyscallResult {
     let through = |to: usize| {
         let args = [old, old_len, new_len, flags as usize, to, 0];
         // SAFETY: the program asked for exactly this.

@@ -13,12 +13,13 @@ use crate::raw_syscall::{SyscallResult, is_error};
 use crate::supervisor;
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics};
-use link::handshake::{Hello, RawDomainId};
+use link::client::JoinError;
+use link::handshake::{Hello, RawDomainId, SharedChange};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
-use wired::Lock;
+use wired::{Lock, PAGE};
 
 /// A smaller mapping costs more than paging it gives back; a unit of the pager's.
 const LEAST: usize = 256 << 10;
@@ -78,15 +79,60 @@ fn replace(span: &AddrRange, prot: c_int, memory: BorrowedFd<'_>) -> bool {
     ))
 }
 
+/// Has the tree's pager of shared memory follow a change. An error: it cannot.
+fn change(change: SharedChange) -> Result<(), JoinError> {
+    match supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) {
+        Some(port) => {
+            let domain = supervisor::domain();
+            port.ask_shared(Hello::ChangeShared { domain, change }, None)
+        }
+        None => Ok(()),
+    }
+}
+
 /// The contents of a range are about to end for all processes (MADV_REMOVE).
 pub fn discard(span: &AddrRange) {
-    if let Some(port) = supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) {
-        let hello = Hello::DiscardShared {
-            domain: supervisor::domain(),
-            addr: span.start as u64,
-            len: span.len() as u64,
-        };
-        let _ = port.ask_shared(hello, None);
+    let (addr, len) = (span.start as u64, span.len() as u64);
+    let _ = change(SharedChange::Discard { addr, len });
+}
+
+/// Pages of a range are not to be evicted. Returns false if they do not fit into the frames.
+pub fn lock(span: &AddrRange) -> bool {
+    let (addr, len) = (span.start as u64, span.len() as u64);
+    let locked = change(SharedChange::Lock { addr, len });
+    if let Err(why) = &locked {
+        diagnostics::log(format_args!("mlock refused: {why}"));
+    }
+    locked.is_ok()
+}
+
+/// Pages of a range may be evicted again.
+pub fn unlock(span: &AddrRange) {
+    let (addr, len) = (span.start as u64, span.len() as u64);
+    let _ = change(SharedChange::Unlock { addr, len });
+}
+
+/// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
+pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to: usize) {
+    let page = |len: usize| len.next_multiple_of(PAGE);
+    let (old_len, new_len) = (page(old_len), page(new_len));
+    let extend = |from: usize, offset: usize, to: usize, len: usize| {
+        let extended = change(SharedChange::Extend {
+            from: from as u64,
+            offset: offset as u64,
+            to: to as u64,
+            len: len as u64,
+        });
+        if let Err(why) = extended {
+            diagnostics::log(format_args!("shared memory is not paged: {why}"));
+        }
+    };
+    match old_len {
+        // A second mapping.
+        0 => extend(from, 0, to, new_len),
+        _ if keeps => extend(to, 0, from, old_len),
+        _ if new_len > old_len => extend(to, old_len, to + old_len, new_len - old_len),
+        _ => {}
     }
 }
 
@@ -131,6 +177,6 @@ pub fn take_userfault() -> Option<OwnedFd> {
 pub fn page_mapped(answer: SyscallResult, len: usize, prot: c_int) {
     if !is_error(answer) {
         let start = answer as usize;
-        page(&(start..start + len.next_multiple_of(wired::PAGE)), prot);
+        page(&(start..start + len.next_multiple_of(PAGE)), prot);
     }
 }

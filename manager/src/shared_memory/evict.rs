@@ -33,6 +33,7 @@ impl SharedPager {
         let objects = &self.objects;
         let mut residents = |key: Key| {
             let object = objects.get(&key.stretch());
+            let object = object.filter(|object| !object.is_locked(key.unit()));
             object.map_or(0, |object| object.residents(key.unit()))
         };
         let Some(key) = self.order.victim_by(&mut residents) else {

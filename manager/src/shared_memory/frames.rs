@@ -55,6 +55,11 @@ impl ObjectFrames {
         self.held.len() as u32
     }
 
+    /// Pages that may be locked: half of what the domain could own now.
+    pub fn most_locked(&self) -> usize {
+        self.domain.resident_limit() as usize / 2
+    }
+
     /// A fault happens now.
     pub fn note_use(&self) {
         self.domain.note_use(Millis::now());

@@ -17,6 +17,8 @@ pub struct Object {
     residents: Vec<u8>,
     /// Processes that may map it.
     pub users: Vec<ClientId>,
+    /// Pages that a process has locked.
+    locks: Vec<(ClientId, Range<usize>)>,
 }
 
 impl Object {
@@ -27,6 +29,7 @@ impl Object {
             words: vec![PageState::Zero.pack(); pages],
             residents: vec![0; pages.div_ceil(UNIT)],
             users: Vec::new(),
+            locks: Vec::new(),
         }
     }
 
@@ -60,6 +63,46 @@ impl Object {
         was
     }
 
+    /// A process locks pages; locks do not nest.
+    pub fn lock(&mut self, client: ClientId, pages: Range<usize>) {
+        self.unlock(client, &pages);
+        self.locks.push((client, pages));
+    }
+
+    /// A process's locks on these pages end.
+    pub fn unlock(&mut self, client: ClientId, pages: &Range<usize>) {
+        let mut rest = Vec::new();
+        self.locks.retain(|(of, locked)| {
+            let overlaps = locked.start < pages.end && pages.start < locked.end;
+            if *of != client || !overlaps {
+                return true;
+            }
+            rest.push((client, locked.start..pages.start.max(locked.start)));
+            rest.push((client, pages.end.min(locked.end)..locked.end));
+            false
+        });
+        self.locks
+            .extend(rest.into_iter().filter(|(_, pages)| !pages.is_empty()));
+    }
+
+    /// The locks of processes that do not map the object any more end.
+    pub fn drop_locks_of_others(&mut self) {
+        let Self { locks, users, .. } = self;
+        locks.retain(|(of, _)| users.contains(of));
+    }
+
+    /// Returns true if a page of a unit is locked.
+    pub fn is_locked(&self, unit: usize) -> bool {
+        let pages = self.unit(unit);
+        let mut locks = self.locks.iter();
+        locks.any(|(_, locked)| locked.start < pages.end && pages.start < locked.end)
+    }
+
+    /// Pages that are locked; those that two processes lock count twice.
+    pub fn locked(&self) -> usize {
+        self.locks.iter().map(|(_, pages)| pages.len()).sum()
+    }
+
     /// Runs of resident pages within a unit.
     pub fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = pages.start;
@@ -87,5 +130,57 @@ impl Object {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
         fallocate(&self.memory, flags, offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(pages: usize) -> Object {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        Object::new(rustix::fs::memfd_create(c"test", flags).unwrap(), pages)
+    }
+
+    #[test]
+    fn locks_are_of_processes_and_end_page_by_page() {
+        let mut object = object(4 * UNIT);
+        object.lock(1, 0..3 * UNIT);
+        object.lock(2, UNIT..UNIT + 1);
+        object.unlock(1, &(10..2 * UNIT));
+        let locked = |object: &Object| {
+            (0..4)
+                .filter(|unit| object.is_locked(*unit))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (locked(&object), object.locked()),
+            (vec![0, 1, 2], 10 + UNIT + 1)
+        );
+        object.users.push(1);
+        object.drop_locks_of_others();
+        assert_eq!(locked(&object), [0, 2]);
+        object.unlock(1, &(0..4 * UNIT));
+        assert_eq!((locked(&object), object.locked()), (vec![], 0));
+    }
+
+    #[test]
+    fn runs_of_residents_end_with_the_unit() {
+        let mut object = object(UNIT + 10);
+        for page in [3, 4, 9, UNIT - 1, UNIT, UNIT + 9] {
+            object.set(page, PageState::Resident);
+        }
+        let runs: Vec<_> = object.resident_runs(object.unit(0)).collect();
+        assert_eq!(runs, [3..5, 9..10, UNIT - 1..UNIT]);
+        let runs: Vec<_> = object.resident_runs(object.unit(1)).collect();
+        assert_eq!(runs, [UNIT..UNIT + 1, UNIT + 9..UNIT + 10]);
+        assert_eq!(
+            (
+                object.residents(0),
+                object.residents(1),
+                object.residents(2)
+            ),
+            (4, 2, 0)
+        );
     }
 }

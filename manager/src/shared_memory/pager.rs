@@ -105,7 +105,7 @@ fn refuse_all(requests: &Mailbox, why: &PagerError) {
             match request {
                 Request::Share { done, .. }
                 | Request::Fork { done, .. }
-                | Request::Discard { done, .. } => done(Err(why.to_string())),
+                | Request::Change { done, .. } => done(Err(why.to_string())),
                 Request::End { .. } => {}
             }
         }
@@ -283,6 +283,11 @@ impl SharedPager {
                         waits_since: None,
                     }),
                     UffdMessage::Unmapped { addr, len } => {
+                        for (object, pages) in client.mappings.pages_in(addr, len) {
+                            if let Some(object) = self.objects.get_mut(&object) {
+                                object.unlock(id, &pages);
+                            }
+                        }
                         client.mappings.remove(addr, len);
                         has_unmapped = true;
                     }
@@ -318,15 +323,7 @@ impl SharedPager {
                 uffd,
                 done,
             } => done(self.fork(parent, child, uffd)),
-            Request::Discard {
-                slot,
-                addr,
-                len,
-                done,
-            } => {
-                self.discard(slot, addr, len);
-                done(Ok(()));
-            }
+            Request::Change { slot, change, done } => done(self.change(slot, change)),
             Request::End { slot } => {
                 if let Some(id) = self.clients.in_slot(slot) {
                     if let Some(client) = self.clients.get_mut(id) {
@@ -411,50 +408,6 @@ impl SharedPager {
         Ok(())
     }
 
-    /// The contents of a range of a process end.
-    fn discard(&mut self, slot: SlotIndex, addr: usize, len: usize) {
-        let Some(id) = self.clients.in_slot(slot) else {
-            return;
-        };
-        self.receive(id);
-        let Some(client) = self.clients.get(id) else {
-            return;
-        };
-        let parts: Vec<_> = client.mappings.pages_in(addr, len).collect();
-        for (object, pages) in parts {
-            for page in pages {
-                self.forget_page(object, page);
-            }
-        }
-    }
-
-    /// A page's contents end.
-    fn forget_page(&mut self, id: ObjectId, page: usize) {
-        if let Some(fetch) = self.fetches.of(id, page) {
-            fetch.is_cancelled = true;
-            // Those that wait fault again.
-            for waiter in std::mem::take(&mut fetch.waiters) {
-                self.wake(waiter);
-            }
-        }
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        if object.get(page).is_resident()
-            && let Err(why) = object.punch(&(page..page + 1))
-        {
-            tracing::error!("a page of shared memory cannot be discarded: {why}");
-            return;
-        }
-        let was = object.set(page, PageState::Zero);
-        let staged = self.slots.staged(id, page);
-        let place = staged.or_else(|| self.slots.kept(id, page));
-        place.into_iter().for_each(|at| self.slots.release(at));
-        self.frames
-            .put(u32::from(was.is_resident() || staged.is_some()));
-        self.release_copy(was);
-    }
-
     /// Releases a page's stored copy.
     pub fn release_copy(&self, state: PageState) {
         if let Some(copy) = state.handle() {
@@ -488,6 +441,7 @@ impl SharedPager {
                 let client = clients.get(*id);
                 client.is_some_and(|client| client.mappings.has(*number))
             });
+            object.drop_locks_of_others();
         }
         let unused = self.objects.iter().filter(|(_, it)| it.users.is_empty());
         let unused: Vec<_> = unused.map(|(id, _)| *id).collect();
@@ -545,7 +499,7 @@ impl SharedPager {
 }
 
 /// A fault on a page that the object lacks, and on a page that an eviction protects.
-const MODES: Modes = Modes {
+pub(super) const MODES: Modes = Modes {
     missing: true,
     write_protect: true,
     minor: false,

@@ -5,6 +5,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Receives the outcome of a request, on the pager's thread.
@@ -38,15 +39,13 @@ pub enum Request {
         /// Answered when faults are served.
         done: Done,
     },
-    /// The contents of a range end, as seen by every process.
-    Discard {
-        /// The process that asks.
+    /// A process changes shared memory, or how it maps it.
+    Change {
+        /// The process.
         slot: SlotIndex,
-        /// The first byte.
-        addr: usize,
-        /// Bytes.
-        len: usize,
-        /// Answered when they are zero.
+        /// The change.
+        change: Change,
+        /// Answered when it is made.
         done: Done,
     },
     /// A process has ended, or begun another image.
@@ -54,6 +53,25 @@ pub enum Request {
         /// The process.
         slot: SlotIndex,
     },
+}
+
+/// A change, by addresses of the process that asks for it.
+pub enum Change {
+    /// The contents end, for all processes.
+    Discard(Range<usize>),
+    /// The process maps more of an object: at `to` is what lies `offset` bytes behind `from`.
+    Extend {
+        /// A mapped address.
+        from: usize,
+        /// Bytes.
+        offset: usize,
+        /// The new part.
+        to: Range<usize>,
+    },
+    /// The pages are not evicted.
+    Lock(Range<usize>),
+    /// They may be evicted again.
+    Unlock(Range<usize>),
 }
 
 /// Requests on their way to the pager.

@@ -13,8 +13,10 @@ use host::process_tree::ProcStatus;
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
-use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
-use manager::shared_memory::Request;
+use link::handshake::{
+    FdRole, Hello, Message, RawDomainId, Reply, SharedChange, SlotIndex, Welcome, slot_of,
+};
+use manager::shared_memory::{Change, Request};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
@@ -79,7 +81,7 @@ impl Supervisor {
             Hello::CreateShared { .. }
             | Hello::Share { .. }
             | Hello::InheritShared { .. }
-            | Hello::DiscardShared { .. } => return,
+            | Hello::ChangeShared { .. } => return,
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
@@ -390,13 +392,9 @@ impl Supervisor {
                     done,
                 });
             }
-            (Hello::DiscardShared { addr, len, .. }, _) => {
-                shared.send(connection, |done| Request::Discard {
-                    slot,
-                    addr: addr as usize,
-                    len: len as usize,
-                    done,
-                });
+            (Hello::ChangeShared { change, .. }, _) => {
+                let change = change_of(change);
+                shared.send(connection, |done| Request::Change { slot, change, done });
             }
             _ => refuse(&connection, "a descriptor has to come with this request"),
         }
@@ -419,13 +417,32 @@ impl Supervisor {
     }
 }
 
+fn change_of(change: SharedChange) -> Change {
+    let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
+    match change {
+        SharedChange::Discard { addr, len } => Change::Discard(range(addr, len)),
+        SharedChange::Lock { addr, len } => Change::Lock(range(addr, len)),
+        SharedChange::Unlock { addr, len } => Change::Unlock(range(addr, len)),
+        SharedChange::Extend {
+            from,
+            offset,
+            to,
+            len,
+        } => Change::Extend {
+            from: from as usize,
+            offset: offset as usize,
+            to: range(to, len),
+        },
+    }
+}
+
 /// The domain in whose name a process asks something of shared memory.
 fn shared_memory_of(hello: Hello) -> Option<RawDomainId> {
     match hello {
         Hello::CreateShared { domain, .. }
         | Hello::Share { domain, .. }
         | Hello::InheritShared { child: domain, .. }
-        | Hello::DiscardShared { domain, .. } => Some(domain),
+        | Hello::ChangeShared { domain, .. } => Some(domain),
         _ => None,
     }
 }
