@@ -47,14 +47,11 @@
 //!
 //! **Saves** ([`save`], `client/saving.rs`): write protection fixes the moment, pages are saved between faults.
 //!
-//! Not built: paging of shared memory under `selfpage run`. Its design: the preload library maps shared
-//! anonymous memory, memfds and POSIX shared memory that the tree makes with a userfaultfd of each process,
-//! registered for missing and minor faults and write protection, and hands them over with one memfd. A page
-//! table belongs to the object, not to a mapping, with a list of (userfaultfd, address) of those that map it; a
-//! page comes in by a write to the memfd and CONTINUE in the mapping that faulted; an eviction write-protects
-//! in each mapping and punches once. A fork registers the child's mappings with a descriptor of its own
-//! before the child runs. Nor: restart without loss (descriptors kept by another process), remote and
-//! object-store snapshots, a boot image, eviction ahead of need, several handler threads for one client.
+//! **Shared memory** of a process tree ([`shared_memory`]) is served likewise, by one thread of the supervisor's.
+//!
+//! Not built: shared memory with a descriptor or a name (memfds, POSIX and System V shared memory), restart
+//! without loss (descriptors kept by another process), remote and object-store snapshots, a boot image,
+//! eviction ahead of need, several handler threads for one client.
 //!
 //! Units: pages are 4 KiB or, for huge pages, 2 MiB; frames are 4 KiB. Errors: a refused hand-off is logged
 //! with its reason and the connection closed; a lost page is poisoned, so that its access fails (SIGBUS).
