@@ -91,6 +91,7 @@ fn attempt(action: &UndoAction) -> Result<()> {
         UndoAction::Cgroup(path) => remove_cgroup(path),
         UndoAction::Setting { path, value } => std::fs::write(path, value).at("set", path),
         UndoAction::File(path) if !path.exists() => Ok(()),
+        UndoAction::File(path) if path.is_dir() => std::fs::remove_dir_all(path).at("remove", path),
         UndoAction::File(path) => std::fs::remove_file(path).at("remove", path),
     }
 }

@@ -14,6 +14,8 @@ pub enum MemoryKind {
     Anonymous,
     /// The same, in a process that `selfpage run` pages.
     Paged,
+    /// Shared memory without a file, in such a process: the memory manager pages it.
+    Shared,
     /// A shared mapping of a file.
     File(PathBuf),
     /// The same, advised that accesses are random.
@@ -48,7 +50,8 @@ impl WorkerMemory {
             Ok(Self::Linked(stretch, domain))
         };
         let start = match kind {
-            MemoryKind::Anonymous | MemoryKind::Paged => anonymous(bytes),
+            MemoryKind::Anonymous | MemoryKind::Paged => anonymous(bytes, libc::MAP_PRIVATE),
+            MemoryKind::Shared => anonymous(bytes, libc::MAP_SHARED),
             MemoryKind::File(path) | MemoryKind::FileRandom(path) => {
                 let file = File::options()
                     .read(true)
@@ -72,7 +75,7 @@ impl WorkerMemory {
         // SAFETY: the mapping just made. A file mapping need not know huge pages.
         let _ = match kind {
             // SAFETY: as above, and by the C library as the mapping was.
-            MemoryKind::Anonymous | MemoryKind::Paged => unsafe {
+            MemoryKind::Anonymous | MemoryKind::Paged | MemoryKind::Shared => unsafe {
                 libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) == 0
             },
             // SAFETY: as above.
@@ -90,11 +93,11 @@ impl WorkerMemory {
     }
 }
 
-/// Private memory by the C library's mmap: the system call itself is out of a preloaded
+/// Memory without a file by the C library's mmap: the system call itself is out of a preloaded
 /// library's sight, and `selfpage run` would have nothing to page.
-fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
+fn anonymous(bytes: usize, sharing: i32) -> Result<*mut c_void, rustix::io::Errno> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let flags = sharing | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh mapping at an address the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
     match start == libc::MAP_FAILED {

@@ -27,6 +27,10 @@ pub enum Arm {
     RunDisk,
     /// unmodified program under `selfpage run`, compressed RAM for half of the data, disk for the rest
     RunBoth,
+    /// as run-ram, the data in shared memory, which the memory manager pages from outside the program
+    SharedRam,
+    /// as run-disk, the data in shared memory, which the memory manager pages from outside the program
+    SharedDisk,
     /// kernel swap on zram with lz4, vm.page-cluster as it is here
     SwapZram,
     /// kernel swap on zram with lz4, vm.page-cluster 0: no read-ahead, zram's best for random accesses
@@ -72,6 +76,8 @@ pub enum BackendNeeds {
     Huge(Medium),
     /// `selfpage run` in front of the worker.
     Run(Medium),
+    /// The same, with shared memory.
+    RunShared(Medium),
     /// A cgroup and swap.
     Swap(SwapMedium),
     /// A cgroup and a file.
@@ -101,6 +107,8 @@ impl Arm {
             Self::RunRam => BackendNeeds::Run(Ram),
             Self::RunDisk => BackendNeeds::Run(Disk),
             Self::RunBoth => BackendNeeds::Run(Both),
+            Self::SharedRam => BackendNeeds::RunShared(Ram),
+            Self::SharedDisk => BackendNeeds::RunShared(Disk),
             Self::SwapZram => BackendNeeds::Swap(SwapMedium::Zram(None)),
             Self::SwapZramSingle => BackendNeeds::Swap(SwapMedium::Zram(Some(0))),
             Self::SwapFile => BackendNeeds::Swap(SwapMedium::File),
@@ -120,7 +128,8 @@ impl Arm {
         match self.needs() {
             BackendNeeds::Linked(_, medium)
             | BackendNeeds::Huge(medium)
-            | BackendNeeds::Run(medium) => Some(medium),
+            | BackendNeeds::Run(medium)
+            | BackendNeeds::RunShared(medium) => Some(medium),
             _ => None,
         }
     }
@@ -129,6 +138,9 @@ impl Arm {
     pub fn rivals(self) -> &'static [Self] {
         match self.medium() {
             _ if self == Self::LinkedHuge => &[Self::LinkedRam, Self::SwapZram],
+            // Table 7-1 of the memory manager's paper: outside the program and inside.
+            _ if self == Self::SharedRam => &[Self::RunRam, Self::SwapZram],
+            _ if self == Self::SharedDisk => &[Self::RunDisk, Self::SwapFile],
             Some(Medium::Ram) => &[Self::SwapZram, Self::SwapZramSingle],
             Some(Medium::Disk) => &[Self::SwapFile, Self::MmapRandom, Self::Device],
             Some(Medium::Both) => &[Self::SwapZram, Self::SwapFile],

@@ -27,12 +27,15 @@ struct ArmFixture {
 pub fn run(env: &TestEnv, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result<Figures> {
     let mut fixture = ArmFixture::default();
     let mut memory = fixture.set_up(env, arm, amount)?;
-    let store = match (arm.needs(), &memory) {
-        (BackendNeeds::Run(_), MemoryKind::Upcall(store)) => Some(store.clone()),
-        _ => None,
-    };
-    if store.is_some() {
-        memory = MemoryKind::Paged;
+    let mut store = None;
+    if let (BackendNeeds::Run(_) | BackendNeeds::RunShared(_), MemoryKind::Upcall(of)) =
+        (arm.needs(), &memory)
+    {
+        store = Some(of.clone());
+        memory = match arm.needs() {
+            BackendNeeds::RunShared(_) => MemoryKind::Shared,
+            _ => MemoryKind::Paged,
+        };
     }
     let plan = WorkerPlan::Paging(PagingPlan {
         memory,
@@ -67,7 +70,9 @@ impl ArmFixture {
             BackendNeeds::Linked(EntryKind::Thread, medium) => {
                 MemoryKind::Thread(self.store(env, medium, bytes)?)
             }
-            BackendNeeds::Linked(EntryKind::Upcall, medium) | BackendNeeds::Run(medium) => {
+            BackendNeeds::Linked(EntryKind::Upcall, medium)
+            | BackendNeeds::Run(medium)
+            | BackendNeeds::RunShared(medium) => {
                 MemoryKind::Upcall(self.store(env, medium, bytes)?)
             }
             BackendNeeds::Huge(medium) => MemoryKind::Huge(self.store(env, medium, bytes)?),

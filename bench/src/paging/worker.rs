@@ -54,7 +54,7 @@ pub fn serve(plan: &PagingPlan) -> Result<()> {
         passes,
         major_faults,
         minor_faults,
-        resident: resident(),
+        resident: resident(&plan.memory),
     })
 }
 
@@ -63,7 +63,7 @@ pub fn serve(plan: &PagingPlan) -> Result<()> {
 /// the worker's to read.
 fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
     match (kind, memory) {
-        (MemoryKind::Paged | MemoryKind::Device(_), _) => None,
+        (MemoryKind::Paged | MemoryKind::Shared | MemoryKind::Device(_), _) => None,
         (_, Some(WorkerMemory::Linked(_, domain))) => {
             use selfpage::Counter::{CompressedHits, DiskReads, ReadaheadHits};
             let counters = domain.counters();
@@ -74,14 +74,17 @@ fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
     }
 }
 
-/// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
-/// in which a pager keeps what it compressed.
-fn resident() -> u64 {
+/// Bytes of this process in memory, anonymous and of mapped files; shared memory only where that is the work's,
+/// since a pager keeps there what it compressed.
+fn resident(kind: &MemoryKind) -> u64 {
+    let shared = matches!(kind, MemoryKind::Shared).then_some("Pss_Shmem");
     let rollup = Process::myself().and_then(|own| own.smaps_rollup());
     let maps = rollup.map_or_else(|_| Vec::new(), |rollup| rollup.memory_map_rollup.0);
     let sizes = maps.iter().map(|map| &map.extension.map);
+    let names = ["Pss_Anon", "Pss_File"].into_iter().chain(shared);
+    let names: Vec<_> = names.collect();
     sizes
-        .flat_map(|of| [of.get("Pss_Anon"), of.get("Pss_File")])
+        .flat_map(|of| names.iter().map(|name| of.get(*name)))
         .flatten()
         .sum()
 }

@@ -21,6 +21,7 @@ mod gcc;
 mod lines;
 mod options;
 mod plot;
+mod postgres;
 mod program;
 mod python;
 mod redis;

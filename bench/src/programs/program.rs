@@ -2,7 +2,7 @@
 //! variant of [`KnownProgram`] and its line in [`KnownProgram::prepare`].
 
 use super::options::Options;
-use super::{gcc, python, redis, sort, sqlite};
+use super::{gcc, postgres, python, redis, sort, sqlite};
 use crate::prelude::*;
 
 /// A program at its work; its description stands in the reports.
@@ -21,6 +21,8 @@ pub enum KnownProgram {
     Redis,
     /// NumPy: arrays are made, sorted and grouped
     Numpy,
+    /// PostgreSQL: a database in shared memory is filled, updated and read by pgbench
+    Postgres,
 }
 
 /// A program that is ready to be run, with its input.
@@ -31,6 +33,8 @@ pub struct Workload {
     pub input: Option<OwnedFile>,
     /// Processes that page at a time.
     pub processes: u64,
+    /// It changes its user, so that its processes are given the store expressly.
+    pub changes_user: bool,
     /// The requests of a server; other programs do their work by themselves.
     pub client: Option<redis::RedisClient>,
     /// Removed with it.
@@ -44,6 +48,7 @@ impl Workload {
             command,
             input: None,
             processes: 1,
+            changes_user: false,
             client: None,
             files: Vec::new(),
         }
@@ -65,6 +70,7 @@ impl KnownProgram {
             Self::Gcc => gcc::prepare(env, mib),
             Self::Redis => redis::prepare(env, mib),
             Self::Numpy => python::prepare_numpy(python, mib),
+            Self::Postgres => postgres::prepare(env, mib),
         }
     }
 }

@@ -110,6 +110,9 @@ fn set_up(
             let split = MemorySplit::of(needs, memory.limit, memory.bytes, work.processes)?;
             let mut run = Command::new(env.selfpage()?);
             run.args(["run", "--frames", &kib(split.frames)]);
+            if work.changes_user {
+                run.arg("--share-store");
+            }
             if let ArmNeeds::Run(store) = needs {
                 let file = env.file("store")?;
                 run.args(["--store", &store_of(store, split, &file, memory.room())]);

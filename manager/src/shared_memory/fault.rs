@@ -89,22 +89,42 @@ impl SharedPager {
         self.poison(fault.at).unwrap_or(Outcome::Answered)
     }
 
+    /// Fills a page that has no contents, and those behind it while faults come in order.
     fn fill_with_zeros(
         &mut self,
         id: ObjectId,
         page: usize,
         at: Waiter,
     ) -> Result<Outcome, NoFrame> {
-        if !self.frames.take() {
+        let object = self.objects.get_mut(&id);
+        let window = object.map_or(1, |object| object.zero_window(page));
+        let frames = (0..window).take_while(|_| self.frames.take()).count();
+        if frames == 0 {
             return Err(NoFrame);
         }
-        let outcome = self.place_first(id, page, Contents::Zeros, at)?;
-        if outcome == Outcome::Answered && self.is_resident(id, page) {
-            self.charge(at, Counter::ZeroFilled);
-        } else {
-            self.frames.put(1);
-        }
-        Ok(outcome)
+        let client = self.clients.get(at.client);
+        let userfault = client.map(|client| client.uffd.userfault());
+        let filled = userfault.map_or(Err(MapError::Gone), |userfault| {
+            userfault.zero(at.addr, frames * PAGE, Wake::Yes)
+        });
+        let there = match filled {
+            Ok(()) => frames,
+            Err(MapError::Again { done }) => done / PAGE,
+            // Another mapping lies behind the window's first pages: one by one, by any mapping.
+            Err(_) => {
+                let mut pages = page..page + frames;
+                let mut there = |page| self.place(id, page, Contents::Zeros, None) == Placed::There;
+                pages.position(|page| !there(page)).unwrap_or(frames)
+            }
+        };
+        (page..page + there).for_each(|page| self.set_resident(id, page));
+        self.charge(at, Counter::ZeroFilled);
+        self.frames.put((frames - there) as u32);
+        Ok(match filled {
+            _ if there > 0 => Outcome::Answered,
+            Err(MapError::Again { .. } | MapError::NoMemory) => Outcome::Deferred,
+            _ => self.wake(at),
+        })
     }
 
     /// A page that the store does not have yet: its frame is still in use.

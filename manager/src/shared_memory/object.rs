@@ -19,6 +19,8 @@ pub struct Object {
     pub users: Vec<ClientId>,
     /// Pages that a process has locked.
     locks: Vec<(ClientId, Range<usize>)>,
+    /// The page behind the last that was filled with zeros, and how many were at once.
+    filled: (usize, usize),
 }
 
 impl Object {
@@ -30,6 +32,7 @@ impl Object {
             residents: vec![0; pages.div_ceil(UNIT)],
             users: Vec::new(),
             locks: Vec::new(),
+            filled: (0, 1),
         }
     }
 
@@ -61,6 +64,22 @@ impl Object {
         *residents += u8::from(state.is_resident());
         *residents -= u8::from(was.is_resident());
         was
+    }
+
+    /// How many pages to fill with zeros for a fault on `page`: more while faults come in order.
+    pub fn zero_window(&mut self, page: usize) -> usize {
+        let (next, last) = self.filled;
+        let most = if page == next {
+            (2 * last).min(UNIT)
+        } else {
+            1
+        };
+        let unit = page..self.unit(page / UNIT).end.min(page + most);
+        let count = unit
+            .take_while(|page| self.get(*page) == PageState::Zero)
+            .count();
+        self.filled = (page + count, most);
+        count
     }
 
     /// A process locks pages; locks do not nest.
@@ -162,6 +181,21 @@ mod tests {
         assert_eq!(locked(&object), [0, 2]);
         object.unlock(1, &(0..4 * UNIT));
         assert_eq!((locked(&object), object.locked()), (vec![], 0));
+    }
+
+    #[test]
+    fn windows_of_zeros_grow_in_order_and_end_with_the_unit_or_at_contents() {
+        let mut object = object(4 * UNIT);
+        let mut windows = Vec::new();
+        let mut page = 1;
+        while page < UNIT {
+            windows.push(object.zero_window(page));
+            page += windows.last().unwrap();
+        }
+        assert_eq!(windows, [1, 2, 4, 8, 16, 32]);
+        object.set(UNIT + 3, PageState::Resident);
+        assert_eq!(object.zero_window(UNIT), 3);
+        assert_eq!(object.zero_window(3 * UNIT), 1);
     }
 
     #[test]

@@ -109,6 +109,7 @@ pub(super) fn start(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
+    limits::raise_descriptors();
     match attach(&mut supervisor, listener, fds) {
         Ok((notifier, sampler)) => Ok(RunningTree {
             spec,
