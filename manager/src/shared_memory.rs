@@ -17,13 +17,14 @@
 //!
 //! **A fault** on a page that no process has in the page cache arrives as a message of the faulting process.
 //! The page comes in by a copy into that process's mapping, which puts it into the object; all others map it
-//! without a fault of ours. **An eviction** write-protects a unit in every mapping, reads it, punches
-//! holes, and ends the protection: all within one turn of the loop, so a process that joins meanwhile finds
-//! either all of it or none. Contents wait in a slot until the store has them.
+//! without a fault of ours. **An eviction** write-protects a unit in every mapping, reads it, and punches
+//! holes: all within one turn of the loop, so a process that joins meanwhile finds
+//! either all of it or none. The protection ends where a process stores to the unit next. Contents wait in
+//! a slot until the store has them.
 //!
 //! **Contract.** The objects are one domain of the tree's ledger (*Self-Paging in the Nemesis Operating
 //! System*, section 6.2): their frames are owned, limited, counted and revoked as those of a process are.
-//! Replacement is the pagers' own, by units of 64 pages.
+//! Replacement is the pagers' own, by units of 16 pages.
 //!
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
@@ -51,5 +52,10 @@ pub mod slots;
 pub use pager::{SharedMemoryParts, start};
 pub use requests::{Change, Mailbox, Request};
 
-/// The least shared mapping worth an object: one unit.
-pub const LEAST_BYTES: usize = crate::page_table::UNIT * wired::PAGE;
+/// Pages of a unit, which one eviction takes. Write protection costs a call for each mapping of a unit; but pages of
+/// shared memory are in use here and there, and a unit that is four times as large holds four times as many
+/// that are not (`selfpage bench programs --only postgres`).
+pub const UNIT: usize = 16;
+
+/// The least shared mapping worth an object.
+pub const LEAST_BYTES: usize = 256 << 10;

@@ -80,6 +80,10 @@ fn replace(span: &AddrRange, prot: c_int, memory: BorrowedFd<'_>) -> bool {
 }
 
 /// Has the tree's pager of shared memory follow a change. An error: it cannot.
+#[allow(
+    clippy::result_large_err,
+    reason = "a refusal carries its text in place"
+)]
 fn change(change: SharedChange) -> Result<(), JoinError> {
     match supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) {
         Some(port) => {

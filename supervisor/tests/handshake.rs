@@ -198,7 +198,10 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
             send_byte(&report);
             await_byte(&tied);
             let (end, _peer) = lifeline(program);
-            joined.connection.send_lifeline(end.as_fd(), None).unwrap();
+            joined
+                .connection
+                .send_lifeline(end.as_fd(), None, None)
+                .unwrap();
             send_byte(&report);
             sleep();
         });

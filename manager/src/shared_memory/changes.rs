@@ -1,10 +1,11 @@
 //! Changes of shared memory that a process asks for, since the kernel does not report them.
 
+use super::UNIT;
 use super::clients::{ClientId, SlotIndex};
 use super::mappings::ObjectId;
 use super::pager::{MODES, SharedPager};
 use super::requests::Change;
-use crate::page_table::{PageState, UNIT};
+use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use wired::PAGE;
@@ -33,7 +34,7 @@ impl SharedPager {
         }
     }
 
-    fn pages_in(&self, id: ClientId, range: &Range<usize>) -> Vec<(ObjectId, Range<usize>)> {
+    pub fn pages_in(&self, id: ClientId, range: &Range<usize>) -> Vec<(ObjectId, Range<usize>)> {
         let client = self.clients.get(id).into_iter();
         let parts = client.flat_map(|client| client.mappings.pages_in(range.start, range.len()));
         parts.collect()

@@ -5,19 +5,22 @@
 //!    A store waits as a fault.
 //! 2. Its resident pages are read into a slot, in runs.
 //! 3. Holes are punched, in runs: the pages leave the page cache, and every process.
-//! 4. The protection ends. A store that waited faults again, on a missing page.
-//! 5. A page of zeros, or one equal to its stored copy, needs no write and gives its frame back; the others are
+//! 4. A page of zeros, or one equal to its stored copy, needs no write and gives its frame back; the others are
 //!    written, and give theirs back when the store has them.
 //!
-//! Steps 1 to 4 are one turn of the pager's loop, which answers no fault and lets no process join
+//! The protection stays until a process stores to the unit: to end it at once would take another call for each
+//! mapping, and most are not stored to before the next eviction.
+//!
+//! Steps 1 to 3 are one turn of the pager's loop, which answers no fault and lets no process join
 //! meanwhile.
 
+use super::UNIT;
 use super::clients::Client;
 use super::fault::{Contents, Placed};
 use super::mappings::ObjectId;
 use super::pager::SharedPager;
 use super::slots::SlotPage;
-use crate::page_table::{PageState, UNIT};
+use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use store::{Checksum, PageHandle, Store, StoreError, WritePage};
@@ -43,12 +46,11 @@ impl SharedPager {
         let Some(pages) = self.objects.get(&id).map(|object| object.unit(unit)) else {
             return false;
         };
-        let slot = match self.protect(id, &pages, true) {
+        let slot = match self.protect(id, &pages) {
             Ok(()) => self.slots.take(id, unit),
             Err(_) => None,
         };
         let count = slot.map_or(0, |slot| self.take_out(id, &pages, slot));
-        let _ = self.protect(id, &pages, false);
         if let (Some(slot), true) = (slot, count > 0) {
             self.write_back(id, &pages, slot);
         }
@@ -59,8 +61,8 @@ impl SharedPager {
         count > 0
     }
 
-    /// Write-protects pages in every mapping, or ends that. An error: an event of a process is unread.
-    fn protect(&mut self, id: ObjectId, pages: &Range<usize>, on: bool) -> Result<(), Errno> {
+    /// Write-protects pages in every mapping. An error: an event of a process is unread.
+    fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
         let users = self.objects.get(&id).map_or(0, |object| object.users.len());
         for number in 0..users {
             let user = self
@@ -68,7 +70,7 @@ impl SharedPager {
                 .get(&id)
                 .and_then(|object| object.users.get(number));
             let client = user.and_then(|user| self.clients.get_mut(*user));
-            client.map_or(Ok(()), |client| client.protect(id, pages, on))?;
+            client.map_or(Ok(()), |client| client.protect(id, pages))?;
         }
         Ok(())
     }
@@ -102,7 +104,7 @@ impl SharedPager {
                 continue;
             }
             count += run.len();
-            // Their states follow in step 5; until then no fault is answered.
+            // Their states follow in step 4; until then no fault is answered.
             for page in run {
                 let index = page % UNIT;
                 self.slots.stage(SlotPage { slot, index });
@@ -111,7 +113,7 @@ impl SharedPager {
         count
     }
 
-    /// Step 5.
+    /// Step 4.
     fn write_back(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) {
         let (mut writes, mut count, mut clean) = ([NO_WRITE; UNIT], 0, 0);
         for page in pages.clone() {
@@ -160,7 +162,7 @@ impl SharedPager {
         let writes = &writes[..count];
         if let Err(why) = self.channel.submit_write(writes) {
             for write in writes {
-                self.on_written(SlotPage::from_token(write.token), Err(why.clone()));
+                self.on_written(SlotPage::from_token(write.token), Err(why));
             }
         }
     }
@@ -215,33 +217,26 @@ const NO_WRITE: WritePage = WritePage {
 };
 
 impl Client {
-    /// Write-protects pages of an object wherever this process maps them, or ends that.
-    fn protect(&mut self, id: ObjectId, pages: &Range<usize>, on: bool) -> Result<(), Errno> {
-        let userfault = self.uffd.userfault();
+    /// Write-protects pages of an object wherever this process maps them.
+    fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
+        let protect = |client: &Self, addr, bytes| {
+            let userfault = client.uffd.userfault();
+            userfault
+                .write_protect(addr, bytes, true)
+                .map_err(|why| why.errno)
+        };
         let mut unmapped = None;
         for (addr, bytes) in self.mappings.places(id, pages.clone()) {
-            match userfault
-                .write_protect(addr, bytes, on)
-                .map_err(|why| why.errno)
-            {
+            match protect(self, addr, bytes) {
                 // Its address space has ended: no thread of it stores anything.
                 Err(Errno::SRCH) => break,
-                Err(Errno::NOENT) if on => unmapped = Some(addr..addr + bytes),
-                Err(why) if on => return Err(why),
-                _ => {}
+                Err(Errno::NOENT) => unmapped = Some(addr..addr + bytes),
+                other => other?,
             }
         }
-        let Some(range) = unmapped else {
-            return Ok(());
-        };
         // A part of the range is not mapped, since it was advised not to be inherited.
-        for addr in range.step_by(PAGE) {
-            match self
-                .uffd
-                .userfault()
-                .write_protect(addr, PAGE, on)
-                .map_err(|why| why.errno)
-            {
+        for addr in unmapped.into_iter().flatten().step_by(PAGE) {
+            match protect(self, addr, PAGE) {
                 Err(Errno::NOENT) => self.mappings.remove(addr, PAGE),
                 other => other?,
             }

@@ -1,9 +1,10 @@
 //! A fault: from the page's state to contents in its object.
 
+use super::UNIT;
 use super::fetches::{TOKENS, Waiter};
 use super::mappings::ObjectId;
 use super::pager::{Outcome, QueuedFault, SharedPager};
-use crate::page_table::{PageState, UNIT};
+use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::time::{Duration, Instant};
 use store::{PageHandle, ReadPage, StoreError, Submitted};
@@ -47,10 +48,7 @@ impl SharedPager {
             return self.wake(at);
         };
         if fault.write_protected {
-            return match client.uffd.userfault().write_protect(at.addr, PAGE, false) {
-                Err(why) if why.errno == Errno::AGAIN => Outcome::Deferred,
-                _ => Outcome::Answered,
-            };
+            return self.permit_stores(at, id, page);
         }
         if fault.waits_since.is_none() {
             self.frames.note_use();
@@ -68,6 +66,21 @@ impl SharedPager {
             Ok(outcome) => outcome,
             Err(NoFrame) => self.wait_for_frame(fault, slot),
         }
+    }
+
+    /// The process stores to a unit that an eviction has protected.
+    fn permit_stores(&self, at: Waiter, id: ObjectId, page: usize) -> Outcome {
+        let Some(client) = self.clients.get(at.client) else {
+            return Outcome::Answered;
+        };
+        let first = page / UNIT * UNIT;
+        for (addr, bytes) in client.mappings.places(id, first..first + UNIT) {
+            match client.uffd.userfault().write_protect(addr, bytes, false) {
+                Err(why) if why.errno == Errno::AGAIN => return Outcome::Deferred,
+                _ => {}
+            }
+        }
+        Outcome::Answered
     }
 
     fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> Outcome {
@@ -89,6 +102,21 @@ impl SharedPager {
         self.poison(fault.at).unwrap_or(Outcome::Answered)
     }
 
+    /// Takes a frame. A careful tree goes without where none is free, as if the memory were not paged: nothing of
+    /// it may be evicted.
+    fn take_frame(&mut self) -> bool {
+        if self.frames.take() {
+            return true;
+        }
+        let is_careful = (self.careful)();
+        if is_careful {
+            self.warn(
+                "it is beyond the frames, since the kernel may hold its pages for direct I/O: none is evicted",
+            );
+        }
+        is_careful
+    }
+
     /// Fills a page that has no contents, and those behind it while faults come in order.
     fn fill_with_zeros(
         &mut self,
@@ -98,7 +126,7 @@ impl SharedPager {
     ) -> Result<Outcome, NoFrame> {
         let object = self.objects.get_mut(&id);
         let window = object.map_or(1, |object| object.zero_window(page));
-        let frames = (0..window).take_while(|_| self.frames.take()).count();
+        let frames = (0..window).take_while(|_| self.take_frame()).count();
         if frames == 0 {
             return Err(NoFrame);
         }
@@ -154,7 +182,7 @@ impl SharedPager {
             fetch.waiters.push(at);
             return Ok(Outcome::Answered);
         }
-        if !self.frames.take() {
+        if !self.take_frame() {
             return Err(NoFrame);
         }
         if let Some(place) = self.slots.kept(id, page) {
@@ -252,7 +280,8 @@ impl SharedPager {
         let waiters = fetch
             .map(|fetch| std::mem::take(&mut fetch.waiters))
             .unwrap_or_default();
-        for waiter in waiters {
+        // The first is awake.
+        for waiter in waiters.into_iter().skip(1) {
             self.wake(waiter);
         }
         self.fetches.end(number);
@@ -267,7 +296,7 @@ impl SharedPager {
         at: Waiter,
     ) -> Result<Outcome, NoFrame> {
         Ok(match self.place(id, page, contents, Some(at)) {
-            Placed::There => self.wake(at),
+            Placed::There => Outcome::Answered,
             Placed::Later => Outcome::Deferred,
             Placed::Nowhere => Outcome::Answered,
         })
@@ -306,7 +335,13 @@ impl SharedPager {
                 Contents::At(from) => userfault.copy(at.addr, from, PAGE, Wake::Yes),
             };
             placed = match result {
-                Ok(()) | Err(MapError::Exists { .. }) => Placed::There,
+                Ok(()) if first == Some(at) => Placed::There,
+                Ok(()) | Err(MapError::Exists { .. }) => {
+                    first.into_iter().for_each(|first| {
+                        self.wake(first);
+                    });
+                    Placed::There
+                }
                 Err(MapError::Again { .. } | MapError::NoMemory) => Placed::Later,
                 // Unmapped by now.
                 Err(_) => continue,

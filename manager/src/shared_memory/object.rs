@@ -1,17 +1,23 @@
 //! One memory object: a memfd, and where the contents of each of its pages are.
 
+use super::UNIT;
 use super::clients::ClientId;
-use crate::page_table::{PageState, UNIT};
+use crate::page_table::PageState;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
 use rustix::io::{self, Errno};
 use std::ops::Range;
 use wired::PAGE;
+
+/// Pages filled with zeros at once, at most.
+const WINDOW: usize = 64;
 
 /// An object.
 #[derive(Debug)]
 pub struct Object {
     memory: OwnedFd,
+    inode: u64,
+    /// A state, exclusive or that of a page of zeros: what was never used takes no memory.
     words: Vec<u32>,
     /// Resident pages of each unit.
     residents: Vec<u8>,
@@ -23,17 +29,58 @@ pub struct Object {
     filled: (usize, usize),
 }
 
+/// The word of a page of zeros.
+fn empty() -> u32 {
+    PageState::Zero.pack()
+}
+
+/// Why a descriptor is no memory for an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAnObject {
+    /// Another kind of file, or one whose size may change.
+    #[error("the descriptor is no memory of the supervisor's: it has not the seals of such")]
+    NotSealed,
+    /// Another size.
+    #[error("the memory has {there} bytes, and {asked} are mapped")]
+    Size {
+        /// Of the file.
+        there: u64,
+        /// Of the mapping.
+        asked: u64,
+    },
+    /// The kernel refused to tell.
+    #[error("the memory cannot be inspected: {0}")]
+    Refused(#[from] Errno),
+}
+
 impl Object {
-    /// An object of zeros, for a memfd of that many pages.
-    pub fn new(memory: OwnedFd, pages: usize) -> Self {
-        Self {
+    /// An object of zeros, for a sealed memfd of that many pages.
+    pub fn new(memory: OwnedFd, pages: usize) -> Result<Self, NotAnObject> {
+        let fixed = SealFlags::SHRINK | SealFlags::GROW;
+        // Only a file in memory has seals.
+        let seals = fcntl_get_seals(&memory).map_err(|_| NotAnObject::NotSealed)?;
+        if !seals.contains(fixed) {
+            return Err(NotAnObject::NotSealed);
+        }
+        let stat = fstat(&memory)?;
+        let (there, asked) = (stat.st_size as u64, (pages * PAGE) as u64);
+        if there != asked {
+            return Err(NotAnObject::Size { there, asked });
+        }
+        Ok(Self {
             memory,
-            words: vec![PageState::Zero.pack(); pages],
+            inode: stat.st_ino,
+            words: vec![0; pages],
             residents: vec![0; pages.div_ceil(UNIT)],
             users: Vec::new(),
             locks: Vec::new(),
             filled: (0, 1),
-        }
+        })
+    }
+
+    /// Tells its memory from that of other objects.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Its pages.
@@ -53,13 +100,13 @@ impl Object {
 
     /// The state of a page.
     pub fn get(&self, page: usize) -> PageState {
-        PageState::unpack(self.words[page])
+        PageState::unpack(self.words[page] ^ empty())
     }
 
     /// Sets the state of a page, and returns the former.
     pub fn set(&mut self, page: usize, state: PageState) -> PageState {
         let was = self.get(page);
-        self.words[page] = state.pack();
+        self.words[page] = state.pack() ^ empty();
         let residents = &mut self.residents[page / UNIT];
         *residents += u8::from(state.is_resident());
         *residents -= u8::from(was.is_resident());
@@ -69,15 +116,13 @@ impl Object {
     /// How many pages to fill with zeros for a fault on `page`: more while faults come in order.
     pub fn zero_window(&mut self, page: usize) -> usize {
         let (next, last) = self.filled;
-        let most = if page == next {
-            (2 * last).min(UNIT)
-        } else {
-            1
+        let most = match page == next {
+            true => (2 * last).min(WINDOW),
+            false => 1,
         };
-        let unit = page..self.unit(page / UNIT).end.min(page + most);
-        let count = unit
-            .take_while(|page| self.get(*page) == PageState::Zero)
-            .count();
+        let window = page..self.pages().min(page + most);
+        let is_empty = |page: &usize| self.get(*page) == PageState::Zero;
+        let count = window.take_while(is_empty).count();
         self.filled = (page + count, most);
         count
     }
@@ -156,9 +201,28 @@ impl Object {
 mod tests {
     use super::*;
 
+    fn memory(pages: usize) -> OwnedFd {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create(c"test", flags).unwrap();
+        rustix::fs::ftruncate(&memory, (pages * PAGE) as u64).unwrap();
+        memory
+    }
+
     fn object(pages: usize) -> Object {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        Object::new(rustix::fs::memfd_create(c"test", flags).unwrap(), pages)
+        let memory = memory(pages);
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        Object::new(memory, pages).unwrap()
+    }
+
+    #[test]
+    fn memory_that_may_change_its_size_and_files_are_refused() {
+        let sealed = |memory| Object::new(memory, 4).unwrap_err();
+        assert_eq!(sealed(memory(4)), NotAnObject::NotSealed);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(sealed(file.into()), NotAnObject::NotSealed);
+        let (there, asked) = ((5 * PAGE) as u64, (4 * PAGE) as u64);
+        let other = object(5).memory;
+        assert_eq!(sealed(other), NotAnObject::Size { there, asked });
     }
 
     #[test]
@@ -184,18 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_zeros_grow_in_order_and_end_with_the_unit_or_at_contents() {
-        let mut object = object(4 * UNIT);
+    fn windows_of_zeros_grow_in_order_and_end_at_contents() {
+        let mut object = object(4 * WINDOW);
         let mut windows = Vec::new();
         let mut page = 1;
-        while page < UNIT {
+        while page < 2 * WINDOW {
             windows.push(object.zero_window(page));
             page += windows.last().unwrap();
         }
-        assert_eq!(windows, [1, 2, 4, 8, 16, 32]);
-        object.set(UNIT + 3, PageState::Resident);
-        assert_eq!(object.zero_window(UNIT), 3);
-        assert_eq!(object.zero_window(3 * UNIT), 1);
+        assert_eq!(windows, [1, 2, 4, 8, 16, 32, WINDOW]);
+        object.set(page + 3, PageState::Resident);
+        assert_eq!(object.zero_window(page), 3);
+        assert_eq!(object.zero_window(4 * WINDOW - 1), 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 use store::{Channel, Completion, SharedStore, Store, StoreError, Wait};
 use translation::{ForeignUserfault, Modes, UffdMessage};
-use wired::{Counter, PAGE};
+use wired::{AdaptivePoll, Counter, PAGE};
 
 /// Reads and writes of the store in flight.
 const DEPTH: usize = 64;
@@ -29,6 +29,10 @@ const WANTED: Timespec = timespec(1_000_000);
 const IDLE: Timespec = timespec(500_000_000);
 /// How often the memory of processes that have left is looked at.
 const CHECK: Duration = Duration::from_millis(100);
+/// Reads of one client's messages in a turn.
+const MOST_READS: usize = 16;
+/// Objects of a tree: each is a descriptor of the supervisor's.
+const MOST_OBJECTS: usize = 4096;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
 
@@ -163,6 +167,7 @@ pub(super) struct SharedPager {
     pub count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     queue: VecDeque<QueuedFault>,
     checked: Instant,
+    poll: AdaptivePoll,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -199,6 +204,7 @@ impl SharedPager {
             count,
             queue: VecDeque::with_capacity(QUEUE),
             checked: Instant::now(),
+            poll: AdaptivePoll::default(),
             has_warned: false,
         })
     }
@@ -210,6 +216,9 @@ impl SharedPager {
             if !watches_store && let Some(fd) = self.channel.poll_fd() {
                 let data = epoll::EventData::new_u64(STORE);
                 watches_store = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).is_ok();
+            }
+            if !is_deferred {
+                self.poll_store();
             }
             self.wait(is_deferred);
             // Acknowledged between evictions.
@@ -227,6 +236,15 @@ impl SharedPager {
             if self.checked.elapsed() > CHECK {
                 self.drop_ended();
             }
+        }
+    }
+
+    /// Polls for the one read in flight before it sleeps, if that pays.
+    fn poll_store(&mut self) {
+        let probe = |it: &mut Self| it.channel.complete(Wait::No);
+        let may_come = |it: &Self| it.channel.pending() == 1 && it.channel.may_poll();
+        if let Some(completion) = AdaptivePoll::poll(self, |it| &mut it.poll, probe, may_come) {
+            self.on_completion(completion);
         }
     }
 
@@ -256,54 +274,62 @@ impl SharedPager {
         }
     }
 
-    /// Reads all messages of a client: events take effect at once, faults are queued.
+    /// Reads the messages of a client: events take effect at once, faults are queued. A bound keeps a process
+    /// that unmaps without end from holding up the others.
     pub fn receive(&mut self, id: ClientId) {
-        loop {
+        for _ in 0..MOST_READS {
             let mut messages = [const { None }; A_TURN];
             let Some(client) = self.clients.get_mut(id) else {
                 return;
             };
-            let count = match client.uffd.read(&mut messages) {
+            match client.uffd.read(&mut messages) {
                 Ok(0) => return,
-                Ok(count) => count,
+                Ok(_) => {}
                 Err(why) => {
                     tracing::debug!("the userfaultfd of slot {} is closed: {why}", client.slot);
                     return self.drop_client(id);
                 }
-            };
-            let mut has_unmapped = false;
-            for message in messages.into_iter().take(count).flatten() {
-                match message {
-                    UffdMessage::Fault(fault) => self.queue.push_back(QueuedFault {
-                        at: Waiter {
-                            client: id,
-                            addr: fault.addr,
-                        },
-                        write_protected: fault.write_protected,
-                        waits_since: None,
-                    }),
-                    UffdMessage::Unmapped { addr, len } => {
-                        for (object, pages) in client.mappings.pages_in(addr, len) {
-                            if let Some(object) = self.objects.get_mut(&object) {
-                                object.unlock(id, &pages);
-                            }
-                        }
-                        client.mappings.remove(addr, len);
-                        has_unmapped = true;
-                    }
-                    UffdMessage::Moved { from, to, len } => {
-                        client.mappings.relocate(from, to, len);
-                    }
-                    // Contents of shared memory outlive the mapping's own pages.
-                    UffdMessage::Removed { .. } => {}
-                    UffdMessage::Forked(_) | UffdMessage::Unknown(_) => {
-                        tracing::error!("an event of shared memory that was not asked for");
-                    }
+            }
+            for message in messages.into_iter().flatten() {
+                self.on_message(id, message);
+            }
+        }
+    }
+
+    fn on_message(&mut self, id: ClientId, message: UffdMessage) {
+        match message {
+            UffdMessage::Fault(fault) => self.queue.push_back(QueuedFault {
+                at: Waiter {
+                    client: id,
+                    addr: fault.addr,
+                },
+                write_protected: fault.write_protected,
+                waits_since: None,
+            }),
+            UffdMessage::Unmapped { addr, len } => self.on_unmapped(id, addr, len),
+            UffdMessage::Moved { from, to, len } => {
+                if let Some(client) = self.clients.get_mut(id) {
+                    client.mappings.relocate(from, to, len);
                 }
             }
-            if has_unmapped {
-                self.end_unmapped();
+            // Contents of shared memory outlive the mapping's own pages.
+            UffdMessage::Removed { .. } => {}
+            UffdMessage::Forked(_) | UffdMessage::Unknown(_) => {
+                tracing::debug!("an event of shared memory that was not asked for");
             }
+        }
+    }
+
+    fn on_unmapped(&mut self, id: ClientId, addr: usize, len: usize) {
+        let parts = self.pages_in(id, &(addr..addr.saturating_add(len)));
+        if let Some(client) = self.clients.get_mut(id) {
+            client.mappings.remove(addr, len);
+        }
+        for (number, pages) in parts {
+            if let Some(object) = self.objects.get_mut(&number) {
+                object.unlock(id, &pages);
+            }
+            self.end_if_unmapped(number);
         }
     }
 
@@ -348,23 +374,27 @@ impl SharedPager {
             (None, Some(uffd)) => self.add_client(slot, uffd)?,
             (None, None) => return Err("the process has handed over no userfaultfd".into()),
         };
-        let size = rustix::fs::fstat(&memory)
-            .map_err(|why| why.to_string())?
-            .st_size;
-        if size as usize != len || !addr.is_multiple_of(PAGE) || len == 0 {
-            return Err(format!("the memfd has {size} bytes and the mapping {len}"));
+        if (self.careful)() {
+            return Err("the kernel may hold pages of this tree for direct I/O".into());
+        }
+        if self.objects.len() >= MOST_OBJECTS {
+            return Err(format!(
+                "the tree shares {MOST_OBJECTS} ranges of memory already"
+            ));
+        }
+        let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
+        let mut others = self.objects.values();
+        if others.any(|other| other.inode() == object.inode()) {
+            return Err("this memory is an object already".into());
         }
         let client = self.clients.get_mut(id).ok_or("the process has ended")?;
-        client
-            .uffd
-            .register(addr, len, MODES)
-            .map_err(|why| why.to_string())?;
-        let object = self.next_object;
+        let registered = client.uffd.register(addr, len, MODES);
+        registered.map_err(|why| why.to_string())?;
+        let number = self.next_object;
         self.next_object += 1;
-        client.mappings.insert(addr, len, object, 0);
-        let mut it = Object::new(memory, len / PAGE);
-        it.users.push(id);
-        self.objects.insert(object, it);
+        client.mappings.insert(addr, len, number, 0);
+        object.users.push(id);
+        self.objects.insert(number, object);
         Ok(())
     }
 
@@ -427,25 +457,27 @@ impl SharedPager {
     }
 
     pub fn drop_client(&mut self, id: ClientId) {
-        if let Some(client) = self.clients.remove(id) {
-            let _ = epoll::delete(&self.epoll, &client.uffd);
+        let Some(client) = self.clients.remove(id) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &client.uffd);
+        for (_, _, number) in client.mappings.iter() {
+            self.end_if_unmapped(number);
         }
-        self.end_unmapped();
     }
 
-    /// Ends the objects that no process maps any more.
-    fn end_unmapped(&mut self) {
+    /// Ends an object that no process maps any more.
+    fn end_if_unmapped(&mut self, number: ObjectId) {
+        let Some(object) = self.objects.get_mut(&number) else {
+            return;
+        };
         let clients = &self.clients;
-        for (number, object) in &mut self.objects {
-            object.users.retain(|id| {
-                let client = clients.get(*id);
-                client.is_some_and(|client| client.mappings.has(*number))
-            });
-            object.drop_locks_of_others();
+        let maps = |id: &ClientId| clients.get(*id).is_some_and(|it| it.mappings.has(number));
+        object.users.retain(maps);
+        object.drop_locks_of_others();
+        if object.users.is_empty() {
+            self.end_object(number);
         }
-        let unused = self.objects.iter().filter(|(_, it)| it.users.is_empty());
-        let unused: Vec<_> = unused.map(|(id, _)| *id).collect();
-        unused.into_iter().for_each(|id| self.end_object(id));
     }
 
     fn end_object(&mut self, id: ObjectId) {
