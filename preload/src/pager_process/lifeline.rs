@@ -14,7 +14,8 @@
 //! The signal may be sent by the rights of the thread that made itself the sender (F_SETOWN
 //! keeps its user), so it reaches a program that has given up its user since. With its end of
 //! the pair the supervisor holds a copy of the userfaultfd, which is closed when the
-//! supervisor finds the pager process gone: by then the signal is sent.
+//! supervisor finds the pager process gone: by then the signal is sent. The userfaultfd of shared memory, which
+//! the supervisor reads, has its copy here.
 
 use crate::raw_syscall::{is_error, syscall3};
 use crate::{process_pager, shared_memory};
@@ -30,6 +31,8 @@ pub struct Lifeline {
     /// The connection, a copy.
     connection: OwnedFd,
     _peer: OwnedFd,
+    /// A copy of what the supervisor has: its end leaves missing pages of shared memory missing.
+    _shared: Option<OwnedFd>,
 }
 
 impl Lifeline {
@@ -47,12 +50,12 @@ impl Lifeline {
         own(connection_copy.as_fd(), program)?;
         let userfault = process_pager::userfault();
         let shared = shared_memory::take_userfault();
-        let shared = shared.as_ref().map(AsFd::as_fd);
-        connection.send_lifeline(end.as_fd(), userfault, shared)?;
+        connection.send_lifeline(end.as_fd(), userfault, shared.as_ref().map(AsFd::as_fd))?;
         Ok(Self {
             end,
             connection: connection_copy,
             _peer: peer,
+            _shared: shared,
         })
     }
 

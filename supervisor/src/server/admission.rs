@@ -44,6 +44,8 @@ impl Supervisor {
             return;
         };
         if let Some(domain) = shared_memory_of(hello) {
+            // Its lifeline, with the userfaultfd, was sent before.
+            self.at_member(slot_of(domain), happened);
             return self.at_shared_memory(connection, pid, domain, hello, fd);
         }
         let forked = matches!(hello, Hello::Fork { .. });

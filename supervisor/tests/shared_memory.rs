@@ -1,0 +1,209 @@
+//! Shared memory of a tree, asked for over the real sockets. The test process is supervisor, pager and client: only
+//! the pager's own threads must not touch what it serves.
+
+// A refusal carries its text in place.
+#![allow(clippy::result_large_err)]
+
+use link::client::{JoinError, Joined, SupervisorPort};
+use link::handshake::{Hello, SharedChange};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::time::{Duration, Instant};
+use supervisor::{Supervisor, SupervisorConfig};
+use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
+use wired::PAGE;
+
+const FRAMES: u32 = 512;
+const PAGES: usize = 2048;
+
+fn start() -> (Supervisor, SupervisorPort) {
+    let mut supervisor = Supervisor::start(SupervisorConfig {
+        frames: FRAMES,
+        store: Some("ram:64MiB".parse().unwrap()),
+        options: Default::default(),
+        userfaultfd: None,
+        share_store: false,
+        ram_of_frames: false,
+        tenant: None,
+        remote: None,
+    })
+    .unwrap();
+    supervisor.listen().unwrap();
+    let environment = supervisor
+        .environment(supervisor.door().as_raw_fd())
+        .unwrap();
+    let value = |i: usize| environment[i].1.as_encoded_bytes();
+    let port = SupervisorPort::parse(Some(value(0)), Some(value(1))).unwrap();
+    (supervisor, port)
+}
+
+/// Serves the tree until the client's part is done.
+fn serve<T: Send>(supervisor: &mut Supervisor, client: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(client);
+        let begin = Instant::now();
+        while !client.is_finished() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "the client waits"
+            );
+            supervisor.dispatch();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        client.join().unwrap()
+    })
+}
+
+/// What a process has once it has joined with a pager of shared memory.
+struct Member {
+    joined: Joined,
+    /// Ends with the member, and the supervisor has the other end.
+    _lifeline: OwnedFd,
+}
+
+/// `None` where this process may not handle faults inside system calls.
+fn member(port: SupervisorPort) -> Option<Member> {
+    let options = UserfaultOptions {
+        reports_changes: true,
+        ..UserfaultOptions::default()
+    };
+    let capabilities = Capabilities::probe_fast();
+    let Ok(uffd) = Userfault::open_with(EntryKind::Thread, &capabilities, options) else {
+        eprintln!(
+            "SKIPPED: a userfaultfd that sees faults inside system calls is not permitted here"
+        );
+        return None;
+    };
+    let joined = port.join(Hello::Exec { above: 0 }).unwrap();
+    let (end, lifeline) = host::seqpacket::pair().unwrap();
+    let (uffd, end) = (uffd.as_fd(), end.as_fd());
+    joined
+        .connection
+        .send_lifeline(end, Some(uffd), Some(uffd))
+        .unwrap();
+    Some(Member {
+        joined,
+        _lifeline: lifeline,
+    })
+}
+
+impl Member {
+    fn domain(&self) -> u32 {
+        self.joined.welcome.domain
+    }
+
+    fn share(&self, port: &SupervisorPort, at: usize, memory: &OwnedFd) -> Result<(), JoinError> {
+        let hello = Hello::Share {
+            domain: self.domain(),
+            addr: at as u64,
+            len: (PAGES * PAGE) as u64,
+        };
+        port.ask_shared(hello, Some(memory.as_fd()))
+    }
+}
+
+fn map(memory: &OwnedFd) -> usize {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping.
+    let at = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            PAGES * PAGE,
+            rights,
+            MapFlags::SHARED,
+            memory,
+            0,
+        )
+    };
+    at.unwrap() as usize
+}
+
+/// The word that a test keeps in a page.
+fn word(at: usize, page: usize) -> *mut u64 {
+    (at + page * PAGE + 8 * (page % 512)) as *mut u64
+}
+
+fn refusal(asked: Result<(), JoinError>) -> String {
+    asked.unwrap_err().to_string()
+}
+
+#[test]
+fn memory_beyond_the_frames_is_what_was_stored_and_frames_return_with_it() {
+    let (mut supervisor, port) = start();
+    let owned = serve(&mut supervisor, || {
+        let member = member(port)?;
+        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
+        let at = map(&memory);
+        member.share(&port, at, &memory).unwrap();
+        for page in 0..PAGES {
+            // SAFETY: the mapping made above.
+            unsafe { word(at, page).write_volatile(page as u64 ^ 77) };
+        }
+        for page in (0..PAGES).rev() {
+            // SAFETY: as above.
+            let found = unsafe { word(at, page).read_volatile() };
+            assert_eq!(found, page as u64 ^ 77, "page {page}");
+        }
+        let change = SharedChange::Discard {
+            addr: (at + 10 * PAGE) as u64,
+            len: (5 * PAGE) as u64,
+        };
+        let domain = member.domain();
+        port.ask_shared(Hello::ChangeShared { domain, change }, None)
+            .unwrap();
+        for page in 8..17 {
+            let expected = if (10..15).contains(&page) {
+                0
+            } else {
+                page as u64 ^ 77
+            };
+            // SAFETY: as above.
+            let found = unsafe { word(at, page).read_volatile() };
+            assert_eq!(found, expected, "page {page}");
+        }
+        let owned = member_owned(&member);
+        // SAFETY: the mapping made above.
+        unsafe { munmap(at as *mut _, PAGES * PAGE) }.unwrap();
+        let begin = Instant::now();
+        while member_owned(&member) > owned / 2 {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the frames stay");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(owned)
+    });
+    assert!(owned.is_none_or(|owned| owned <= FRAMES && owned > FRAMES / 2));
+}
+
+/// Frames of the tree that are in use.
+fn member_owned(member: &Member) -> u32 {
+    let ledger = frames::Ledger::attach(&member.joined.ledger).unwrap();
+    let unused = ledger.all_stats().map(|stats| stats.unused).sum::<u32>();
+    ledger.owned().saturating_sub(unused)
+}
+
+#[test]
+fn what_is_no_memory_of_the_supervisors_is_refused() {
+    let (mut supervisor, port) = start();
+    serve(&mut supervisor, || {
+        let Some(member) = member(port) else { return };
+        let small = port.create_shared(member.domain(), PAGE).unwrap_err();
+        assert!(small.to_string().contains("256 KiB"), "{small}");
+        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
+        let at = map(&memory);
+        let (pipe, _) = rustix::pipe::pipe().unwrap();
+        let text = refusal(member.share(&port, at, &pipe));
+        assert!(text.contains("seals"), "{text}");
+        let text = refusal(member.share(&port, at + 1, &memory));
+        assert!(!text.is_empty());
+        member.share(&port, at, &memory).unwrap();
+        let twin = map(&memory);
+        let text = refusal(member.share(&port, twin, &memory));
+        assert!(text.contains("object already"), "{text}");
+        let other = Hello::CreateShared {
+            domain: member.domain() + (1 << 12),
+            len: (PAGES * PAGE) as u64,
+        };
+        let text = refusal(port.ask_shared(other, None));
+        assert!(text.contains("another process's name"), "{text}");
+    });
+}
