@@ -58,4 +58,4 @@ pub use requests::{Change, Mailbox, Request};
 pub const UNIT: usize = 16;
 
 /// The least shared mapping worth an object.
-pub const LEAST_BYTES: usize = 256 << 10;
+pub const LEAST_BYTES: usize = UNIT * wired::PAGE;

@@ -9,6 +9,7 @@
 //! Rule: shares and forks exclude each other by the lock of the address space, and a child has what
 //! its parent shares before other code runs in it.
 
+use crate::address_space::WORTH_ADOPTING;
 use crate::raw_syscall::{SyscallResult, is_error};
 use crate::supervisor;
 use crate::vma_map::AddrRange;
@@ -20,9 +21,6 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::{Lock, PAGE};
-
-/// A smaller mapping costs more than paging it gives back; a unit of the pager's.
-const LEAST: usize = 256 << 10;
 
 /// This process, or one that it descends from by forks, has shared memory.
 static IS_USED: AtomicBool = AtomicBool::new(false);
@@ -36,7 +34,7 @@ pub fn is_wanted(len: usize, flags: c_int) -> bool {
     flags & libc::MAP_TYPE == libc::MAP_SHARED
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & kernels == 0
-        && len >= LEAST
+        && len >= WORTH_ADOPTING
         && supervisor::port().is_some()
 }
 

@@ -66,10 +66,7 @@ impl SharedMemory {
         links: &mut Links,
     ) {
         if (len as usize) < LEAST_BYTES {
-            return refuse(
-                connection,
-                "shared memory of less than 256 KiB is not paged",
-            );
+            return refuse(connection, "shared memory of less than 64 KiB is not paged");
         }
         if matches!(self, Self::Unused) {
             *self = start(tree, links).unwrap_or_else(|why| {

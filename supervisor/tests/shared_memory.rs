@@ -187,7 +187,7 @@ fn what_is_no_memory_of_the_supervisors_is_refused() {
     serve(&mut supervisor, || {
         let Some(member) = member(port) else { return };
         let small = port.create_shared(member.domain(), PAGE).unwrap_err();
-        assert!(small.to_string().contains("256 KiB"), "{small}");
+        assert!(small.to_string().contains("64 KiB"), "{small}");
         let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
         let at = map(&memory);
         let (pipe, _) = rustix::pipe::pipe().unwrap();
