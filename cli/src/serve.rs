@@ -4,7 +4,7 @@ use crate::cluster::host_name;
 use crate::machine::Memory;
 use crate::remote_client::control_port;
 use host::wiring::wire_process;
-use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker};
+use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
 use remote_keys::join::own_addresses;
 use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
@@ -67,6 +67,12 @@ pub struct Args {
     /// neither anyway
     #[arg(long)]
     no_discovery: bool,
+
+    /// What decides which machine has the broker: `tournament`, where the machines elect it, or
+    /// `etcd:HOST:PORT[,HOST:PORT...][/KEY]`, where it is the one with a lease in etcd. The same for all
+    /// machines of a cluster; two clusters with one etcd need two keys
+    #[arg(long, value_name = "SEAT", default_value = "tournament")]
+    seat: SeatConfig,
 
     /// Serve any client, in the clear, and not the hosts of the cluster (`selfpage cluster`): every host that reaches
     /// the port can borrow memory, and every host on the way can read and change pages
@@ -261,6 +267,7 @@ fn start_at(
         advertise: args.advertise,
         peers: args.peers.iter().map(|peer| control_port(peer)).collect(),
         uses_discovery: !args.no_discovery && !listen.ip().is_loopback(),
+        seat: args.seat.clone(),
         keys: keyring.cloned(),
     };
     let broker = RunningBroker::start(config, server.handle())?;

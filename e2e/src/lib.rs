@@ -12,6 +12,7 @@
 
 pub mod contract;
 pub mod daemon;
+pub mod etcd;
 pub mod footprint;
 pub mod hazard;
 pub mod launch;

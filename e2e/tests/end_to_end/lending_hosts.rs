@@ -20,6 +20,8 @@ pub struct Hosts<'a> {
     sandbox: &'a Sandbox,
     pub network: Network,
     pub servers: Vec<Option<Child>>,
+    /// The value of `--seat`, where it is given.
+    seat: Option<String>,
 }
 
 impl<'a> Hosts<'a> {
@@ -36,10 +38,22 @@ impl<'a> Hosts<'a> {
         count: usize,
         lending: &[usize],
     ) -> Verdict<Self> {
+        Self::seated(sandbox, network, count, lending, None)
+    }
+
+    /// The same, with a seat of their broker.
+    pub fn seated(
+        sandbox: &'a Sandbox,
+        network: Network,
+        count: usize,
+        lending: &[usize],
+        seat: Option<String>,
+    ) -> Verdict<Self> {
         let mut hosts = Self {
             sandbox,
             network,
             servers: std::iter::repeat_with(|| None).take(count).collect(),
+            seat,
         };
         for host in lending {
             hosts.lend(*host)?;
@@ -56,6 +70,7 @@ impl<'a> Hosts<'a> {
             .network
             .command(host, &selfpage()?)
             .args(["serve", "--ram", "256M", "--insecure"])
+            .args(self.seat.iter().flat_map(|seat| ["--seat", seat]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)

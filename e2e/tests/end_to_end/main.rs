@@ -8,6 +8,7 @@ mod kill;
 mod lending_hosts;
 mod player;
 mod remote;
+mod remote_etcd;
 mod remote_faults;
 mod remote_hosts;
 mod system;
@@ -53,6 +54,7 @@ fn main() {
         trials.extend(remote::trials(size));
         trials.extend(remote_hosts::trials(size));
         trials.extend(remote_faults::trials(size));
+        trials.extend(remote_etcd::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -142,13 +142,13 @@ impl Directory {
     }
 
     /// The hosts and their broker, for clients.
-    pub fn cluster(&self, broker: (HostId, Epoch)) -> Cluster {
+    pub fn cluster(&self, broker: Option<(HostId, Epoch)>) -> Cluster {
         let mut members = vec![self.own.clone()];
         members.extend(self.others().cloned());
         // A broker that is out of reach is none for a client.
-        let is_known = members.iter().any(|member| member.host() == broker.0);
+        let is_known = |broker: &(HostId, Epoch)| members.iter().any(|it| it.host() == broker.0);
         Cluster {
-            broker: is_known.then_some(broker),
+            broker: broker.filter(is_known),
             members,
         }
     }

@@ -12,7 +12,7 @@ use crate::paging_server::PagingServer;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
 use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
-use crate::seat::Seat;
+use crate::seat::{LeaseEvent, Seat};
 use remote_policy::broker::UpdateOutcome;
 use remote_policy::election::{ElectionAction, Message};
 use remote_policy::identity::{HostId, Incarnation};
@@ -62,6 +62,8 @@ pub enum Event {
         /// Where the reply goes.
         reply: oneshot::Sender<Reply>,
     },
+    /// The lease of the broker has another holder.
+    Lease(LeaseEvent),
     /// The host's own paging server has something for another host.
     FromServer {
         /// The receiver.
@@ -161,6 +163,7 @@ impl Host {
                 self.on_message(from, message);
             }
             Event::FromServer { to, message } => self.send(to, message),
+            Event::Lease(event) => self.on_lease(&event),
             Event::FromClient {
                 client,
                 name,
@@ -168,6 +171,15 @@ impl Host {
                 reply,
             } => self.on_request(client, name, request, reply),
         }
+    }
+
+    /// The holder of the lease is a host to be introduced to: it may be on no link of this one, and no peer.
+    fn on_lease(&mut self, event: &LeaseEvent) {
+        if let LeaseEvent::HeldBy(holder) = event {
+            self.addresses.send_replace(vec![holder.control]);
+        }
+        let actions = self.seat.on_lease(event);
+        self.on_election(actions);
     }
 
     /// The hosts in reach may be others now.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `protocol`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
 //! | `host` | the task of a host, which owns what follows |
-//! | `seat` | what decides which host has the broker: the tournament |
+//! | `seat`, `etcd` | what decides which host has the broker: the tournament, or a lease in etcd |
 //! | `permits` | the broker's desk: clients' requests and servers' answers |
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
@@ -24,6 +24,7 @@
 pub mod client;
 mod directory;
 pub mod discovery;
+mod etcd;
 pub mod frame;
 mod host;
 mod introduction;
@@ -38,9 +39,10 @@ pub mod protocol;
 mod running;
 mod seat;
 
+pub use etcd::{EtcdAddress, InvalidEtcdAddress};
 pub use host::TICK;
 pub use running::{BrokerConfig, RunningBroker, StartError};
-pub use seat::{Seat, Tournament};
+pub use seat::{InvalidSeat, Seat, SeatConfig, Tournament};
 
 /// What a control port is above its paging server's: an invitation waits at the port between them.
 pub const CONTROL_OFFSET: u16 = 2;

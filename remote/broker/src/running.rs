@@ -9,7 +9,7 @@ use crate::paging_server::PagingServer;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
 use crate::protocol::Member;
-use crate::seat::Tournament;
+use crate::seat::SeatConfig;
 use crate::{discovery, listener};
 use remote_keys::Keyring;
 use remote_policy::identity::Incarnation;
@@ -45,6 +45,8 @@ pub struct BrokerConfig {
     pub peers: Vec<String>,
     /// Whether hosts on the link are asked for, and answered.
     pub uses_discovery: bool,
+    /// What decides which host has the broker: the same for all hosts of a cluster.
+    pub seat: SeatConfig,
     /// This host's key and the members of its cluster; `None` for links in the clear.
     pub keys: Option<Arc<Keyring>>,
 }
@@ -182,10 +184,18 @@ async fn run(
     tokio::spawn(Membership::new(own.clone(), socket, members).run(introductions));
     tokio::spawn(listener::listen(listener, links.clone(), events));
     tokio::spawn(introduction.run());
-    let (seat, first) = Tournament::new(own.server);
+    let (seat, first) = match config.seat.start(&own, answers.clone()) {
+        Ok(started) => started,
+        Err(why) => {
+            tracing::error!(
+                "this host lends without a broker: cannot start a thread for its seat: {why}"
+            );
+            return;
+        }
+    };
     let host = Host {
         directory: Directory::new(own.clone()),
-        seat: Box::new(seat),
+        seat,
         server: PagingServer::new(server, answers.clone()),
         peers: Peers::new(own, links, answers),
         ticks: 0,

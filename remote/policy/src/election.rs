@@ -15,9 +15,11 @@
 
 mod bid;
 mod candidate;
+mod leased;
 
 pub use bid::Bid;
 pub use candidate::{Candidate, Role};
+pub use leased::{LeasedAction, LeasedCandidate};
 
 use crate::identity::{Epoch, HostId};
 use serde::{Deserialize, Serialize};

@@ -15,7 +15,7 @@ use selfpage_remote_broker::client::{
 };
 use selfpage_remote_broker::link::ControlLinks;
 use selfpage_remote_broker::protocol::{Cluster, ClusterStatus, Member, Reply, Request};
-use selfpage_remote_broker::{BrokerConfig, RunningBroker};
+use selfpage_remote_broker::{BrokerConfig, RunningBroker, SeatConfig};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -79,6 +79,11 @@ impl Host {
 
     /// Starts a host with the keys of a cluster.
     pub fn with_keys(peers: &[String], keys: Option<Arc<Keyring>>) -> Self {
+        Self::with(peers, keys, SeatConfig::Tournament)
+    }
+
+    /// Starts a host with a seat.
+    pub fn with(peers: &[String], keys: Option<Arc<Keyring>>, seat: SeatConfig) -> Self {
         let incarnation = Incarnation {
             host: HostId(next_number()),
             boot: 1,
@@ -108,6 +113,7 @@ impl Host {
             advertise: None,
             peers: peers.to_vec(),
             uses_discovery: false,
+            seat,
             keys: keys.clone(),
         };
         Self {

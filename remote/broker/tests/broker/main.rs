@@ -1,5 +1,6 @@
 //! Brokers beside real paging servers, over real sockets of this host.
 
+mod etcd;
 mod hosts;
 mod keyed;
 
