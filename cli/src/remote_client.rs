@@ -3,7 +3,7 @@
 use host::seqpacket;
 use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
 use remote_client::protocol::{self, ClientEvent};
-use remote_client::{RemoteConfig, ServerSource, run};
+use remote_client::{RemoteConfig, ServerSource, keep};
 use remote_keys::{Keyring, KeyringError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -48,9 +48,6 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     // SAFETY: `run` passes the descriptor, and nothing else of this process uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(args.socket) };
     fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
-    for lack in host::wiring::wire_pager() {
-        tracing::debug!("{lack}");
-    }
     let config = RemoteConfig {
         servers: ServerSource::Broker(args.hosts),
         size: args.size,
@@ -61,10 +58,15 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         },
         is_encrypted: args.encrypt,
     };
+    let begin = || {
+        for lack in host::wiring::wire_pager() {
+            tracing::debug!("{lack}");
+        }
+    };
     // What fails at the start is said by `run`.
-    Ok(match run(&config, &socket) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+    Ok(match keep(&config, &socket, begin)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }
 

@@ -55,6 +55,13 @@ impl<C: Copy + Ord> ChannelSlots<C> {
         self.closing.remove(&channel);
     }
 
+    /// The serving party has another process, and no I/O of the earlier one is in flight: what was closing is closed.
+    pub fn on_server_restarted(&mut self) {
+        for channel in std::mem::take(&mut self.closing) {
+            self.channels.remove(&channel);
+        }
+    }
+
     /// Returns true if a channel of `slot` is not closed.
     pub fn has(&self, slot: SlotIndex) -> bool {
         self.channels.values().any(|of| *of == slot)
@@ -76,6 +83,15 @@ mod tests {
         slots.on_closed(10);
         assert!(slots.has(1));
         slots.on_closed(11);
+        assert!(!slots.has(1) && slots.has(2));
+    }
+
+    #[test]
+    fn what_closes_is_closed_when_the_serving_party_has_another_process() {
+        let mut slots = ChannelSlots::new();
+        assert!(slots.add(10u64, 1) && slots.add(11, 2));
+        assert!(slots.start_close(10));
+        slots.on_server_restarted();
         assert!(!slots.has(1) && slots.has(2));
     }
 

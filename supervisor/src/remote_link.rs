@@ -3,7 +3,8 @@
 //! Processes of the tree connect to their supervisor only, which has the client open IO channels for
 //! them, as it has the daemon do so where the tree has a contract with one (`daemon_link`).
 //!
-//! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends.
+//! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends. A client whose process was
+//! killed is not gone: another one goes on, and gets the channels, which are kept here for that.
 
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
@@ -32,12 +33,27 @@ impl RemoteConnection {
     }
 }
 
+/// A process that waits for a channel.
+struct PendingChannel {
+    slot: SlotIndex,
+    depth: u16,
+    reply: OwnedFd,
+}
+
+/// What another process of the client serves a channel by.
+struct ChannelEnds {
+    memory: OwnedFd,
+    server_bell: OwnedFd,
+}
+
 /// The connection, and the slot that has each channel.
 pub(crate) struct RemoteLink {
     connection: RemoteConnection,
     next: u64,
-    requesters: BTreeMap<u64, (SlotIndex, OwnedFd)>,
+    requesters: BTreeMap<u64, PendingChannel>,
     channels: ChannelSlots<u64>,
+    /// The ends of the channels that are not closing, for another process of the client.
+    ends: BTreeMap<u64, ChannelEnds>,
     is_lost: bool,
 }
 
@@ -48,6 +64,7 @@ impl RemoteLink {
             next: 1,
             requesters: BTreeMap::new(),
             channels: ChannelSlots::new(),
+            ends: BTreeMap::new(),
             is_lost: false,
         }
     }
@@ -63,7 +80,11 @@ impl RemoteLink {
         let cookie = self.next;
         self.next += 1;
         match self.ask(&ClientRequest::Open { cookie, depth }) {
-            true => _ = self.requesters.insert(cookie, (slot, reply)),
+            true => {
+                _ = self
+                    .requesters
+                    .insert(cookie, PendingChannel { slot, depth, reply })
+            }
             false => refuse(&reply, "the remote client does not answer"),
         }
     }
@@ -73,7 +94,7 @@ impl RemoteLink {
         for channel in self.channels.release(slot) {
             self.close(channel);
         }
-        let is_requested = self.requesters.values().any(|(of, _)| *of == slot);
+        let is_requested = self.requesters.values().any(|it| it.slot == slot);
         self.is_lost || !self.channels.has(slot) && !is_requested
     }
 
@@ -92,23 +113,49 @@ impl RemoteLink {
             };
             match protocol::decode(message.as_slice()) {
                 Some(ClientEvent::Opened { cookie, channel }) => {
-                    let fds = (message.fds[0].take(), message.fds[1].take());
+                    let fds = [0, 1, 2].map(|at| message.fds[at].take());
                     self.opened(cookie, channel, fds);
                 }
                 Some(ClientEvent::NotOpened { cookie, why }) => {
-                    if let Some((_, reply)) = self.requesters.remove(&cookie) {
-                        refuse(&reply, &why);
+                    if let Some(pending) = self.requesters.remove(&cookie) {
+                        refuse(&pending.reply, &why);
                     }
                 }
                 Some(ClientEvent::Closed { channel }) => self.channels.on_closed(channel),
-                Some(ClientEvent::Ready { .. } | ClientEvent::Failed { .. }) | None => {}
+                Some(ClientEvent::Ready { .. }) => self.on_restarted(),
+                Some(ClientEvent::Failed { .. }) | None => {}
             }
         }
     }
 
-    fn opened(&mut self, cookie: u64, channel: u64, fds: (Option<OwnedFd>, Option<OwnedFd>)) {
+    /// Another process of the client serves: it gets the channels that are open, and the requests for others. None of
+    /// the earlier one's I/O is under way, so what was closing is closed.
+    fn on_restarted(&mut self) {
+        self.channels.on_server_restarted();
+        for (
+            channel,
+            ChannelEnds {
+                memory,
+                server_bell,
+            },
+        ) in &self.ends
+        {
+            let attach = ClientRequest::Attach { channel: *channel };
+            let fds = [memory.as_fd(), server_bell.as_fd()];
+            // Where that one is killed, too, the next gets them.
+            let _ = protocol::send(&self.connection.socket, &attach, &fds);
+        }
+        for (cookie, PendingChannel { depth, .. }) in &self.requesters {
+            let (cookie, depth) = (*cookie, *depth);
+            self.ask(&ClientRequest::Open { cookie, depth });
+        }
+    }
+
+    fn opened(&mut self, cookie: u64, channel: u64, fds: [Option<OwnedFd>; 3]) {
         let requester = self.requesters.remove(&cookie);
-        let (Some((slot, reply)), (Some(memory), Some(bell))) = (requester, fds) else {
+        let (Some(PendingChannel { slot, reply, .. }), [Some(memory), Some(bell), Some(server)]) =
+            (requester, fds)
+        else {
             return self.close(channel);
         };
         let is_there = self.channels.add(channel, slot);
@@ -117,12 +164,22 @@ impl RemoteLink {
             self.connection.doorbell.as_fd(),
             bell.as_fd(),
         ];
-        if !is_there || !answer(&reply, Reply::Channel, &fds) {
+        let is_taken = is_there && answer(&reply, Reply::Channel, &fds);
+        let server_bell = server;
+        self.ends.insert(
+            channel,
+            ChannelEnds {
+                memory,
+                server_bell,
+            },
+        );
+        if !is_taken {
             self.close(channel);
         }
     }
 
     fn close(&mut self, channel: u64) {
+        self.ends.remove(&channel);
         if self.channels.start_close(channel) {
             self.ask(&ClientRequest::Close { channel });
         }

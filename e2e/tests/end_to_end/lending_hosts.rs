@@ -2,6 +2,7 @@
 
 use e2e::contract::selfpage;
 use e2e::network::Network;
+use e2e::processes::{self, Tree};
 use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Sandbox, hazard};
 use rustix::process::{Pid, Signal, kill_process};
@@ -305,6 +306,26 @@ impl Load {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(begun.elapsed())
+    }
+
+    /// Kills the process of its remote client, not the keeper, which starts another.
+    pub fn kill_client(&self) -> Verdict {
+        let root = processes::find(self.program.child.id() as i32);
+        let Some(mut tree) = root.map(Tree::new) else {
+            return failed("the program has ended");
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            let mut clients = tree.look();
+            clients.retain(|process| process.command().contains("remote-client"));
+            clients.sort_by_key(|process| (process.started, process.pid));
+            if let [_, client] = clients[..] {
+                client.kill();
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        failed("no remote client runs beside its keeper")
     }
 
     /// Has it read every page once more. It succeeds if each was the last written.

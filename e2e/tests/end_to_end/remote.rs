@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this long the threads of a program page.
 const UNDER_WAY: Duration = Duration::from_millis(700);
+/// How often a client is killed, and the pause in which the next one serves.
+const KILLS: u32 = 5;
+const BETWEEN_KILLS: Duration = Duration::from_millis(400);
 
 pub fn trials(_: Size) -> Vec<Trial> {
     vec![
@@ -45,13 +48,23 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         trial(
             "remote",
-            "a_killed_remote_client_ends_the_program_with_an_error",
+            "a_remote_client_killed_with_its_keeper_ends_the_program_with_an_error",
             client_killed,
         ),
         trial(
             "remote",
-            "a_remote_client_killed_while_threads_page_ends_them_with_an_error",
-            client_killed_under_load,
+            "a_remote_client_killed_while_threads_page_loses_no_page",
+            || client_killed_under_load(&[]),
+        ),
+        trial(
+            "remote",
+            "a_remote_client_that_encrypts_and_is_killed_loses_no_page",
+            || client_killed_under_load(&["--encrypt"]),
+        ),
+        trial(
+            "remote",
+            "a_remote_client_killed_with_its_keeper_under_load_ends_the_program",
+            keeper_killed_under_load,
         ),
         trial(
             "remote",
@@ -183,25 +196,51 @@ fn client_killed() -> Verdict {
     let one = PagingServer::start(&sandbox, "one")?;
     let launch = Launch::new(&sandbox, "/bin/sleep").arg("60");
     let running = launch.spawn(&Under::Contract(contract(&[&one])))?;
-    let client = client_of(&running)?;
+    let clients = clients_of(&running)?;
     // After the program has started.
     std::thread::sleep(Duration::from_millis(500));
-    client.kill();
+    kill_all(clients);
     ended_with_its_client(&running.wait()?)
 }
 
-/// The remote client of a run.
-fn client_of(running: &Running) -> Verdict<Process> {
+/// The keeper of the remote client of a run, and the client, its child.
+fn clients_of(running: &Running) -> Verdict<[Process; 2]> {
     let begun = Instant::now();
     let is_client = |process: &Process| process.command().contains("remote-client");
     loop {
-        let found = running.processes().into_iter().find(is_client);
-        match found {
-            Some(client) => return Ok(client),
-            None if begun.elapsed() > PATIENCE => return failed("no remote client runs"),
-            None => std::thread::sleep(Duration::from_millis(10)),
+        let mut found: Vec<_> = running.processes();
+        found.retain(is_client);
+        found.sort_by_key(|process| (process.started, process.pid));
+        match found[..] {
+            [keeper, client] => return Ok([keeper, client]),
+            _ if begun.elapsed() > PATIENCE => {
+                return failed(format!("{} processes of a remote client run", found.len()));
+            }
+            _ => std::thread::sleep(Duration::from_millis(10)),
         }
     }
+}
+
+/// Waits until the program has started, which it does when its client serves, and pages.
+fn wait_until_it_pages(running: &Running) -> Verdict {
+    let begun = Instant::now();
+    let is_program = |process: &Process| {
+        let command = process.command();
+        command.contains("eight_threads") && !command.contains(" run ")
+    };
+    while !running.processes().iter().any(is_program) {
+        ensure(begun.elapsed() < PATIENCE, || {
+            "the program does not start".to_owned()
+        })?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(UNDER_WAY);
+    Ok(())
+}
+
+/// The keeper first, which starts no other client then.
+fn kill_all(clients: [Process; 2]) {
+    clients.iter().for_each(Process::kill);
 }
 
 fn ended_with_its_client(outcome: &Outcome) -> Verdict {
@@ -216,17 +255,38 @@ fn ended_with_its_client(outcome: &Outcome) -> Verdict {
     )
 }
 
-/// Requests are under way when the client ends, faults wait for them, and the servers have its permits still.
-fn client_killed_under_load() -> Verdict {
+/// Requests are under way each time that the client ends, and the program checks every page.
+fn client_killed_under_load(options: &[&str]) -> Verdict {
     let sandbox = Sandbox::new("remote_client_load")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let two = PagingServer::start(&sandbox, "two")?;
+    let contract = contract(&[&one, &two]);
+    let contract = options.iter().fold(contract, |it, option| it.with(option));
+    let mut running = launch(&sandbox)?.spawn(&Under::Contract(contract))?;
+    let mut kills = 0;
+    wait_until_it_pages(&running)?;
+    while kills < KILLS && !running.ended() {
+        let [_, client] = clients_of(&running)?;
+        client.kill();
+        kills += 1;
+        std::thread::sleep(BETWEEN_KILLS);
+    }
+    println!("{kills} kills");
+    ensure(kills > 0, || "the program ended before a kill".to_owned())?;
+    running.wait()?.succeeded().map(drop)?;
+    sandbox.check_clean()
+}
+
+/// Requests are under way when the client ends, faults wait for them, and the servers have its permits still.
+fn keeper_killed_under_load() -> Verdict {
+    let sandbox = Sandbox::new("remote_keeper_load")?;
     let one = PagingServer::start(&sandbox, "one")?;
     let two = PagingServer::start(&sandbox, "two")?;
     let under = Under::Contract(contract(&[&one, &two]));
     let launch = launch(&sandbox)?;
     let running = launch.spawn(&under)?;
-    let client = client_of(&running)?;
-    std::thread::sleep(UNDER_WAY);
-    client.kill();
+    wait_until_it_pages(&running)?;
+    kill_all(clients_of(&running)?);
     ended_with_its_client(&running.wait()?)?;
     sandbox.check_clean()?;
     // The next client has room beside what that one's permits hold until their lease ends.

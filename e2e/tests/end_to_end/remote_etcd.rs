@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Pages accessed before and after a fault: more than the frames have.
 const UNDER_WAY: u64 = 20_000;
+/// Shorter than a program that needs more memory waits for it.
+const OUTAGE: Duration = Duration::from_secs(5);
 /// Longer than a lease lives.
 const LEASE: Duration = Duration::from_secs(8);
 
@@ -34,20 +36,25 @@ pub fn trials(_: Size) -> Vec<Trial> {
     ]
 }
 
-/// Hosts 0 to 2 lend, 3 runs programs, 4 has etcd.
+/// Hosts 0 to 3 lend, of which three have room for two programs.
+const LENDING: [usize; 4] = [0, 1, 2, 3];
+/// The host that runs programs, and the one that has etcd.
+const CLIENT: usize = 4;
+const ETCD: usize = 5;
+
+/// A program pages.
 fn start<'a>(sandbox: &'a Sandbox, name: &str) -> Verdict<(Hosts<'a>, Etcd, Load)> {
-    let network = Network::new(name, 5)?;
-    let etcd = Etcd::start(sandbox, &network, 4)?;
-    let lending = [0, 1, 2];
-    let hosts = Hosts::seated(sandbox, network, 5, &lending, Some(etcd.seat()))?;
-    let mut load = hosts.load(3)?;
+    let network = Network::new(name, 6)?;
+    let etcd = Etcd::start(sandbox, &network, ETCD)?;
+    let hosts = Hosts::seated(sandbox, network, 6, &LENDING, Some(etcd.seat()))?;
+    let mut load = hosts.load(CLIENT)?;
     load.accesses(UNDER_WAY)?;
     Ok((hosts, etcd, load))
 }
 
 /// The place of the broker.
 fn broker(hosts: &Hosts<'_>, count: usize) -> Verdict<usize> {
-    hosts.broker(&hosts.wait_for_servers(3, count)?)
+    hosts.broker(&hosts.wait_for_servers(CLIENT, count)?)
 }
 
 fn etcd_ends() -> Verdict {
@@ -56,31 +63,33 @@ fn etcd_ends() -> Verdict {
     etcd.signal(Signal::STOP);
     std::thread::sleep(LEASE);
     // Another program's permits, and the pages of this one.
-    let lent = hosts.program(3, &[]).and_then(|program| program.succeeds());
+    let lent = hosts
+        .program(CLIENT, &[])
+        .and_then(|program| program.succeeds());
     etcd.signal(Signal::CONT);
     lent?;
     load.accesses(UNDER_WAY)?;
     etcd.kill();
     std::thread::sleep(LEASE);
-    hosts.program(3, &[])?.succeeds()?;
+    hosts.program(CLIENT, &[])?.succeeds()?;
     load.accesses(UNDER_WAY)?;
-    etcd.start_again(&hosts.network, 4)?;
+    etcd.start_again(&hosts.network, ETCD)?;
     std::thread::sleep(LEASE);
-    broker(&hosts, 3)?;
-    hosts.program(3, &[])?.succeeds()?;
+    broker(&hosts, LENDING.len())?;
+    hosts.program(CLIENT, &[])?.succeeds()?;
     load.stop()
 }
 
 fn both_end() -> Verdict {
     let sandbox = Sandbox::new("etcd_both")?;
     let (mut hosts, mut etcd, mut load) = start(&sandbox, "eb")?;
-    let first = broker(&hosts, 3)?;
+    let first = broker(&hosts, LENDING.len())?;
     etcd.kill();
     hosts.kill(first);
-    load.accesses(UNDER_WAY)?;
-    etcd.start_again(&hosts.network, 4)?;
+    std::thread::sleep(OUTAGE);
+    etcd.start_again(&hosts.network, ETCD)?;
     let begun = Instant::now();
-    let second = broker(&hosts, 2)?;
+    let second = broker(&hosts, LENDING.len() - 1)?;
     println!(
         "another broker {:.1?} after etcd was started",
         begun.elapsed()
@@ -88,27 +97,28 @@ fn both_end() -> Verdict {
     ensure(first != second, || {
         "the broker that was killed is back".into()
     })?;
-    hosts.program(3, &[])?.succeeds()?;
+    load.accesses(UNDER_WAY)?;
+    hosts.program(CLIENT, &[])?.succeeds()?;
     load.stop()
 }
 
 fn broker_loses_its_lease() -> Verdict {
     let sandbox = Sandbox::new("etcd_lease")?;
     let (hosts, _etcd, mut load) = start(&sandbox, "ec")?;
-    let first = broker(&hosts, 3)?;
+    let first = broker(&hosts, LENDING.len())?;
     hosts.signal(first, Signal::STOP);
-    let others = hosts.wait_for(3, "another host is broker", |status| {
+    let others = hosts.wait_for(CLIENT, "another host is broker", |status| {
         hosts.broker(status).is_ok_and(|it| it != first)
     });
     let went_on = others.and_then(|_| load.accesses(UNDER_WAY));
     hosts.signal(first, Signal::CONT);
     went_on?;
     // The first is one of the second's servers then, and not the other way round.
-    let second = broker(&hosts, 3)?;
+    let second = broker(&hosts, LENDING.len())?;
     ensure(first != second, || {
         "the broker without a lease has the servers".into()
     })?;
-    hosts.program(3, &[])?.succeeds()?;
+    hosts.program(CLIENT, &[])?.succeeds()?;
     load.accesses(UNDER_WAY)?;
     load.stop()
 }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: u64 = 20_000;
 /// The same where each access takes a round trip of some milliseconds.
 const UNDER_WAY_FAR: u64 = 4_000;
+/// How often a client is killed.
+const KILLS: u32 = 8;
 /// Longer than a server that is silent is waited for.
 const SILENCE: Duration = Duration::from_secs(6);
 /// A link to another building.
@@ -35,6 +37,14 @@ pub fn trials(_: Size) -> Vec<Trial> {
     vec![
         case("a_server_that_is_cut_off_costs_no_page", cut_off),
         case("a_client_that_is_cut_off_costs_no_page", client_cut_off),
+        case(
+            "a_client_that_is_killed_again_and_again_costs_no_page",
+            client_killed,
+        ),
+        case(
+            "a_client_and_a_server_killed_at_once_cost_no_page",
+            client_and_server_killed,
+        ),
         case(
             "a_stopped_server_that_goes_on_is_not_read_for_what_it_missed",
             stopped,
@@ -100,6 +110,50 @@ fn client_cut_off() -> Verdict {
     hosts.network.cut(3)?;
     std::thread::sleep(SILENCE);
     hosts.network.mend(3)?;
+    load.accesses(UNDER_WAY)?;
+    load.stop()
+}
+
+fn client_killed() -> Verdict {
+    let sandbox = Sandbox::new("faults_client_killed")?;
+    let hosts = Hosts::start(&sandbox, "gi", 3, 2)?;
+    let mut load = hosts.load(2)?;
+    load.accesses(UNDER_WAY_FAR)?;
+    for _ in 0..KILLS {
+        load.kill_client()?;
+        let pause = load.accesses(UNDER_WAY_FAR)?;
+        println!("{UNDER_WAY_FAR} accesses in {pause:.1?} after a kill");
+    }
+    wait_for_copies(&hosts, &mut load, 2)?;
+    // What the next process knows of copies is true: one server alone has all pages.
+    load.kill_client()?;
+    wait_for_copies(&hosts, &mut load, 2)?;
+    hosts.signal(0, Signal::STOP);
+    let alone = load.accesses(UNDER_WAY);
+    hosts.signal(0, Signal::CONT);
+    alone?;
+    load.stop()
+}
+
+fn client_and_server_killed() -> Verdict {
+    let sandbox = Sandbox::new("faults_both_killed")?;
+    let mut hosts = Hosts::start(&sandbox, "gj", 4, 3)?;
+    let mut load = hosts.load(3)?;
+    let status = wait_for_copies(&hosts, &mut load, 3)?;
+    let objects = hosts.objects(&status).len();
+    let killed = hosts.objects(&status)[0][0];
+    hosts.kill(killed);
+    load.kill_client()?;
+    load.accesses(UNDER_WAY)?;
+    let at = (0..3).find(|host| *host != killed).unwrap_or(0);
+    hosts.wait_for(
+        at,
+        "each object is whole on the two that are left",
+        |status| {
+            let all = hosts.objects(status).len();
+            all >= objects && objects_on(status, 2) == all
+        },
+    )?;
     load.accesses(UNDER_WAY)?;
     load.stop()
 }

@@ -51,7 +51,7 @@ impl FromStr for EtcdAddress {
             parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
         let endpoints: Vec<_> = hosts.split(',').collect();
-        if key.is_empty() || key.starts_with('/') || !endpoints.iter().all(|it| is_endpoint(&it)) {
+        if key.is_empty() || key.starts_with('/') || !endpoints.iter().all(is_endpoint) {
             return Err(invalid());
         }
         Ok(Self {

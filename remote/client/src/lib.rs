@@ -14,7 +14,8 @@
 //! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
-//! | `process`, `protocol` | the process, and its messages with the supervisor that started it |
+//! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
+//! | `keeper`, `client_state`, `restore` | its parent, which starts another one; what that one goes on from |
 //!
 //! Rules:
 //! - Processes get no socket, key or heap on their page paths: only an IO channel.
@@ -23,9 +24,11 @@
 
 mod arrival;
 mod broker_link;
+mod client_state;
 mod connector;
 mod copies;
 mod copying;
+mod keeper;
 mod objects;
 mod outage;
 mod page_cipher;
@@ -37,10 +40,13 @@ mod process;
 pub mod protocol;
 mod refusals;
 mod requests;
+mod restore;
 mod server;
+mod start;
 mod transport;
 mod usage;
 
 pub use broker_link::ServerSource;
+pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};

@@ -16,6 +16,7 @@
 //! was made, of which the record says that what it has is old. Versions rise with each write of the space,
 //! and a server keeps the highest, so a page that is copied late never covers a later write.
 
+use crate::client_state::ClientState;
 use crate::page_cipher::PageCipher;
 use crate::page_records::PageRecords;
 use remote_policy::identity::{HostId, ObjectId};
@@ -72,16 +73,19 @@ pub struct PagingObject {
     /// Pages that some copies lack, since they could not be read when those were made. A copy is not
     /// given up for them.
     pub unreadable: BTreeSet<u64>,
+    /// It may have changed since it was saved.
+    is_changed: bool,
 }
 
 impl PagingObject {
     /// One without copies and pages.
-    fn empty() -> Self {
+    pub fn empty() -> Self {
         Self {
             copies: Vec::new(),
             latest: Generation(0),
             has_pages: false,
             unreadable: BTreeSet::new(),
+            is_changed: false,
         }
     }
 
@@ -128,21 +132,52 @@ pub struct ObjectMap {
     objects: Vec<PagingObject>,
     records: PageRecords,
     pages: u64,
+    state: ClientState,
+    /// Objects that may have changed since they were saved.
+    changed: Vec<usize>,
 }
 
 impl ObjectMap {
-    /// A space of so many bytes, in which nothing is written, and a cipher to encrypt its pages by.
-    pub fn new(client: HostId, size: u64, cipher: Option<PageCipher>) -> io::Result<Self> {
+    /// The state of a client with a space of so many bytes, in which nothing is written.
+    pub fn new_state(size: u64, is_encrypted: bool) -> io::Result<ClientState> {
         let pages = size.div_ceil(PAGE as u64);
         let count = pages.div_ceil(OBJECT_PAGES) as usize;
-        Ok(Self {
+        ClientState::new(count, PageRecords::bytes(pages, is_encrypted))
+    }
+
+    /// The space of so many bytes in a client's state, without its copies, and a cipher to encrypt its pages by.
+    pub fn new(client: HostId, size: u64, cipher: Option<PageCipher>, state: ClientState) -> Self {
+        let pages = size.div_ceil(PAGE as u64);
+        let count = pages.div_ceil(OBJECT_PAGES) as usize;
+        Self {
             client,
             objects: std::iter::repeat_with(PagingObject::empty)
                 .take(count)
                 .collect(),
-            records: PageRecords::new(pages, cipher)?,
+            records: PageRecords::at(state.records(), cipher),
             pages,
-        })
+            state,
+            changed: Vec::with_capacity(count),
+        }
+    }
+
+    /// The client's state.
+    pub fn state(&self) -> &ClientState {
+        &self.state
+    }
+
+    /// Saves the objects that may have changed, with `save_servers` between copies that are gone and those that are
+    /// new.
+    pub fn save(&mut self, save_servers: impl FnOnce(&ClientState)) {
+        for object in &self.changed {
+            self.state.remove_copies(*object, &self.objects[*object]);
+        }
+        save_servers(&self.state);
+        for object in self.changed.drain(..) {
+            self.objects[object].is_changed = false;
+            self.state.save_copies(object, &self.objects[object]);
+        }
+        self.state.settle();
     }
 
     /// How many objects there are.
@@ -150,8 +185,11 @@ impl ObjectMap {
         self.objects.len()
     }
 
-    /// An object.
+    /// An object, which may be changed.
     pub fn get(&mut self, object: usize) -> &mut PagingObject {
+        if !std::mem::replace(&mut self.objects[object].is_changed, true) {
+            self.changed.push(object);
+        }
         &mut self.objects[object]
     }
 
@@ -241,9 +279,14 @@ mod tests {
 
     const SIZE: u64 = (OBJECT_PAGES + 10) * PAGE as u64;
 
+    fn map() -> ObjectMap {
+        let state = ObjectMap::new_state(SIZE, false).unwrap();
+        ObjectMap::new(HostId(1), SIZE, None, state)
+    }
+
     #[test]
     fn a_space_ends_within_its_last_object() {
-        let map = ObjectMap::new(HostId(1), SIZE, None).unwrap();
+        let map = map();
         assert_eq!(
             (map.len(), map.pages_of(0), map.pages_of(1)),
             (2, 0..OBJECT_PAGES, 0..10)
@@ -254,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_lost_page_stays_lost_until_it_is_written_again() {
-        let mut map = ObjectMap::new(HostId(1), SIZE, None).unwrap();
+        let mut map = map();
         map.acknowledge(1, 4, Version(7));
         map.acknowledge(1, 4, Version(6));
         assert_eq!(map.version(1, 4), Version(7));

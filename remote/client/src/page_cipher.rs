@@ -1,8 +1,8 @@
 //! Encryption of pages before they leave this host: a server stores what it cannot read.
 //!
 //! *Adaptive Remote Paging for Mobile Computers* trusts its servers; its clients meet new ones wherever they go. Each
-//! client, so each tree of processes, has a key of its own (AES-256-GCM), which is made when it starts, is on no disk
-//! and on no link, and ends with it, as its pages do.
+//! client, so each tree of processes, has a key of its own (AES-256-GCM), which is made when it starts, is in its state
+//! (`client_state`), on no disk and on no link, and ends with it, as its pages do.
 //!
 //! | | of a page |
 //! |---|---|
@@ -21,19 +21,30 @@ use std::io;
 
 /// Bytes of a tag.
 pub const TAG: usize = 16;
-const KEY: usize = 32;
+/// Bytes of a key.
+pub const KEY: usize = 32;
 
 /// The key of one client.
 pub struct PageCipher(LessSafeKey);
 
 impl PageCipher {
     /// A new key.
-    pub fn new() -> io::Result<Self> {
+    pub fn new_key() -> io::Result<[u8; KEY]> {
         let mut key = [0; KEY];
-        let failed = |_| io::Error::other("the kernel gives no random bytes for a key");
         SystemRandom::new().fill(&mut key).map_err(failed)?;
-        let key = UnboundKey::new(&AES_256_GCM, &key).map_err(failed)?;
+        Ok(key)
+    }
+
+    /// A cipher with a key.
+    pub fn with_key(key: &[u8; KEY]) -> io::Result<Self> {
+        let key = UnboundKey::new(&AES_256_GCM, key).map_err(failed)?;
         Ok(Self(LessSafeKey::new(key)))
+    }
+
+    /// A cipher with a new key.
+    #[cfg(test)]
+    pub fn new() -> io::Result<Self> {
+        Self::with_key(&Self::new_key()?)
     }
 
     /// Encrypts a page in place. Returns its tag.
@@ -59,6 +70,10 @@ impl PageCipher {
             .open_in_place_separate_tag(nonce, aad, tag, contents, 0..);
         opened.is_ok()
     }
+}
+
+fn failed(_: ring::error::Unspecified) -> io::Error {
+    io::Error::other("the kernel gives no random bytes for a key")
 }
 
 fn nonce(page: u64, version: Version) -> Nonce {

@@ -19,7 +19,7 @@
 
 use crate::page_cipher::{PageCipher, TAG};
 use remote_policy::migration::Version;
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use twox_hash::XxHash3_64;
 use wired::{PAGE, WiredMemory};
@@ -50,7 +50,9 @@ pub enum PageMismatch {
 
 /// The records of a space's pages.
 pub struct PageRecords {
-    memory: WiredMemory,
+    memory: Arc<WiredMemory>,
+    /// Where they begin in it.
+    start: usize,
     /// Encrypts pages; `None` where servers may read them.
     cipher: Option<PageCipher>,
 }
@@ -113,19 +115,34 @@ fn hash_of(contents: &[u8]) -> u64 {
 }
 
 impl PageRecords {
-    /// Records of so many pages, none of which is written, and a cipher to encrypt them by.
-    pub fn new(pages: u64, cipher: Option<PageCipher>) -> io::Result<Self> {
-        let words = words_of(cipher.as_ref());
-        let bytes = pages as usize * words * size_of::<u64>();
-        Ok(Self {
-            memory: WiredMemory::private(bytes)?,
+    /// Bytes of the records of so many pages.
+    pub fn bytes(pages: u64, is_encrypted: bool) -> usize {
+        let words = if is_encrypted { SEALED_WORDS } else { WORDS };
+        pages as usize * words * size_of::<u64>()
+    }
+
+    /// The records that begin at a place in memory, which is of zeros where no page is written, and a cipher to
+    /// encrypt pages by.
+    pub fn at((memory, start): (Arc<WiredMemory>, usize), cipher: Option<PageCipher>) -> Self {
+        Self {
+            memory,
+            start,
             cipher,
-        })
+        }
+    }
+
+    #[cfg(test)]
+    fn new(pages: u64, cipher: Option<PageCipher>) -> std::io::Result<Self> {
+        let bytes = Self::bytes(pages, cipher.is_some());
+        Ok(Self::at(
+            (Arc::new(WiredMemory::private(bytes)?), 0),
+            cipher,
+        ))
     }
 
     fn record(&self, page: u64) -> Record<'_> {
         let count = words_of(self.cipher.as_ref());
-        let at = page as usize * count * size_of::<u64>();
+        let at = self.start + page as usize * count * size_of::<u64>();
         let words = self.memory.slice::<AtomicU64>(at, count);
         Record {
             acknowledged: &words[0],
@@ -138,6 +155,11 @@ impl PageRecords {
     /// The version last acknowledged; 0 where the page was never written.
     pub fn acknowledged(&self, page: u64) -> Version {
         Version(load(self.record(page).acknowledged))
+    }
+
+    /// The version of the last write that was begun; 0 where there was none.
+    pub fn issued(&self, page: u64) -> Version {
+        Version(load(self.record(page).issued))
     }
 
     /// Returns true if the page was written and is lost.

@@ -4,20 +4,22 @@
 //! from where it puts others' would wait for itself. Its main thread opens and closes channels, one
 //! thread a server connects, and the disk's thread does the rest.
 
-use crate::arrival::{Arrival, Arrivals};
-use crate::broker_link::{BrokerLink, BrokerNews, ServerSource};
-use crate::connector::{Attempt, Connectors};
+use crate::arrival::Arrivals;
+use crate::broker_link::ServerSource;
+use crate::client_state::ClientState;
+use crate::connector::Connectors;
 use crate::objects::ObjectMap;
 use crate::page_cipher::PageCipher;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
-use crate::server::Server;
+use crate::restore::REQUESTS;
+use crate::start::{first_servers, resumed_broker};
 use crate::transport::RemoteTransport;
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
 use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
-use iochannel::{ChannelGeometry, Doorbell};
+use iochannel::{ChannelGeometry, ChannelServer, Doorbell};
 use remote_keys::Keyring;
 use remote_policy::identity::Incarnation;
 use remote_wire::control::short_name;
@@ -26,13 +28,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-/// How long the first connection may take.
-const FIRST: Duration = Duration::from_secs(5);
 /// Most servers: they are counted by the bits of a word.
 pub const MAX_SERVERS: usize = 32;
 
@@ -103,19 +103,71 @@ pub enum ClientError {
     Thread(String),
 }
 
-fn call(what: &'static str) -> impl Fn(Errno) -> ClientError {
+pub(crate) fn call(what: &'static str) -> impl Fn(Errno) -> ClientError {
     move |errno| ClientError::Call { what, errno }
 }
 
+impl ClientError {
+    /// The keeper has no other process.
+    pub(crate) fn fork() -> Self {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+        call("fork")(errno.unwrap_or(Errno::AGAIN))
+    }
+}
+
+/// What outlives a client's process.
+pub(crate) struct Kept {
+    state: ClientState,
+    doorbell: Doorbell,
+}
+
+impl Kept {
+    /// Of a client that has not begun.
+    pub(crate) fn new(config: &RemoteConfig) -> Result<Self, ClientError> {
+        let memory = |error: std::io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+            call("get memory for the table of versions")(errno)
+        };
+        let state = ObjectMap::new_state(config.size, config.is_encrypted).map_err(memory)?;
+        if config.is_encrypted {
+            state.set_key(&PageCipher::new_key().map_err(|why| thread(&why))?);
+        }
+        let doorbell = Doorbell::new().map_err(|why| thread(&why))?;
+        Ok(Self { state, doorbell })
+    }
+
+    /// How many processes of the client have served.
+    pub(crate) fn served(&self) -> u64 {
+        self.state.served()
+    }
+}
+
+fn thread(why: &dyn std::fmt::Display) -> ClientError {
+    ClientError::Thread(why.to_string())
+}
+
 /// Serves channels until the supervisor at `socket` is gone.
+///
+/// # Errors
+/// [`ClientError`].
 pub fn run(config: &RemoteConfig, socket: &OwnedFd) -> Result<(), ClientError> {
-    match Process::start(config) {
+    serve(config, &Kept::new(config)?, socket)
+}
+
+/// The same, in what may have been kept of an earlier process.
+pub(crate) fn serve(
+    config: &RemoteConfig,
+    kept: &Kept,
+    socket: &OwnedFd,
+) -> Result<(), ClientError> {
+    match Process::start(config, kept) {
         Ok((mut process, connected)) => {
             let ready = ClientEvent::Ready {
                 connected,
                 named: process.named,
             };
             let doorbell = [process.doorbell.as_fd()];
+            kept.state.count_served();
             protocol::send(socket, &ready, &doorbell).map_err(call("answer the supervisor"))?;
             process.serve(socket)
         }
@@ -140,8 +192,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(config: &RemoteConfig) -> Result<(Self, u32), ClientError> {
-        let client = as_client(config.keys.as_deref());
+    fn start(config: &RemoteConfig, kept: &Kept) -> Result<(Self, u32), ClientError> {
+        let is_resumed = kept.served() > 0;
+        let starts = kept.state.count_start();
+        if !is_resumed {
+            kept.state.set_client(as_client(config.keys.as_deref()));
+        }
+        let client = kept.state.client();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
         let (queue, arrived) = channel();
@@ -154,45 +211,32 @@ impl Process {
             keys: config.keys.clone(),
             arrivals: arrivals.clone(),
         };
-        let (broker, addresses) = find_servers(&config.servers, &connectors, &arrived)?;
-        let named = addresses.len();
-        let mut servers = Vec::new();
-        for (index, address) in addresses.into_iter().enumerate() {
-            let reconnect = connectors.start(index, &address);
-            let reconnect = reconnect.map_err(|_| call("start a thread")(Errno::AGAIN))?;
-            servers.push(Server::new(address, reconnect));
-        }
-        let first = first_arrivals(named, &arrived)?;
-        let is_connected = |arrival: &&Arrival| matches!(arrival, Arrival::Attempt(_));
-        let connected = first.iter().filter(is_connected).count() as u32;
-        // The transport takes them as it takes later ones.
-        first
-            .into_iter()
-            .for_each(|arrival| _ = arrivals.send(arrival));
-        let memory = |error: std::io::Error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-            call("get memory for the table of versions")(errno)
+        let (broker, servers, connected) = match is_resumed {
+            true => (resumed_broker(&config.servers, &connectors)?, Vec::new(), 0),
+            false => first_servers(&config.servers, &connectors, &arrived)?,
         };
-        let cipher = config.is_encrypted.then(PageCipher::new).transpose();
-        let cipher = cipher.map_err(|why| ClientError::Thread(why.to_string()))?;
-        let objects = ObjectMap::new(client.host, config.size, cipher).map_err(memory)?;
+        let key = config.is_encrypted.then(|| kept.state.key());
+        let cipher = key.map(|key| PageCipher::with_key(&key)).transpose();
+        let cipher = cipher.map_err(|why| thread(&why))?;
+        let objects = ObjectMap::new(client.host, config.size, cipher, kept.state.clone());
+        let named = servers.len().max(kept.state.servers().len());
         let replicas = match &config.servers {
             // There may be more later.
             ServerSource::Broker(_) => config.replicas.max(1),
             ServerSource::Alone(_) => config.replicas.clamp(1, named as u8),
         };
-        let transport =
+        let mut transport =
             RemoteTransport::new(objects, servers, replicas, broker, connectors, arrived)
                 .map_err(call("make an epoll"))?;
-        let thread = |why: &dyn std::fmt::Display| ClientError::Thread(why.to_string());
+        if is_resumed {
+            transport.restore(starts).map_err(|why| thread(&why))?;
+        }
+        transport.save();
         let usd =
             Usd::start_transport(Box::new(transport), settings()).map_err(|why| thread(&why))?;
         let client = usd.admit(WHOLE).map_err(|why| thread(&why))?;
-        let doorbell = Doorbell::new().map_err(|why| thread(&why))?;
-        let own = doorbell
-            .share()
-            .and_then(Doorbell::attach)
-            .map_err(|why| thread(&why))?;
+        let bell = || Doorbell::attach(&kept.doorbell).map_err(|why| thread(&why));
+        let (doorbell, own) = (bell()?, bell()?);
         let space = IoTarget::Space {
             number: 0,
             size: config.size,
@@ -204,7 +248,8 @@ impl Process {
             client,
             doorbell,
             channels: BTreeMap::new(),
-            next_channel: 1,
+            // A request that an earlier process left is of this one: its channel is none of the earlier ones.
+            next_channel: starts * REQUESTS + 1,
         };
         Ok((process, connected))
     }
@@ -229,6 +274,7 @@ impl Process {
                 };
                 match protocol::decode(message.as_slice()) {
                     Some(ClientRequest::Open { cookie, depth }) => self.open(socket, cookie, depth),
+                    Some(ClientRequest::Attach { channel }) => self.attach(channel, &message),
                     Some(ClientRequest::Close { channel }) => self.close(socket, channel),
                     None => tracing::error!("an unknown message of the supervisor"),
                 }
@@ -248,8 +294,26 @@ impl Process {
         self.next_channel += 1;
         self.channels
             .insert(channel, self.usd.add_channel(self.client, server));
-        let fds = [ends.memory.as_fd(), ends.bell.as_fd()];
+        let fds = [
+            ends.memory.as_fd(),
+            ends.bell.as_fd(),
+            ends.server_bell.as_fd(),
+        ];
         tell(socket, &ClientEvent::Opened { cookie, channel }, &fds);
+    }
+
+    /// Serves a channel of an earlier process, and what waits there.
+    fn attach(&mut self, channel: u64, message: &seqpacket::Received) {
+        let [Some(memory), Some(bell), ..] = &message.fds else {
+            return tracing::error!("a channel came without its memory");
+        };
+        match ChannelServer::attach(memory, bell) {
+            Ok(server) => {
+                let id = self.usd.add_channel(self.client, server);
+                self.channels.insert(channel, id);
+            }
+            Err(why) => tracing::error!("a process has corrupted its IO channel: {why}"),
+        }
     }
 
     fn close(&mut self, socket: &OwnedFd, channel: u64) {
@@ -282,86 +346,6 @@ impl Process {
 /// A supervisor that is gone is noticed by the next receive.
 fn tell(socket: &OwnedFd, event: &ClientEvent, fds: &[BorrowedFd<'_>]) {
     let _ = protocol::send(socket, event, fds);
-}
-
-/// The link to the broker, and the addresses of the servers that there are.
-fn find_servers(
-    source: &ServerSource,
-    connectors: &Connectors,
-    arrived: &Receiver<Arrival>,
-) -> Result<(Option<BrokerLink>, Vec<String>), ClientError> {
-    let named = match source {
-        ServerSource::Broker(named) => named,
-        ServerSource::Alone(servers) => {
-            return match servers.len() {
-                1..=MAX_SERVERS => Ok((None, servers.clone())),
-                count => Err(ClientError::Servers(count)),
-            };
-        }
-    };
-    let Connectors {
-        client,
-        name,
-        keys,
-        arrivals,
-    } = connectors.clone();
-    let link = BrokerLink::start(client, name, named.clone(), keys, arrivals);
-    let link = link.map_err(|_| call("start a thread")(Errno::AGAIN))?;
-    let begun = Instant::now();
-    let mut addresses = Vec::new();
-    let mut last = format!("none answers within {FIRST:?}");
-    // Hosts that were named are to know each other first: one server is one copy.
-    let wanted = named.len().max(1);
-    while addresses.len() < wanted {
-        let left = FIRST.saturating_sub(begun.elapsed());
-        match arrived.recv_timeout(left) {
-            Ok(Arrival::Broker(BrokerNews::Cluster(cluster))) => {
-                let members = cluster.members.iter().take(MAX_SERVERS);
-                addresses = members.map(|member| member.paging.to_string()).collect();
-            }
-            Ok(Arrival::Broker(BrokerNews::NoHost(why))) => last = why,
-            Ok(_) => {}
-            Err(_) if !addresses.is_empty() => break,
-            Err(_) if named.is_empty() => return Err(ClientError::NoHost(last)),
-            Err(_) => return Err(ClientError::NoNamedHost(named.join(", "), last)),
-        }
-    }
-    Ok((Some(link), addresses))
-}
-
-/// What arrives until each server was tried, or as many as answer in time; one must have succeeded.
-fn first_arrivals(
-    servers: usize,
-    arrived: &Receiver<Arrival>,
-) -> Result<Vec<Arrival>, ClientError> {
-    let begun = Instant::now();
-    let mut first = Vec::new();
-    let mut connected = BTreeSet::new();
-    let mut failures = BTreeMap::new();
-    while connected.len() + failures.len() < servers || connected.is_empty() {
-        let left = FIRST.saturating_sub(begun.elapsed());
-        match arrived.recv_timeout(left) {
-            Ok(Arrival::Attempt(Attempt {
-                server,
-                outcome: Err(why),
-                ..
-            })) => _ = failures.insert(server, why),
-            Ok(arrival) => {
-                if let Arrival::Attempt(attempt) = &arrival {
-                    failures.remove(&attempt.server);
-                    connected.insert(attempt.server);
-                }
-                first.push(arrival);
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    if connected.is_empty() {
-        let last = failures.into_values().next_back();
-        let why = last.unwrap_or_else(|| format!("no answer within {FIRST:?}"));
-        return Err(ClientError::NoServer(why));
-    }
-    Ok(first)
 }
 
 fn settings() -> UsdConfig {

@@ -1,7 +1,8 @@
 //! Messages of a supervisor and the remote client that serves its tree.
 //!
 //! Each is a packet of a UNIX socket, with descriptors. When the socket closes, either side ends what
-//! depends on the other: the client itself, the supervisor its tree, since its pages are out of reach.
+//! depends on the other: the client itself, the supervisor its tree, since its pages are out of reach. Where the
+//! client's process is killed, its keeper has the socket, and another process goes on.
 
 use host::seqpacket;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -23,6 +24,11 @@ pub enum ClientRequest {
         /// Requests at once.
         depth: u16,
     },
+    /// A channel of an earlier process of the client: its memory and the server's end of its bell come with it.
+    Attach {
+        /// The channel.
+        channel: u64,
+    },
     /// Closes a channel: [`ClientEvent::Closed`] follows when none of its I/O is under way.
     Close {
         /// The channel.
@@ -33,7 +39,8 @@ pub enum ClientRequest {
 /// What the client says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientEvent {
-    /// It is connected to some server, and serves channels. The doorbell of all channels comes with it.
+    /// It is connected to some server, and serves channels. The doorbell of all channels comes with it. A second one is
+    /// of another process, which has no channels and no requests for one, and knows the pages.
     Ready {
         /// Servers that are connected, and those that were named.
         connected: u32,
@@ -45,7 +52,7 @@ pub enum ClientEvent {
         /// Why.
         why: String,
     },
-    /// A channel is open. Its memory and the client's end of its bell come with it.
+    /// A channel is open. Its memory and both ends of its bell come with it, the process's first.
     Opened {
         /// The request.
         cookie: u64,

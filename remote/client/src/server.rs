@@ -1,5 +1,6 @@
 //! A paging server, as its client sees it: the connection, the permit, and what was asked of it.
 
+use crate::client_state::SavedServer;
 use crate::connector::ServerConnection;
 use crate::outage::Presence;
 use disk::time::{Nanos, Time};
@@ -67,6 +68,8 @@ pub struct Server {
     pub presence: Presence,
     /// It was last found to be known under another address.
     is_alias: bool,
+    /// It was saved so: its life and its permit.
+    saved: Option<(Option<Incarnation>, Option<SealedPermit>)>,
     pub permit: Option<SealedPermit>,
     /// The server's number of a request for a permit that has no reply yet, and its pages.
     pub unanswered_allocate: Option<(RequestId, u64)>,
@@ -107,6 +110,7 @@ impl Server {
             open: None,
             presence: Presence::default(),
             is_alias: false,
+            saved: None,
             permit: None,
             unanswered_allocate: None,
             lendable_pages: 0,
@@ -136,6 +140,20 @@ impl Server {
     /// Returns true if it is the server of a host, or at an address.
     pub fn is_at(&self, host: HostId, address: &str) -> bool {
         self.host() == Some(host) || self.address == address
+    }
+
+    /// What is to be saved of it, where that has changed since it was saved last.
+    pub fn unsaved(&mut self) -> Option<SavedServer> {
+        let now = Some((self.incarnation, self.permit));
+        if self.saved == now {
+            return None;
+        }
+        self.saved = now;
+        Some(SavedServer {
+            address: self.address.clone(),
+            incarnation: self.incarnation,
+            permit: self.permit,
+        })
     }
 
     /// Returns true if requests can be sent.

@@ -32,6 +32,7 @@ use crate::objects::{ObjectMap, bit};
 use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
 use crate::requests::{Purpose, RequestTable, Segment};
+use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
 use crate::{permits, usage};
 use disk::time::{Nanos, Time};
@@ -154,6 +155,27 @@ impl RemoteTransport {
             recent: 0,
             probes: 0,
         })
+    }
+
+    /// Goes on from the state of an earlier process of this client, of which there were so many.
+    pub(crate) fn restore(&mut self, starts: u64) -> std::io::Result<()> {
+        restore_servers(self)?;
+        self.next_version = restore_objects(self, starts).0;
+        Ok(())
+    }
+
+    /// Saves what has changed: before a completion, and before a request leaves.
+    pub(crate) fn save(&mut self) {
+        let servers = &mut self.servers;
+        self.objects.save(|state| {
+            for (index, server) in servers.iter_mut().enumerate() {
+                if let Some(saved) = server.unsaved()
+                    && !state.save_server(index, &saved)
+                {
+                    tracing::warn!("{} has too long a name to be kept", saved.address);
+                }
+            }
+        });
     }
 
     /// The version of the next write.
@@ -309,6 +331,7 @@ impl Transport for RemoteTransport {
         if self.has_unsent {
             self.send_unsent(now);
         }
+        self.save();
         for server in 0..self.servers.len() {
             if let Err(why) = self.servers[server].flush(&self.epoll, server) {
                 self.on_link_lost(server, now, &why.to_string());
@@ -320,7 +343,9 @@ impl Transport for RemoteTransport {
         if self.done.is_empty() {
             arrival::receive(self, now);
         }
-        self.done.pop_front()
+        let done = self.done.pop_front()?;
+        self.save();
+        Some(done)
     }
 
     fn in_flight(&self) -> usize {

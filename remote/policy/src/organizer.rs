@@ -12,6 +12,7 @@
 mod bindings;
 mod moves;
 mod requests;
+mod restored;
 
 pub use moves::{AbdicateAnswer, KeepReason};
 

@@ -288,3 +288,29 @@ fn a_request_that_waited_is_not_sent_where_anothers_permit_has_the_room() {
     assert_eq!(next, Some(bound));
     assert_eq!(organizer.reconsider(waiting.permit.id, SECOND), None);
 }
+
+#[test]
+fn an_organizer_that_is_restored_goes_on_as_the_one_that_was() {
+    let mut before = with_one_object();
+    let object = paging_object(1);
+    let mut after = organizer();
+    after.restore([permit(1, 900)], [(object, 800, HostId(1))], 1 << 32);
+    assert_eq!(after.used_pages_at(HostId(1)), 800);
+    assert_eq!(after.permit_at(HostId(1)), Some(permit(1, 900)));
+    assert_eq!(after.servers_of(object).collect::<Vec<_>>(), [HostId(1)]);
+    // A second object: the same step, under a number that no request before had.
+    let earlier = reallocation(place(&mut before, 2, 500, SECOND));
+    let later = reallocation(place(&mut after, 2, 500, SECOND));
+    assert_eq!((later.permit, later.pages), (earlier.permit, earlier.pages));
+    assert!(later.id.number > 1 << 32 && earlier.id.number < 1 << 32);
+    after.on_copy_lost(object, HostId(1));
+    assert_eq!(after.used_pages_at(HostId(1)), 0);
+}
+
+#[test]
+fn copies_at_servers_without_a_permit_are_not_restored() {
+    let mut organizer = organizer();
+    organizer.restore([], [(paging_object(1), 800, HostId(1))], 0);
+    assert_eq!(organizer.servers_of(paging_object(1)).count(), 0);
+    assert_eq!(organizer.used_pages_at(HostId(1)), 0);
+}

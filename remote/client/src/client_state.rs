@@ -1,0 +1,365 @@
+//! What a remote client needs to go on after its process was killed, in memory that outlives it.
+//!
+//! The memory is shared with the client's keeper ([`crate::keeper`]), which starts another process with it. It has
+//! the client's name, its servers and their permits, the copies of each object, and the records of all pages
+//! (`page_records`). What is not here is measured again, or asked for again.
+//!
+//! | part | is written |
+//! |---|---|
+//! | a page's record | with each step of its writes |
+//! | an object's copies, a word each | before a completion that depends on them, and before a request that names them |
+//! | a server, twice, of which the later one whose hash is right counts | before a copy that is there |
+//!
+//! Rule: a process may end between any two stores. Copies that are removed go first, then servers, then copies that
+//! are new, so that what is found is always a state that was true: a copy that is named is at the server's life that
+//! is named, and a current one has every write that was acknowledged.
+
+use crate::objects::{CopyState, ObjectCopy, PagingObject};
+use crate::page_cipher::KEY;
+use crate::process::MAX_SERVERS;
+use remote_policy::identity::{HostId, Incarnation};
+use remote_policy::migration::Generation;
+use remote_wire::control::SealedPermit;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use twox_hash::XxHash3_64;
+use wired::{PAGE, WiredMemory};
+
+const WORD: usize = size_of::<u64>();
+
+/// The words of the first page.
+const SERVED: usize = 0;
+const STARTS: usize = 1;
+const CLIENT: usize = 2;
+const CIPHER: usize = 8;
+
+/// Words of a server's entry, of which there are two: its number, the hash, the length, the bytes.
+const SERVER_WORDS: usize = 128;
+const SERVER_HEAD: usize = 3;
+/// Bytes of a server.
+const SERVER_BYTES: usize = (SERVER_WORDS - SERVER_HEAD) * WORD;
+
+/// Words of an object: the generation of its latest copy, and its copies.
+const OBJECT_WORDS: usize = 8;
+
+/// A copy's word: that there is one, that it is current, its server, its generation.
+const THERE: u64 = 1 << 63;
+const CURRENT: u64 = 1 << 62;
+const SERVER_AT: u32 = 56;
+const GENERATION: u64 = (1 << SERVER_AT) - 1;
+
+/// A server as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedServer {
+    /// HOST:PORT.
+    pub address: String,
+    /// Which life of it has the copies.
+    pub incarnation: Option<Incarnation>,
+    /// The permit there.
+    pub permit: Option<SealedPermit>,
+}
+
+/// The memory. Its copies share it.
+#[derive(Clone)]
+pub struct ClientState {
+    memory: Arc<WiredMemory>,
+    objects: usize,
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+fn store(word: &AtomicU64, value: u64) {
+    // A process that is killed has made its stores in this order.
+    word.store(value, Ordering::Release);
+}
+
+fn word_of(copy: &ObjectCopy) -> u64 {
+    let current = match copy.state {
+        CopyState::Current => CURRENT,
+        CopyState::Creating | CopyState::Copying => 0,
+    };
+    THERE | current | (copy.server as u64) << SERVER_AT | copy.generation.0 & GENERATION
+}
+
+fn server_of(word: u64) -> usize {
+    ((word & !(THERE | CURRENT)) >> SERVER_AT) as usize
+}
+
+impl ClientState {
+    /// The state of a client that has not begun: its space has so many objects, and so many bytes of records.
+    pub fn new(objects: usize, records: usize) -> io::Result<Self> {
+        let bytes = Self::records_at_of(objects) + records;
+        let (memory, _) = WiredMemory::shared(bytes, "selfpage-remote")?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            objects,
+        })
+    }
+
+    fn objects_at() -> usize {
+        PAGE + MAX_SERVERS * 2 * SERVER_WORDS * WORD
+    }
+
+    fn records_at_of(objects: usize) -> usize {
+        let end = Self::objects_at() + objects * OBJECT_WORDS * WORD;
+        end.next_multiple_of(PAGE)
+    }
+
+    /// The memory, and where the records of pages are in it.
+    pub fn records(&self) -> (Arc<WiredMemory>, usize) {
+        (Arc::clone(&self.memory), Self::records_at_of(self.objects))
+    }
+
+    fn header(&self) -> &[AtomicU64] {
+        self.memory.slice(0, PAGE / WORD)
+    }
+
+    /// How many processes of the client have served: another one goes on with this where one has.
+    pub fn served(&self) -> u64 {
+        load(&self.header()[SERVED])
+    }
+
+    /// A process of the client serves.
+    pub fn count_served(&self) {
+        self.header()[SERVED].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a start of the client, and returns how many there were.
+    pub fn count_start(&self) -> u64 {
+        self.header()[STARTS].fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The client's name, which its permits are for.
+    pub fn client(&self) -> Incarnation {
+        let words = &self.header()[CLIENT..];
+        Incarnation {
+            host: HostId(load(&words[0])),
+            boot: u128::from(load(&words[1])) << 64 | u128::from(load(&words[2])),
+            start_ticks: load(&words[3]),
+        }
+    }
+
+    /// Sets the client's name.
+    pub fn set_client(&self, client: Incarnation) {
+        let words = &self.header()[CLIENT..];
+        store(&words[0], client.host.0);
+        store(&words[1], (client.boot >> 64) as u64);
+        store(&words[2], client.boot as u64);
+        store(&words[3], client.start_ticks);
+    }
+
+    /// The key of encrypted pages.
+    pub fn key(&self) -> [u8; KEY] {
+        let mut key = [0; KEY];
+        let words = &self.header()[CIPHER..];
+        let parts = key.as_chunks_mut::<WORD>().0.iter_mut().zip(words);
+        parts.for_each(|(bytes, word)| *bytes = load(word).to_le_bytes());
+        key
+    }
+
+    /// Sets that key.
+    pub fn set_key(&self, key: &[u8; KEY]) {
+        let words = &self.header()[CIPHER..];
+        let parts = key.as_chunks::<WORD>().0.iter().zip(words);
+        parts.for_each(|(bytes, word)| store(word, u64::from_le_bytes(*bytes)));
+    }
+
+    fn server_words(&self, server: usize, entry: usize) -> &[AtomicU64] {
+        let at = PAGE + (server * 2 + entry) * SERVER_WORDS * WORD;
+        self.memory.slice(at, SERVER_WORDS)
+    }
+
+    /// Writes a server over the older of its two entries. Returns false if its name is too long to be kept.
+    pub fn save_server(&self, server: usize, saved: &SavedServer) -> bool {
+        let mut bytes = [0; SERVER_BYTES];
+        let Ok(used) = postcard::to_slice(saved, &mut bytes).map(|used| used.len()) else {
+            return false;
+        };
+        let number = |entry| load(&self.server_words(server, entry)[0]);
+        let (first, second) = (number(0), number(1));
+        let words = self.server_words(server, usize::from(first > second));
+        let next = first.max(second) + 1;
+        store(&words[0], next);
+        store(&words[1], hash(next, &bytes[..used]));
+        store(&words[2], used as u64);
+        let parts = bytes.as_chunks::<WORD>().0.iter();
+        let parts = parts.zip(&words[SERVER_HEAD..]);
+        parts.for_each(|(bytes, word)| store(word, u64::from_le_bytes(*bytes)));
+        true
+    }
+
+    fn entry_of(&self, server: usize, entry: usize) -> Option<(u64, SavedServer)> {
+        let words = self.server_words(server, entry);
+        let (number, used) = (load(&words[0]), load(&words[2]) as usize);
+        let mut bytes = [0; SERVER_BYTES];
+        let parts = bytes.as_chunks_mut::<WORD>().0.iter_mut();
+        let parts = parts.zip(&words[SERVER_HEAD..]);
+        parts.for_each(|(bytes, word)| *bytes = load(word).to_le_bytes());
+        let bytes = bytes.get(..used)?;
+        let is_whole = number > 0 && load(&words[1]) == hash(number, bytes);
+        Some((
+            number,
+            postcard::from_bytes(bytes).ok().filter(|_| is_whole)?,
+        ))
+    }
+
+    /// The servers, in the order of their indexes.
+    pub fn servers(&self) -> Vec<SavedServer> {
+        let latest = |server| {
+            let entries = (0..2).filter_map(|entry| self.entry_of(server, entry));
+            entries.max_by_key(|(number, _)| *number)
+        };
+        (0..MAX_SERVERS)
+            .map_while(latest)
+            .map(|(_, saved)| saved)
+            .collect()
+    }
+
+    fn object_words(&self, object: usize) -> &[AtomicU64] {
+        let at = Self::objects_at() + object * OBJECT_WORDS * WORD;
+        self.memory.slice(at, OBJECT_WORDS)
+    }
+
+    /// Removes the copies that an object does not have any more.
+    pub fn remove_copies(&self, number: usize, object: &PagingObject) {
+        for word in &self.object_words(number)[1..] {
+            let saved = load(word);
+            let is_same = |copy: &ObjectCopy| {
+                copy.server == server_of(saved) && copy.generation.0 == saved & GENERATION
+            };
+            if saved != 0 && !object.copies.iter().any(is_same) {
+                store(word, 0);
+            }
+        }
+    }
+
+    /// Writes the copies of an object, of which those that are gone were removed. One beyond the room for them is
+    /// left out, and is made again where the client is started again.
+    pub fn save_copies(&self, number: usize, object: &PagingObject) {
+        let [latest, words @ ..] = self.object_words(number) else {
+            return;
+        };
+        if load(latest) != object.latest.0 {
+            store(latest, object.latest.0);
+        }
+        for copy in &object.copies {
+            let is_own = |word: &&AtomicU64| {
+                let saved = load(word);
+                saved != 0 && server_of(saved) == copy.server
+            };
+            let own = words.iter().find(is_own);
+            let place = own.or_else(|| words.iter().find(|word| load(word) == 0));
+            if let Some(place) = place.filter(|word| load(word) != word_of(copy)) {
+                store(place, word_of(copy));
+            }
+        }
+    }
+
+    /// The generation of an object's latest copy, and its current copies.
+    pub fn object(&self, number: usize) -> (Generation, Vec<ObjectCopy>) {
+        let words = self.object_words(number);
+        let saved = words[1..].iter().map(load);
+        let current = saved.filter(|word| word & (THERE | CURRENT) == THERE | CURRENT);
+        let copies = current.map(|word| ObjectCopy {
+            server: server_of(word),
+            state: CopyState::Current,
+            is_leaving: false,
+            generation: Generation(word & GENERATION),
+        });
+        (Generation(load(&words[0])), copies.collect())
+    }
+
+    /// Has all stores before this one made before those after it, of completions and of requests.
+    pub fn settle(&self) {
+        fence(Ordering::Release);
+    }
+}
+
+fn hash(number: u64, bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(number, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved(address: &str) -> SavedServer {
+        SavedServer {
+            address: address.to_owned(),
+            incarnation: Some(Incarnation {
+                host: HostId(7),
+                boot: u128::MAX - 1,
+                start_ticks: 3,
+            }),
+            permit: None,
+        }
+    }
+
+    fn copy(server: usize, state: CopyState, generation: u64) -> ObjectCopy {
+        ObjectCopy {
+            server,
+            state,
+            is_leaving: false,
+            generation: Generation(generation),
+        }
+    }
+
+    #[test]
+    fn the_latest_whole_entry_of_a_server_counts() {
+        let state = ClientState::new(1, 0).unwrap();
+        assert!(state.servers().is_empty());
+        assert!(state.save_server(0, &saved("a:1")) && state.save_server(0, &saved("b:1")));
+        assert!(state.save_server(1, &saved("c:1")));
+        assert_eq!(state.servers(), [saved("b:1"), saved("c:1")]);
+        // A process that ends while it writes the third.
+        let older = state.server_words(0, 0);
+        store(&older[0], 9);
+        assert_eq!(state.servers()[0], saved("b:1"));
+        assert!(!state.save_server(0, &saved(&"x".repeat(SERVER_BYTES))));
+        assert_eq!(state.servers()[0], saved("b:1"));
+    }
+
+    #[test]
+    fn only_current_copies_are_found_again() {
+        let state = ClientState::new(2, 0).unwrap();
+        let mut object = PagingObject::empty();
+        object.latest = Generation(5);
+        object.copies = vec![
+            copy(31, CopyState::Current, 4),
+            copy(0, CopyState::Copying, 5),
+        ];
+        let save = |object: &PagingObject| {
+            state.remove_copies(1, object);
+            state.save_copies(1, object);
+        };
+        save(&object);
+        let first = copy(31, CopyState::Current, 4);
+        assert_eq!(state.object(1), (Generation(5), vec![first]));
+        object.copies[1].state = CopyState::Current;
+        save(&object);
+        let second = copy(0, CopyState::Current, 5);
+        assert_eq!(state.object(1).1, [first, second]);
+        object.copies.remove(0);
+        save(&object);
+        assert_eq!(state.object(1), (Generation(5), vec![second]));
+        assert_eq!(state.object(0), (Generation(0), Vec::new()));
+    }
+
+    #[test]
+    fn names_and_keys_are_found_again() {
+        let state = ClientState::new(1, PAGE).unwrap();
+        let client = saved("").incarnation.unwrap();
+        state.set_client(client);
+        let key: [u8; KEY] = std::array::from_fn(|at| at as u8);
+        state.set_key(&key);
+        assert_eq!((state.client(), state.key()), (client, key));
+        assert_eq!(state.served(), 0);
+        state.count_served();
+        assert_eq!(state.served(), 1);
+        assert_eq!((state.count_start(), state.count_start()), (0, 1));
+    }
+}
