@@ -26,6 +26,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
             etcd_ends,
         ),
         case(
+            "a_broker_killed_while_a_program_pages_is_replaced",
+            broker_ends,
+        ),
+        case(
             "a_broker_killed_while_etcd_is_gone_is_replaced_when_it_is_back",
             both_end,
         ),
@@ -77,6 +81,25 @@ fn etcd_ends() -> Verdict {
     std::thread::sleep(LEASE);
     broker(&hosts, LENDING.len())?;
     hosts.program(CLIENT, &[])?.succeeds()?;
+    load.stop()
+}
+
+fn broker_ends() -> Verdict {
+    let sandbox = Sandbox::new("etcd_broker")?;
+    let (mut hosts, _etcd, mut load) = start(&sandbox, "ed")?;
+    let first = broker(&hosts, LENDING.len())?;
+    hosts.kill(first);
+    let begun = Instant::now();
+    let status = hosts.wait_for(CLIENT, "another host is broker", |status| {
+        hosts.broker(status).is_ok_and(|it| it != first)
+    })?;
+    println!("another broker {:.1?} after a kill", begun.elapsed());
+    let second = hosts.broker(&status)?;
+    load.accesses(UNDER_WAY)?;
+    hosts.program(CLIENT, &[])?.succeeds()?;
+    ensure(broker(&hosts, LENDING.len() - 1)? == second, || {
+        "the broker has changed once more".into()
+    })?;
     load.stop()
 }
 

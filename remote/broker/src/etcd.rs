@@ -12,7 +12,7 @@ mod gateway;
 use crate::host::Event;
 use crate::protocol::Member;
 use crate::seat::{LeaseEvent, Seat};
-use campaign::{Campaign, Command};
+use campaign::{Campaign, SeatRequest};
 use remote_policy::election::{ElectionAction, LeasedAction, LeasedCandidate, Message};
 use remote_policy::identity::{Epoch, HostId};
 use std::io;
@@ -64,7 +64,7 @@ impl FromStr for EtcdAddress {
 /// The seat, and the thread that campaigns for it. The lease ends with it.
 pub struct EtcdSeat {
     candidate: LeasedCandidate,
-    commands: Option<Sender<Command>>,
+    commands: Option<Sender<SeatRequest>>,
     thread: Option<JoinHandle<()>>,
     /// Hosts with a tournament have been warned of.
     has_warned: bool,
@@ -102,8 +102,8 @@ impl EtcdSeat {
                     rest.push(action);
                     continue;
                 }
-                LeasedAction::ConfirmAbove(number) => Command::ConfirmAbove(number),
-                LeasedAction::EndLeaseOf(host) => Command::EndLeaseOf(host),
+                LeasedAction::ConfirmAbove(number) => SeatRequest::ConfirmAbove(number),
+                LeasedAction::EndLeaseOf(host) => SeatRequest::EndLeaseOf(host),
             };
             // The thread ends after this.
             let _ = self.commands.as_ref().map(|it| it.send(command));

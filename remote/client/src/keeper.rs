@@ -23,7 +23,7 @@ const MAX_UNSERVED: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the supervisor at `socket` until it is gone, in another process, and in a further one where that one ends.
-/// `begin` is called at the start of each.
+/// `begin` is called at the start of each process, and of this one: what keeps memory in RAM is not inherited.
 ///
 /// # Errors
 /// [`ClientError`], of this process, which has one thread.
@@ -32,6 +32,7 @@ pub fn keep(
     socket: &OwnedFd,
     begin: impl Fn(),
 ) -> Result<bool, ClientError> {
+    begin();
     let kept = Kept::new(config)?;
     let (mut early, mut unserved) = (0, 0);
     loop {

@@ -168,8 +168,12 @@ pub(crate) fn serve(
             };
             let doorbell = [process.doorbell.as_fd()];
             kept.state.count_served();
-            protocol::send(socket, &ready, &doorbell).map_err(call("answer the supervisor"))?;
-            process.serve(socket)
+            match protocol::send(socket, &ready, &doorbell) {
+                Ok(()) => process.serve(socket),
+                // The supervisor ended while this process started.
+                Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+                Err(errno) => Err(call("answer the supervisor")(errno)),
+            }
         }
         Err(why) => {
             let failed = ClientEvent::Failed {

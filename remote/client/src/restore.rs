@@ -3,6 +3,10 @@
 //! Requests that were under way are in their channels still and are served again; their pages get later versions than
 //! any that was sent, so that what the earlier process sent last never covers them. Copies that were being made are
 //! made again.
+//!
+//! What is lost with the process: which pages some copies lack, since no server could read them (such a copy is given
+//! up at the first read of one, and made again), and a permit that was granted and had not arrived, whose pages stay
+//! granted until the client's lease ends.
 
 use crate::client_state::SavedServer;
 use crate::objects::ObjectMap;

@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// What the seat asks of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum SeatRequest {
     /// Where this host holds the key, hold it with a number above this one.
     ConfirmAbove(u64),
     /// The process of this host has ended: its key may go.
@@ -70,7 +70,7 @@ impl Campaign {
     }
 
     /// Campaigns until there is no seat any more.
-    pub fn run(mut self, commands: &Receiver<Command>) {
+    pub fn run(mut self, commands: &Receiver<SeatRequest>) {
         loop {
             match self.step() {
                 Ok(()) if self.is_failing => {
@@ -101,10 +101,10 @@ impl Campaign {
         }
     }
 
-    fn note(&mut self, command: Command) {
+    fn note(&mut self, command: SeatRequest) {
         match command {
-            Command::ConfirmAbove(number) => self.above = self.above.max(number),
-            Command::EndLeaseOf(host) => self.ended = Some(host),
+            SeatRequest::ConfirmAbove(number) => self.above = self.above.max(number),
+            SeatRequest::EndLeaseOf(host) => self.ended = Some(host),
         }
     }
 

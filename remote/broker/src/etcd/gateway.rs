@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for Number {
 }
 
 #[derive(Deserialize)]
-struct Header {
+struct ResponseHeader {
     #[serde(default)]
     revision: Number,
 }
@@ -107,7 +107,7 @@ struct Range {
 
 #[derive(Deserialize)]
 struct Transaction {
-    header: Header,
+    header: ResponseHeader,
     #[serde(default)]
     succeeded: bool,
 }
