@@ -35,6 +35,9 @@ pub struct Args {
     /// Pages are encrypted before they leave this host
     #[arg(long)]
     encrypt: bool,
+    /// Seconds after which an object that is not used becomes part of a stripe
+    #[arg(long)]
+    stripe_after: Option<u64>,
     /// Bytes of the space
     #[arg(long)]
     size: u64,
@@ -57,6 +60,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
         },
         is_encrypted: args.encrypt,
+        stripe_after: args.stripe_after.map(Duration::from_secs),
     };
     let begin = || {
         for lack in host::wiring::wire_pager() {
@@ -96,6 +100,11 @@ pub struct RemoteOptions {
     /// cannot read them
     #[arg(long, requires = "store")]
     pub encrypt: bool,
+
+    /// Keep memory that is not used for so many seconds once, and not twice, beside its parity: 64 MiB in 80 MiB of
+    /// five machines, any one of which may go. A write to it waits until there are two copies again
+    #[arg(long, value_name = "SECONDS", requires = "store")]
+    pub stripe_after: Option<u64>,
 }
 
 /// Options of remote memory that do not fit each other.
@@ -166,7 +175,9 @@ pub fn start_for(
             let hosts = hosts.map(|host| format!("--hosts={host}"));
             let insecure = options.insecure.then(|| "--insecure".to_owned());
             let encrypt = options.encrypt.then(|| "--encrypt".to_owned());
-            let options: Vec<String> = hosts.chain(insecure).chain(encrypt).collect();
+            let stripe = options.stripe_after;
+            let stripe = stripe.map(|seconds| format!("--stripe-after={seconds}"));
+            let options: Vec<String> = hosts.chain(insecure).chain(encrypt).chain(stripe).collect();
             start(&options, disk.size).map(Some)
         }
         _ => Ok(None),

@@ -43,6 +43,7 @@ impl ChannelReader {
             // As the arms beside it: in the clear.
             keys: None,
             is_encrypted: false,
+            stripe_after: None,
         };
         let (own, theirs) = seqpacket::pair()?;
         std::thread::spawn(move || run(&config, &theirs));

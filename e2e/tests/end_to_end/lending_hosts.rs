@@ -145,6 +145,11 @@ impl<'a> Hosts<'a> {
     /// Threads that write pages, read them again in no order, and check that each is the last written, until they
     /// are stopped.
     pub fn load(&self, host: usize) -> Verdict<Load> {
+        self.load_with(host, &[])
+    }
+
+    /// The same, with options of `run`.
+    pub fn load_with(&self, host: usize, options: &[&str]) -> Verdict<Load> {
         let program = hazard::build(self.sandbox, "each_page_is_the_last_written", &[])?;
         let path = self.sandbox.join("control");
         let control = File::options();
@@ -157,7 +162,7 @@ impl<'a> Hosts<'a> {
             .open(&path)
             .at("make", &path)?;
         control.set_len(16).at("enlarge", &path)?;
-        let mut command = self.run(host, "remote:128M", &[])?;
+        let mut command = self.run(host, "remote:128M", options)?;
         command.arg("--").arg(program).env("HAZARD_CONTROL", &path);
         let program = self.spawn(command)?;
         Ok(Load { program, control })
@@ -306,6 +311,28 @@ impl Load {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(begun.elapsed())
+    }
+
+    /// What its run has said.
+    pub fn said(&self) -> String {
+        self.program.said()
+    }
+
+    /// Sends a signal to the program itself, and not to what pages for it.
+    pub fn signal(&self, signal: Signal) -> Verdict {
+        let root = processes::find(self.program.child.id() as i32);
+        let mut signalled = 0;
+        for process in root.map(Tree::new).iter_mut().flat_map(Tree::look) {
+            let command = process.command();
+            let is_program = command.contains("each_page_is_the_last_written")
+                && !command.contains(" run ")
+                && !process.is_pager();
+            if is_program && let Some(pid) = Pid::from_raw(process.pid) {
+                let _ = kill_process(pid, signal);
+                signalled += 1;
+            }
+        }
+        ensure(signalled > 0, || "the program does not run".to_owned())
     }
 
     /// Kills the process of its remote client, not the keeper, which starts another.

@@ -11,6 +11,7 @@ mod remote;
 mod remote_etcd;
 mod remote_faults;
 mod remote_hosts;
+mod remote_stripes;
 mod system;
 mod throttle;
 
@@ -55,6 +56,7 @@ fn main() {
         trials.extend(remote_hosts::trials(size));
         trials.extend(remote_faults::trials(size));
         trials.extend(remote_etcd::trials(size));
+        trials.extend(remote_stripes::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -9,7 +9,7 @@ use crate::outage::witnesses_of_absence;
 use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
 use crate::transport::{LATE, RemoteTransport, connected};
-use crate::{permits, placement};
+use crate::{permits, placement, stripes};
 use disk::time::Time;
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
@@ -82,18 +82,39 @@ impl RemoteTransport {
     pub(crate) fn drop_copy(&mut self, object: usize, server: usize, why: &str, now: Time) {
         let name = &self.servers[server].name;
         let id = self.objects.id(object);
+        if self
+            .objects
+            .at(object)
+            .copies
+            .iter()
+            .any(|copy| copy.server == server)
+        {
+            tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
+        }
+        self.remove_copy(object, server, now);
+    }
+
+    /// Marks the pages of an object lost.
+    pub(crate) fn lose_object(&mut self, object: usize) {
+        let lost = self.objects.lose(object);
+        if lost > 0 {
+            let id = self.objects.id(object);
+            tracing::error!("{lost} pages of {id} are lost: no server has them");
+        }
+    }
+
+    /// Likewise, of a copy that is not needed.
+    pub(crate) fn remove_copy(&mut self, object: usize, server: usize, now: Time) {
         let copies = &mut self.objects.get(object).copies;
         let Some(at) = copies.iter().position(|copy| copy.server == server) else {
             return;
         };
         let copy = copies.swap_remove(at);
         self.copy.take_if(|job| job.is_of(object, server));
-        tracing::warn!("the copy of {id} at {name} is not used any more: {why}");
         placement::on_copy_gone(self, object, server);
         if copy.state == CopyState::Current && self.objects.get(object).readable() == 0 {
-            let lost = self.objects.lose(object);
-            if lost > 0 {
-                tracing::error!("{lost} pages of {id} are lost: no server has them");
+            if !stripes::on_copies_gone(self, object, now) {
+                self.lose_object(object);
             }
             // Copies that were being made from it are worth nothing.
             self.copy.take_if(|job| job.is_of_object(object));
@@ -126,7 +147,8 @@ impl RemoteTransport {
         for object in 0..self.objects.len() {
             let of = self.objects.get(object);
             let is_elsewhere = of.readable() & witnesses & !bit(server) != 0;
-            if is_elsewhere && of.copy_at(server).is_some() {
+            let is_there = of.copy_at(server).is_some();
+            if is_there && (is_elsewhere || stripes::survives(self, object, server)) {
                 self.drop_copy(object, server, why, now);
             }
         }

@@ -62,7 +62,8 @@ pub fn start(transport: &mut RemoteTransport) {
         return;
     }
     let copying = transport.objects.iter().find_map(|(object, of)| {
-        let mut copies = of.copies.iter();
+        // Without a current copy it is made again from its stripe.
+        let mut copies = of.copies.iter().filter(|_| of.readable() != 0);
         let copy = copies.find(|copy| copy.state == CopyState::Copying)?;
         Some((object, copy.server, copy.generation))
     });

@@ -19,6 +19,7 @@
 use crate::client_state::ClientState;
 use crate::page_cipher::PageCipher;
 use crate::page_records::PageRecords;
+use crate::stripes::MEMBERS;
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use std::collections::BTreeSet;
@@ -75,6 +76,8 @@ pub struct PagingObject {
     pub unreadable: BTreeSet<u64>,
     /// It may have changed since it was saved.
     is_changed: bool,
+    /// The stripe that it is part of.
+    stripe: Option<usize>,
 }
 
 impl PagingObject {
@@ -86,6 +89,7 @@ impl PagingObject {
             has_pages: false,
             unreadable: BTreeSet::new(),
             is_changed: false,
+            stripe: None,
         }
     }
 
@@ -126,31 +130,74 @@ impl PagingObject {
     }
 }
 
+/// The size of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceSize {
+    /// Bytes of its pages.
+    pub bytes: u64,
+    /// True if there is room for the parity of stripes.
+    pub has_stripes: bool,
+}
+
+impl SpaceSize {
+    /// Objects of its pages.
+    fn data(self) -> usize {
+        self.bytes.div_ceil(OBJECT_PAGES * PAGE as u64) as usize
+    }
+
+    /// Stripes of its objects at most.
+    pub fn stripes(self) -> usize {
+        match self.has_stripes {
+            true => self.data() / MEMBERS,
+            false => 0,
+        }
+    }
+
+    fn objects(self) -> usize {
+        self.data() + self.stripes()
+    }
+
+    /// Pages that have records.
+    fn records(self) -> u64 {
+        match self.stripes() {
+            0 => self.bytes.div_ceil(PAGE as u64),
+            _ => self.objects() as u64 * OBJECT_PAGES,
+        }
+    }
+}
+
 /// The objects of a space.
 pub struct ObjectMap {
     client: HostId,
     objects: Vec<PagingObject>,
     records: PageRecords,
     pages: u64,
+    /// Objects of the space; those of parity follow.
+    data: usize,
     state: ClientState,
     /// Objects that may have changed since they were saved.
     changed: Vec<usize>,
 }
 
 impl ObjectMap {
-    /// The state of a client with a space of so many bytes, in which nothing is written.
-    pub fn new_state(size: u64, is_encrypted: bool) -> io::Result<ClientState> {
-        let pages = size.div_ceil(PAGE as u64);
-        let count = pages.div_ceil(OBJECT_PAGES) as usize;
-        ClientState::new(count, PageRecords::bytes(pages, is_encrypted))
+    /// The state of a client with a space, in which nothing is written.
+    pub fn new_state(space: SpaceSize, is_encrypted: bool) -> io::Result<ClientState> {
+        let records = PageRecords::bytes(space.records(), is_encrypted);
+        ClientState::new(space.objects(), records)
     }
 
-    /// The space of so many bytes in a client's state, without its copies, and a cipher to encrypt its pages by.
-    pub fn new(client: HostId, size: u64, cipher: Option<PageCipher>, state: ClientState) -> Self {
-        let pages = size.div_ceil(PAGE as u64);
-        let count = pages.div_ceil(OBJECT_PAGES) as usize;
+    /// The space in a client's state, without its copies, and a cipher to encrypt its pages by.
+    pub fn new(
+        client: HostId,
+        space: SpaceSize,
+        cipher: Option<PageCipher>,
+        state: ClientState,
+    ) -> Self {
+        let pages = space.bytes.div_ceil(PAGE as u64);
+        let count = space.objects();
         Self {
             client,
+            data: space.data(),
             objects: std::iter::repeat_with(PagingObject::empty)
                 .take(count)
                 .collect(),
@@ -191,6 +238,33 @@ impl ObjectMap {
             self.changed.push(object);
         }
         &mut self.objects[object]
+    }
+
+    /// An object, to be looked at.
+    pub fn at(&self, object: usize) -> &PagingObject {
+        &self.objects[object]
+    }
+
+    /// Objects of the space: those of parity follow.
+    pub fn data(&self) -> usize {
+        self.data
+    }
+
+    /// The stripe that an object is part of.
+    pub fn stripe_of(&self, object: usize) -> Option<usize> {
+        self.objects[object].stripe
+    }
+
+    /// Has an object be part of a stripe, or of none.
+    pub fn set_stripe(&mut self, object: usize, stripe: Option<usize>) {
+        self.objects[object].stripe = stripe;
+    }
+
+    /// Forgets the pages of an object: they count as never written.
+    pub fn forget(&mut self, object: usize) {
+        self.objects[object].has_pages = false;
+        let pages = self.pages_of(object);
+        pages.for_each(|page| self.records.forget(Self::number(object, page)));
     }
 
     /// All objects.
@@ -269,7 +343,10 @@ impl ObjectMap {
 
     /// The pages of an object: the last may be shorter than the others.
     pub fn pages_of(&self, object: usize) -> Range<u64> {
-        0..(self.pages - object as u64 * OBJECT_PAGES).min(OBJECT_PAGES)
+        match object < self.data {
+            true => 0..(self.pages - object as u64 * OBJECT_PAGES).min(OBJECT_PAGES),
+            false => 0..OBJECT_PAGES,
+        }
     }
 }
 
@@ -280,8 +357,12 @@ mod tests {
     const SIZE: u64 = (OBJECT_PAGES + 10) * PAGE as u64;
 
     fn map() -> ObjectMap {
-        let state = ObjectMap::new_state(SIZE, false).unwrap();
-        ObjectMap::new(HostId(1), SIZE, None, state)
+        let space = SpaceSize {
+            bytes: SIZE,
+            has_stripes: false,
+        };
+        let state = ObjectMap::new_state(space, false).unwrap();
+        ObjectMap::new(HostId(1), space, None, state)
     }
 
     #[test]

@@ -191,6 +191,23 @@ impl PageRecords {
         }
     }
 
+    /// Notes what a write of a stripe's parity sends, which is as it is of encrypted pages, too.
+    pub fn on_parity_sent(&self, page: u64, version: Version, contents: &[u8]) {
+        self.on_write_begun(page, version);
+        self.record(page)
+            .hash
+            .store(hash_of(contents), Ordering::Relaxed);
+    }
+
+    /// Forgets a page: it counts as never written.
+    pub fn forget(&self, page: u64) {
+        let record = self.record(page);
+        let words = [record.acknowledged, record.issued, record.hash];
+        words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
     /// Notes that a write was acknowledged.
     pub fn on_write_acknowledged(&self, page: u64, version: Version) {
         let record = self.record(page);

@@ -7,6 +7,7 @@ use crate::placement;
 use crate::refusals::{self, PageRefusal};
 use crate::requests::{Purpose, Segment};
 use crate::transport::{PATIENCE, RemoteTransport, connected, since_start};
+use crate::{stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{PageNumber, Version};
@@ -22,6 +23,10 @@ impl RemoteTransport {
         };
         match segment.op {
             Op::Read => self.route_read(slot, &segment, now),
+            // A parity depends on what its pages were: it waits.
+            Op::Write if stripes::holds_write(self, segment.object, now) => {
+                self.has_unsent = true;
+            }
             Op::Write => {
                 let id = self.objects.id(segment.object);
                 let is_placing = self.organizer.is_placing(id);
@@ -60,7 +65,16 @@ impl RemoteTransport {
             }
             return self.end_read(slot, Ok(()), now);
         }
-        let readable = self.objects.get(segment.object).readable() & !segment.failed;
+        let current = self.objects.get(segment.object).readable();
+        if current == 0 && stripes::can_rebuild(self, segment.object) {
+            // It is being made again from the others of its stripe, perhaps where it was.
+            if let Some(segment) = self.requests.get(slot) {
+                segment.failed = 0;
+            }
+            self.has_unsent = true;
+            return;
+        }
+        let readable = current & !segment.failed;
         if readable == 0 {
             return self.end_read(slot, Err(Errno::IO), now);
         }
@@ -239,6 +253,12 @@ impl RemoteTransport {
             copying::on_read(self, segment, &runs, pages, now);
             return self.end(slot, Ok(()));
         }
+        if segment.purpose == Purpose::StripeRead {
+            let run: Vec<u64> = versions.collect();
+            stripe_job::on_read(self, slot, &run, pages);
+            self.end(slot, Ok(()));
+            return stripe_job::step(self, now);
+        }
         match self.hand_over(segment, bodies) {
             Ok(()) => self.end(slot, Ok(())),
             Err(why) => self.on_bad_copy(slot, segment, server, &why.to_string(), now),
@@ -284,7 +304,8 @@ impl RemoteTransport {
         why: &str,
         now: Time,
     ) {
-        if self.objects.get(segment.object).is_only_current(server) {
+        let is_only = self.objects.at(segment.object).is_only_current(server);
+        if is_only && !stripes::can_rebuild(self, segment.object) {
             let (id, name) = (self.objects.id(segment.object), &self.servers[server].name);
             tracing::error!("a read of {id} at {name}, its only copy, fails: {why}");
             return self.end_read(slot, Err(Errno::IO), now);
@@ -326,6 +347,11 @@ impl RemoteTransport {
         if segment.purpose == Purpose::CopyWrite {
             self.end(slot, Ok(()));
             return copying::on_written(self, now);
+        }
+        if segment.purpose == Purpose::StripeWrite {
+            stripe_job::on_written(self, slot, &segment);
+            self.end(slot, Ok(()));
+            return stripe_job::step(self, now);
         }
         for page in segment.page..segment.page + segment.count as u64 {
             self.objects

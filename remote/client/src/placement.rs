@@ -16,6 +16,7 @@ use crate::copying;
 use crate::objects::{CopyState, ObjectCopy, bit};
 use crate::permits;
 use crate::server::Server;
+use crate::stripes;
 use crate::transport::{RemoteTransport, since_start};
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
@@ -69,11 +70,12 @@ pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
 fn lacks_copies(transport: &mut RemoteTransport, object: usize) -> bool {
     let copies = &transport.objects.get(object).copies;
     let stays = |copy: &&ObjectCopy| !copy.is_leaving;
-    copies.iter().filter(stays).count() < usize::from(transport.replicas)
+    let there = copies.iter().filter(stays).count();
+    there < stripes::replicas(transport, object)
 }
 
 /// Servers that can take no copy now. One that is avoided is better than none.
-fn unusable(transport: &RemoteTransport, now: Time) -> BTreeSet<HostId> {
+pub fn unusable(transport: &RemoteTransport, now: Time) -> BTreeSet<HostId> {
     let hosts = |is_out: &dyn Fn(&Server) -> bool| -> BTreeSet<HostId> {
         let out = transport.servers.iter().filter(|server| is_out(server));
         out.filter_map(|server| server.host()).collect()
@@ -115,6 +117,10 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
                 transport.organizer.on_move_ended(object, false);
                 return false;
             };
+            if stripes::holds_move(transport, at) {
+                transport.organizer.on_move_ended(object, false);
+                return false;
+            }
             begin_move(transport, at, ObjectMove { from, to });
             true
         }
@@ -218,6 +224,7 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
     comply(transport, now);
     copying::start(transport);
     copying::step(transport, now);
+    stripes::step(transport, now);
     for object in 0..transport.objects.len() {
         let of = transport.objects.get(object);
         if of.copies.is_empty() || of.is_creating() || of.readable() == 0 {

@@ -8,11 +8,12 @@ use crate::arrival::Arrivals;
 use crate::broker_link::ServerSource;
 use crate::client_state::ClientState;
 use crate::connector::Connectors;
-use crate::objects::ObjectMap;
+use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::restore::REQUESTS;
 use crate::start::{first_servers, resumed_broker};
+use crate::stripes::Stripes;
 use crate::transport::RemoteTransport;
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
@@ -67,6 +68,17 @@ pub struct RemoteConfig {
     pub keys: Option<Arc<Keyring>>,
     /// Pages are encrypted before they leave this host.
     pub is_encrypted: bool,
+    /// Objects that are not used for as long become parts of stripes; `None` for copies alone.
+    pub stripe_after: Option<Duration>,
+}
+
+impl RemoteConfig {
+    fn space(&self) -> SpaceSize {
+        SpaceSize {
+            bytes: self.size,
+            has_stripes: self.stripe_after.is_some(),
+        }
+    }
 }
 
 /// Why a client cannot serve.
@@ -128,7 +140,7 @@ impl Kept {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             call("get memory for the table of versions")(errno)
         };
-        let state = ObjectMap::new_state(config.size, config.is_encrypted).map_err(memory)?;
+        let state = ObjectMap::new_state(config.space(), config.is_encrypted).map_err(memory)?;
         if config.is_encrypted {
             state.set_key(&PageCipher::new_key().map_err(|why| thread(&why))?);
         }
@@ -222,7 +234,7 @@ impl Process {
         let key = config.is_encrypted.then(|| kept.state.key());
         let cipher = key.map(|key| PageCipher::with_key(&key)).transpose();
         let cipher = cipher.map_err(|why| thread(&why))?;
-        let objects = ObjectMap::new(client.host, config.size, cipher, kept.state.clone());
+        let objects = ObjectMap::new(client.host, config.space(), cipher, kept.state.clone());
         let named = servers.len().max(kept.state.servers().len());
         let replicas = match &config.servers {
             // There may be more later.
@@ -232,6 +244,7 @@ impl Process {
         let mut transport =
             RemoteTransport::new(objects, servers, replicas, broker, connectors, arrived)
                 .map_err(call("make an epoll"))?;
+        transport.stripes = Stripes::new(config.space().stripes(), config.stripe_after);
         if is_resumed {
             transport.restore(starts).map_err(|why| thread(&why))?;
         }

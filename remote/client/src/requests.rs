@@ -31,6 +31,10 @@ pub enum Purpose {
     CopyRead { to: usize, generation: Generation },
     /// Writes such pages.
     CopyWrite,
+    /// Reads pages of a stripe's part.
+    StripeRead,
+    /// Writes a page of a stripe's part.
+    StripeWrite,
 }
 
 /// Pages of one object that are read or written.
@@ -153,6 +157,13 @@ impl RequestTable {
     /// The segment in a slot.
     pub fn get(&mut self, slot: usize) -> Option<&mut Segment> {
         self.slots.get_mut(slot)?.segment.as_mut()
+    }
+
+    /// Returns true if a write of an object is under way.
+    pub fn has_write(&self, object: usize) -> bool {
+        let slots = self.slots[..self.high].iter();
+        let mut segments = slots.filter_map(|slot| slot.segment);
+        segments.any(|segment| segment.object == object && segment.op == Op::Write)
     }
 
     /// The slots in use.

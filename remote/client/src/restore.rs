@@ -42,6 +42,11 @@ pub fn restore_objects(transport: &mut RemoteTransport, starts: u64) -> Version 
     let mut bound = Vec::new();
     for object in 0..transport.objects.len() {
         let (latest, mut copies) = transport.objects.state().object(object);
+        if object >= transport.objects.data() {
+            // Members of stripes have one copy, and get others: parities are written anew.
+            copies.clear();
+            transport.objects.forget(object);
+        }
         // Without a permit there the copy is gone.
         copies.retain(|copy| {
             let server = transport.servers.get(copy.server);

@@ -34,6 +34,7 @@ use crate::placement::{self, ObjectMove};
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
+use crate::stripes::Stripes;
 use crate::{permits, usage};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
@@ -84,6 +85,8 @@ pub struct RemoteTransport {
     pub(crate) permit_queue: VecDeque<RequestId>,
     /// Objects that move.
     pub(crate) moves: BTreeMap<usize, ObjectMove>,
+    /// Stripes of cold objects.
+    pub(crate) stripes: Stripes,
     /// Copies made of objects with pages.
     pub(crate) copies_made: u64,
     /// When nearer servers were looked for last; 0 where an object has moved since.
@@ -140,6 +143,7 @@ impl RemoteTransport {
             awaited_permit: None,
             permit_queue: VecDeque::new(),
             moves: BTreeMap::new(),
+            stripes: Stripes::default(),
             copies_made: 0,
             improved: Time(0),
             broker,
@@ -179,7 +183,7 @@ impl RemoteTransport {
     }
 
     /// The version of the next write.
-    fn take_version(&mut self) -> Version {
+    pub(crate) fn take_version(&mut self) -> Version {
         self.next_version += 1;
         Version(self.next_version)
     }
@@ -276,8 +280,8 @@ impl RemoteTransport {
     }
 
     fn tick_length(&self) -> Nanos {
-        let is_troubled =
-            self.has_unsent || self.copy.is_some() || self.requests.parts_in_use() > 0;
+        let is_copying = self.copy.is_some() || self.stripes.job.is_some();
+        let is_troubled = self.has_unsent || is_copying || self.requests.parts_in_use() > 0;
         match is_troubled {
             true => TICK,
             false => IDLE_TICK,

@@ -19,6 +19,7 @@ pub use moves::{AbdicateAnswer, KeepReason};
 use crate::broker::{AllocationRequest, ReallocationRequest, Refusal};
 use crate::identity::{HostId, Incarnation, ObjectId, RequestId};
 use crate::latency::LatencyTable;
+use crate::lru_size::ObjectUse;
 use crate::permit::{Permit, PermitId};
 use bindings::Bindings;
 use disk::atropos::DiskContract;
@@ -156,6 +157,11 @@ impl Organizer {
     /// Pages of a server's permit that objects need, or will once they have moved there.
     pub fn used_pages_at(&self, server: HostId) -> u64 {
         self.permits.get(&server).map_or(0, |held| held.used_pages)
+    }
+
+    /// How an object is used, of which copies are at servers.
+    pub fn use_of(&self, object: ObjectId) -> Option<ObjectUse> {
+        self.bindings.use_of(object)
     }
 
     /// Enters a measured round trip to a server.

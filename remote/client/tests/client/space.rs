@@ -52,6 +52,7 @@ impl Space {
             replicas,
             keys: None,
             is_encrypted,
+            stripe_after: None,
         };
         let (own, theirs) = seqpacket::pair().unwrap();
         std::thread::spawn(move || run(&config, &theirs));

@@ -131,6 +131,17 @@ impl Bindings {
         Some(self.objects.get(&object)?.last_used)
     }
 
+    /// How an object is used.
+    pub fn use_of(&self, object: ObjectId) -> Option<ObjectUse> {
+        let binding = self.objects.get(&object)?;
+        Some(ObjectUse {
+            object,
+            size_pages: binding.pages,
+            last_used: binding.last_used,
+            faults: binding.faults,
+        })
+    }
+
     /// The objects with a copy at a server that stays there so far.
     pub fn at(&self, server: HostId) -> Vec<ObjectUse> {
         let there = |(object, binding): (&ObjectId, &Binding)| {
