@@ -8,7 +8,7 @@ use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
 use crate::outage::witnesses_of_absence;
 use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
-use crate::transport::{LATE, RemoteTransport, connected};
+use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
 use crate::{permits, placement, stripes};
 use disk::time::Time;
 use iochannel::Op;
@@ -209,5 +209,46 @@ impl RemoteTransport {
                 self.end(slot, Err(Errno::NOSPC));
             }
         }
+    }
+
+    /// Fails what has waited for too long.
+    pub(crate) fn give_up_late(&mut self, now: Time) {
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            if now >= segment.begun + PATIENCE {
+                if let Purpose::CopyRead { .. } = segment.purpose {
+                    let read = *segment;
+                    self.end(slot, Err(Errno::IO));
+                    copying::on_late(self, &read, now);
+                    continue;
+                }
+                let id = self
+                    .objects
+                    .id(self.requests.get(slot).map_or(0, |it| it.object));
+                tracing::error!(
+                    "a request of {id} fails: none of its servers answers for {PATIENCE}"
+                );
+                self.end_read(slot, Err(Errno::IO), now);
+            }
+        }
+    }
+
+    /// Adds a server to the writes of an object that are under way: a copy there receives writes from
+    /// now on, and these may be later than what is copied.
+    pub(crate) fn add_to_writes(&mut self, object: usize, server: usize) {
+        for slot in self.requests.slots() {
+            let Some(segment) = self.requests.get(slot) else {
+                continue;
+            };
+            let is_own = matches!(segment.purpose, Purpose::Part(_));
+            if segment.object == object && segment.op == Op::Write && is_own && segment.awaited != 0
+            {
+                segment.awaited |= bit(server);
+                segment.unsent |= bit(server);
+            }
+        }
+        self.has_unsent = true;
     }
 }

@@ -6,7 +6,7 @@ use crate::page_records::PageMismatch;
 use crate::placement;
 use crate::refusals::{self, PageRefusal};
 use crate::requests::{Purpose, Segment};
-use crate::transport::{PATIENCE, RemoteTransport, connected, since_start};
+use crate::transport::{RemoteTransport, connected, since_start};
 use crate::{stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
@@ -93,7 +93,7 @@ impl RemoteTransport {
     }
 
     /// Ends a read. One for a copy ends the copy, too, where it failed.
-    fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
+    pub(crate) fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
         let segment = self.requests.get(slot).copied();
         self.end(slot, result);
         match segment {
@@ -375,47 +375,6 @@ impl RemoteTransport {
                 (Op::Write, Purpose::Part(_)) => segment.unsent |= bit(server),
                 // Its pages are not here any more: the copy begins anew.
                 (Op::Write, _) => self.end(slot, Err(Errno::IO)),
-            }
-        }
-        self.has_unsent = true;
-    }
-
-    /// Fails what has waited for too long.
-    pub(crate) fn give_up_late(&mut self, now: Time) {
-        for slot in self.requests.slots() {
-            let Some(segment) = self.requests.get(slot) else {
-                continue;
-            };
-            if now >= segment.begun + PATIENCE {
-                if let Purpose::CopyRead { .. } = segment.purpose {
-                    let read = *segment;
-                    self.end(slot, Err(Errno::IO));
-                    copying::on_late(self, &read, now);
-                    continue;
-                }
-                let id = self
-                    .objects
-                    .id(self.requests.get(slot).map_or(0, |it| it.object));
-                tracing::error!(
-                    "a request of {id} fails: none of its servers answers for {PATIENCE}"
-                );
-                self.end_read(slot, Err(Errno::IO), now);
-            }
-        }
-    }
-
-    /// Adds a server to the writes of an object that are under way: a copy there receives writes from
-    /// now on, and these may be later than what is copied.
-    pub(crate) fn add_to_writes(&mut self, object: usize, server: usize) {
-        for slot in self.requests.slots() {
-            let Some(segment) = self.requests.get(slot) else {
-                continue;
-            };
-            let is_own = matches!(segment.purpose, Purpose::Part(_));
-            if segment.object == object && segment.op == Op::Write && is_own && segment.awaited != 0
-            {
-                segment.awaited |= bit(server);
-                segment.unsent |= bit(server);
             }
         }
         self.has_unsent = true;

@@ -12,17 +12,45 @@ use crate::transport::{RemoteTransport, since_start};
 use disk::time::Time;
 use remote_broker::client::PermitAnswer;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
-use remote_policy::identity::RequestId;
+use remote_policy::identity::{HostId, RequestId};
 use remote_policy::organizer::AbdicateAnswer;
 use remote_policy::permit::{Permit, PermitId};
+use remote_policy::redundancy::{Redundancy, ServerOffer, choose_servers};
 use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, ServerNotice, decode};
 use remote_wire::{Header, Kind, Status};
+use std::collections::BTreeSet;
+
+/// The best server for a permit, where no broker chooses: section 3.5's order.
+fn choose(
+    transport: &RemoteTransport,
+    pages: u64,
+    exclude: &BTreeSet<HostId>,
+    now: Time,
+) -> Option<usize> {
+    let offers: Vec<_> = (0..transport.servers.len())
+        .filter(|at| transport.servers[*at].is_up() && now >= transport.servers[*at].full_until)
+        .filter_map(|at| {
+            let server = transport.servers[at].host()?;
+            let allowed = !exclude.contains(&server);
+            allowed.then_some(ServerOffer {
+                server,
+                // Its answer decides: it may have more by now.
+                free_pages: transport.servers[at].lendable_pages.max(pages),
+                is_in_use: transport.organizer.permit_at(server).is_some(),
+                round_trip: transport.latencies.of(server, since_start(now)),
+            })
+        })
+        .collect();
+    let held = BTreeSet::new();
+    let chosen = choose_servers(Redundancy::Replicas(1), pages, &offers, &held).ok()?;
+    placement::index_of(transport, *chosen.first()?)
+}
 
 /// Asks the best of the servers for a permit, and the next best where that one refuses.
 pub fn allocate(transport: &mut RemoteTransport, request: AllocationRequest, now: Time) {
     let pages = request.permit.pages;
     let id = request.permit.id;
-    if let Some(to) = placement::choose(transport, pages, &request.exclude, now) {
+    if let Some(to) = choose(transport, pages, &request.exclude, now) {
         let server = &mut transport.servers[to];
         // A request whose reply was lost with its connection may have been granted: the same gets the same
         // permit.

@@ -23,7 +23,6 @@ use disk::time::{Nanos, Time};
 use remote_policy::broker::Refusal;
 use remote_policy::identity::{HostId, RequestId};
 use remote_policy::organizer::OrganizerAction;
-use remote_policy::redundancy::{Redundancy, ServerOffer, choose_servers};
 use std::collections::BTreeSet;
 
 /// How long no further copies are asked for after no server had room for one.
@@ -117,12 +116,7 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
                 transport.organizer.on_move_ended(object, false);
                 return false;
             };
-            if stripes::holds_move(transport, at) {
-                transport.organizer.on_move_ended(object, false);
-                return false;
-            }
-            begin_move(transport, at, ObjectMove { from, to });
-            true
+            begin_move(transport, at, ObjectMove { from, to })
         }
         OrganizerAction::Reallocate(request) => {
             match &transport.broker {
@@ -170,11 +164,13 @@ pub fn index_of(transport: &RemoteTransport, host: HostId) -> Option<usize> {
     servers.position(|server| server.host() == Some(host))
 }
 
-fn begin_move(transport: &mut RemoteTransport, object: usize, moved: ObjectMove) {
-    let (id, name) = (
-        transport.objects.id(object),
-        &transport.servers[moved.to].name,
-    );
+fn begin_move(transport: &mut RemoteTransport, object: usize, moved: ObjectMove) -> bool {
+    let id = transport.objects.id(object);
+    if stripes::holds_move(transport, object) {
+        transport.organizer.on_move_ended(id, false);
+        return false;
+    }
+    let name = &transport.servers[moved.to].name;
     tracing::info!(
         "{id} moves from {} to {name}",
         transport.servers[moved.from].name
@@ -184,6 +180,7 @@ fn begin_move(transport: &mut RemoteTransport, object: usize, moved: ObjectMove)
         copy.is_leaving = true;
     }
     transport.create_copy(object, moved.to);
+    true
 }
 
 /// A copy is gone, or was not made: its server is to end it, and the organizer learns of it.
@@ -264,32 +261,6 @@ fn improve(transport: &mut RemoteTransport, now: Time) {
     for action in transport.organizer.improve(since_start(now)) {
         carry_out(transport, action, now);
     }
-}
-
-/// The best server for a permit, where no broker chooses: section 3.5's order.
-pub fn choose(
-    transport: &RemoteTransport,
-    pages: u64,
-    exclude: &BTreeSet<HostId>,
-    now: Time,
-) -> Option<usize> {
-    let offers: Vec<_> = (0..transport.servers.len())
-        .filter(|at| transport.servers[*at].is_up() && now >= transport.servers[*at].full_until)
-        .filter_map(|at| {
-            let server = transport.servers[at].host()?;
-            let allowed = !exclude.contains(&server);
-            allowed.then_some(ServerOffer {
-                server,
-                // Its answer decides: it may have more by now.
-                free_pages: transport.servers[at].lendable_pages.max(pages),
-                is_in_use: transport.organizer.permit_at(server).is_some(),
-                round_trip: transport.latencies.of(server, since_start(now)),
-            })
-        })
-        .collect();
-    let held = BTreeSet::new();
-    let chosen = choose_servers(Redundancy::Replicas(1), pages, &offers, &held).ok()?;
-    index_of(transport, *chosen.first()?)
 }
 
 /// A request for a permit is refused: the organizer has the next step.

@@ -16,23 +16,20 @@
 
 use crate::objects::{CopyState, ServerSet, bit};
 use crate::placement;
+use crate::stripe_gathering;
 use crate::stripe_job::{self, StripeJob};
-use crate::transport::{RemoteTransport, connected, since_start};
+use crate::transport::{RemoteTransport, connected};
 use disk::time::{Nanos, Time};
-use remote_policy::identity::HostId;
-use remote_policy::redundancy::{ColdPolicy, Redundancy, StripeShape};
+use remote_policy::redundancy::StripeShape;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Members of a stripe.
 pub const MEMBERS: usize = StripeShape::FOUR_ONE.data as usize;
 /// Servers of a stripe.
-const PARTS: usize = MEMBERS + StripeShape::FOUR_ONE.parity as usize;
-/// How long a stripe may gather, and how long none is begun after one was given up.
-const GATHERING: Nanos = Nanos::seconds(60);
+pub const PARTS: usize = MEMBERS + StripeShape::FOUR_ONE.parity as usize;
+/// How long none is begun after one has ended.
 const PAUSE: Nanos = Nanos::seconds(10);
-/// How often cold objects are looked for.
-const LOOK: Nanos = Nanos::seconds(1);
 /// How long no job is begun after one failed.
 const RETRY: Nanos = Nanos::seconds(1);
 
@@ -57,12 +54,12 @@ pub struct Stripe {
     pub parity: usize,
     pub state: StripeState,
     /// The server of each member, and of the parity.
-    servers: [Option<usize>; PARTS],
-    begun: Time,
+    pub servers: [Option<usize>; PARTS],
+    pub begun: Time,
 }
 
 impl Stripe {
-    fn protects(&self) -> bool {
+    pub fn protects(&self) -> bool {
         matches!(self.state, StripeState::Whole | StripeState::Dissolving)
     }
 }
@@ -71,13 +68,13 @@ impl Stripe {
 #[derive(Default)]
 pub struct Stripes {
     /// By the number of their parity's object.
-    list: Vec<Option<Stripe>>,
+    pub list: Vec<Option<Stripe>>,
     pub job: Option<StripeJob>,
     /// How long an object is not used before it is cold; `None` where there are no stripes.
-    after: Option<Duration>,
-    paused_until: Time,
+    pub after: Option<Duration>,
+    pub paused_until: Time,
     /// When cold objects are looked for again.
-    looked_until: Time,
+    pub looked_until: Time,
     /// When a job is begun again after one failed.
     pub retry_at: Time,
 }
@@ -99,7 +96,7 @@ impl Stripes {
 }
 
 /// The stripe of an object, a member or the parity.
-fn stripe_of(transport: &RemoteTransport, object: usize) -> Option<usize> {
+pub fn stripe_of(transport: &RemoteTransport, object: usize) -> Option<usize> {
     transport.objects.stripe_of(object)
 }
 
@@ -214,7 +211,7 @@ pub fn on_copies_gone(transport: &mut RemoteTransport, object: usize, now: Time)
 }
 
 /// Ends a stripe: its members are objects as others.
-fn release(transport: &mut RemoteTransport, at: usize, now: Time) {
+pub fn release(transport: &mut RemoteTransport, at: usize, now: Time) {
     let Some(stripe) = transport.stripes.list[at].take() else {
         return;
     };
@@ -250,7 +247,7 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
     }
     for at in 0..transport.stripes.list.len() {
         match transport.stripes.list[at].as_ref().map(|it| it.state) {
-            Some(StripeState::Gathering) => gather(transport, at, now),
+            Some(StripeState::Gathering) => stripe_gathering::gather(transport, at, now),
             Some(StripeState::Computing) => stripe_job::compute(transport, at),
             Some(StripeState::Whole) => rebuild(transport, at, now),
             Some(StripeState::Dissolving) => {
@@ -261,126 +258,7 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
         }
     }
     stripe_job::step(transport, now);
-    begin(transport, now);
-}
-
-/// Begins a stripe of objects that are cold, one at a time.
-fn begin(transport: &mut RemoteTransport, now: Time) {
-    let is_busy = transport.copy.is_some()
-        || !transport.moves.is_empty()
-        || now < transport.copies_full_until
-        || now
-            < transport
-                .stripes
-                .paused_until
-                .max(transport.stripes.looked_until);
-    let is_gathering = |stripe: &Stripe| !stripe.protects();
-    if is_busy || transport.stripes.list.iter().flatten().any(is_gathering) {
-        return;
-    }
-    let Some(at) = transport.stripes.list.iter().position(Option::is_none) else {
-        return;
-    };
-    transport.stripes.looked_until = now + LOOK;
-    let up = connected(&transport.servers).count_ones() as usize;
-    let policy = ColdPolicy {
-        idle: transport.stripes.after.unwrap_or_default(),
-        ..ColdPolicy::default()
-    };
-    let uses: Vec<_> = (0..transport.objects.data())
-        .filter(|object| is_eligible(transport, *object))
-        .filter_map(|object| transport.organizer.use_of(transport.objects.id(object)))
-        .collect();
-    let stored = Redundancy::Replicas(transport.replicas);
-    let cold = policy.select(&uses, stored, up.min(PARTS), since_start(now));
-    let cold = cold
-        .iter()
-        .filter_map(|one| transport.objects.find(one.usage.object));
-    let cold: Vec<usize> = cold.take(MEMBERS).collect();
-    let Ok(members) = <[usize; MEMBERS]>::try_from(cold) else {
-        return;
-    };
-    let parity = transport.objects.data() + at;
-    members
-        .into_iter()
-        .chain([parity])
-        .for_each(|object| transport.objects.set_stripe(object, Some(at)));
-    transport.stripes.list[at] = Some(Stripe {
-        members,
-        parity,
-        state: StripeState::Gathering,
-        servers: [None; PARTS],
-        begun: now,
-    });
-}
-
-/// Returns true if an object may become a member.
-fn is_eligible(transport: &RemoteTransport, object: usize) -> bool {
-    let of = transport.objects.at(object);
-    let pages = transport.objects.pages_of(object);
-    let is_current =
-        |copy: &crate::objects::ObjectCopy| copy.state == CopyState::Current && !copy.is_leaving;
-    of.has_pages
-        && of.unreadable.is_empty()
-        && of.copies.len() >= usize::from(transport.replicas)
-        && of.copies.iter().all(is_current)
-        && stripe_of(transport, object).is_none()
-        && !transport.requests.has_write(object)
-        && !pages
-            .into_iter()
-            .any(|page| transport.objects.is_lost(object, page))
-}
-
-/// Gives each member, and then the parity, a server that no other part has.
-fn gather(transport: &mut RemoteTransport, at: usize, now: Time) {
-    let Some(mut stripe) = transport.stripes.list[at].clone() else {
-        return;
-    };
-    if now >= stripe.begun + GATHERING {
-        return release(transport, at, now);
-    }
-    stripe.servers = [None; PARTS];
-    let parts = stripe.members.into_iter().chain([stripe.parity]);
-    for (part, object) in parts.enumerate() {
-        let taken: BTreeSet<usize> = stripe.servers.iter().copied().flatten().collect();
-        let current = transport.objects.at(object).readable() & connected(&transport.servers);
-        let own = (0..transport.servers.len())
-            .find(|server| current & bit(*server) != 0 && !taken.contains(server));
-        stripe.servers[part] = own;
-        if own.is_none() {
-            return place_beside(transport, object, &taken, now);
-        }
-    }
-    stripe.state = StripeState::Computing;
-    transport.stripes.list[at] = Some(stripe);
-}
-
-/// Makes a copy of an object at a server that has no other part of its stripe, if none is being made.
-fn place_beside(
-    transport: &mut RemoteTransport,
-    object: usize,
-    taken: &BTreeSet<usize>,
-    now: Time,
-) {
-    let id = transport.objects.id(object);
-    let of = transport.objects.at(object);
-    let is_making = of
-        .copies
-        .iter()
-        .any(|copy| copy.state != CopyState::Current);
-    if is_making || transport.organizer.is_placing(id) || now < transport.copies_full_until {
-        return;
-    }
-    let mut exclude = placement::unusable(transport, now);
-    let hosts = taken
-        .iter()
-        .filter_map(|server| transport.servers[*server].host());
-    exclude.extend(hosts.collect::<Vec<HostId>>());
-    let pages = transport.objects.pages_of(object).end;
-    let action = transport
-        .organizer
-        .place(id, pages, &exclude, since_start(now));
-    placement::carry_out(transport, action, now);
+    stripe_gathering::begin(transport, now);
 }
 
 /// Has a member that lost its copy made again, at a server that has no other part.
@@ -408,7 +286,7 @@ fn rebuild(transport: &mut RemoteTransport, at: usize, now: Time) {
                     taken.clear();
                     dissolve(transport, at);
                 }
-                place_beside(transport, member, &taken, now);
+                stripe_gathering::place_beside(transport, member, &taken, now);
             }
         }
         return;

@@ -12,7 +12,6 @@
 mod bindings;
 mod moves;
 mod requests;
-mod restored;
 
 pub use moves::{AbdicateAnswer, KeepReason};
 
@@ -142,6 +141,32 @@ impl Organizer {
             pending: BTreeMap::new(),
             next_request: 1,
         }
+    }
+
+    /// Enters the permits that the client holds, and the copies of its objects: of each the object, its pages and its
+    /// server, which is one with a permit. Requests are numbered above `requests`, which an earlier process of the
+    /// client has not reached.
+    pub fn restore(
+        &mut self,
+        permits: impl IntoIterator<Item = Permit>,
+        copies: impl IntoIterator<Item = (ObjectId, u64, HostId)>,
+        requests: u64,
+    ) {
+        for permit in permits {
+            let held = HeldPermit {
+                permit,
+                used_pages: 0,
+            };
+            self.permits.insert(permit.id.server, held);
+        }
+        for (object, pages, server) in copies {
+            if let Some(held) = self.permits.get_mut(&server) {
+                held.used_pages += pages;
+                self.bindings.enter(object, pages, Duration::ZERO);
+                self.bindings.bind(object, server);
+            }
+        }
+        self.next_request = self.next_request.max(requests + 1);
     }
 
     /// The servers that hold copies of an object.
