@@ -76,6 +76,15 @@ impl FaultContext {
         })
     }
 
+    /// Gives back the channel and the buffers, which the next fault has again. No read is under
+    /// way.
+    pub(crate) fn release_idle(&mut self) {
+        if let Some(channel) = &mut self.channel {
+            channel.close_idle();
+        }
+        self.buffers.discard();
+    }
+
     /// Reaps the completion of the next read for a fault.
     pub(crate) fn complete(&mut self, wait: Wait) -> Option<Completion> {
         self.ended

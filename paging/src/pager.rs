@@ -215,6 +215,7 @@ impl Pager {
     pub(crate) fn maintain_watermark(&self) {
         if let Some(stager) = self.evictor.stager.try_lock() {
             self.faults.failed.unmark_due(&stager);
+            self.faults.streams.release_idle(&stager);
         }
         let swapper = self.faults.throttle.swapper_called();
         self.evictor.maintain_watermark(swapper);

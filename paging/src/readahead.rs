@@ -17,6 +17,7 @@ use crate::page::State;
 use crate::page_table::PageTable;
 use crate::stream_detector::{Prediction, WIDEST};
 use lane::{Buffer, LaneTable, ReadaheadLane};
+use std::time::{Duration, Instant};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
@@ -29,6 +30,9 @@ const DEPTH: usize = 16;
 /// Windows in a lane: one being mapped, and as much on its way as keeps a device busy (1 MiB
 /// in pieces of 128 KiB).
 pub(crate) const WINDOWS: usize = 4;
+
+/// How long a reader keeps its buffers unused, at least.
+const IDLE: Duration = Duration::from_millis(500);
 
 /// Pages in a lane, at most.
 const LONGEST: usize = WINDOWS * WIDEST as usize;
@@ -53,6 +57,8 @@ pub(crate) struct Readahead {
     clock: u32,
     batch: Vec<ReadPage>,
     stats: ReadaheadStats,
+    /// The clock at the last [`Readahead::release_idle`], and when that was.
+    checked: (u32, Instant),
 }
 
 // SAFETY: the pointers in the batch are into the memory it owns.
@@ -82,7 +88,30 @@ impl Readahead {
             clock: 0,
             batch: Vec::with_capacity(LONGEST),
             stats: ReadaheadStats::default(),
+            checked: (0, Instant::now()),
         })
+    }
+
+    /// Gives back the memory of a reader that no stream has used for [`IDLE`]: the processes of a
+    /// tree are many, and most of them wait.
+    pub(crate) fn release_idle(&mut self) {
+        let (clock, since) = self.checked;
+        if since.elapsed() < IDLE {
+            return;
+        }
+        self.checked = (self.clock, Instant::now());
+        if clock != self.clock || self.lanes.is_empty() {
+            return;
+        }
+        for lane in 0..self.lanes.len() {
+            self.drop_until(lane, usize::MAX);
+        }
+        while self.collect(Wait::No) {}
+        if self.channel.pending() == 0 {
+            self.channel.close_idle();
+            self.lanes.discard();
+            self.memory.discard();
+        }
     }
 
     /// Switches to the child process: its own channel, and no reads under way.

@@ -1,5 +1,6 @@
 //! The streams of a domain's threads: their prediction, and their readahead.
 
+use crate::evict::Stager;
 use crate::readahead::Readahead;
 use crate::stream_detector::{Prediction, StreamDetector, WIDEST};
 use crate::stretch::StretchState;
@@ -67,6 +68,13 @@ impl Streams {
         let count = self.readers.len();
         let at = (prediction.stream as usize).checked_rem(count)?;
         self.readers[at].try_lock()
+    }
+
+    /// Gives back the memory of the readers that are idle. A fork has the stager, so its child
+    /// copies no reader's lock that this thread holds.
+    pub(crate) fn release_idle(&self, _stager: &Stager) {
+        let idle = self.readers.iter().filter_map(Lock::try_lock);
+        idle.for_each(|mut reader| reader.release_idle());
     }
 
     /// Switches to the child process: its own channels.

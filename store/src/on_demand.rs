@@ -67,6 +67,12 @@ impl Channel for OnDemand {
         }
     }
 
+    fn close_idle(&mut self) {
+        if self.pending() == 0 {
+            self.channel = None;
+        }
+    }
+
     fn is_unopened(&self) -> bool {
         self.channel.is_none()
     }

@@ -88,6 +88,12 @@ pub trait Channel: Send {
         // Nothing is held.
     }
 
+    /// Closes the channel with its buffers, where nothing is pending and the next page can open
+    /// it again: for a channel that has been idle for a while.
+    fn close_idle(&mut self) {
+        // This channel stays open.
+    }
+
     /// Returns true if the first page will open the channel, for the process and the holder of
     /// then: so a fork's child may keep it.
     fn is_unopened(&self) -> bool {

@@ -93,6 +93,13 @@ impl WiredMemory {
         Ok(self)
     }
 
+    /// Frees the pages of private memory: it is zeros again, and takes none until it is written.
+    pub fn discard(&mut self) {
+        // SAFETY: the mapping is this one's, and nothing else refers to it. The advice fails for
+        // no mapping of [`WiredMemory::private`].
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+    }
+
     /// Memory shared with every process that holds the descriptor and across fork. It is not in
     /// core dumps, which would contain other processes' data and would allocate every page that
     /// is still untouched. `name` is what /proc shows. The size is sealed: no holder of the

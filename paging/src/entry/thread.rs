@@ -43,6 +43,9 @@ const IN_A_ROW: u32 = 64;
 /// How often a handler checks for changed limits while faults sleep.
 const LIMITS_POLL: Duration = Duration::from_millis(20);
 
+/// How long a handler without faults keeps the memory that reads take.
+const REST: Duration = Duration::from_millis(500);
+
 /// How soon deferred faults are retried.
 const RETRY: Duration = Duration::from_micros(200);
 
@@ -57,6 +60,8 @@ pub struct HandlerThread {
     cpu: usize,
     idle: IdleState,
     poll: AdaptivePoll,
+    /// Faults were served since the memory for reads was last given back.
+    has_served: bool,
 }
 
 impl HandlerThread {
@@ -69,6 +74,7 @@ impl HandlerThread {
             cpu,
             idle: IdleState::new(cpu).map_err(std::io::Error::from)?,
             poll: AdaptivePoll::default(),
+            has_served: false,
         })
     }
 
@@ -103,6 +109,7 @@ impl HandlerThread {
             self.resume_throttled(pager, &mut inside);
             if inside.is_none() {
                 if !ready.faults {
+                    self.release_idle(pager, &ready);
                     continue;
                 }
                 inside = Some(pager.mm.gate.enter(self.cpu));
@@ -132,7 +139,8 @@ impl HandlerThread {
             .throttled
             .first_due()
             .map(|due| left(due).min(LIMITS_POLL));
-        let limit = retry.into_iter().chain(due).min();
+        let rest = (self.has_served && !self.under_way()).then_some(REST);
+        let limit = retry.into_iter().chain(due).chain(rest).min();
         if limit.is_none() && self.context.flights() > 0 {
             let probe = |thread: &mut Self| match is_ready(thread) {
                 true => Some(PollResult::default()),
@@ -152,6 +160,16 @@ impl HandlerThread {
             }
         }
         self.look(pager, also, take_new, limit)
+    }
+
+    /// Gives back the memory for reads after a wait without a fault.
+    fn release_idle(&mut self, pager: &Pager, ready: &PollResult) {
+        if self.has_served && self.throttled.is_empty() && !ready.any() {
+            // A fork waits for it.
+            let _inside = pager.mm.gate.enter(self.cpu);
+            self.has_served = false;
+            self.context.release_idle();
+        }
     }
 
     /// Waits up to `limit`.
@@ -179,6 +197,7 @@ impl HandlerThread {
             return false;
         };
         let [fault] = taken;
+        self.has_served = true;
         let known = pager.hooks.processor_of(fault.thread);
         let handlers = &pager.faults.handlers;
         self.idle.note_served(handlers, fault.thread, known);
@@ -350,6 +369,8 @@ impl HandlerThread {
     fn fail(&self, pager: &Pager, addr: usize, failure: &FaultError) {
         pager.log_failure(addr, failure);
         pager.faults.failed.mark(page_base(addr));
+        // It removes the mark in time.
+        pager.frames.wake_evictor();
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Cleaner {
     channel: Option<Box<dyn Channel>>,
     /// When the channel last gave back what it does not use.
     released: Instant,
+    /// Pieces were taken up since then.
+    was_used: bool,
     /// Room for [`CLAIM`] pages.
     writes: Vec<WritePage>,
     /// Frames whose pages are gone, to be released together.
@@ -108,6 +110,7 @@ impl Cleaner {
         Ok(Self {
             channel: channel(standby.store.get())?,
             released: Instant::now(),
+            was_used: false,
             standby,
             huge,
             writes: Vec::with_capacity(CLAIM),
@@ -133,11 +136,16 @@ impl Cleaner {
         self.released.elapsed() >= RELEASE_INTERVAL
     }
 
-    /// Gives back what the channel holds of the store's, where it was not used since the last call.
+    /// Gives back what the channel holds of the store's, and its memory, where it was not used
+    /// since the last call.
     pub(super) fn release_idle(&mut self) {
         self.released = Instant::now();
+        let was_used = std::mem::take(&mut self.was_used);
         if let Some(channel) = &mut self.channel {
             channel.release_idle();
+            if !was_used {
+                channel.close_idle();
+            }
         }
     }
 
@@ -188,6 +196,7 @@ impl Cleaner {
         };
         let which = (self.first + self.under_way) % self.batches.len();
         self.under_way += 1;
+        self.was_used = true;
         let Self {
             standby,
             channel,

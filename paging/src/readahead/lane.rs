@@ -106,6 +106,12 @@ impl LaneTable {
         self.begun = false;
     }
 
+    /// Frees the lanes, which no read refers to any more.
+    pub(super) fn discard(&mut self) {
+        self.forget();
+        self.memory.discard();
+    }
+
     fn count(&self) -> usize {
         if self.begun { LANES } else { 0 }
     }
