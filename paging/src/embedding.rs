@@ -12,7 +12,7 @@ mod stretches;
 pub use fork::{ForkError, ForkGuard};
 pub use stretches::ProcessError;
 
-use mailbox::{Change, IDLE, Mailbox, PagerCommand};
+use mailbox::{Change, IDLE, Mailbox, PagerCommand, QUIET};
 
 use crate::DomainError;
 use crate::counters::Counters;
@@ -298,7 +298,11 @@ impl ProcessPager {
 
     /// The evictor thread's work: keeps a few frames unused, serves revocations and the
     /// program threads' commands. Never returns.
+    ///
+    /// Most processes of a tree wait for most of their life: what an idle one needs rings for
+    /// this thread, so that it sleeps longer and longer.
     pub fn evictor_main(&self) -> ! {
+        let mut pause = IDLE;
         loop {
             let seq = self.pager.frames.client().bell_seq();
             self.mail.handle(|command| self.run_command(command));
@@ -313,7 +317,12 @@ impl ProcessPager {
                 futex::wake_all(seen);
             }
             self.pager.maintain_watermark();
-            self.pager.frames.client().wait_bell(seq, Some(IDLE));
+            let client = self.pager.frames.client();
+            client.wait_bell(seq, Some(pause));
+            pause = match client.bell_seq() == seq && !self.pager.faults.failed.any() {
+                true => (pause * 2).min(QUIET),
+                false => IDLE,
+            };
         }
     }
 

@@ -274,6 +274,12 @@ impl Supervisor {
         self.shared_memory.ring();
     }
 
+    /// Wakes the evictors of all processes: they notice what changed in the stats page.
+    pub fn wake_evictors(&self) {
+        let domains = self.members.iter().map(|member| member.domain);
+        domains.for_each(|domain| self.ledger.ring(domain));
+    }
+
     /// Programs that are paged now, with their slots.
     pub fn programs(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let members = self.members.iter();

@@ -8,6 +8,9 @@ use wired::{Guard, Lock, futex};
 
 /// How often the evictor polls for work that no doorbell announces.
 pub(super) const IDLE: Duration = Duration::from_millis(50);
+/// Longest pause of the evictor's thread where nothing has a deadline: the pauses double up to
+/// here while the thread is not rung for. What its channels hold is given back on the way there.
+pub(super) const QUIET: Duration = Duration::from_millis(1600);
 
 /// A request of a program's thread to the evictor's thread: any operation that needs a
 /// descriptor (the userfaultfd, the store's ring), which the program's threads do not have, or

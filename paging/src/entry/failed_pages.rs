@@ -10,6 +10,7 @@ use crate::mm::Mm;
 use crate::page::State;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use translation::PoisonMethod;
 use wired::{Lock, PAGE};
@@ -35,6 +36,8 @@ pub(crate) struct FailedPages {
     log: Arc<Log>,
     /// Oldest first.
     marks: Lock<VecDeque<Mark>>,
+    /// There are marks.
+    any: AtomicBool,
 }
 
 impl FailedPages {
@@ -43,6 +46,7 @@ impl FailedPages {
             mm,
             log,
             marks: Lock::new(VecDeque::with_capacity(MOST)),
+            any: AtomicBool::new(false),
         }
     }
 
@@ -68,11 +72,18 @@ impl FailedPages {
             let full = marks.len() == MOST;
             let oldest = full.then(|| marks.pop_front()).flatten();
             marks.push_back(mark);
+            self.any.store(true, Ordering::Release);
             oldest
         };
         if let Some(oldest) = oldest {
             self.unmark(oldest);
         }
+    }
+
+    /// Returns true if pages are marked: [`FailedPages::unmark_due`] is to be called soon.
+    pub(crate) fn any(&self) -> bool {
+        // Not by the lock: a fork's child would copy it while the evictor's thread holds it.
+        self.any.load(Ordering::Acquire)
     }
 
     /// Removes the marks whose time is over. The stager keeps the stretches in place.
@@ -83,6 +94,7 @@ impl FailedPages {
                 let due = marks
                     .front()
                     .is_some_and(|mark| mark.since.elapsed() > STAYS);
+                self.any.store(!marks.is_empty(), Ordering::Release);
                 due.then(|| marks.pop_front()).flatten()
             };
             match due {

@@ -255,6 +255,8 @@ impl MainLoop {
             .for_each(|request| self.tree.supervisor.connect(request));
         if notifier.is_waiting() {
             self.tree.supervisor.ring_shared_memory();
+            // A pager that does nothing sleeps for longer than the call waits.
+            self.tree.supervisor.wake_evictors();
         }
         let refused = notifier.settle(
             self.tree.supervisor.stats_page(),
