@@ -46,9 +46,11 @@ impl Geometry {
     pub fn of(config: &StoreConfig, holders: u16) -> Self {
         let ram = config.ram.unwrap_or(0);
         let disk = config.disk.as_ref().map_or(0, |disk| disk.size);
-        // At least 64 segments, so that one of them is a small part; at most 256 KiB each, because
-        // a location has 15 bits for an offset in units of 8.
-        let segment_size = (ram / 64).next_power_of_two().clamp(16 << 10, 256 << 10) as usize;
+        // At least 64 segments, so that one of them is a small part; over 64 KiB only where there
+        // are more than a thousand, since each channel of each process of a tree fills one of its
+        // own. At most 256 KiB, because a location has 15 bits for an offset in units of 8.
+        let most = (ram / 2048).next_power_of_two().clamp(64 << 10, 256 << 10);
+        let segment_size = (ram / 64).next_power_of_two().clamp(16 << 10, most) as usize;
         let handles = (ram / PAGE as u64 * RATIO + disk / PAGE as u64 + FILLED_PAGES)
             .next_multiple_of(HANDLES_PER_BITMAP_PAGE as u64)
             .min(1 << crate::PageHandle::BITS);
