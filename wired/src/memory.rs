@@ -212,6 +212,33 @@ mod tests {
     }
 
     #[test]
+    fn discarded_memory_is_zeros_and_takes_no_page() {
+        let mut memory = WiredMemory::private(4 * crate::PAGE).unwrap();
+        let fill = |memory: &WiredMemory| {
+            let words = memory.slice::<AtomicU64>(0, memory.len() / 8);
+            words
+                .iter()
+                .for_each(|word| word.store(7, Ordering::Relaxed));
+        };
+        let resident = |memory: &WiredMemory| {
+            let mut pages = [0u8; 4];
+            let at = memory.as_ptr().cast();
+            // SAFETY: a byte for each page of the mapping.
+            let asked = unsafe { libc::mincore(at, memory.len(), pages.as_mut_ptr()) };
+            assert_eq!(asked, 0);
+            pages.iter().filter(|page| **page & 1 != 0).count()
+        };
+        fill(&memory);
+        assert_eq!(resident(&memory), 4);
+        memory.discard();
+        assert_eq!(resident(&memory), 0);
+        let words = memory.slice::<AtomicU64>(0, memory.len() / 8);
+        assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        fill(&memory);
+        assert_eq!(resident(&memory), 4);
+    }
+
+    #[test]
     fn no_region_is_in_core_dumps() {
         let private = WiredMemory::private(crate::PAGE).unwrap();
         let (shared, fd) = WiredMemory::shared(crate::PAGE, "selfpage-test").unwrap();
