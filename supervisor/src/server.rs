@@ -21,7 +21,7 @@ use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::shared_memory::{SharedMemory, TreeParts};
-use crate::sockets::{self, Listeners, Peer};
+use crate::sockets::{self, Listeners, Peer, refuse};
 use crate::tree_store::TreeStore;
 use frames::{DomainId, Ledger};
 use host::seqpacket;
@@ -229,6 +229,10 @@ impl Supervisor {
         };
         match (ours, Hello::decode(request.message.as_slice())) {
             (Some(ours), Some(hello)) => self.hello_of_call(ours, request.caller, hello),
+            // A library of another build, which waits for an answer.
+            (Some(ours), None) if !request.message.as_slice().is_empty() => {
+                refuse(&ours, sockets::OTHER_BUILD);
+            }
             (Some(ours), None) => self.add_stranger(ours, None),
             (None, _) => {}
         }

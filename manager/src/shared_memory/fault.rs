@@ -4,10 +4,11 @@ use super::UNIT;
 use super::fetches::{TOKENS, Waiter};
 use super::mappings::ObjectId;
 use super::pager::{Outcome, QueuedFault, SharedPager};
+use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::time::{Duration, Instant};
-use store::{PageHandle, ReadPage, StoreError, Submitted};
+use store::{PageHandle, ReadPage, StoreError, Submitted, Wait};
 use translation::{Errno, MapError, Wake};
 use wired::{Counter, PAGE};
 
@@ -125,7 +126,8 @@ impl SharedPager {
         at: Waiter,
     ) -> Result<Outcome, NoFrame> {
         let object = self.objects.get_mut(&id);
-        let window = object.map_or(1, |object| object.zero_window(page));
+        let is_empty = |state| state == PageState::Zero;
+        let window = object.map_or(1, |object| object.window(page, is_empty));
         let frames = (0..window).take_while(|_| self.take_frame()).count();
         if frames == 0 {
             return Err(NoFrame);
@@ -197,33 +199,82 @@ impl SharedPager {
             }
             return Ok(outcome);
         }
-        let Some(fetch) = self.fetches.begin(id, page, copy, at) else {
+        let Some(read) = self.begin_read(id, page, copy, Some(at)) else {
             self.frames.put(1);
             return Ok(Outcome::Deferred);
         };
+        let mut reads = [read; WINDOW];
+        let count = 1 + self.begin_readahead(id, page, &mut reads[1..]);
         let is_on_disk = self.store.is_on_disk(copy);
-        let kind = if is_on_disk {
-            Counter::DiskReads
-        } else {
-            Counter::CompressedHits
+        let kind = match is_on_disk {
+            true => Counter::DiskReads,
+            false => Counter::CompressedHits,
         };
         self.charge(at, kind);
-        let read = ReadPage {
+        self.submit_reads(&reads[..count]);
+        Ok(Outcome::Answered)
+    }
+
+    fn begin_read(
+        &mut self,
+        id: ObjectId,
+        page: usize,
+        copy: PageHandle,
+        waiter: Option<Waiter>,
+    ) -> Option<ReadPage> {
+        let fetch = self.fetches.begin(id, page, copy, waiter)?;
+        Some(ReadPage {
             handle: copy,
             into: self.fetches.contents(fetch),
             token: TOKENS + fetch as u64,
-        };
-        match self.channel.submit_read(read) {
-            Ok(Submitted::Done) => self.on_read(fetch, Ok(())),
-            Ok(Submitted::Pending) => {}
-            Err(StoreError::Busy) => {
-                self.fetches.end(fetch);
-                self.frames.put(1);
-                return Ok(Outcome::Deferred);
+        })
+    }
+
+    /// Begins to read the pages behind one that a stream of faults will want next, as far as there are frames.
+    fn begin_readahead(&mut self, id: ObjectId, page: usize, reads: &mut [ReadPage]) -> usize {
+        let object = self.objects.get_mut(&id);
+        let is_stored = |state| matches!(state, PageState::Stored(_));
+        let window = object.map_or(1, |object| object.window(page, is_stored));
+        let mut count = 0;
+        for page in page + 1..page + window {
+            let state = self.objects.get(&id).map(|object| object.get(page));
+            let Some(PageState::Stored(copy)) = state else {
+                break;
+            };
+            let is_here =
+                self.fetches.of(id, page).is_some() || self.slots.kept(id, page).is_some();
+            if is_here || !self.frames.take() {
+                break;
             }
-            Err(why) => self.on_read(fetch, Err(why)),
+            let Some(read) = self.begin_read(id, page, copy, None) else {
+                self.frames.put(1);
+                break;
+            };
+            reads[count] = read;
+            count += 1;
         }
-        Ok(Outcome::Answered)
+        (self.count)(0, Counter::Prefetched, count as u64);
+        count
+    }
+
+    fn submit_reads(&mut self, reads: &[ReadPage]) {
+        let fetch = |read: &ReadPage| (read.token - TOKENS) as usize;
+        if let [read] = reads {
+            match self.channel.submit_read(*read) {
+                Ok(Submitted::Done) => self.on_read(fetch(read), Ok(())),
+                Ok(Submitted::Pending) => {}
+                Err(why) => self.on_read(fetch(read), Err(why)),
+            }
+        } else if let Err(why) = self.channel.submit_read_run(reads) {
+            reads
+                .iter()
+                .for_each(|read| self.on_read(fetch(read), Err(why)));
+        } else {
+            // Those in compressed RAM are there.
+            while let Some(completion) = self.channel.complete(Wait::No) {
+                self.on_completion(completion);
+            }
+        }
     }
 
     /// A page has been read, or cannot be.
@@ -235,6 +286,14 @@ impl SharedPager {
             Ok(()) => {
                 fetch.has_arrived = true;
                 self.place_fetched(number);
+            }
+            // Nothing was submitted: those that wait fault again.
+            Err(StoreError::Busy) => {
+                for waiter in std::mem::take(&mut fetch.waiters) {
+                    self.wake(waiter);
+                }
+                self.fetches.end(number);
+                self.frames.put(1);
             }
             Err(why) => {
                 let (id, page, is_cancelled) = (fetch.object, fetch.page, fetch.is_cancelled);

@@ -7,7 +7,7 @@ use store::PageHandle;
 use wired::{PAGE, WiredMemory};
 
 /// Reads at a time.
-pub const FETCHES: usize = 32;
+pub const FETCHES: usize = 64;
 
 /// The first token of a fetch; those below are writes.
 pub const TOKENS: u64 = 1 << 32;
@@ -56,17 +56,17 @@ impl Fetches {
         })
     }
 
-    /// Begins a fetch. Returns its number; none while all are in use.
+    /// Begins a fetch, for a fault or ahead of one. Returns its number; none while all are in use.
     pub fn begin(
         &mut self,
         object: ObjectId,
         page: usize,
         copy: PageHandle,
-        waiter: Waiter,
+        waiter: Option<Waiter>,
     ) -> Option<usize> {
         let at = self.fetches.iter().position(Option::is_none)?;
         let mut waiters = self.spare.pop().unwrap_or_default();
-        waiters.push(waiter);
+        waiters.extend(waiter);
         self.fetches[at] = Some(Fetch {
             object,
             page,
@@ -111,6 +111,11 @@ impl Fetches {
             bits | u64::from(has_arrived(it)) << at
         });
         (0..FETCHES).filter(move |at| bits >> at & 1 != 0)
+    }
+
+    /// Fetches that are under way.
+    pub fn count(&self) -> usize {
+        self.fetches.iter().flatten().count()
     }
 
     /// The contents of an object are not wanted any more.

@@ -2,15 +2,13 @@
 
 use super::UNIT;
 use super::clients::ClientId;
+use super::streams::Streams;
 use crate::page_table::PageState;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
 use rustix::io::{self, Errno};
 use std::ops::Range;
 use wired::PAGE;
-
-/// Pages filled with zeros at once, at most.
-const WINDOW: usize = 64;
 
 /// An object.
 #[derive(Debug)]
@@ -25,8 +23,8 @@ pub struct Object {
     pub users: Vec<ClientId>,
     /// Pages that a process has locked.
     locks: Vec<(ClientId, Range<usize>)>,
-    /// The page behind the last that was filled with zeros, and how many were at once.
-    filled: (usize, usize),
+    /// Faults in order.
+    pub streams: Streams,
 }
 
 /// The word of a page of zeros.
@@ -74,7 +72,7 @@ impl Object {
             residents: vec![0; pages.div_ceil(UNIT)],
             users: Vec::new(),
             locks: Vec::new(),
-            filled: (0, 1),
+            streams: Streams::default(),
         })
     }
 
@@ -113,17 +111,12 @@ impl Object {
         was
     }
 
-    /// How many pages to fill with zeros for a fault on `page`: more while faults come in order.
-    pub fn zero_window(&mut self, page: usize) -> usize {
-        let (next, last) = self.filled;
-        let most = match page == next {
-            true => (2 * last).min(WINDOW),
-            false => 1,
-        };
-        let window = page..self.pages().min(page + most);
-        let is_empty = |page: &usize| self.get(*page) == PageState::Zero;
-        let count = window.take_while(is_empty).count();
-        self.filled = (page + count, most);
+    /// How many pages from `page` on are like it, by `is_alike`, of those that a window takes.
+    pub fn window(&mut self, page: usize, is_alike: impl Fn(PageState) -> bool) -> usize {
+        let window = self.streams.window(page);
+        let pages = page..self.pages().min(page + window);
+        let count = pages.take_while(|page| is_alike(self.get(*page))).count();
+        self.streams.advance(page, count);
         count
     }
 
@@ -248,18 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_zeros_grow_in_order_and_end_at_contents() {
-        let mut object = object(4 * WINDOW);
-        let mut windows = Vec::new();
-        let mut page = 1;
-        while page < 2 * WINDOW {
-            windows.push(object.zero_window(page));
-            page += windows.last().unwrap();
+    fn windows_end_at_other_contents_and_with_the_object() {
+        let mut object = object(100);
+        let is_zero = |state| state == PageState::Zero;
+        object.set(90, PageState::Resident);
+        let mut page = 60;
+        for expected in [1, 2, 4, 8, 15] {
+            assert_eq!(object.window(page, is_zero), expected);
+            page += expected;
         }
-        assert_eq!(windows, [1, 2, 4, 8, 16, 32, WINDOW]);
-        object.set(page + 3, PageState::Resident);
-        assert_eq!(object.zero_window(page), 3);
-        assert_eq!(object.zero_window(4 * WINDOW - 1), 1);
+        assert_eq!(object.window(90, is_zero), 0);
+        assert_eq!(object.window(91, is_zero), 2, "the stream went on past it");
     }
 
     #[test]

@@ -167,7 +167,8 @@ pub(super) struct SharedPager {
     pub count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     queue: VecDeque<QueuedFault>,
     checked: Instant,
-    poll: AdaptivePoll,
+    store_poll: AdaptivePoll,
+    fault_poll: AdaptivePoll,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -204,23 +205,25 @@ impl SharedPager {
             count,
             queue: VecDeque::with_capacity(QUEUE),
             checked: Instant::now(),
-            poll: AdaptivePoll::default(),
+            store_poll: AdaptivePoll::default(),
+            fault_poll: AdaptivePoll::default(),
             has_warned: false,
         })
     }
 
     fn run(mut self) {
         let mut watches_store = false;
-        let mut is_deferred = false;
+        let (mut is_deferred, mut has_faults) = (false, false);
         loop {
             if !watches_store && let Some(fd) = self.channel.poll_fd() {
                 let data = epoll::EventData::new_u64(STORE);
                 watches_store = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).is_ok();
             }
-            if !is_deferred {
-                self.poll_store();
+            let has_events =
+                !is_deferred && (self.poll_store() || has_faults && self.poll_faults());
+            if !has_events {
+                self.wait(is_deferred);
             }
-            self.wait(is_deferred);
             // Acknowledged between evictions.
             (self.careful)();
             while let Some(request) = self.requests.receive() {
@@ -230,7 +233,7 @@ impl SharedPager {
                 self.on_completion(completion);
             }
             self.place_arrived();
-            let has_faults = !self.queue.is_empty();
+            has_faults = !self.queue.is_empty();
             is_deferred = self.answer_queue();
             self.answer_revocations(has_faults);
             if self.checked.elapsed() > CHECK {
@@ -239,13 +242,23 @@ impl SharedPager {
         }
     }
 
-    /// Polls for the one read in flight before it sleeps, if that pays.
-    fn poll_store(&mut self) {
+    /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
+    fn poll_store(&mut self) -> bool {
         let probe = |it: &mut Self| it.channel.complete(Wait::No);
-        let may_come = |it: &Self| it.channel.pending() == 1 && it.channel.may_poll();
-        if let Some(completion) = AdaptivePoll::poll(self, |it| &mut it.poll, probe, may_come) {
+        let may_come = |it: &Self| it.fetches.count() == 1 && it.channel.may_poll();
+        let completion = AdaptivePoll::poll(self, |it| &mut it.store_poll, probe, may_come);
+        completion.is_some_and(|completion| {
             self.on_completion(completion);
-        }
+            true
+        })
+    }
+
+    /// Polls for the next fault before it sleeps, if that pays: where the program runs on another processor, to wake
+    /// this thread takes longer than most faults come after each other. Returns true if messages were read.
+    fn poll_faults(&mut self) -> bool {
+        let probe = |it: &mut Self| it.read_events(&timespec(0)).then_some(());
+        let may_come = |it: &Self| it.fetches.count() == 0;
+        AdaptivePoll::poll(self, |it| &mut it.fault_poll, probe, may_come).is_some()
     }
 
     /// Waits for something to do, and reads all messages of those that have any.
@@ -261,9 +274,14 @@ impl SharedPager {
         } else {
             &limit
         };
+        self.read_events(limit);
+    }
+
+    /// Waits for events, and reads them. Returns false if there was none.
+    fn read_events(&mut self, limit: &Timespec) -> bool {
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; A_TURN];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut ready, Some(limit)) else {
-            return;
+            return false;
         };
         for event in events.iter() {
             match event.data.u64() {
@@ -272,6 +290,7 @@ impl SharedPager {
                 client => self.receive(client),
             }
         }
+        !events.is_empty()
     }
 
     /// Reads the messages of a client: events take effect at once, faults are queued. A bound keeps a process
@@ -282,16 +301,18 @@ impl SharedPager {
             let Some(client) = self.clients.get_mut(id) else {
                 return;
             };
-            match client.uffd.read(&mut messages) {
-                Ok(0) => return,
-                Ok(_) => {}
+            let count = match client.uffd.read(&mut messages) {
+                Ok(count) => count,
                 Err(why) => {
                     tracing::debug!("the userfaultfd of slot {} is closed: {why}", client.slot);
                     return self.drop_client(id);
                 }
-            }
+            };
             for message in messages.into_iter().flatten() {
                 self.on_message(id, message);
+            }
+            if count < A_TURN {
+                return;
             }
         }
     }
@@ -519,7 +540,7 @@ impl SharedPager {
         }
     }
 
-    fn on_completion(&mut self, completion: Completion) {
+    pub fn on_completion(&mut self, completion: Completion) {
         let Completion { token, result } = completion;
         if token < TOKENS {
             let stored = result.and_then(|handle| handle.ok_or(StoreError::Busy));
