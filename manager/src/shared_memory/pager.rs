@@ -169,6 +169,8 @@ pub(super) struct SharedPager {
     checked: Instant,
     store_poll: AdaptivePoll,
     fault_poll: AdaptivePoll,
+    /// The process of the last turn's fault, if there was one.
+    faulting: Option<ClientId>,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -207,20 +209,20 @@ impl SharedPager {
             checked: Instant::now(),
             store_poll: AdaptivePoll::default(),
             fault_poll: AdaptivePoll::default(),
+            faulting: None,
             has_warned: false,
         })
     }
 
     fn run(mut self) {
         let mut watches_store = false;
-        let (mut is_deferred, mut has_faults) = (false, false);
+        let (mut is_deferred, mut is_alone) = (false, false);
         loop {
             if !watches_store && let Some(fd) = self.channel.poll_fd() {
                 let data = epoll::EventData::new_u64(STORE);
                 watches_store = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).is_ok();
             }
-            let has_events =
-                !is_deferred && (self.poll_store() || has_faults && self.poll_faults());
+            let has_events = !is_deferred && (self.poll_store() || is_alone && self.poll_faults());
             if !has_events {
                 self.wait(is_deferred);
             }
@@ -233,7 +235,8 @@ impl SharedPager {
                 self.on_completion(completion);
             }
             self.place_arrived();
-            has_faults = !self.queue.is_empty();
+            let has_faults = !self.queue.is_empty();
+            is_alone = self.is_one_process_faulting();
             is_deferred = self.answer_queue();
             self.answer_revocations(has_faults);
             if self.checked.elapsed() > CHECK {
@@ -251,6 +254,17 @@ impl SharedPager {
             self.on_completion(completion);
             true
         })
+    }
+
+    /// Returns true if this turn's one fault and the one before are of the same process. With more of them the
+    /// processors have work, and to poll takes one from it.
+    fn is_one_process_faulting(&mut self) -> bool {
+        let faulting = match self.queue.len() {
+            1 => self.queue.front().map(|fault| fault.at.client),
+            _ => None,
+        };
+        let before = std::mem::replace(&mut self.faulting, faulting);
+        faulting.is_some() && faulting == before
     }
 
     /// Polls for the next fault before it sleeps, if that pays: where the program runs on another processor, to wake
