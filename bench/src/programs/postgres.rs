@@ -86,5 +86,5 @@ fn programs() -> Result<PathBuf> {
         .filter(|folder| folder.join("postgres").is_file())
         .max();
     find_program("setpriv", "util-linux")?;
-    newest.ok_or_else(|| lacking().into())
+    newest.ok_or_else(lacking)
 }

@@ -29,28 +29,18 @@ impl Streams {
     pub fn window(&mut self, page: usize) -> usize {
         self.faults += 1;
         let faults = self.faults;
-        let goes_on = self
-            .streams
-            .iter_mut()
-            .find(|it| it.window > 0 && it.next == page);
-        let stream = match goes_on {
-            Some(stream) => {
-                stream.window = (2 * stream.window).min(WINDOW);
-                Some(stream)
-            }
-            None => {
-                let oldest = self.streams.iter_mut().min_by_key(|it| it.at);
-                oldest.map(|oldest| {
-                    oldest.window = 1;
-                    oldest
-                })
-            }
+        let follows = |it: &Stream| it.window > 0 && it.next == page;
+        let oldest = || (0..FOLLOWED).min_by_key(|it| self.streams[*it].at);
+        let goes_on = self.streams.iter().position(follows);
+        let at = goes_on.or_else(oldest).unwrap_or(0);
+        let stream = &mut self.streams[at];
+        stream.window = match goes_on {
+            Some(_) => (2 * stream.window).min(WINDOW),
+            None => 1,
         };
-        stream.map_or(1, |stream| {
-            stream.at = faults;
-            stream.next = page + 1;
-            stream.window
-        })
+        stream.at = faults;
+        stream.next = page + 1;
+        stream.window
     }
 
     /// So many pages came in by the last window.
