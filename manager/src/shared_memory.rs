@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`pager`] | the loop: messages, requests, revocations; all of the following |
 //! | `fault`, `evict` | how a page comes in, and how a unit leaves |
-//! | [`clients`], [`mappings`] | who maps which pages of which object where |
+//! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
 //! | [`object`], [`streams`] | where the contents of each page are; faults in order |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |

@@ -262,7 +262,7 @@ impl Supervisor {
         self.doors.environment(number)
     }
 
-    /// Who pages now: slots, and pager processes; this one for shared memory.
+    /// Slots and pager processes of all that pages now; this process pages shared memory.
     pub fn members(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let shared = self.shared_memory.slot();
         let shared = shared.map(|slot| (slot, rustix::process::getpid()));

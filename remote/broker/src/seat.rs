@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Decides which host has the broker, together with the seats of the other hosts.
 ///
 /// The tournament needs nothing but the hosts. A seat in a store of others (a lease of etcd or of Kubernetes)
-/// learns by [`LeaseEvent`]s which host holds the lease; the epoch's number is the store's revision.
+/// learns by `LeaseEvent`s which host holds the lease; the epoch's number is the store's revision.
 pub trait Seat: Send {
     /// The other hosts in reach.
     fn on_membership(&mut self, hosts: &[HostId]) -> Vec<ElectionAction>;
