@@ -12,7 +12,6 @@
 //! faster than [`QUERY_RATE`]. All connections without a contract have half of the descriptors.
 
 use crate::refusal::Refusal;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -61,14 +60,7 @@ struct TokenBucket {
 impl UserLimits {
     /// No use yet. Raises the daemon's descriptor limit to the hard limit.
     pub fn new() -> Self {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
-        // On failure the soft limit holds.
-        let _ = setrlimit(Resource::Nofile, raised);
-        let most = getrlimit(Resource::Nofile).current;
+        let most = host::descriptor_limit::raise();
         let mut it = Self {
             descriptors: most.map_or(usize::MAX, |most| most as usize),
             changes: TokenBuckets::new(CHANGE_RATE),

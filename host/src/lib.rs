@@ -8,6 +8,7 @@ pub mod address_spaces;
 pub mod boot;
 pub mod cgroup_membership;
 pub mod cpu_reservation;
+pub mod descriptor_limit;
 pub mod direct_io;
 pub mod elf_check;
 pub mod lent_priority;

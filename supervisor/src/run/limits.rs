@@ -2,7 +2,7 @@
 //! high enough. The calls that fail by them report only a failure.
 
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use store::StoreConfig;
 use wired::Bytes;
 
@@ -78,18 +78,6 @@ pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
         Some(there) if there < needed => Err(Limit::SwapFile { there, needed }),
         _ => Ok(()),
     }
-}
-
-/// Raises this process's limit on descriptors as far as it may, once the program has its own: there are five for
-/// each process of the tree.
-pub fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // On failure the present limit holds, and a process that it has no room for is refused with its name.
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Checks once the tables are mapped, before a program starts that has to map them, too.

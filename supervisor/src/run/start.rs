@@ -11,7 +11,7 @@ use crate::direct_io_filter::{self, Notifier};
 use crate::memory_sampler::Sampler;
 use crate::{StartError, Supervisor, SupervisorConfig};
 use host::cpu_reservation::{ReservationError, ReservationGuard};
-use host::process_tree;
+use host::{descriptor_limit, process_tree};
 use protocol::contract_spec::FramePlacement;
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -109,7 +109,9 @@ pub(super) fn start(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
-    limits::raise_descriptors();
+    // Five for each process of the tree, now that the program has its own limit. Where that is not enough, a process
+    // that there is no room for is refused with the reason.
+    let _ = descriptor_limit::raise();
     match attach(&mut supervisor, listener, fds) {
         Ok((notifier, sampler)) => Ok(RunningTree {
             spec,

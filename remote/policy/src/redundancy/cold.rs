@@ -1,8 +1,8 @@
 //! Which cold objects become stripes, and which stripes become copies again.
 //!
 //! Rule: a stripe is never written in place. A write goes to copies, as for any object, and its
-//! version hides the page in the stripe; a stripe with many hidden pages is dissolved. So no write
-//! waits for parity.
+//! version hides the page in the stripe; a stripe with many hidden pages is dissolved. A client that keeps one copy of
+//! a striped object (`remote/client`) makes its second one first, so there a write waits for that copy, never for parity.
 
 use super::{Redundancy, StripeShape};
 use crate::lru_size::ObjectUse;
