@@ -11,6 +11,7 @@ pub mod cpu_reservation;
 pub mod descriptor_limit;
 pub mod direct_io;
 pub mod elf_check;
+pub mod epoll_set;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;

@@ -19,8 +19,10 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
+pub use crate::connection::Connection;
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
+use crate::shared_request::SharedRequest;
 use crate::stats_page::StatsPage;
 use host::seccomp::call::{self, CarriedMessage};
 use host::seqpacket::{self, Received};
@@ -81,50 +83,6 @@ impl Joined {
     /// Maps the stats page.
     pub fn map_stats_page(&self) -> io::Result<StatsPage> {
         StatsPage::attach(&self.stats_page, MAX_PROCESSES)
-    }
-}
-
-/// A process's own connection to the supervisor.
-#[derive(Debug)]
-pub struct Connection(OwnedFd);
-
-impl Connection {
-    /// For polling: readable, or hung up, when the supervisor has ended. It never
-    /// sends anything after the welcome.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// The descriptor, to be kept elsewhere.
-    pub fn into_fd(self) -> OwnedFd {
-        self.0
-    }
-
-    /// Sends what the supervisor keeps as long as the pager process serves
-    /// ([`ChildMessage::Lifeline`]).
-    pub fn send_lifeline(
-        &self,
-        socket: BorrowedFd<'_>,
-        userfault: Option<BorrowedFd<'_>>,
-        shared: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
-        let bytes = ChildMessage::Lifeline.encode();
-        let all = [
-            socket,
-            userfault.unwrap_or(socket),
-            shared.unwrap_or(socket),
-        ];
-        let count = match (userfault, shared) {
-            (None, _) => 1,
-            (Some(_), None) => 2,
-            (Some(_), Some(_)) => 3,
-        };
-        seqpacket::send(&self.0, bytes.as_slice(), &all[..count], SendFlags::empty())
-    }
-
-    /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
-    pub fn say(&self, what: ChildMessage) -> io::Result<()> {
-        seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
     }
 }
 
@@ -196,10 +154,9 @@ impl SupervisorPort {
     /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
         let (connection, answer) = self.ask(hello, &[])?;
-        match Reply::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
-            Reply::Welcome(welcome) => sort(welcome, connection, answer.fds),
-            Reply::Refused(text) => Err(JoinError::Refused(RefusalText::new(text))),
-            _ => Err(JoinError::OtherBuild),
+        match Reply::decode(answer.as_slice()) {
+            Some(Reply::Welcome(welcome)) => sort(welcome, connection, answer.fds),
+            other => Err(JoinError::of(other)),
         }
     }
 
@@ -209,8 +166,7 @@ impl SupervisorPort {
         let (_, answer) = self.ask(Hello::Reserve { parent }, &[])?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Reserved(domain)) => Ok(domain),
-            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
-            _ => Err(JoinError::OtherBuild),
+            other => Err(JoinError::of(other)),
         }
     }
 
@@ -225,8 +181,7 @@ impl SupervisorPort {
         let (_, mut answer) = self.ask(Hello::Channel { domain, depth }, &[])?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Channel) => {}
-            Some(Reply::Refused(text)) => return Err(JoinError::Refused(RefusalText::new(text))),
-            _ => return Err(JoinError::OtherBuild),
+            other => return Err(JoinError::of(other)),
         }
         let [memory, doorbell, bell, ..] = &mut answer.fds;
         match (memory.take(), doorbell.take(), bell.take()) {
@@ -238,26 +193,28 @@ impl SupervisorPort {
 
     /// Gets memory to share: a memfd of zeros.
     pub fn create_shared(&self, domain: RawDomainId, len: usize) -> Result<OwnedFd, JoinError> {
-        let len = len as u64;
-        let (_, mut answer) = self.ask(Hello::CreateShared { domain, len }, &[])?;
+        let request = SharedRequest::Create { len: len as u64 };
+        let (_, mut answer) = self.ask(Hello::Shared { domain, request }, &[])?;
         match Reply::decode(answer.as_slice()) {
             // Without it this process has no descriptors left.
             Some(Reply::Memory) => answer.fds[0]
                 .take()
                 .ok_or(JoinError::Unreachable(Errno::MFILE)),
-            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
-            _ => Err(JoinError::OtherBuild),
+            other => Err(JoinError::of(other)),
         }
     }
 
-    /// Asks something of shared memory ([`Hello::Share`], [`Hello::InheritShared`],
-    /// [`Hello::ChangeShared`]); returns when it is done.
-    pub fn ask_shared(&self, hello: Hello, fd: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
-        let (_, answer) = self.ask(hello, fd.as_slice())?;
+    /// Asks anything else of shared memory; returns when it is done.
+    pub fn ask_shared(
+        &self,
+        domain: RawDomainId,
+        request: SharedRequest,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), JoinError> {
+        let (_, answer) = self.ask(Hello::Shared { domain, request }, fd.as_slice())?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Shared) => Ok(()),
-            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
-            _ => Err(JoinError::OtherBuild),
+            other => Err(JoinError::of(other)),
         }
     }
 

@@ -4,12 +4,13 @@
 //! message as postcard encodes it. Nothing is allocated. Both ends come from one build on one
 //! machine; the version differs when they do not.
 
+use crate::shared_request::SharedRequest;
 use host::seqpacket::{DESCRIPTORS, MESSAGE};
 use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4705;
+pub const VERSION: u32 = 0x5350_4706;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -61,37 +62,12 @@ pub enum Hello {
         /// Operations at a time.
         depth: u32,
     },
-    /// A process requests memory to share with its children. The connection ends with the answer.
-    CreateShared {
+    /// A process asks something of its tree's shared memory. The connection ends with the answer.
+    Shared {
         /// The asking process's domain.
         domain: RawDomainId,
-        /// Bytes.
-        len: u64,
-    },
-    /// A process has mapped that memory, which comes along: it is to be paged. The connection ends with
-    /// the answer.
-    Share {
-        /// The asking process's domain.
-        domain: RawDomainId,
-        /// The first byte.
-        addr: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// The child of a fork has what its parent shares; its userfaultfd comes along. The connection ends
-    /// with the answer.
-    InheritShared {
-        /// The parent's domain.
-        parent: RawDomainId,
-        /// The child's.
-        child: RawDomainId,
-    },
-    /// A process changes shared memory, or how it maps it. The connection ends with the answer.
-    ChangeShared {
-        /// The asking process's domain.
-        domain: RawDomainId,
-        /// The change.
-        change: SharedChange,
+        /// What it asks.
+        request: SharedRequest,
     },
     /// The fork did not happen: the domain goes.
     Release {
@@ -99,45 +75,6 @@ pub enum Hello {
         parent: RawDomainId,
         /// The domain admitted for the child.
         child: RawDomainId,
-    },
-}
-
-/// A change of shared memory, in bytes and addresses of the process that asks for it. What of a range is
-/// not paged as shared memory is left as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SharedChange {
-    /// The contents end, for all processes (MADV_REMOVE).
-    Discard {
-        /// The first byte.
-        addr: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// The process has more of an object mapped than it had (`mremap`): at `to` is what follows `offset` bytes
-    /// behind the contents of `from`.
-    Extend {
-        /// A byte of a mapping that is known.
-        from: u64,
-        /// Bytes from there on.
-        offset: u64,
-        /// The first byte of the new part.
-        to: u64,
-        /// Bytes of it.
-        len: u64,
-    },
-    /// The pages stay resident once they are there (`mlock`).
-    Lock {
-        /// The first byte.
-        addr: u64,
-        /// Bytes.
-        len: u64,
-    },
-    /// They may be evicted again.
-    Unlock {
-        /// The first byte.
-        addr: u64,
-        /// Bytes.
-        len: u64,
     },
 }
 
@@ -307,6 +244,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_request_of_shared_memory_arrives_as_it_was_sent() {
+        let (addr, len) = (1 << 46, 4096);
+        for request in [
+            SharedRequest::Create { len: 1 << 40 },
+            SharedRequest::Share { addr, len },
+            SharedRequest::Inherit { parent: 9 },
+            SharedRequest::Discard { addr, len },
+            SharedRequest::Lock { addr, len },
+            SharedRequest::Unlock { addr, len },
+            SharedRequest::Extend {
+                from: u64::MAX,
+                offset: len,
+                to: addr,
+                len,
+            },
+        ] {
+            let hello = Hello::Shared { domain: 9, request };
+            assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
+        }
+    }
+
+    #[test]
     fn every_message_arrives_as_it_was_sent() {
         for hello in [
             Hello::Exec { above: 2 },
@@ -323,28 +282,6 @@ mod tests {
             Hello::Channel {
                 domain: 9,
                 depth: 64,
-            },
-            Hello::CreateShared {
-                domain: 9,
-                len: 1 << 40,
-            },
-            Hello::Share {
-                domain: 9,
-                addr: 1 << 46,
-                len: 4096,
-            },
-            Hello::InheritShared {
-                parent: 9,
-                child: 10,
-            },
-            Hello::ChangeShared {
-                domain: 9,
-                change: SharedChange::Extend {
-                    from: u64::MAX,
-                    offset: 4096,
-                    to: 1 << 46,
-                    len: 8192,
-                },
             },
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));

@@ -3,7 +3,7 @@
 // Refusals carry their text in place.
 #![allow(clippy::large_enum_variant)]
 
-use crate::handshake::TEXT;
+use crate::handshake::{Reply, TEXT};
 use rustix::io::Errno;
 
 /// Why a process did not join.
@@ -17,6 +17,16 @@ pub enum JoinError {
     Refused(RefusalText),
     /// Its reply is not of this build's protocol.
     OtherBuild,
+}
+
+impl JoinError {
+    /// From a reply that is not the one expected: a refusal, or another build's.
+    pub(crate) fn of(reply: Option<Reply<'_>>) -> Self {
+        match reply {
+            Some(Reply::Refused(text)) => Self::Refused(RefusalText::new(text)),
+            _ => Self::OtherBuild,
+        }
+    }
 }
 
 impl std::fmt::Display for JoinError {

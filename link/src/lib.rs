@@ -5,8 +5,10 @@
 //! and does its I/O alone over shared memory.
 
 pub mod client;
+mod connection;
 pub mod handshake;
 mod join_error;
+pub mod shared_request;
 pub mod stats_page;
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process

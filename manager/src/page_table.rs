@@ -7,6 +7,7 @@
 use crate::handoff::{Handoff, Mapping};
 use std::ops::Range;
 use store::PageHandle;
+use wired::PAGE;
 
 /// Pages of a unit.
 pub const UNIT: usize = 64;
@@ -222,6 +223,37 @@ impl PageTable {
         self.resident -= usize::from(was.is_resident());
         was
     }
+}
+
+/// A bit for each page, of 64 at most, that has something.
+pub(crate) fn bits(pages: Range<usize>, has: impl Fn(usize) -> bool) -> u64 {
+    let first = pages.start;
+    pages
+        .filter(|page| has(*page))
+        .fold(0, |bits, page| bits | 1 << (page - first))
+}
+
+/// Runs of neighbouring pages, from a bit for each page from `first` on.
+pub(crate) fn runs(first: usize, mut bits: u64) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        let start = bits.trailing_zeros() as usize;
+        if bits == 0 {
+            return None;
+        }
+        let len = (!(bits >> start)).trailing_zeros() as usize;
+        let mask = u64::MAX >> (64 - len) << start;
+        bits &= !mask;
+        Some(first + start..first + start + len)
+    })
+}
+
+/// Returns true if a page holds only zeros.
+pub(crate) fn is_zero(page: &[u8; PAGE]) -> bool {
+    // SAFETY: the words of the page.
+    let (head, words, tail) = unsafe { page.align_to::<u64>() };
+    head.iter().all(|it| *it == 0)
+        && words.iter().all(|it| *it == 0)
+        && tail.iter().all(|it| *it == 0)
 }
 
 #[cfg(test)]

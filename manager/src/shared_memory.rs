@@ -3,17 +3,18 @@
 //! Memory that processes share cannot carry its own pager: no process may evict what another one has
 //! mapped. So the tree's shared anonymous mappings are memory objects (*Moving the Default Memory Manager
 //! out of the Mach Kernel*, section 3): each a memfd, mapped by its clients, of which every one hands over a
-//! userfaultfd. One thread ([`pager`]) answers all their faults.
+//! userfaultfd. One thread (`pager`) answers all their faults.
 //!
 //! | part | holds |
 //! |---|---|
-//! | [`pager`] | the loop: messages, requests, revocations; all of the following |
+//! | `pager` | the loop: messages, requests, revocations; all of the following |
 //! | `fault`, `evict` | how a page comes in, and how a unit leaves |
+//! | `mapped_objects` | the objects and the processes that map them: what is done in one mapping, or in all |
 //! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
 //! | [`object`], [`streams`] | where the contents of each page are; faults in order |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |
-//! | [`requests`], `changes` | what the supervisor asks for, and processes by it |
+//! | [`requests`], `start` | what the supervisor asks for; how it starts the pager |
 //!
 //! **A fault** on a page that no process has in the page cache arrives as a message of the faulting process.
 //! The page comes in by a copy into that process's mapping, which puts it into the object; all others map it
@@ -43,21 +44,22 @@
 //! Units: bytes where a name ends so, pages of 4 KiB else. Errors: a page that the store cannot return is
 //! poisoned, so that its access fails (SIGBUS); so is one for which no frame came for 30 s.
 
-mod changes;
 pub mod clients;
 mod evict;
 mod fault;
 pub mod fetches;
 pub mod frames;
+mod mapped_objects;
 pub mod mappings;
 pub mod object;
-pub mod pager;
+mod pager;
 pub mod requests;
 pub mod slots;
+mod start;
 pub mod streams;
 
-pub use pager::{SharedMemoryParts, start};
-pub use requests::{Change, Mailbox, Request};
+pub use requests::{Change, Mailbox, Request, Responder};
+pub use start::{SharedMemoryParts, start};
 
 /// Pages of a unit, which one eviction takes. Write protection costs a call for each mapping of a unit; but pages of
 /// shared memory are in use here and there, and a unit that is four times as large holds four times as many

@@ -31,16 +31,16 @@ pub fn mmap(
     offset: i64,
 ) -> SyscallResult {
     if !address_space::is_active() || !shared_memory::is_wanted(len, flags) {
-        return mmap_private(addr, len, prot, flags, fd, offset);
+        return map(addr, len, prot, flags, fd, offset);
     }
     // MAP_POPULATE is not taken, as of private memory.
-    let answer = mmap_private(addr, len, prot, flags & !libc::MAP_POPULATE, fd, offset);
+    let answer = map(addr, len, prot, flags & !libc::MAP_POPULATE, fd, offset);
     shared_memory::page_mapped(answer, len, prot);
     answer
 }
 
-/// `mmap` but for the paging of shared memory.
-fn mmap_private(
+/// `mmap`, but for the paging of shared memory.
+fn map(
     addr: usize,
     len: usize,
     prot: c_int,

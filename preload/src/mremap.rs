@@ -39,7 +39,8 @@ pub fn mremap(
     new: usize,
 ) -> SyscallResult {
     let answer = remap(old, old_len, new_len, flags, new);
-    if !is_error(answer) && address_space::is_active() && is_kernels_at(answer as usize) {
+    let may_be_shared = shared_memory::is_used() && address_space::is_active();
+    if may_be_shared && !is_error(answer) && is_kernels_at(answer as usize) {
         let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
         shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
     }

@@ -11,7 +11,7 @@ use link::client::{Connection, Joined};
 use link::handshake::slot_of;
 use link::stats_page::StatsPage;
 use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::SharedStore;
@@ -82,8 +82,9 @@ fn start(joined: Joined) -> Result<Connection, String> {
     let without = Capabilities::from_bits(welcome.options.without as u32);
     let probed = Capabilities::probe_fast();
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
-    let userfault = open_userfault(&joined, &capabilities)?;
-    shared_memory::open_userfault(joined.userfaultfd.as_ref(), &capabilities);
+    let device = joined.userfaultfd.as_ref();
+    let userfault = open_userfault(device, &capabilities, UserfaultOptions::default())?;
+    shared_memory::open_userfault(device, &capabilities);
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
     let stats_page: &'static StatsPage = leak(joined.map_stats_page().map_err(text)?);
     let slot = slot_of(welcome.domain);
@@ -141,8 +142,9 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
     let Some(pager) = get() else {
         return start(joined);
     };
-    let userfault = open_userfault(&joined, &pager.capabilities)?;
-    shared_memory::open_userfault(joined.userfaultfd.as_ref(), &pager.capabilities);
+    let device = joined.userfaultfd.as_ref();
+    let userfault = open_userfault(device, &pager.capabilities, UserfaultOptions::default())?;
+    shared_memory::open_userfault(device, &pager.capabilities);
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
     match pager.disk {
@@ -182,13 +184,17 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn open_userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, String> {
-    let options = UserfaultOptions::default();
-    match &joined.userfaultfd {
+/// Opens a userfaultfd for this process, by the device where `run` could open it.
+pub fn open_userfault(
+    device: Option<&OwnedFd>,
+    capabilities: &Capabilities,
+    options: UserfaultOptions,
+) -> Result<Userfault, String> {
+    match device {
         Some(device) => {
             Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities, options)
         }
-        None => Userfault::open(EntryKind::Thread, capabilities),
+        None => Userfault::open_with(EntryKind::Thread, capabilities, options),
     }
     .map_err(text)
 }

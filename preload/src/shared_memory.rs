@@ -11,15 +11,15 @@
 
 use crate::address_space::WORTH_ADOPTING;
 use crate::raw_syscall::{SyscallResult, is_error};
-use crate::supervisor;
 use crate::vma_map::AddrRange;
-use crate::{address_space, diagnostics};
+use crate::{address_space, diagnostics, process_pager, supervisor};
 use link::client::JoinError;
-use link::handshake::{Hello, RawDomainId, SharedChange};
+use link::handshake::RawDomainId;
+use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
-use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
+use translation::{Capabilities, UserfaultOptions};
 use wired::{Lock, PAGE};
 
 /// This process, or one that it descends from by forks, has shared memory.
@@ -27,6 +27,11 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// The userfaultfd of shared memory, in the pager process's table, until the supervisor has it.
 static USERFAULT: Lock<Option<OwnedFd>> = Lock::new(None);
+
+/// Returns true if this process may have shared memory that is paged.
+pub fn is_used() -> bool {
+    IS_USED.load(Ordering::Acquire)
+}
 
 /// Returns true if a new mapping with these flags is to be paged.
 pub fn is_wanted(len: usize, flags: c_int) -> bool {
@@ -48,12 +53,9 @@ pub fn page(span: &AddrRange, prot: c_int) {
     let why = match port.create_shared(domain, span.len()) {
         Ok(memory) if replace(span, prot, memory.as_fd()) => {
             IS_USED.store(true, Ordering::Release);
-            let hello = Hello::Share {
-                domain,
-                addr: span.start as u64,
-                len: span.len() as u64,
-            };
-            port.ask_shared(hello, Some(memory.as_fd())).err()
+            let (addr, len) = bytes(span);
+            let request = SharedRequest::Share { addr, len };
+            port.ask_shared(domain, request, Some(memory.as_fd())).err()
         }
         Ok(_) => return,
         Err(why) => Some(why),
@@ -77,31 +79,33 @@ fn replace(span: &AddrRange, prot: c_int, memory: BorrowedFd<'_>) -> bool {
     ))
 }
 
+/// An address and a length, as requests have them.
+fn bytes(span: &AddrRange) -> (u64, u64) {
+    (span.start as u64, span.len() as u64)
+}
+
 /// Has the tree's pager of shared memory follow a change. An error: it cannot.
 #[allow(
     clippy::result_large_err,
     reason = "a refusal carries its text in place"
 )]
-fn change(change: SharedChange) -> Result<(), JoinError> {
-    match supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) {
-        Some(port) => {
-            let domain = supervisor::domain();
-            port.ask_shared(Hello::ChangeShared { domain, change }, None)
-        }
+fn change(request: SharedRequest) -> Result<(), JoinError> {
+    match supervisor::port().filter(|_| is_used()) {
+        Some(port) => port.ask_shared(supervisor::domain(), request, None),
         None => Ok(()),
     }
 }
 
 /// The contents of a range are about to end for all processes (MADV_REMOVE).
 pub fn discard(span: &AddrRange) {
-    let (addr, len) = (span.start as u64, span.len() as u64);
-    let _ = change(SharedChange::Discard { addr, len });
+    let (addr, len) = bytes(span);
+    let _ = change(SharedRequest::Discard { addr, len });
 }
 
 /// Pages of a range are not to be evicted. Returns false if they do not fit into the frames.
 pub fn lock(span: &AddrRange) -> bool {
-    let (addr, len) = (span.start as u64, span.len() as u64);
-    let locked = change(SharedChange::Lock { addr, len });
+    let (addr, len) = bytes(span);
+    let locked = change(SharedRequest::Lock { addr, len });
     if let Err(why) = &locked {
         diagnostics::log(format_args!("mlock refused: {why}"));
     }
@@ -110,8 +114,8 @@ pub fn lock(span: &AddrRange) -> bool {
 
 /// Pages of a range may be evicted again.
 pub fn unlock(span: &AddrRange) {
-    let (addr, len) = (span.start as u64, span.len() as u64);
-    let _ = change(SharedChange::Unlock { addr, len });
+    let (addr, len) = bytes(span);
+    let _ = change(SharedRequest::Unlock { addr, len });
 }
 
 /// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
@@ -119,7 +123,7 @@ pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to:
     let page = |len: usize| len.next_multiple_of(PAGE);
     let (old_len, new_len) = (page(old_len), page(new_len));
     let extend = |from: usize, offset: usize, to: usize, len: usize| {
-        let extended = change(SharedChange::Extend {
+        let extended = change(SharedRequest::Extend {
             from: from as u64,
             offset: offset as u64,
             to: to as u64,
@@ -144,29 +148,21 @@ pub fn open_userfault(device: Option<&OwnedFd>, capabilities: &Capabilities) {
         reports_changes: true,
         ..UserfaultOptions::default()
     };
-    let opened = match device {
-        Some(device) => {
-            Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities, options)
-        }
-        None => Userfault::open_with(EntryKind::Thread, capabilities, options),
-    };
+    let opened = process_pager::open_userfault(device, capabilities, options);
     *USERFAULT.lock() = opened.ok().map(OwnedFd::from);
 }
 
 /// In the pager process of a fork's child: the child has what its parent shares.
 pub fn inherit(parent: RawDomainId) -> Result<(), String> {
-    let Some(port) = supervisor::port().filter(|_| IS_USED.load(Ordering::Acquire)) else {
+    let Some(port) = supervisor::port().filter(|_| is_used()) else {
         return Ok(());
     };
     let userfault = USERFAULT.lock();
     let userfault = userfault
         .as_ref()
         .ok_or("no userfaultfd for shared memory")?;
-    let hello = Hello::InheritShared {
-        parent,
-        child: supervisor::domain(),
-    };
-    let asked = port.ask_shared(hello, Some(userfault.as_fd()));
+    let request = SharedRequest::Inherit { parent };
+    let asked = port.ask_shared(supervisor::domain(), request, Some(userfault.as_fd()));
     asked.map_err(|why| format!("its shared memory cannot be paged: {why}"))
 }
 

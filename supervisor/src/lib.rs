@@ -14,7 +14,6 @@ mod config;
 mod connector;
 mod daemon_link;
 pub mod direct_io_filter;
-mod epoll_set;
 pub mod fault_limits;
 mod fence;
 mod finished_totals;

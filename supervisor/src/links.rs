@@ -6,11 +6,11 @@
 use crate::TreeEvent;
 use crate::config::StartError;
 use crate::daemon_link::DaemonLink;
-use crate::epoll_set::EpollSet;
 use crate::fault_limits::TreeFaultLimits;
 use crate::remote_link::{RemoteConnection, RemoteLink};
 use crate::sockets::refuse;
 use frames::Ledger;
+use host::epoll_set::EpollSet;
 use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
 use rustix::fd::{BorrowedFd, OwnedFd};

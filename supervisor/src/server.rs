@@ -13,7 +13,6 @@ use crate::compressed_ram;
 use crate::config::{StartError, SupervisorConfig, TreeEvent};
 use crate::connector::Connector;
 use crate::direct_io_filter::ConnectionRequest;
-use crate::epoll_set::EpollSet;
 use crate::fault_limits::TreeFaultLimits;
 use crate::finished_totals::FinishedTotals;
 use crate::links::Links;
@@ -24,8 +23,10 @@ use crate::shared_memory::{SharedMemory, TreeParts};
 use crate::sockets::{self, Listeners, Peer, refuse};
 use crate::tree_store::TreeStore;
 use frames::{DomainId, Ledger};
+use host::epoll_set::EpollSet;
 use host::seqpacket;
-use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
+use link::handshake::{ChildMessage, Hello, Message, RawDomainId, SlotIndex, slot_of};
+use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -365,5 +366,33 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// A process asks something of the tree's shared memory.
+    fn at_shared_memory(
+        &mut self,
+        connection: OwnedFd,
+        pid: Pid,
+        domain: RawDomainId,
+        request: SharedRequest,
+        fd: Option<OwnedFd>,
+    ) {
+        let member = self.members.get_mut(slot_of(domain));
+        let Some(member) = member.filter(|member| member.is(domain, pid)) else {
+            return refuse(
+                &connection,
+                "shared memory is asked for in another process's name",
+            );
+        };
+        let tree = TreeParts {
+            ledger: &self.ledger,
+            ledger_fd: &self.ledger_fd,
+            stats_fd: &self.stats_fd,
+            store: self.store.as_ref(),
+            frames: self.settings.frames,
+            links: &mut self.links,
+        };
+        self.shared_memory
+            .serve(connection, member, request, fd, tree);
     }
 }

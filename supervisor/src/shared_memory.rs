@@ -6,17 +6,20 @@
 
 use crate::compressed_ram::AwaitedChannel;
 use crate::links::Links;
+use crate::processes::PagedProcess;
 use crate::sockets::{answer, refuse};
 use crate::tree_store::TreeStore;
 use frames::{Contract, Ledger};
 use host::{process_tree, seqpacket};
 use link::handshake::{Reply, SlotIndex, slot_of};
+use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
-use manager::shared_memory::{LEAST_BYTES, Mailbox, Request, SharedMemoryParts};
+use manager::shared_memory::{Change, LEAST_BYTES, Mailbox, Request, Responder, SharedMemoryParts};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
 
@@ -42,10 +45,11 @@ pub(crate) struct TreeParts<'a> {
     pub stats_fd: &'a OwnedFd,
     pub store: Option<&'a TreeStore>,
     pub frames: u32,
+    pub links: &'a mut Links,
 }
 
 /// Memory for processes to share, of so many bytes. It keeps its size.
-pub(crate) fn create(len: u64) -> io::Result<OwnedFd> {
+fn create(len: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create(c"selfpage-shared", flags)?;
     ftruncate(&memory, len)?;
@@ -57,19 +61,73 @@ pub(crate) fn create(len: u64) -> io::Result<OwnedFd> {
 }
 
 impl SharedMemory {
-    /// Gives a process memory to share.
-    pub fn create(
+    /// Serves what a process asks; the pager answers most of it.
+    pub fn serve(
         &mut self,
-        connection: &OwnedFd,
-        len: u64,
+        connection: OwnedFd,
+        member: &mut PagedProcess,
+        request: SharedRequest,
+        fd: Option<OwnedFd>,
         tree: TreeParts<'_>,
-        links: &mut Links,
     ) {
+        let slot = member.slot();
+        let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
+        let change = match (request, fd) {
+            (SharedRequest::Create { len }, _) => return self.create(&connection, len, tree),
+            (SharedRequest::Share { addr, len }, Some(memory)) => {
+                let uffd = member.take_shared_userfault();
+                return self.send(connection, |respond| Request::Share {
+                    slot,
+                    uffd,
+                    addr: addr as usize,
+                    len: len as usize,
+                    memory,
+                    respond,
+                });
+            }
+            (SharedRequest::Inherit { parent }, Some(uffd)) => {
+                return self.send(connection, |respond| Request::Fork {
+                    parent: slot_of(parent),
+                    child: slot,
+                    uffd,
+                    respond,
+                });
+            }
+            (SharedRequest::Share { .. } | SharedRequest::Inherit { .. }, None) => {
+                let text = "a descriptor has to come with this request";
+                return refuse(&connection, text);
+            }
+            (SharedRequest::Discard { addr, len }, _) => Change::Discard(range(addr, len)),
+            (SharedRequest::Lock { addr, len }, _) => Change::Lock(range(addr, len)),
+            (SharedRequest::Unlock { addr, len }, _) => Change::Unlock(range(addr, len)),
+            (
+                SharedRequest::Extend {
+                    from,
+                    offset,
+                    to,
+                    len,
+                },
+                _,
+            ) => Change::Extend {
+                from: from as usize,
+                offset: offset as usize,
+                to: range(to, len),
+            },
+        };
+        self.send(connection, |respond| Request::Change {
+            slot,
+            change,
+            respond,
+        });
+    }
+
+    /// Gives a process memory to share.
+    fn create(&mut self, connection: &OwnedFd, len: u64, tree: TreeParts<'_>) {
         if (len as usize) < LEAST_BYTES {
             return refuse(connection, "shared memory of less than 64 KiB is not paged");
         }
         if matches!(self, Self::Unused) {
-            *self = start(tree, links).unwrap_or_else(|why| {
+            *self = start(tree).unwrap_or_else(|why| {
                 tracing::warn!("shared memory is not paged: {why}");
                 Self::Failed(why)
             });
@@ -84,7 +142,7 @@ impl SharedMemory {
     }
 
     /// Passes a request on; the pager answers it on the connection.
-    pub fn send(&self, connection: OwnedFd, request: impl FnOnce(Done) -> Request) {
+    fn send(&self, connection: OwnedFd, request: impl FnOnce(Responder) -> Request) {
         match self {
             Self::Runs(mailbox, _) => {
                 mailbox.send(request(Box::new(move |outcome| match outcome {
@@ -122,9 +180,7 @@ impl SharedMemory {
     }
 }
 
-type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
-
-fn start(tree: TreeParts<'_>, links: &mut Links) -> Result<SharedMemory, String> {
+fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let text = |why: &dyn std::fmt::Display| why.to_string();
     let process = process_tree::process(rustix::process::getpid());
     let contract = Contract {
@@ -141,7 +197,7 @@ fn start(tree: TreeParts<'_>, links: &mut Links) -> Result<SharedMemory, String>
         .map_err(|why| text(&why))?;
     let slot = slot_of(domain.raw());
     let ledger = Ledger::attach(tree.ledger_fd).map_err(|why| text(&why))?;
-    if let Some(bell) = links.pressure_bell() {
+    if let Some(bell) = tree.links.pressure_bell() {
         ledger.set_bell(io::fcntl_dupfd_cloexec(bell, 0).map_err(|why| text(&why))?);
     }
     let own = store.description(slot);
@@ -149,21 +205,22 @@ fn start(tree: TreeParts<'_>, links: &mut Links) -> Result<SharedMemory, String>
     let fds: Result<Vec<_>, _> = fds.map(|fd| io::fcntl_dupfd_cloexec(fd, 0)).collect();
     let fds = fds.map_err(|why| text(&why))?;
     let store = SharedStore::attach(fds, slot).map_err(|why| text(&why))?;
-    if links.has_channels() {
+    if tree.links.has_channels() {
         let (ours, theirs) = seqpacket::pair().map_err(|why| text(&why))?;
-        links.open(slot, OPS, theirs);
+        tree.links.open(slot, OPS, theirs);
         store.set_transport(Box::new(AwaitedChannel::new(ours)));
     }
-    let attach = || StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why));
-    let (for_careful, for_counts) = (attach()?, attach()?);
-    for_counts.block(slot).clear();
+    let stats_page = StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why))?;
+    stats_page.block(slot).clear();
+    let stats_page = Arc::new(stats_page);
+    let counted = Arc::clone(&stats_page);
     let parts = SharedMemoryParts {
         ledger,
         domain,
         store,
         careful: Box::new(move || {
-            let careful = for_careful.careful().load(Ordering::SeqCst);
-            for_careful
+            let careful = stats_page.careful().load(Ordering::SeqCst);
+            stats_page
                 .block(slot)
                 .careful_seen()
                 .store(careful, Ordering::SeqCst);
@@ -171,7 +228,7 @@ fn start(tree: TreeParts<'_>, links: &mut Links) -> Result<SharedMemory, String>
         }),
         count: Box::new(move |of, counter, count| {
             let of = if of == 0 { slot } else { of };
-            for_counts.block(of).add(counter, count);
+            counted.block(of).add(counter, count);
         }),
     };
     let mailbox = manager::shared_memory::start(parts).map_err(|why| text(&why))?;

@@ -4,6 +4,9 @@
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
 
+mod common;
+
+use common::{port, settings, start};
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{ChildMessage, Hello};
 use rustix::fd::{AsFd, AsRawFd};
@@ -12,36 +15,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use supervisor::{Supervisor, SupervisorConfig, TreeEvent};
+use supervisor::{Supervisor, TreeEvent};
 use wired::Counter;
-
-fn settings(frames: u32) -> SupervisorConfig {
-    SupervisorConfig {
-        frames,
-        store: None,
-        options: Default::default(),
-        userfaultfd: None,
-        share_store: false,
-        ram_of_frames: false,
-        tenant: None,
-        remote: None,
-    }
-}
-
-/// With both sockets that processes come in by where there is no filter.
-fn start(frames: u32) -> Supervisor {
-    let mut supervisor = Supervisor::start(settings(frames)).unwrap();
-    supervisor.listen().unwrap();
-    supervisor
-}
-
-/// Both doors, or only the listening one.
-fn port(supervisor: &Supervisor, both: bool) -> SupervisorPort {
-    let number = supervisor.door().as_raw_fd();
-    let environment = supervisor.environment(number).unwrap();
-    let value = |i: usize| environment[i].1.as_encoded_bytes();
-    SupervisorPort::parse(both.then(|| value(0)), Some(value(1))).unwrap()
-}
 
 fn join(port: SupervisorPort, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
     std::thread::spawn(move || port.join(hello))
@@ -99,7 +74,7 @@ fn joined(event: &TreeEvent) -> bool {
 #[test]
 fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
     for both in [true, false] {
-        let mut supervisor = start(1024);
+        let mut supervisor = start(1024, None);
         let thread = join(port(&supervisor, both), Hello::Exec { above: 0 });
         until(&mut supervisor, |h| h.iter().any(joined));
         let member = thread.join().unwrap().unwrap();
@@ -136,7 +111,7 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
 
 #[test]
 fn a_second_image_of_one_process_takes_the_place_of_the_first() {
-    let mut supervisor = start(1024);
+    let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
     let first = join(port, Hello::Exec { above: 0 });
     until(&mut supervisor, |h| h.iter().any(joined));
@@ -187,7 +162,7 @@ fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
 
 #[test]
 fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_the_next() {
-    let mut supervisor = start(1024);
+    let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
     let [(reports, report), (tied, tie), (begun, begin)] =
         [(); 3].map(|()| std::io::pipe().unwrap());
@@ -236,7 +211,7 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
 
 #[test]
 fn a_forks_child_takes_the_slot_its_parent_reserved() {
-    let mut supervisor = start(1024);
+    let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
     let parent = join(port, Hello::Exec { above: 0 });
     until(&mut supervisor, |h| h.iter().any(joined));
@@ -272,7 +247,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
 
 #[test]
 fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
-    let mut supervisor = start(link::MIN_FRAMES);
+    let mut supervisor = start(link::MIN_FRAMES, None);
     let port = port(&supervisor, true);
     let only = join(port, Hello::Exec { above: 0 });
     until(&mut supervisor, |h| h.iter().any(joined));
@@ -294,7 +269,7 @@ fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figure
 
 #[test]
 fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
-    let mut supervisor = start(1024);
+    let mut supervisor = start(1024, None);
     let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);
     // The child's first message, as the kernel would deliver it for the child.
@@ -317,7 +292,7 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
     // supervisor, and its parent the stranger that connects.
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut supervisor = start(1024);
+        let mut supervisor = start(1024, None);
         send(
             &theirs,
             supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
@@ -354,7 +329,7 @@ fn connections_by_name_take_a_bounded_part_of_a_turn() {
     const MANY: usize = 200;
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut supervisor = start(1024);
+        let mut supervisor = start(1024, None);
         send(
             &theirs,
             supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),

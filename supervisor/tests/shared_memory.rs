@@ -4,12 +4,15 @@
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
 
+mod common;
+
 use link::client::{JoinError, Joined, SupervisorPort};
-use link::handshake::{Hello, SharedChange};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use link::handshake::Hello;
+use link::shared_request::SharedRequest;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::time::{Duration, Instant};
-use supervisor::{Supervisor, SupervisorConfig};
+use supervisor::Supervisor;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::PAGE;
 
@@ -17,23 +20,8 @@ const FRAMES: u32 = 512;
 const PAGES: usize = 2048;
 
 fn start() -> (Supervisor, SupervisorPort) {
-    let mut supervisor = Supervisor::start(SupervisorConfig {
-        frames: FRAMES,
-        store: Some("ram:64MiB".parse().unwrap()),
-        options: Default::default(),
-        userfaultfd: None,
-        share_store: false,
-        ram_of_frames: false,
-        tenant: None,
-        remote: None,
-    })
-    .unwrap();
-    supervisor.listen().unwrap();
-    let environment = supervisor
-        .environment(supervisor.door().as_raw_fd())
-        .unwrap();
-    let value = |i: usize| environment[i].1.as_encoded_bytes();
-    let port = SupervisorPort::parse(Some(value(0)), Some(value(1))).unwrap();
+    let supervisor = common::start(FRAMES, Some("ram:64MiB".parse().unwrap()));
+    let port = common::port(&supervisor, true);
     (supervisor, port)
 }
 
@@ -93,12 +81,11 @@ impl Member {
     }
 
     fn share(&self, port: &SupervisorPort, at: usize, memory: &OwnedFd) -> Result<(), JoinError> {
-        let hello = Hello::Share {
-            domain: self.domain(),
+        let request = SharedRequest::Share {
             addr: at as u64,
             len: (PAGES * PAGE) as u64,
         };
-        port.ask_shared(hello, Some(memory.as_fd()))
+        port.ask_shared(self.domain(), request, Some(memory.as_fd()))
     }
 }
 
@@ -144,13 +131,11 @@ fn memory_beyond_the_frames_is_what_was_stored_and_frames_return_with_it() {
             let found = unsafe { word(at, page).read_volatile() };
             assert_eq!(found, page as u64 ^ 77, "page {page}");
         }
-        let change = SharedChange::Discard {
+        let discard = SharedRequest::Discard {
             addr: (at + 10 * PAGE) as u64,
             len: (5 * PAGE) as u64,
         };
-        let domain = member.domain();
-        port.ask_shared(Hello::ChangeShared { domain, change }, None)
-            .unwrap();
+        port.ask_shared(member.domain(), discard, None).unwrap();
         for page in 8..17 {
             let expected = if (10..15).contains(&page) {
                 0
@@ -199,11 +184,11 @@ fn what_is_no_memory_of_the_supervisors_is_refused() {
         let twin = map(&memory);
         let text = refusal(member.share(&port, twin, &memory));
         assert!(text.contains("object already"), "{text}");
-        let other = Hello::CreateShared {
-            domain: member.domain() + (1 << 12),
+        let other = member.domain() + (1 << 12);
+        let create = SharedRequest::Create {
             len: (PAGES * PAGE) as u64,
         };
-        let text = refusal(port.ask_shared(other, None));
+        let text = refusal(port.ask_shared(other, create, None));
         assert!(text.contains("another process's name"), "{text}");
     });
 }

@@ -14,7 +14,7 @@ use super::pager::{ClientPager, unit_of};
 use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::WritableObject;
-use crate::page_table::{PageState, PageTable, UNIT};
+use crate::page_table::{PageState, PageTable, UNIT, bits, is_zero, runs};
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use store::{Checksum, StoreError, WritePage};
@@ -216,19 +216,10 @@ fn resident_runs(
     table: &PageTable,
     pages: Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> + use<> {
-    let first = pages.start;
-    let bits = pages.clone().filter(|page| table.get(*page).is_resident());
-    let mut bits = bits.fold(0u64, |bits, page| bits | 1 << (page - first));
-    std::iter::from_fn(move || {
-        let start = bits.trailing_zeros() as usize;
-        if bits == 0 {
-            return None;
-        }
-        let len = (!(bits >> start)).trailing_zeros() as usize;
-        let mask = u64::MAX >> (64 - len) << start;
-        bits &= !mask;
-        Some(first + start..first + start + len)
-    })
+    runs(
+        pages.start,
+        bits(pages, |page| table.get(page).is_resident()),
+    )
 }
 
 /// Returns true if a page still has the snapshot's contents.
@@ -256,12 +247,4 @@ impl ClientMemory {
         };
         Some(why.to_owned())
     }
-}
-
-fn is_zero(page: &[u8; PAGE]) -> bool {
-    // SAFETY: the words of the page.
-    let (head, words, tail) = unsafe { page.align_to::<u64>() };
-    head.iter().all(|it| *it == 0)
-        && words.iter().all(|it| *it == 0)
-        && tail.iter().all(|it| *it == 0)
 }

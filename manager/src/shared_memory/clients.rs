@@ -1,8 +1,10 @@
 //! The processes that map objects.
 
-use super::mappings::Mappings;
+use super::mappings::{Mappings, ObjectId};
 use std::collections::BTreeMap;
-use translation::ForeignUserfault;
+use std::ops::Range;
+use translation::{Errno, ForeignUserfault};
+use wired::PAGE;
 
 /// The number of a client; no two of a tree ever have the same.
 pub type ClientId = u64;
@@ -12,7 +14,7 @@ pub type SlotIndex = u16;
 
 /// One address space.
 #[derive(Debug)]
-pub struct Client {
+pub struct ObjectClient {
     /// Of the process that has, or had, it.
     pub slot: SlotIndex,
     /// Its faults and events.
@@ -23,10 +25,39 @@ pub struct Client {
     pub has_left: bool,
 }
 
+impl ObjectClient {
+    /// Write-protects pages of an object wherever this process maps them.
+    pub fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
+        let protect = |client: &Self, addr, bytes| {
+            let userfault = client.uffd.userfault();
+            userfault
+                .write_protect(addr, bytes, true)
+                .map_err(|why| why.errno)
+        };
+        let mut unmapped = None;
+        for (addr, bytes) in self.mappings.places(id, pages.clone()) {
+            match protect(self, addr, bytes) {
+                // Its address space has ended: no thread of it stores anything.
+                Err(Errno::SRCH) => break,
+                Err(Errno::NOENT) => unmapped = Some(addr..addr + bytes),
+                other => other?,
+            }
+        }
+        // A part of the range is not mapped, since it was advised not to be inherited.
+        for addr in unmapped.into_iter().flatten().step_by(PAGE) {
+            match protect(self, addr, PAGE) {
+                Err(Errno::NOENT) => self.mappings.remove(addr, PAGE),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Clients {
-    all: BTreeMap<ClientId, Client>,
+    all: BTreeMap<ClientId, ObjectClient>,
     next: ClientId,
 }
 
@@ -35,7 +66,7 @@ impl Clients {
     pub fn insert(&mut self, slot: SlotIndex, uffd: ForeignUserfault) -> ClientId {
         let id = self.next;
         self.next += 1;
-        let client = Client {
+        let client = ObjectClient {
             slot,
             uffd,
             mappings: Mappings::default(),
@@ -52,22 +83,22 @@ impl Clients {
     }
 
     /// A client.
-    pub fn get(&self, id: ClientId) -> Option<&Client> {
+    pub fn get(&self, id: ClientId) -> Option<&ObjectClient> {
         self.all.get(&id)
     }
 
     /// A client, to be changed.
-    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut ObjectClient> {
         self.all.get_mut(&id)
     }
 
     /// Removes a client.
-    pub fn remove(&mut self, id: ClientId) -> Option<Client> {
+    pub fn remove(&mut self, id: ClientId) -> Option<ObjectClient> {
         self.all.remove(&id)
     }
 
     /// All clients.
-    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &ObjectClient)> {
         self.all.iter().map(|(id, it)| (*id, it))
     }
 }

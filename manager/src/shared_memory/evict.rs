@@ -15,16 +15,15 @@
 //! meanwhile.
 
 use super::UNIT;
-use super::clients::Client;
-use super::fault::{Contents, Placed};
+use super::mapped_objects::{Contents, Placed};
 use super::mappings::ObjectId;
+use super::object::Object;
 use super::pager::SharedPager;
 use super::slots::SlotPage;
-use crate::page_table::PageState;
+use crate::page_table::{PageState, is_zero};
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use store::{Checksum, PageHandle, Store, StoreError, WritePage};
-use translation::Errno;
 use wired::{Counter, PAGE};
 
 impl SharedPager {
@@ -33,20 +32,16 @@ impl SharedPager {
         if self.slots.free().is_none() || (self.careful)() {
             return false;
         }
-        let objects = &self.objects;
-        let mut residents = |key: Key| {
-            let object = objects.get(&key.stretch());
-            let object = object.filter(|object| !object.is_locked(key.unit()));
-            object.map_or(0, |object| object.residents(key.unit()))
-        };
+        let mapped = &self.mapped;
+        let mut residents = |key: Key| mapped.evictable(key.stretch(), key.unit());
         let Some(key) = self.order.victim_by(&mut residents) else {
             return false;
         };
         let (id, unit) = (key.stretch(), key.unit());
-        let Some(pages) = self.objects.get(&id).map(|object| object.unit(unit)) else {
+        let Some(pages) = self.mapped.objects.get(&id).map(|object| object.unit(unit)) else {
             return false;
         };
-        let slot = match self.protect(id, &pages) {
+        let slot = match self.mapped.protect(id, &pages) {
             Ok(()) => self.slots.take(id, unit),
             Err(_) => None,
         };
@@ -54,38 +49,20 @@ impl SharedPager {
         if let (Some(slot), true) = (slot, count > 0) {
             self.write_back(id, &pages, slot);
         }
-        let is_left = residents_of(self, id, unit) > 0;
-        if is_left {
+        let object = self.mapped.objects.get(&id);
+        if object.is_some_and(|object| object.residents(unit) > 0) {
             self.order.filled(key);
         }
         count > 0
     }
 
-    /// Write-protects pages in every mapping. An error: an event of a process is unread.
-    fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
-        let users = self.objects.get(&id).map_or(0, |object| object.users.len());
-        for number in 0..users {
-            let user = self
-                .objects
-                .get(&id)
-                .and_then(|object| object.users.get(number));
-            let client = user.and_then(|user| self.clients.get_mut(*user));
-            client.map_or(Ok(()), |client| client.protect(id, pages))?;
-        }
-        Ok(())
-    }
-
     /// Steps 2 and 3. Returns how many pages have left.
     fn take_out(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) -> usize {
-        let mut runs = [const { 0..0 }; UNIT / 2 + 1];
-        if let Some(object) = self.objects.get(&id) {
-            let found = object.resident_runs(pages.clone());
-            runs.iter_mut()
-                .zip(found)
-                .for_each(|(place, run)| *place = run);
-        }
-        let mut count = 0;
-        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+        let Some(object) = self.mapped.objects.get(&id) else {
+            return 0;
+        };
+        let (mut count, mut failure) = (0, None);
+        for run in object.resident_runs(pages.clone()) {
             let first = SlotPage {
                 slot,
                 index: run.start % UNIT,
@@ -93,14 +70,11 @@ impl SharedPager {
             let into = self.slots.contents(first);
             // SAFETY: pages of the slot, which only this thread uses; a run lies in one unit.
             let into = unsafe { std::slice::from_raw_parts_mut(into, run.len() * PAGE) };
-            let Some(object) = self.objects.get(&id) else {
-                break;
-            };
             let outcome = object
                 .read(run.start, into)
                 .and_then(|()| object.punch(&run));
             if let Err(why) = outcome {
-                self.warn(&format!("its memfd fails: {why}"));
+                failure = Some(why);
                 continue;
             }
             count += run.len();
@@ -109,6 +83,9 @@ impl SharedPager {
                 let index = page % UNIT;
                 self.slots.stage(SlotPage { slot, index });
             }
+        }
+        if let Some(why) = failure {
+            self.warn(&format!("its memfd fails: {why}"));
         }
         count
     }
@@ -121,20 +98,20 @@ impl SharedPager {
                 slot,
                 index: page % UNIT,
             };
-            if self.slots.staged(id, page) != Some(at) {
+            if !self.slots.is_staged(at) {
                 continue;
             }
             (self.count)(0, Counter::Staged, 1);
             // SAFETY: a page of the slot, which only this thread uses.
             let contents = unsafe { &*self.slots.contents(at).cast::<[u8; PAGE]>() };
-            let Some(object) = self.objects.get_mut(&id) else {
+            let Some(object) = self.mapped.objects.get_mut(&id) else {
                 return;
             };
             let was = object.get(page);
             let sum = Checksum::of(contents);
             let is_copy = |copy: PageHandle| self.store.checksum(copy) == sum;
             match was.handle() {
-                _ if contents.iter().all(|byte| *byte == 0) => {
+                _ if is_zero(contents) => {
                     object.set(page, PageState::Zero);
                     self.release_copy(was);
                     (self.count)(0, Counter::DroppedZero, 1);
@@ -173,7 +150,7 @@ impl SharedPager {
         let is_stored = stored.is_ok();
         let contents = Contents::At(self.slots.contents(at));
         let is_staged = self.slots.complete(at, is_stored);
-        let object = self.objects.get_mut(&id).filter(|_| is_staged);
+        let object = self.mapped.objects.get_mut(&id).filter(|_| is_staged);
         match (stored, object) {
             (Ok(copy), Some(object)) => {
                 object.set(page, PageState::Stored(copy));
@@ -191,11 +168,60 @@ impl SharedPager {
         }
     }
 
+    /// A page's contents end.
+    pub fn forget_page(&mut self, id: ObjectId, page: usize) {
+        if let Some(fetch) = self.fetches.of(id, page) {
+            fetch.is_cancelled = true;
+            // Those that wait fault again.
+            for waiter in std::mem::take(&mut fetch.waiters) {
+                self.mapped.wake(waiter);
+            }
+        }
+        let Some(object) = self.mapped.objects.get_mut(&id) else {
+            return;
+        };
+        if object.get(page).is_resident()
+            && let Err(why) = object.punch(&(page..page + 1))
+        {
+            return self.warn(&format!("a page cannot be discarded: {why}"));
+        }
+        let was = object.set(page, PageState::Zero);
+        let staged = self.slots.staged(id, page);
+        let place = staged.or_else(|| self.slots.kept(id, page));
+        place.into_iter().for_each(|at| self.slots.release(at));
+        self.frames
+            .put(u32::from(was.is_resident() || staged.is_some()));
+        self.release_copy(was);
+    }
+
+    /// No process maps the object any more.
+    pub fn end_object(&mut self, id: ObjectId, object: &Object) {
+        self.fetches.cancel(id);
+        let mut frames = self.slots.forget(id);
+        for page in 0..object.pages() {
+            let state = object.get(page);
+            frames += u32::from(state.is_resident());
+            self.release_copy(state);
+        }
+        self.frames.put(frames);
+    }
+
+    /// Releases a page's stored copy.
+    fn release_copy(&self, state: PageState) {
+        if let Some(copy) = state.handle() {
+            self.store.discard(self.store.holder(), &[copy]);
+        }
+    }
+
     /// A page that the store does not take keeps its frame.
     fn put_back(&mut self, id: ObjectId, page: usize, contents: Contents) {
         while self.place(id, page, contents, None) == Placed::Later {
             // An event is unread: nothing else may use the slot meanwhile.
-            let users = self.objects.get(&id).map(|object| object.users.clone());
+            let users = self
+                .mapped
+                .objects
+                .get(&id)
+                .map(|object| object.users.clone());
             users
                 .into_iter()
                 .flatten()
@@ -215,39 +241,3 @@ const NO_WRITE: WritePage = WritePage {
     sum: Checksum(0),
     token: 0,
 };
-
-impl Client {
-    /// Write-protects pages of an object wherever this process maps them.
-    fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
-        let protect = |client: &Self, addr, bytes| {
-            let userfault = client.uffd.userfault();
-            userfault
-                .write_protect(addr, bytes, true)
-                .map_err(|why| why.errno)
-        };
-        let mut unmapped = None;
-        for (addr, bytes) in self.mappings.places(id, pages.clone()) {
-            match protect(self, addr, bytes) {
-                // Its address space has ended: no thread of it stores anything.
-                Err(Errno::SRCH) => break,
-                Err(Errno::NOENT) => unmapped = Some(addr..addr + bytes),
-                other => other?,
-            }
-        }
-        // A part of the range is not mapped, since it was advised not to be inherited.
-        for addr in unmapped.into_iter().flatten().step_by(PAGE) {
-            match protect(self, addr, PAGE) {
-                Err(Errno::NOENT) => self.mappings.remove(addr, PAGE),
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn residents_of(pager: &SharedPager, id: ObjectId, unit: usize) -> u32 {
-    pager
-        .objects
-        .get(&id)
-        .map_or(0, |object| object.residents(unit))
-}

@@ -2,89 +2,79 @@
 
 use super::UNIT;
 use super::fetches::{TOKENS, Waiter};
+use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
-use super::pager::{Outcome, QueuedFault, SharedPager};
+use super::pager::SharedPager;
+use super::slots::SlotPage;
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::time::{Duration, Instant};
 use store::{PageHandle, ReadPage, StoreError, Submitted, Wait};
-use translation::{Errno, MapError, Wake};
+use translation::{MapError, Wake};
 use wired::{Counter, PAGE};
 
 /// How long a fault waits for a frame before its access fails.
 const NO_FRAME: Duration = Duration::from_secs(30);
 
-/// What became of contents that were to be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Placed {
-    /// The object has the page.
-    There,
-    /// An event is unread.
-    Later,
-    /// No process maps the page.
-    Nowhere,
-}
-
-/// Contents of a page.
-#[derive(Clone, Copy)]
-pub(super) enum Contents {
-    Zeros,
-    At(*const u8),
+/// A fault that is read and not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedFault {
+    pub at: Waiter,
+    pub write_protected: bool,
+    /// When it first found no frame.
+    pub waits_since: Option<Instant>,
 }
 
 impl SharedPager {
-    pub fn answer(&mut self, fault: &mut QueuedFault) -> Outcome {
+    /// Answers what is queued. Returns true if a fault was deferred.
+    pub fn answer_queue(&mut self) -> bool {
+        let mut is_deferred = false;
+        for _ in 0..self.queue.len() {
+            let Some(mut fault) = self.queue.pop_front() else {
+                break;
+            };
+            if self.answer(&mut fault) == FaultOutcome::Deferred {
+                self.queue.push_back(fault);
+                is_deferred = true;
+            }
+        }
+        is_deferred
+    }
+
+    fn answer(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
         let at = fault.at;
-        let Some(client) = self.clients.get(at.client) else {
-            return Outcome::Answered;
+        let Some(client) = self.mapped.clients.get(at.client) else {
+            return FaultOutcome::Answered;
         };
         let slot = client.slot;
         let Some((id, page)) = client.mappings.find(at.addr) else {
             // Unmapped by now, or memory that no object has.
             let _ = client.uffd.poison(at.addr, PAGE);
-            return self.wake(at);
+            return self.mapped.wake(at);
         };
-        let Some(state) = self.objects.get(&id).map(|object| object.get(page)) else {
-            return self.wake(at);
+        let Some(state) = self.mapped.state(id, page) else {
+            return self.mapped.wake(at);
         };
         if fault.write_protected {
-            return self.permit_stores(at, id, page);
+            return self.mapped.permit_stores(at, id, page);
         }
         if fault.waits_since.is_none() {
             self.frames.note_use();
             (self.count)(slot, Counter::Faults, 1);
         }
         let outcome = match state {
-            PageState::Lost => self.poison(at),
+            PageState::Lost => Ok(self.mapped.poison(at)),
             // Another process brought it in, or the program has punched a hole.
-            _ if state.is_resident() => self.place_first(id, page, Contents::Zeros, at),
-            PageState::Staged => self.take_back(id, page, at),
+            _ if state.is_resident() => Ok(self.place_first(id, page, Contents::Zeros, at)),
+            PageState::Staged => Ok(self.take_back(id, page, at)),
             PageState::Stored(copy) => self.bring_in(id, page, copy, at),
             _ => self.fill_with_zeros(id, page, at),
         };
-        match outcome {
-            Ok(outcome) => outcome,
-            Err(NoFrame) => self.wait_for_frame(fault, slot),
-        }
+        outcome.unwrap_or_else(|NoFrame| self.wait_for_frame(fault, slot))
     }
 
-    /// The process stores to a unit that an eviction has protected.
-    fn permit_stores(&self, at: Waiter, id: ObjectId, page: usize) -> Outcome {
-        let Some(client) = self.clients.get(at.client) else {
-            return Outcome::Answered;
-        };
-        let first = page / UNIT * UNIT;
-        for (addr, bytes) in client.mappings.places(id, first..first + UNIT) {
-            match client.uffd.userfault().write_protect(addr, bytes, false) {
-                Err(why) if why.errno == Errno::AGAIN => return Outcome::Deferred,
-                _ => {}
-            }
-        }
-        Outcome::Answered
-    }
-
-    fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> Outcome {
+    fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> FaultOutcome {
         let since = *fault.waits_since.get_or_insert_with(|| {
             (self.count)(slot, Counter::FrameWaits, 1);
             Instant::now()
@@ -93,14 +83,14 @@ impl SharedPager {
         let has_none = !has_evicted && self.slots.staged_pages() == 0;
         self.frames.want(has_none);
         if since.elapsed() < NO_FRAME {
-            return Outcome::Deferred;
+            return FaultOutcome::Deferred;
         }
         tracing::error!(
             "shared memory: no frame came within {} s, and an access fails: give the program a larger --store \
              or more --frames",
             NO_FRAME.as_secs()
         );
-        self.poison(fault.at).unwrap_or(Outcome::Answered)
+        self.mapped.poison(fault.at)
     }
 
     /// Takes a frame. A careful tree goes without where none is free, as if the memory were not paged: nothing of
@@ -118,23 +108,28 @@ impl SharedPager {
         is_careful
     }
 
+    /// How many pages to bring in from one on: see [`super::object::Object::window`].
+    fn window(&mut self, id: ObjectId, page: usize, is_alike: fn(PageState) -> bool) -> usize {
+        let object = self.mapped.objects.get_mut(&id);
+        object.map_or(1, |object| object.window(page, is_alike))
+    }
+
     /// Fills a page that has no contents, and those behind it while faults come in order.
     fn fill_with_zeros(
         &mut self,
         id: ObjectId,
         page: usize,
         at: Waiter,
-    ) -> Result<Outcome, NoFrame> {
-        let object = self.objects.get_mut(&id);
+    ) -> Result<FaultOutcome, NoFrame> {
         let is_empty = |state| state == PageState::Zero;
-        let window = object.map_or(1, |object| object.window(page, is_empty));
+        let window = self.window(id, page, is_empty);
         let frames = (0..window).take_while(|_| self.take_frame()).count();
         if frames == 0 {
             return Err(NoFrame);
         }
-        let client = self.clients.get(at.client);
-        let userfault = client.map(|client| client.uffd.userfault());
-        let filled = userfault.map_or(Err(MapError::Gone), |userfault| {
+        let client = self.mapped.clients.get(at.client);
+        let filled = client.map_or(Err(MapError::Gone), |client| {
+            let userfault = client.uffd.userfault();
             userfault.zero(at.addr, frames * PAGE, Wake::Yes)
         });
         let there = match filled {
@@ -142,35 +137,45 @@ impl SharedPager {
             Err(MapError::Again { done }) => done / PAGE,
             // Another mapping lies behind the window's first pages: one by one, by any mapping.
             Err(_) => {
+                let place = |page| self.mapped.place(id, page, Contents::Zeros, None);
                 let mut pages = page..page + frames;
-                let mut there = |page| self.place(id, page, Contents::Zeros, None) == Placed::There;
-                pages.position(|page| !there(page)).unwrap_or(frames)
+                pages
+                    .position(|page| place(page) != Placed::There)
+                    .unwrap_or(frames)
             }
         };
         (page..page + there).for_each(|page| self.set_resident(id, page));
         self.charge(at, Counter::ZeroFilled);
         self.frames.put((frames - there) as u32);
         Ok(match filled {
-            _ if there > 0 => Outcome::Answered,
-            Err(MapError::Again { .. } | MapError::NoMemory) => Outcome::Deferred,
-            _ => self.wake(at),
+            _ if there > 0 => FaultOutcome::Answered,
+            Err(MapError::Again { .. } | MapError::NoMemory) => FaultOutcome::Deferred,
+            _ => self.mapped.wake(at),
         })
     }
 
     /// A page that the store does not have yet: its frame is still in use.
-    fn take_back(&mut self, id: ObjectId, page: usize, at: Waiter) -> Result<Outcome, NoFrame> {
-        let Some(place) = self.slots.staged(id, page) else {
-            tracing::error!("shared memory: a staged page is in no slot");
-            return self.poison(at);
-        };
+    fn take_back(&mut self, id: ObjectId, page: usize, at: Waiter) -> FaultOutcome {
+        match self.slots.staged(id, page) {
+            Some(place) => self.place_from_slot(place, at),
+            None => {
+                tracing::error!("shared memory: a staged page is in no slot");
+                self.mapped.poison(at)
+            }
+        }
+    }
+
+    /// A second chance: a page comes back from the slot that it was evicted to.
+    fn place_from_slot(&mut self, place: SlotPage, at: Waiter) -> FaultOutcome {
+        let (id, page) = self.slots.page(place);
         let contents = Contents::At(self.slots.contents(place));
-        let outcome = self.place_first(id, page, contents, at)?;
-        if self.is_resident(id, page) {
+        let outcome = self.place_first(id, page, contents, at);
+        if self.mapped.is_resident(id, page) {
             self.slots.release(place);
             self.order.refaulted(Key::new(id, page / UNIT));
             self.charge(at, Counter::StandbyHits);
         }
-        Ok(outcome)
+        outcome
     }
 
     fn bring_in(
@@ -179,40 +184,34 @@ impl SharedPager {
         page: usize,
         copy: PageHandle,
         at: Waiter,
-    ) -> Result<Outcome, NoFrame> {
+    ) -> Result<FaultOutcome, NoFrame> {
         if let Some(fetch) = self.fetches.of(id, page) {
             fetch.waiters.push(at);
-            return Ok(Outcome::Answered);
+            return Ok(FaultOutcome::Answered);
         }
         if !self.take_frame() {
             return Err(NoFrame);
         }
         if let Some(place) = self.slots.kept(id, page) {
-            let contents = Contents::At(self.slots.contents(place));
-            let outcome = self.place_first(id, page, contents, at)?;
-            if self.is_resident(id, page) {
-                self.slots.release(place);
-                self.order.refaulted(Key::new(id, page / UNIT));
-                self.charge(at, Counter::StandbyHits);
-            } else {
+            let outcome = self.place_from_slot(place, at);
+            if !self.mapped.is_resident(id, page) {
                 self.frames.put(1);
             }
             return Ok(outcome);
         }
         let Some(read) = self.begin_read(id, page, copy, Some(at)) else {
             self.frames.put(1);
-            return Ok(Outcome::Deferred);
+            return Ok(FaultOutcome::Deferred);
         };
         let mut reads = [read; WINDOW];
         let count = 1 + self.begin_readahead(id, page, &mut reads[1..]);
-        let is_on_disk = self.store.is_on_disk(copy);
-        let kind = match is_on_disk {
+        let kind = match self.store.is_on_disk(copy) {
             true => Counter::DiskReads,
             false => Counter::CompressedHits,
         };
         self.charge(at, kind);
         self.submit_reads(&reads[..count]);
-        Ok(Outcome::Answered)
+        Ok(FaultOutcome::Answered)
     }
 
     fn begin_read(
@@ -232,13 +231,11 @@ impl SharedPager {
 
     /// Begins to read the pages behind one that a stream of faults will want next, as far as there are frames.
     fn begin_readahead(&mut self, id: ObjectId, page: usize, reads: &mut [ReadPage]) -> usize {
-        let object = self.objects.get_mut(&id);
         let is_stored = |state| matches!(state, PageState::Stored(_));
-        let window = object.map_or(1, |object| object.window(page, is_stored));
+        let window = self.window(id, page, is_stored);
         let mut count = 0;
         for page in page + 1..page + window {
-            let state = self.objects.get(&id).map(|object| object.get(page));
-            let Some(PageState::Stored(copy)) = state else {
+            let Some(PageState::Stored(copy)) = self.mapped.state(id, page) else {
                 break;
             };
             let is_here =
@@ -290,7 +287,7 @@ impl SharedPager {
             // Nothing was submitted: those that wait fault again.
             Err(StoreError::Busy) => {
                 for waiter in std::mem::take(&mut fetch.waiters) {
-                    self.wake(waiter);
+                    self.mapped.wake(waiter);
                 }
                 self.fetches.end(number);
                 self.frames.put(1);
@@ -298,13 +295,13 @@ impl SharedPager {
             Err(why) => {
                 let (id, page, is_cancelled) = (fetch.object, fetch.page, fetch.is_cancelled);
                 let waiters = std::mem::take(&mut fetch.waiters);
-                if let Some(object) = self.objects.get_mut(&id).filter(|_| !is_cancelled) {
+                if let Some(object) = self.mapped.objects.get_mut(&id).filter(|_| !is_cancelled) {
                     tracing::error!("a page of shared memory is lost: {why}");
                     object.set(page, PageState::Lost);
                 }
                 for waiter in waiters {
                     self.charge(waiter, Counter::UnreadablePages);
-                    let _ = self.poison(waiter);
+                    self.mapped.poison(waiter);
                 }
                 self.fetches.end(number);
                 self.frames.put(1);
@@ -341,7 +338,7 @@ impl SharedPager {
             .unwrap_or_default();
         // The first is awake.
         for waiter in waiters.into_iter().skip(1) {
-            self.wake(waiter);
+            self.mapped.wake(waiter);
         }
         self.fetches.end(number);
     }
@@ -353,15 +350,14 @@ impl SharedPager {
         page: usize,
         contents: Contents,
         at: Waiter,
-    ) -> Result<Outcome, NoFrame> {
-        Ok(match self.place(id, page, contents, Some(at)) {
-            Placed::There => Outcome::Answered,
-            Placed::Later => Outcome::Deferred,
-            Placed::Nowhere => Outcome::Answered,
-        })
+    ) -> FaultOutcome {
+        match self.place(id, page, contents, Some(at)) {
+            Placed::There | Placed::Nowhere => FaultOutcome::Answered,
+            Placed::Later => FaultOutcome::Deferred,
+        }
     }
 
-    /// Puts contents into an object, by the mapping of the fault or else of any process.
+    /// Puts contents into an object: see [`MappedObjects::place`](super::mapped_objects::MappedObjects::place).
     pub fn place(
         &mut self,
         id: ObjectId,
@@ -369,44 +365,7 @@ impl SharedPager {
         contents: Contents,
         first: Option<Waiter>,
     ) -> Placed {
-        let Some(object) = self.objects.get(&id) else {
-            return Placed::Nowhere;
-        };
-        let clients = &self.clients;
-        let others = object.users.iter().flat_map(|number| {
-            let client = clients.get(*number).into_iter();
-            client.flat_map(move |client| {
-                let places = client.mappings.places(id, page..page + 1);
-                places.map(|(addr, _)| Waiter {
-                    client: *number,
-                    addr,
-                })
-            })
-        });
-        let mut placed = Placed::Nowhere;
-        for at in first.into_iter().chain(others) {
-            let Some(client) = clients.get(at.client) else {
-                continue;
-            };
-            let userfault = client.uffd.userfault();
-            let result = match contents {
-                Contents::Zeros => userfault.zero(at.addr, PAGE, Wake::Yes),
-                Contents::At(from) => userfault.copy(at.addr, from, PAGE, Wake::Yes),
-            };
-            placed = match result {
-                Ok(()) if first == Some(at) => Placed::There,
-                Ok(()) | Err(MapError::Exists { .. }) => {
-                    first.into_iter().for_each(|first| {
-                        self.wake(first);
-                    });
-                    Placed::There
-                }
-                Err(MapError::Again { .. } | MapError::NoMemory) => Placed::Later,
-                // Unmapped by now.
-                Err(_) => continue,
-            };
-            break;
-        }
+        let placed = self.mapped.place(id, page, contents, first);
         if placed == Placed::There {
             self.set_resident(id, page);
         }
@@ -414,50 +373,16 @@ impl SharedPager {
     }
 
     fn set_resident(&mut self, id: ObjectId, page: usize) {
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        let then = match object.get(page) {
-            PageState::Stored(copy) | PageState::ResidentStored(copy) => {
-                PageState::ResidentStored(copy)
-            }
-            _ => PageState::Resident,
-        };
-        object.set(page, then);
-        self.order.filled(Key::new(id, page / UNIT));
-    }
-
-    fn is_resident(&self, id: ObjectId, page: usize) -> bool {
-        let object = self.objects.get(&id);
-        object.is_some_and(|object| object.get(page).is_resident())
+        if let Some(object) = self.mapped.objects.get_mut(&id) {
+            object.set_resident(page);
+            self.order.filled(Key::new(id, page / UNIT));
+        }
     }
 
     fn charge(&self, at: Waiter, counter: Counter) {
-        if let Some(client) = self.clients.get(at.client) {
+        if let Some(client) = self.mapped.clients.get(at.client) {
             (self.count)(client.slot, counter, 1);
         }
-    }
-
-    /// The thread that waits at an address faults again.
-    pub fn wake(&self, at: Waiter) -> Outcome {
-        let client = self.clients.get(at.client);
-        match client.map(|client| client.uffd.userfault().wake(at.addr, PAGE)) {
-            Some(Err(why)) if why.errno == Errno::AGAIN => Outcome::Deferred,
-            _ => Outcome::Answered,
-        }
-    }
-
-    /// Makes an access fail.
-    fn poison(&self, at: Waiter) -> Result<Outcome, NoFrame> {
-        let Some(client) = self.clients.get(at.client) else {
-            return Ok(Outcome::Answered);
-        };
-        // An eviction leaves a marker of its write protection, which the kernel takes for contents.
-        let _ = client.uffd.userfault().write_protect(at.addr, PAGE, false);
-        Ok(match client.uffd.poison(at.addr, PAGE) {
-            Err(MapError::Again { .. }) => Outcome::Deferred,
-            _ => self.wake(at),
-        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::UNIT;
 use super::clients::ClientId;
 use super::streams::Streams;
-use crate::page_table::PageState;
+use crate::page_table::{PageState, bits, runs};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
 use rustix::io::{self, Errno};
@@ -120,6 +120,24 @@ impl Object {
         count
     }
 
+    /// A process maps it.
+    pub fn add_user(&mut self, client: ClientId) {
+        if !self.users.contains(&client) {
+            self.users.push(client);
+        }
+    }
+
+    /// A page's contents have come into the page cache.
+    pub fn set_resident(&mut self, page: usize) {
+        let then = match self.get(page) {
+            PageState::Stored(copy) | PageState::ResidentStored(copy) => {
+                PageState::ResidentStored(copy)
+            }
+            _ => PageState::Resident,
+        };
+        self.set(page, then);
+    }
+
     /// A process locks pages; locks do not nest.
     pub fn lock(&mut self, client: ClientId, pages: Range<usize>) {
         self.unlock(client, &pages);
@@ -161,17 +179,11 @@ impl Object {
     }
 
     /// Runs of resident pages within a unit.
-    pub fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
-        let mut at = pages.start;
-        std::iter::from_fn(move || {
-            let resident = |page: &usize| self.get(*page).is_resident();
-            let start = (at..pages.end).find(resident)?;
-            let end = (start..pages.end)
-                .find(|page| !resident(page))
-                .unwrap_or(pages.end);
-            at = end;
-            Some(start..end)
-        })
+    pub fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        runs(
+            pages.start,
+            bits(pages, |page| self.get(page).is_resident()),
+        )
     }
 
     /// Reads resident pages.

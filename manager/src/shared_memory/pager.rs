@@ -1,23 +1,22 @@
 //! The thread that pages the shared memory of a tree: its loop, its requests, the life of its objects.
 
-use super::clients::{ClientId, Clients, SlotIndex};
+use super::clients::{ClientId, SlotIndex};
+use super::fault::QueuedFault;
 use super::fetches::{Fetches, TOKENS, Waiter};
 use super::frames::ObjectFrames;
-use super::mappings::ObjectId;
-use super::object::Object;
-use super::requests::{Mailbox, Request};
+use super::mapped_objects::MappedObjects;
+use super::requests::{Change, Mailbox, Request};
 use super::slots::{SlotPage, Slots};
-use crate::page_table::PageState;
-use frames::{DomainId, Ledger};
-use rustix::event::{Timespec, epoll};
+use host::epoll_set::EpollSet;
+use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
-use rustix::io::{self, Errno};
-use selfpage::ScanResistant;
-use std::collections::{BTreeMap, VecDeque};
+use rustix::io::Errno;
+use selfpage::{Replacement, ScanResistant};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use store::{Channel, Completion, SharedStore, Store, StoreError, Wait};
-use translation::{ForeignUserfault, Modes, UffdMessage};
-use wired::{AdaptivePoll, Counter, PAGE};
+use translation::{ForeignUserfault, UffdMessage};
+use wired::{AdaptivePoll, Counter};
 
 /// Reads and writes of the store in flight.
 const DEPTH: usize = 64;
@@ -31,8 +30,6 @@ const IDLE: Timespec = timespec(500_000_000);
 const CHECK: Duration = Duration::from_millis(100);
 /// Reads of one client's messages in a turn.
 const MOST_READS: usize = 16;
-/// Objects of a tree: each is a descriptor of the supervisor's.
-const MOST_OBJECTS: usize = 4096;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
 
@@ -43,82 +40,6 @@ const fn timespec(nanos: i64) -> Timespec {
     Timespec {
         tv_sec: 0,
         tv_nsec: nanos,
-    }
-}
-
-/// What the pager works with.
-pub struct SharedMemoryParts {
-    /// The tree's ledger; under the daemon one that rings it.
-    pub ledger: Ledger,
-    /// The domain that was admitted and adopted for the objects.
-    pub domain: DomainId,
-    /// The tree's store, attached as the domain's holder, with its transport if it needs one.
-    pub store: SharedStore,
-    /// Returns true once the kernel may hold pages of the tree; from then on nothing is evicted.
-    pub careful: Box<dyn Fn() -> bool + Send>,
-    /// Counts for the process in a slot; slot 0 is the tree.
-    pub count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
-}
-
-/// Starts the pager and the thread that hears the ledger's bell for it.
-pub fn start(parts: SharedMemoryParts) -> io::Result<Mailbox> {
-    let mailbox = Mailbox::new()?;
-    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-        let thread = std::thread::Builder::new().name(name.into());
-        let spawned = thread.spawn(run);
-        spawned.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-    };
-    // As long as the supervisor.
-    let ledger: &'static Ledger = Box::leak(Box::new(parts.ledger));
-    let frames = ledger.client(parts.domain).map_err(|_| Errno::SRCH)?;
-    let ears = mailbox.clone();
-    spawn(
-        "selfpage-bell",
-        Box::new(move || {
-            loop {
-                let seq = frames.bell_seq();
-                if frames.demanded() + frames.trimmed() > 0 {
-                    ears.ring();
-                }
-                frames.wait_bell(seq, Some(Duration::from_secs(1)));
-            }
-        }),
-    )?;
-    let (store, careful, count) = (parts.store, parts.careful, parts.count);
-    let requests = mailbox.clone();
-    spawn(
-        "selfpage-shared",
-        Box::new(move || {
-            let frames = ObjectFrames::new(frames);
-            match SharedPager::new(requests.clone(), frames, store, careful, count) {
-                Ok(pager) => pager.run(),
-                Err(why) => {
-                    tracing::warn!("shared memory is not paged: {why}");
-                    refuse_all(&requests, &why);
-                }
-            }
-        }),
-    )?;
-    Ok(mailbox)
-}
-
-/// Refuses requests for as long as the supervisor lives.
-fn refuse_all(requests: &Mailbox, why: &PagerError) {
-    loop {
-        while let Some(request) = requests.receive() {
-            match request {
-                Request::Share { done, .. }
-                | Request::Fork { done, .. }
-                | Request::Change { done, .. } => done(Err(why.to_string())),
-                Request::End { .. } => {}
-            }
-        }
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            requests.bell(),
-            rustix::event::PollFlags::IN,
-        )];
-        let _ = rustix::event::poll(&mut fds, None);
-        requests.hear();
     }
 }
 
@@ -133,30 +54,13 @@ pub enum PagerError {
     Store(#[from] StoreError),
 }
 
-/// A fault that is read and not answered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QueuedFault {
-    pub at: Waiter,
-    pub write_protected: bool,
-    /// When it first found no frame.
-    pub waits_since: Option<Instant>,
-}
-
-/// What became of a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
-    Answered,
-    /// An event is unread, no frame is free, or the store is busy.
-    Deferred,
-}
-
 /// The pager's state.
 pub(super) struct SharedPager {
     requests: Mailbox,
-    epoll: OwnedFd,
-    pub clients: Clients,
-    pub objects: BTreeMap<ObjectId, Object>,
-    next_object: ObjectId,
+    events: EpollSet,
+    /// Of what is readable; reused.
+    tokens: Vec<u64>,
+    pub mapped: MappedObjects,
     pub frames: ObjectFrames,
     pub order: ScanResistant,
     pub slots: Slots,
@@ -165,7 +69,7 @@ pub(super) struct SharedPager {
     pub channel: Box<dyn Channel>,
     pub careful: Box<dyn Fn() -> bool + Send>,
     pub count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
-    queue: VecDeque<QueuedFault>,
+    pub queue: VecDeque<QueuedFault>,
     checked: Instant,
     store_poll: AdaptivePoll,
     fault_poll: AdaptivePoll,
@@ -176,27 +80,22 @@ pub(super) struct SharedPager {
 }
 
 impl SharedPager {
-    fn new(
+    pub fn new(
         requests: Mailbox,
         frames: ObjectFrames,
         store: SharedStore,
         careful: Box<dyn Fn() -> bool + Send>,
         count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     ) -> Result<Self, PagerError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let events = EpollSet::new()?;
+        events.add(requests.bell(), BELL)?;
         let most = frames.domain().contract().x as usize;
         let channel = store.channel(DEPTH)?;
-        let watch = |fd, token| {
-            let data = epoll::EventData::new_u64(token);
-            epoll::add(&epoll, fd, data, epoll::EventFlags::IN)
-        };
-        watch(requests.bell(), BELL)?;
         Ok(Self {
             requests,
-            epoll,
-            clients: Clients::default(),
-            objects: BTreeMap::new(),
-            next_object: 0,
+            events,
+            tokens: Vec::with_capacity(A_TURN),
+            mapped: MappedObjects::default(),
             order: ScanResistant::new(most),
             slots: Slots::new(most)?,
             fetches: Fetches::new()?,
@@ -214,19 +113,18 @@ impl SharedPager {
         })
     }
 
-    fn run(mut self) {
+    pub fn run(mut self) {
         let mut watches_store = false;
         let (mut is_deferred, mut is_alone) = (false, false);
         loop {
             if !watches_store && let Some(fd) = self.channel.poll_fd() {
-                let data = epoll::EventData::new_u64(STORE);
-                watches_store = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).is_ok();
+                watches_store = self.events.add(fd, STORE).is_ok();
             }
             let has_events = !is_deferred && (self.poll_store() || is_alone && self.poll_faults());
             if !has_events {
                 self.wait(is_deferred);
             }
-            // Acknowledged between evictions.
+            // Between evictions the supervisor learns that none begins any more.
             (self.careful)();
             while let Some(request) = self.requests.receive() {
                 self.serve(request);
@@ -278,33 +176,28 @@ impl SharedPager {
     /// Waits for something to do, and reads all messages of those that have any.
     fn wait(&mut self, is_deferred: bool) {
         let limit = match is_deferred || self.fetches.arrived().next().is_some() {
+            _ if self.channel.is_ready() => timespec(0),
             true => RETRY,
             false if self.frames.is_wanted() || self.channel.pending() > 0 => WANTED,
             false => IDLE,
         };
-        let now = timespec(0);
-        let limit = if self.channel.is_ready() {
-            &now
-        } else {
-            &limit
-        };
-        self.read_events(limit);
+        self.read_events(&limit);
     }
 
     /// Waits for events, and reads them. Returns false if there was none.
     fn read_events(&mut self, limit: &Timespec) -> bool {
-        let mut ready = [const { std::mem::MaybeUninit::uninit() }; A_TURN];
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut ready, Some(limit)) else {
-            return false;
-        };
-        for event in events.iter() {
-            match event.data.u64() {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        self.events.wait(limit, &mut tokens);
+        for token in &tokens {
+            match *token {
                 BELL => self.requests.hear(),
                 STORE => {}
                 client => self.receive(client),
             }
         }
-        !events.is_empty()
+        let has_events = !tokens.is_empty();
+        self.tokens = tokens;
+        has_events
     }
 
     /// Reads the messages of a client: events take effect at once, faults are queued. A bound keeps a process
@@ -312,7 +205,7 @@ impl SharedPager {
     pub fn receive(&mut self, id: ClientId) {
         for _ in 0..MOST_READS {
             let mut messages = [const { None }; A_TURN];
-            let Some(client) = self.clients.get_mut(id) else {
+            let Some(client) = self.mapped.clients.get_mut(id) else {
                 return;
             };
             let count = match client.uffd.read(&mut messages) {
@@ -341,9 +234,14 @@ impl SharedPager {
                 write_protected: fault.write_protected,
                 waits_since: None,
             }),
-            UffdMessage::Unmapped { addr, len } => self.on_unmapped(id, addr, len),
+            UffdMessage::Unmapped { addr, len } => {
+                let ended = self.mapped.unmap(id, addr, len);
+                ended
+                    .into_iter()
+                    .for_each(|(id, object)| self.end_object(id, &object));
+            }
             UffdMessage::Moved { from, to, len } => {
-                if let Some(client) = self.clients.get_mut(id) {
+                if let Some(client) = self.mapped.clients.get_mut(id) {
                     client.mappings.relocate(from, to, len);
                 }
             }
@@ -355,19 +253,6 @@ impl SharedPager {
         }
     }
 
-    fn on_unmapped(&mut self, id: ClientId, addr: usize, len: usize) {
-        let parts = self.pages_in(id, &(addr..addr.saturating_add(len)));
-        if let Some(client) = self.clients.get_mut(id) {
-            client.mappings.remove(addr, len);
-        }
-        for (number, pages) in parts {
-            if let Some(object) = self.objects.get_mut(&number) {
-                object.unlock(id, &pages);
-            }
-            self.end_if_unmapped(number);
-        }
-    }
-
     fn serve(&mut self, request: Request) {
         match request {
             Request::Share {
@@ -376,22 +261,54 @@ impl SharedPager {
                 addr,
                 len,
                 memory,
-                done,
-            } => done(self.share(slot, uffd, addr, len, memory)),
+                respond,
+            } => respond(self.share(slot, uffd, addr, len, memory)),
             Request::Fork {
                 parent,
                 child,
                 uffd,
-                done,
-            } => done(self.fork(parent, child, uffd)),
-            Request::Change { slot, change, done } => done(self.change(slot, change)),
+                respond,
+            } => respond(self.fork(parent, child, uffd)),
+            Request::Change {
+                slot,
+                change,
+                respond,
+            } => respond(self.change(slot, change)),
             Request::End { slot } => {
-                if let Some(id) = self.clients.in_slot(slot) {
-                    if let Some(client) = self.clients.get_mut(id) {
+                if let Some(id) = self.mapped.clients.in_slot(slot) {
+                    if let Some(client) = self.mapped.clients.get_mut(id) {
                         client.has_left = true;
                     }
                     self.drop_ended();
                 }
+            }
+        }
+    }
+
+    /// Makes a change for the process in a slot; what is not paged is left as it is.
+    fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
+        let Some(id) = self.mapped.clients.in_slot(slot) else {
+            return Ok(());
+        };
+        // What the process has unmapped before.
+        self.receive(id);
+        match change {
+            Change::Discard(range) => {
+                for (object, pages) in self.mapped.pages_in(id, &range) {
+                    pages.for_each(|page| self.forget_page(object, page));
+                }
+                Ok(())
+            }
+            Change::Extend { from, offset, to } => self.mapped.extend(id, from, offset, to),
+            Change::Lock(range) => {
+                let most = self.frames.most_locked();
+                self.mapped.lock(id, &range, most)
+            }
+            Change::Unlock(range) => {
+                for key in self.mapped.unlock(id, &range) {
+                    self.order.filled(key);
+                }
+                Ok(())
             }
         }
     }
@@ -404,7 +321,7 @@ impl SharedPager {
         len: usize,
         memory: OwnedFd,
     ) -> Result<(), String> {
-        let id = match (self.clients.in_slot(slot), uffd) {
+        let id = match (self.mapped.clients.in_slot(slot), uffd) {
             (Some(id), _) => id,
             (None, Some(uffd)) => self.add_client(slot, uffd)?,
             (None, None) => return Err("the process has handed over no userfaultfd".into()),
@@ -412,78 +329,38 @@ impl SharedPager {
         if (self.careful)() {
             return Err("the kernel may hold pages of this tree for direct I/O".into());
         }
-        if self.objects.len() >= MOST_OBJECTS {
-            return Err(format!(
-                "the tree shares {MOST_OBJECTS} ranges of memory already"
-            ));
-        }
-        let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
-        let mut others = self.objects.values();
-        if others.any(|other| other.inode() == object.inode()) {
-            return Err("this memory is an object already".into());
-        }
-        let client = self.clients.get_mut(id).ok_or("the process has ended")?;
-        let registered = client.uffd.register(addr, len, MODES);
-        registered.map_err(|why| why.to_string())?;
-        let number = self.next_object;
-        self.next_object += 1;
-        client.mappings.insert(addr, len, number, 0);
-        object.users.push(id);
-        self.objects.insert(number, object);
-        Ok(())
+        self.mapped.share(id, addr, len, memory)
     }
 
     fn add_client(&mut self, slot: SlotIndex, uffd: OwnedFd) -> Result<ClientId, String> {
         let uffd = ForeignUserfault::adopt(uffd).map_err(|why| why.to_string())?;
-        let id = self.clients.insert(slot, uffd);
-        let data = epoll::EventData::new_u64(id);
-        if let Some(client) = self.clients.get(id) {
-            epoll::add(&self.epoll, &client.uffd, data, epoll::EventFlags::IN)
-                .map_err(|why| why.to_string())?;
+        let id = self.mapped.clients.insert(slot, uffd);
+        if let Some(client) = self.mapped.clients.get(id) {
+            let watched = self.events.add(&client.uffd, id);
+            watched.map_err(|why| why.to_string())?;
         }
         Ok(id)
     }
 
     fn fork(&mut self, parent: SlotIndex, child: SlotIndex, uffd: OwnedFd) -> Result<(), String> {
-        let parent = self.clients.in_slot(parent);
+        let parent = self.mapped.clients.in_slot(parent);
         // What the parent has unmapped before.
         parent.into_iter().for_each(|parent| self.receive(parent));
-        let Some(parent) = parent.and_then(|parent| self.clients.get(parent)) else {
+        let Some(parent) = parent.filter(|parent| self.mapped.clients.get(*parent).is_some())
+        else {
             // It shares nothing any more.
             return Ok(());
         };
-        let mut mappings = parent.mappings.clone();
-        let id = self.add_client(child, uffd)?;
-        let client = self.clients.get_mut(id).ok_or("the child has ended")?;
-        let all: Vec<_> = mappings.iter().collect();
-        for (addr, bytes, object) in all {
-            match client.uffd.register(addr, bytes, MODES) {
-                Ok(()) => {
-                    if let Some(object) = self.objects.get_mut(&object)
-                        && !object.users.contains(&id)
-                    {
-                        object.users.push(id);
-                    }
-                }
-                // Advised not to be inherited: nothing is mapped there.
-                Err(_) => mappings.remove(addr, bytes),
-            }
-        }
-        client.mappings = mappings;
+        let child = self.add_client(child, uffd)?;
+        self.mapped.inherit(parent, child);
         Ok(())
-    }
-
-    /// Releases a page's stored copy.
-    pub fn release_copy(&self, state: PageState) {
-        if let Some(copy) = state.handle() {
-            self.store.discard(self.store.holder(), &[copy]);
-        }
     }
 
     /// Ends the clients whose address spaces have ended.
     fn drop_ended(&mut self) {
         self.checked = Instant::now();
         let ended = self
+            .mapped
             .clients
             .iter()
             .filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
@@ -491,58 +368,13 @@ impl SharedPager {
         ended.into_iter().for_each(|id| self.drop_client(id));
     }
 
-    pub fn drop_client(&mut self, id: ClientId) {
-        let Some(client) = self.clients.remove(id) else {
-            return;
-        };
-        let _ = epoll::delete(&self.epoll, &client.uffd);
-        for (_, _, number) in client.mappings.iter() {
-            self.end_if_unmapped(number);
+    fn drop_client(&mut self, id: ClientId) {
+        if let Some((client, ended)) = self.mapped.remove_client(id) {
+            self.events.remove(&client.uffd);
+            ended
+                .into_iter()
+                .for_each(|(id, object)| self.end_object(id, &object));
         }
-    }
-
-    /// Ends an object that no process maps any more.
-    fn end_if_unmapped(&mut self, number: ObjectId) {
-        let Some(object) = self.objects.get_mut(&number) else {
-            return;
-        };
-        let clients = &self.clients;
-        let maps = |id: &ClientId| clients.get(*id).is_some_and(|it| it.mappings.has(number));
-        object.users.retain(maps);
-        object.drop_locks_of_others();
-        if object.users.is_empty() {
-            self.end_object(number);
-        }
-    }
-
-    fn end_object(&mut self, id: ObjectId) {
-        let Some(object) = self.objects.remove(&id) else {
-            return;
-        };
-        self.fetches.cancel(id);
-        let mut frames = self.slots.forget(id);
-        for page in 0..object.pages() {
-            let state = object.get(page);
-            frames += u32::from(state.is_resident());
-            self.release_copy(state);
-        }
-        self.frames.put(frames);
-    }
-
-    /// Answers what is queued. Returns true if a fault was deferred.
-    fn answer_queue(&mut self) -> bool {
-        let mut is_deferred = false;
-        for _ in 0..self.queue.len() {
-            let Some(fault) = self.queue.pop_front() else {
-                break;
-            };
-            let mut fault = fault;
-            if self.answer(&mut fault) == Outcome::Deferred {
-                self.queue.push_back(fault);
-                is_deferred = true;
-            }
-        }
-        is_deferred
     }
 
     /// Gives frames back that were demanded, and evicts ahead of need.
@@ -564,10 +396,3 @@ impl SharedPager {
         }
     }
 }
-
-/// A fault on a page that the object lacks, and on a page that an eviction protects.
-pub(super) const MODES: Modes = Modes {
-    missing: true,
-    write_protect: true,
-    minor: false,
-};

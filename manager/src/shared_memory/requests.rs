@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Receives the outcome of a request, on the pager's thread.
-pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+pub type Responder = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// A request.
 pub enum Request {
@@ -26,7 +26,7 @@ pub enum Request {
         /// The memfd.
         memory: OwnedFd,
         /// Answered when faults are served.
-        done: Done,
+        respond: Responder,
     },
     /// The child of a fork maps what its parent maps.
     Fork {
@@ -37,7 +37,7 @@ pub enum Request {
         /// The child's userfaultfd.
         uffd: OwnedFd,
         /// Answered when faults are served.
-        done: Done,
+        respond: Responder,
     },
     /// A process changes shared memory, or how it maps it.
     Change {
@@ -46,7 +46,7 @@ pub enum Request {
         /// The change.
         change: Change,
         /// Answered when it is made.
-        done: Done,
+        respond: Responder,
     },
     /// A process has ended, or begun another image.
     End {

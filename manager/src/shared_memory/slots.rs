@@ -9,9 +9,9 @@ use super::mappings::ObjectId;
 use rustix::io;
 use wired::{PAGE, WiredMemory};
 
-/// A slot's unit, and a bit for each of its pages.
+/// What a slot holds: a unit, and a bit for each of its pages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct EvictedUnit {
     object: ObjectId,
     unit: usize,
     staged: u64,
@@ -23,7 +23,7 @@ struct Slot {
 /// The slots, reused in turn.
 pub struct Slots {
     memory: WiredMemory,
-    slots: Vec<Slot>,
+    slots: Vec<EvictedUnit>,
     next: usize,
 }
 
@@ -47,7 +47,7 @@ impl Slots {
         let count = (frames / FRAMES_PER_SLOT).clamp(FEWEST, MOST);
         Ok(Self {
             memory: WiredMemory::private(count * UNIT * PAGE)?,
-            slots: vec![Slot::default(); count],
+            slots: vec![EvictedUnit::default(); count],
             next: 0,
         })
     }
@@ -56,10 +56,10 @@ impl Slots {
     pub fn take(&mut self, object: ObjectId, unit: usize) -> Option<usize> {
         let slot = self.free()?;
         self.next = (slot + 1) % self.slots.len();
-        self.slots[slot] = Slot {
+        self.slots[slot] = EvictedUnit {
             object,
             unit,
-            ..Slot::default()
+            ..EvictedUnit::default()
         };
         Some(slot)
     }
@@ -105,6 +105,11 @@ impl Slots {
         is_staged
     }
 
+    /// Returns true if the page waits for the store here.
+    pub fn is_staged(&self, at: SlotPage) -> bool {
+        self.slots[at.slot].staged >> at.index & 1 != 0
+    }
+
     /// The place of a staged page.
     pub fn staged(&self, object: ObjectId, page: usize) -> Option<SlotPage> {
         self.find(object, page, |slot| slot.staged)
@@ -115,9 +120,15 @@ impl Slots {
         self.find(object, page, |slot| slot.kept)
     }
 
-    fn find(&self, object: ObjectId, page: usize, bits: impl Fn(&Slot) -> u64) -> Option<SlotPage> {
+    fn find(
+        &self,
+        object: ObjectId,
+        page: usize,
+        bits: impl Fn(&EvictedUnit) -> u64,
+    ) -> Option<SlotPage> {
         let (unit, index) = (page / UNIT, page % UNIT);
-        let has = |it: &Slot| it.object == object && it.unit == unit && bits(it) >> index & 1 != 0;
+        let has =
+            |it: &EvictedUnit| it.object == object && it.unit == unit && bits(it) >> index & 1 != 0;
         let slot = self.slots.iter().position(has)?;
         Some(SlotPage { slot, index })
     }

@@ -4,7 +4,7 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, TreeParts, UnidentifiedPeer};
+use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer, answer, refuse};
@@ -13,10 +13,7 @@ use host::process_tree::ProcStatus;
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
-use link::handshake::{
-    FdRole, Hello, Message, RawDomainId, Reply, SharedChange, SlotIndex, Welcome, slot_of,
-};
-use manager::shared_memory::{Change, Request};
+use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
@@ -43,11 +40,6 @@ impl Supervisor {
         let Some(pid) = peer.pid else {
             return;
         };
-        if let Some(domain) = shared_memory_of(hello) {
-            // Its lifeline, with the userfaultfd, was sent before.
-            self.at_member(slot_of(domain), happened);
-            return self.at_shared_memory(connection, pid, domain, hello, fd);
-        }
         let forked = matches!(hello, Hello::Fork { .. });
         let program = match hello {
             Hello::Exec { above } | Hello::Fork { above, .. } => program_of(pid, above),
@@ -80,10 +72,11 @@ impl Supervisor {
                 answer(&connection, Reply::Released, &[]);
                 return;
             }
-            Hello::CreateShared { .. }
-            | Hello::Share { .. }
-            | Hello::InheritShared { .. }
-            | Hello::ChangeShared { .. } => return,
+            Hello::Shared { domain, request } => {
+                // Its lifeline, with the userfaultfd, was sent before.
+                self.at_member(slot_of(domain), happened);
+                return self.at_shared_memory(connection, pid, domain, request, fd);
+            }
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
@@ -347,61 +340,6 @@ impl Supervisor {
         }
     }
 
-    /// A process asks something of the tree's shared memory.
-    fn at_shared_memory(
-        &mut self,
-        connection: OwnedFd,
-        pid: Pid,
-        domain: RawDomainId,
-        hello: Hello,
-        fd: Option<OwnedFd>,
-    ) {
-        let slot = slot_of(domain);
-        let Some(member) = self.members.get_mut(slot).filter(|it| it.is(domain, pid)) else {
-            return refuse(
-                &connection,
-                "shared memory is asked for in another process's name",
-            );
-        };
-        let shared = &mut self.shared_memory;
-        match (hello, fd) {
-            (Hello::CreateShared { len, .. }, _) => {
-                let tree = TreeParts {
-                    ledger: &self.ledger,
-                    ledger_fd: &self.ledger_fd,
-                    stats_fd: &self.stats_fd,
-                    store: self.store.as_ref(),
-                    frames: self.settings.frames,
-                };
-                shared.create(&connection, len, tree, &mut self.links);
-            }
-            (Hello::Share { addr, len, .. }, Some(memory)) => {
-                let uffd = member.take_shared_userfault();
-                shared.send(connection, |done| Request::Share {
-                    slot,
-                    uffd,
-                    addr: addr as usize,
-                    len: len as usize,
-                    memory,
-                    done,
-                });
-            }
-            (Hello::InheritShared { parent, .. }, Some(uffd)) => {
-                shared.send(connection, |done| Request::Fork {
-                    parent: slot_of(parent),
-                    child: slot,
-                    uffd,
-                    done,
-                });
-            }
-            (Hello::ChangeShared { change, .. }, _) => {
-                let change = change_of(change);
-                shared.send(connection, |done| Request::Change { slot, change, done });
-            }
-            _ => refuse(&connection, "a descriptor has to come with this request"),
-        }
-    }
-
     /// Admits a process on behalf of this one.
     #[doc(hidden)]
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
@@ -416,36 +354,6 @@ impl Supervisor {
             None,
             &mut Vec::new(),
         );
-    }
-}
-
-fn change_of(change: SharedChange) -> Change {
-    let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
-    match change {
-        SharedChange::Discard { addr, len } => Change::Discard(range(addr, len)),
-        SharedChange::Lock { addr, len } => Change::Lock(range(addr, len)),
-        SharedChange::Unlock { addr, len } => Change::Unlock(range(addr, len)),
-        SharedChange::Extend {
-            from,
-            offset,
-            to,
-            len,
-        } => Change::Extend {
-            from: from as usize,
-            offset: offset as usize,
-            to: range(to, len),
-        },
-    }
-}
-
-/// The domain in whose name a process asks something of shared memory.
-fn shared_memory_of(hello: Hello) -> Option<RawDomainId> {
-    match hello {
-        Hello::CreateShared { domain, .. }
-        | Hello::Share { domain, .. }
-        | Hello::InheritShared { child: domain, .. }
-        | Hello::ChangeShared { domain, .. } => Some(domain),
-        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The descriptors that a supervisor polls, each with a token that says which it is.
+//! The descriptors that a loop waits for, each with a token that says which it is.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,9 +8,10 @@ use rustix::io;
 const A_TURN: usize = 64;
 
 /// The set.
-pub(crate) struct EpollSet(OwnedFd);
+pub struct EpollSet(OwnedFd);
 
 impl EpollSet {
+    /// An empty set.
     pub fn new() -> io::Result<Self> {
         epoll::create(epoll::CreateFlags::CLOEXEC).map(Self)
     }
@@ -33,10 +34,18 @@ impl EpollSet {
 
     /// The tokens of what is readable now.
     pub fn readable(&self) -> Vec<u64> {
+        let mut tokens = Vec::new();
+        self.wait(&Timespec::default(), &mut tokens);
+        tokens
+    }
+
+    /// Waits until a descriptor is readable, or the limit, and puts the tokens of those that are in place of what
+    /// `tokens` holds.
+    pub fn wait(&self, limit: &Timespec, tokens: &mut Vec<u64>) {
+        tokens.clear();
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; A_TURN];
-        match epoll::wait(&self.0, &mut ready, Some(&Timespec::default())) {
-            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
-            Err(_) => Vec::new(),
+        if let Ok((events, _)) = epoll::wait(&self.0, &mut ready, Some(limit)) {
+            tokens.extend(events.iter().map(|event| event.data.u64()));
         }
     }
 }

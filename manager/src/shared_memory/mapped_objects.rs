@@ -1,0 +1,343 @@
+//! The objects of a tree and the processes that map them: what is done to a page in one mapping, or in all.
+
+use super::UNIT;
+use super::clients::{ClientId, Clients, ObjectClient};
+use super::fetches::Waiter;
+use super::mappings::ObjectId;
+use super::object::Object;
+use crate::page_table::PageState;
+use rustix::fd::OwnedFd;
+use selfpage::Key;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use translation::{Errno, MapError, Modes, Wake};
+use wired::PAGE;
+
+/// Objects of a tree: each is a descriptor of the supervisor's.
+const MOST_OBJECTS: usize = 4096;
+
+/// A fault on a page that the object lacks, and on a page that an eviction protects.
+const MODES: Modes = Modes {
+    missing: true,
+    write_protect: true,
+    minor: false,
+};
+
+/// What became of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FaultOutcome {
+    Answered,
+    /// An event is unread, no frame is free, or the store is busy.
+    Deferred,
+}
+
+/// What became of contents that were to be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Placed {
+    /// The object has the page.
+    There,
+    /// An event is unread.
+    Later,
+    /// No process maps the page.
+    Nowhere,
+}
+
+/// Contents of a page.
+#[derive(Clone, Copy)]
+pub(super) enum Contents {
+    Zeros,
+    At(*const u8),
+}
+
+/// The objects, and their clients.
+#[derive(Default)]
+pub(super) struct MappedObjects {
+    pub clients: Clients,
+    pub objects: BTreeMap<ObjectId, Object>,
+    next: ObjectId,
+}
+
+impl MappedObjects {
+    /// A client's mapping of a fresh memfd becomes an object.
+    pub fn share(
+        &mut self,
+        id: ClientId,
+        addr: usize,
+        len: usize,
+        memory: OwnedFd,
+    ) -> Result<(), String> {
+        if self.objects.len() >= MOST_OBJECTS {
+            return Err(format!(
+                "the tree shares {MOST_OBJECTS} ranges of memory already"
+            ));
+        }
+        let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
+        let mut others = self.objects.values();
+        if others.any(|other| other.inode() == object.inode()) {
+            return Err("this memory is an object already".into());
+        }
+        let client = self.clients.get_mut(id).ok_or("the process has ended")?;
+        let registered = client.uffd.register(addr, len, MODES);
+        registered.map_err(|why| why.to_string())?;
+        let number = self.next;
+        self.next += 1;
+        client.mappings.insert(addr, len, number, 0);
+        object.users.push(id);
+        self.objects.insert(number, object);
+        Ok(())
+    }
+
+    /// A child maps what its parent maps.
+    pub fn inherit(&mut self, parent: ClientId, child: ClientId) {
+        let mappings = self
+            .clients
+            .get(parent)
+            .map(|parent| parent.mappings.clone());
+        let (Some(mut mappings), Some(client)) = (mappings, self.clients.get_mut(child)) else {
+            return;
+        };
+        let all: Vec<_> = mappings.iter().collect();
+        for (addr, bytes, object) in all {
+            match client.uffd.register(addr, bytes, MODES) {
+                Ok(()) => {
+                    if let Some(object) = self.objects.get_mut(&object) {
+                        object.add_user(child);
+                    }
+                }
+                // Advised not to be inherited: nothing is mapped there.
+                Err(_) => mappings.remove(addr, bytes),
+            }
+        }
+        client.mappings = mappings;
+    }
+
+    /// A client maps at `to` what lies `offset` bytes behind `from`.
+    pub fn extend(
+        &mut self,
+        id: ClientId,
+        from: usize,
+        offset: usize,
+        to: Range<usize>,
+    ) -> Result<(), String> {
+        let Some(client) = self.clients.get_mut(id) else {
+            return Ok(());
+        };
+        let Some((number, page)) = client.mappings.find(from) else {
+            return Ok(());
+        };
+        let Some(object) = self.objects.get_mut(&number) else {
+            return Ok(());
+        };
+        let first = page + offset / PAGE;
+        // Beyond the object's end an access fails, as natively.
+        let bytes = to.len().min(object.pages().saturating_sub(first) * PAGE);
+        if bytes == 0 || !to.start.is_multiple_of(PAGE) {
+            return Ok(());
+        }
+        let registered = client.uffd.register(to.start, bytes, MODES);
+        registered.map_err(|why| why.to_string())?;
+        client.mappings.insert(to.start, bytes, number, first);
+        object.add_user(id);
+        Ok(())
+    }
+
+    /// A client has unmapped a range. Returns the objects that no process maps any more.
+    pub fn unmap(&mut self, id: ClientId, addr: usize, len: usize) -> Vec<(ObjectId, Object)> {
+        let parts = self.pages_in(id, &(addr..addr.saturating_add(len)));
+        if let Some(client) = self.clients.get_mut(id) {
+            client.mappings.remove(addr, len);
+        }
+        let ended = parts.into_iter().filter_map(|(number, pages)| {
+            self.objects.get_mut(&number)?.unlock(id, &pages);
+            self.take_unmapped(number)
+        });
+        ended.collect()
+    }
+
+    /// A client's address space has ended. Returns the client, and the objects that no process maps any more.
+    pub fn remove_client(
+        &mut self,
+        id: ClientId,
+    ) -> Option<(ObjectClient, Vec<(ObjectId, Object)>)> {
+        let client = self.clients.remove(id)?;
+        let numbers = client.mappings.iter().map(|(_, _, number)| number);
+        let ended = numbers.filter_map(|number| self.take_unmapped(number));
+        let ended = ended.collect();
+        Some((client, ended))
+    }
+
+    /// Removes and returns an object that no process maps any more.
+    fn take_unmapped(&mut self, number: ObjectId) -> Option<(ObjectId, Object)> {
+        let clients = &self.clients;
+        let maps = |id: &ClientId| clients.get(*id).is_some_and(|it| it.mappings.has(number));
+        let object = self.objects.get_mut(&number)?;
+        object.users.retain(maps);
+        object.drop_locks_of_others();
+        match object.users.is_empty() {
+            true => self.objects.remove(&number).map(|object| (number, object)),
+            false => None,
+        }
+    }
+
+    /// The pages of a range of a client's addresses, by object.
+    pub fn pages_in(&self, id: ClientId, range: &Range<usize>) -> Vec<(ObjectId, Range<usize>)> {
+        let client = self.clients.get(id).into_iter();
+        let parts = client.flat_map(|client| client.mappings.pages_in(range.start, range.len()));
+        parts.collect()
+    }
+
+    /// A client locks pages, of which `most` may be locked in all.
+    pub fn lock(&mut self, id: ClientId, range: &Range<usize>, most: usize) -> Result<(), String> {
+        let parts = self.pages_in(id, range);
+        let wanted: usize = parts.iter().map(|(_, pages)| pages.len()).sum();
+        let locked: usize = self.objects.values().map(Object::locked).sum();
+        if wanted > 0 && locked + wanted > most {
+            return Err(format!(
+                "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"
+            ));
+        }
+        for (number, pages) in parts {
+            if let Some(object) = self.objects.get_mut(&number) {
+                object.lock(id, pages);
+            }
+        }
+        Ok(())
+    }
+
+    /// A client's locks end. Returns the units that may have something to evict again.
+    pub fn unlock(&mut self, id: ClientId, range: &Range<usize>) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (number, pages) in self.pages_in(id, range) {
+            let Some(object) = self.objects.get_mut(&number) else {
+                continue;
+            };
+            object.unlock(id, &pages);
+            let units = pages.start / UNIT..pages.end.div_ceil(UNIT);
+            let units = units.filter(|unit| object.residents(*unit) > 0);
+            keys.extend(units.map(|unit| Key::new(number, unit)));
+        }
+        keys
+    }
+
+    /// The state of a page; none where its object has ended.
+    pub fn state(&self, id: ObjectId, page: usize) -> Option<PageState> {
+        self.objects.get(&id).map(|object| object.get(page))
+    }
+
+    /// Returns true if the object has a page in the page cache.
+    pub fn is_resident(&self, id: ObjectId, page: usize) -> bool {
+        self.state(id, page).is_some_and(PageState::is_resident)
+    }
+
+    /// Resident pages of a unit, if none of it is locked.
+    pub fn evictable(&self, id: ObjectId, unit: usize) -> u32 {
+        let object = self
+            .objects
+            .get(&id)
+            .filter(|object| !object.is_locked(unit));
+        object.map_or(0, |object| object.residents(unit))
+    }
+
+    /// Puts contents into an object, by the mapping of the fault or else of any process. The thread of the fault
+    /// is awake then.
+    pub fn place(
+        &self,
+        id: ObjectId,
+        page: usize,
+        contents: Contents,
+        first: Option<Waiter>,
+    ) -> Placed {
+        for at in first.into_iter().chain(self.places(id, page)) {
+            let Some(client) = self.clients.get(at.client) else {
+                continue;
+            };
+            let userfault = client.uffd.userfault();
+            let result = match contents {
+                Contents::Zeros => userfault.zero(at.addr, PAGE, Wake::Yes),
+                Contents::At(from) => userfault.copy(at.addr, from, PAGE, Wake::Yes),
+            };
+            match result {
+                Ok(()) if first == Some(at) => {}
+                Ok(()) | Err(MapError::Exists { .. }) => {
+                    first.into_iter().for_each(|first| _ = self.wake(first));
+                }
+                Err(MapError::Again { .. } | MapError::NoMemory) => return Placed::Later,
+                // Unmapped by now.
+                Err(_) => continue,
+            }
+            return Placed::There;
+        }
+        Placed::Nowhere
+    }
+
+    /// Where a page is mapped.
+    fn places(&self, id: ObjectId, page: usize) -> impl Iterator<Item = Waiter> + '_ {
+        let users = self
+            .objects
+            .get(&id)
+            .into_iter()
+            .flat_map(|object| &object.users);
+        users.flat_map(move |number| {
+            let client = self.clients.get(*number).into_iter();
+            let places = client.flat_map(move |it| it.mappings.places(id, page..page + 1));
+            places.map(|(addr, _)| Waiter {
+                client: *number,
+                addr,
+            })
+        })
+    }
+
+    /// Write-protects pages in every mapping. An error: an event of a process is unread.
+    pub fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
+        let Self {
+            clients, objects, ..
+        } = self;
+        for user in objects
+            .get(&id)
+            .into_iter()
+            .flat_map(|object| &object.users)
+        {
+            if let Some(client) = clients.get_mut(*user) {
+                client.protect(id, pages)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A process stores to a unit that an eviction has protected.
+    pub fn permit_stores(&self, at: Waiter, id: ObjectId, page: usize) -> FaultOutcome {
+        let Some(client) = self.clients.get(at.client) else {
+            return FaultOutcome::Answered;
+        };
+        let first = page / UNIT * UNIT;
+        for (addr, bytes) in client.mappings.places(id, first..first + UNIT) {
+            match client.uffd.userfault().write_protect(addr, bytes, false) {
+                Err(why) if why.errno == Errno::AGAIN => return FaultOutcome::Deferred,
+                _ => {}
+            }
+        }
+        FaultOutcome::Answered
+    }
+
+    /// The thread that waits at an address faults again.
+    pub fn wake(&self, at: Waiter) -> FaultOutcome {
+        let client = self.clients.get(at.client);
+        match client.map(|client| client.uffd.userfault().wake(at.addr, PAGE)) {
+            Some(Err(why)) if why.errno == Errno::AGAIN => FaultOutcome::Deferred,
+            _ => FaultOutcome::Answered,
+        }
+    }
+
+    /// Makes an access fail.
+    pub fn poison(&self, at: Waiter) -> FaultOutcome {
+        let Some(client) = self.clients.get(at.client) else {
+            return FaultOutcome::Answered;
+        };
+        // An eviction leaves a marker of its write protection, which the kernel takes for contents.
+        let _ = client.uffd.userfault().write_protect(at.addr, PAGE, false);
+        match client.uffd.poison(at.addr, PAGE) {
+            Err(MapError::Again { .. }) => FaultOutcome::Deferred,
+            _ => self.wake(at),
+        }
+    }
+}
