@@ -63,6 +63,11 @@ impl RamUse {
         }
     }
 
+    /// Pages that went to compressed RAM or came from it.
+    pub fn traffic(&self) -> u64 {
+        self.stored + self.read_young + self.read_old
+    }
+
     /// Pages of memory in one of compressed RAM, in tenths.
     fn ratio(&self) -> u64 {
         self.stored * PAGE as u64 * 10 / self.stored_bytes.max(1)

@@ -191,9 +191,9 @@ impl<'a> CompressedRam<'a> {
             let gave_all = self.answer_revocation();
             let used = self.resizer.sample();
             let is_idle = used == self.seen;
-            if !is_idle
-                && used.read_young + used.read_old != self.seen.read_young + self.seen.read_old
-            {
+            // Pages stored count as pages read do: what has only begun to fill has no hits yet, and
+            // a process would trim it for idleness.
+            if used.traffic() != self.seen.traffic() {
                 self.frames.note_use(Millis::now());
             }
             self.seen = used;
@@ -265,6 +265,7 @@ impl<'a> CompressedRam<'a> {
         let segments = self.owned.len() as u32 / self.resizer.segment_pages();
         if segments > self.resizer.limit() {
             self.resizer.raise(segments);
+            self.frames.note_use(Millis::now());
         }
     }
 
