@@ -110,15 +110,17 @@ impl SharedPager {
             let was = object.get(page);
             let sum = Checksum::of(contents);
             let is_copy = |copy: PageHandle| self.store.checksum(copy) == sum;
-            match was.handle() {
+            let is_kept = match was.handle() {
                 _ if is_zero(contents) => {
                     object.set(page, PageState::Zero);
                     self.release_copy(was);
                     (self.count)(0, Counter::DroppedZero, 1);
+                    false
                 }
                 Some(copy) if is_copy(copy) => {
                     object.set(page, PageState::Stored(copy));
                     (self.count)(0, Counter::DroppedClean, 1);
+                    true
                 }
                 _ => {
                     object.set(page, PageState::Staged);
@@ -131,8 +133,9 @@ impl SharedPager {
                     count += 1;
                     continue;
                 }
-            }
-            self.slots.complete(at, true);
+            };
+            // What is zero comes back as a fresh page, which the program changes: nothing may be kept of it.
+            self.slots.complete(at, is_kept);
             clean += 1;
         }
         self.frames.put(clean);
