@@ -206,7 +206,8 @@ OPERATION protect(long number, long page, long pages, long access)
 }
 
 /* Advice whose effect is defined. After MADV_FREE pages hold either the old contents or
- * zeros until they are written, so they are written at once. Where a child does not
+ * zeros until they are written, so they are written at once, or dropped where they may not be.
+ * Where a child does not
  * inherit pages it has a hole, so that is for region 0. */
 OPERATION advise(long number, long page, long pages, long advice)
 {
@@ -215,8 +216,11 @@ OPERATION advise(long number, long page, long pages, long advice)
         advice = MADV_DOFORK;
     result_of(madvise(span.at, span.pages * PAGE, advice));
     mark_split(&span);
-    for (long i = 0; advice == MADV_FREE && i < span.pages; i++)
-        fault_of(fill, &(struct access){.at = span.at + i * PAGE, .seed = 5, .page = i});
+    for (long i = 0; advice == MADV_FREE && i < span.pages; i++) {
+        struct access access = {.at = span.at + i * PAGE, .seed = 5, .page = i};
+        if (fault_of(fill, &access))
+            madvise(access.at, PAGE, MADV_DONTNEED);
+    }
 }
 
 /* Locks and unlocks few pages, since locked pages count against the frames: 0 mlock,

@@ -137,10 +137,13 @@ impl SharedPager {
             Err(MapError::Again { done }) => done / PAGE,
             // Another mapping lies behind the window's first pages: one by one, by any mapping.
             Err(_) => {
-                let place = |page| self.mapped.place(id, page, Contents::Zeros, None);
-                let mut pages = page..page + frames;
-                pages
-                    .position(|page| place(page) != Placed::There)
+                let place = |number: usize| {
+                    let first = (number == 0).then_some(at);
+                    self.mapped.place(id, page + number, Contents::Zeros, first)
+                };
+                let mut numbers = 0..frames;
+                numbers
+                    .find(|number| place(*number) != Placed::There)
                     .unwrap_or(frames)
             }
         };

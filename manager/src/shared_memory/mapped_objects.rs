@@ -267,6 +267,8 @@ impl MappedObjects {
             }
             return Placed::There;
         }
+        // The access fails as one to unmapped memory does.
+        first.into_iter().for_each(|first| _ = self.wake(first));
         Placed::Nowhere
     }
 
@@ -312,8 +314,15 @@ impl MappedObjects {
         let first = page / UNIT * UNIT;
         for (addr, bytes) in client.mappings.places(id, first..first + UNIT) {
             match client.uffd.userfault().write_protect(addr, bytes, false) {
+                Ok(()) => {}
                 Err(why) if why.errno == Errno::AGAIN => return FaultOutcome::Deferred,
-                _ => {}
+                // A part of the range is not mapped.
+                Err(_) => {
+                    for addr in (addr..addr + bytes).step_by(PAGE) {
+                        let _ = client.uffd.userfault().write_protect(addr, PAGE, false);
+                    }
+                    self.wake(at);
+                }
             }
         }
         FaultOutcome::Answered
