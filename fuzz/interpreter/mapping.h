@@ -206,9 +206,8 @@ OPERATION protect(long number, long page, long pages, long access)
 }
 
 /* Advice whose effect is defined. After MADV_FREE pages hold either the old contents or
- * zeros until they are written, so they are written at once, or dropped where they may not be.
- * Where a child does not
- * inherit pages it has a hole, so that is for region 0. */
+ * zeros until they are written, so they are written at once, or dropped where they may not
+ * be. Where a child does not inherit pages it has a hole, so that is for region 0. */
 OPERATION advise(long number, long page, long pages, long advice)
 {
     FIND_SPAN(span, number, page, pages);
