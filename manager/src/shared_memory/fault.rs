@@ -1,7 +1,7 @@
 //! A fault: from the page's state to contents in its object.
 
 use super::UNIT;
-use super::fetches::{TOKENS, Waiter};
+use super::fetches::{QueuedFault, TOKENS, Waiter};
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
 use super::pager::SharedPager;
@@ -17,14 +17,8 @@ use wired::{Counter, PAGE};
 /// How long a fault waits for a frame before its access fails.
 const NO_FRAME: Duration = Duration::from_secs(30);
 
-/// A fault that is read and not answered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QueuedFault {
-    pub at: Waiter,
-    pub write_protected: bool,
-    /// When it first found no frame.
-    pub waits_since: Option<Instant>,
-}
+/// How long a fault waits for a mapping before its thread faults again.
+const UNMAPPED: Duration = Duration::from_millis(10);
 
 impl SharedPager {
     /// Answers what is queued. Returns true if a fault was deferred.
@@ -49,9 +43,7 @@ impl SharedPager {
         };
         let slot = client.slot;
         let Some((id, page)) = client.mappings.find(at.addr) else {
-            // Unmapped by now, or memory that no object has.
-            let _ = client.uffd.poison(at.addr, PAGE);
-            return self.mapped.wake(at);
+            return self.wake_unmapped(fault);
         };
         let Some(state) = self.mapped.state(id, page) else {
             return self.mapped.wake(at);
@@ -72,6 +64,16 @@ impl SharedPager {
             _ => self.fill_with_zeros(id, page, at),
         };
         outcome.unwrap_or_else(|NoFrame| self.wait_for_frame(fault, slot))
+    }
+
+    /// No object is mapped there: another thread has unmapped it since, or has moved the mapping, of which
+    /// a request tells soon. What is mapped there now may be private memory, and is left alone.
+    fn wake_unmapped(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
+        let since = *fault.waits_since.get_or_insert_with(Instant::now);
+        match since.elapsed() < UNMAPPED {
+            true => FaultOutcome::Deferred,
+            false => self.mapped.wake(fault.at),
+        }
     }
 
     fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> FaultOutcome {

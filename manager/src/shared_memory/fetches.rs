@@ -3,6 +3,7 @@
 use super::clients::ClientId;
 use super::mappings::ObjectId;
 use rustix::io;
+use std::time::Instant;
 use store::PageHandle;
 use wired::{PAGE, WiredMemory};
 
@@ -19,6 +20,15 @@ pub struct Waiter {
     pub client: ClientId,
     /// The page's address there.
     pub addr: usize,
+}
+
+/// A fault that is read and not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedFault {
+    pub at: Waiter,
+    pub write_protected: bool,
+    /// When it first found no frame, or no mapping.
+    pub waits_since: Option<Instant>,
 }
 
 /// One fetch.

@@ -1,8 +1,7 @@
 //! The thread that pages the shared memory of a tree: its loop, its requests, the life of its objects.
 
 use super::clients::{ClientId, SlotIndex};
-use super::fault::QueuedFault;
-use super::fetches::{Fetches, TOKENS, Waiter};
+use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
 use super::frames::ObjectFrames;
 use super::mapped_objects::MappedObjects;
 use super::requests::{Change, Mailbox, Request};
