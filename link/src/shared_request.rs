@@ -42,6 +42,17 @@ pub enum SharedRequest {
         /// Bytes of it.
         len: u64,
     },
+    /// Other pages of an object are mapped at `to` (`remap_file_pages`).
+    Remap {
+        /// A byte of a mapping of that object.
+        like: u64,
+        /// The page of the object that is mapped first.
+        page: u64,
+        /// The first byte of the new mapping.
+        to: u64,
+        /// Bytes of it.
+        len: u64,
+    },
     /// The pages stay resident once they are there (`mlock`).
     Lock {
         /// The first byte.

@@ -4,7 +4,7 @@
 //! [`crate::madvise`] and [`crate::brk`], with the result given the C way.
 
 use crate::raw_syscall::{c_result, error};
-use crate::{brk, madvise, map, mlock, mremap};
+use crate::{brk, madvise, map, mlock, mremap, remap_file_pages};
 use std::ffi::{c_int, c_void};
 
 /// Defines `mmap`, which has a second name on 64-bit machines.
@@ -95,6 +95,19 @@ extern "C" fn munlock(addr: usize, len: usize) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mlockall(flags: c_int) -> c_int {
     c_result(mlock::mlockall(flags)) as c_int
+}
+
+/// `remap_file_pages`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn remap_file_pages(
+    start: usize,
+    len: usize,
+    prot: c_int,
+    page: usize,
+    flags: c_int,
+) -> c_int {
+    let answer = remap_file_pages::remap_file_pages(start, len, prot, page, flags);
+    c_result(answer) as c_int
 }
 
 /// `mincore`.

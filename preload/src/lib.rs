@@ -46,6 +46,7 @@ mod pager_process;
 mod process_pager;
 mod pthread;
 mod raw_syscall;
+mod remap_file_pages;
 mod rseq;
 mod shared_memory;
 mod supervisor;

@@ -142,6 +142,20 @@ pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to:
     }
 }
 
+/// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
+pub fn on_pages_remapped(like: usize, page: usize, to: &AddrRange) {
+    let (to, len) = bytes(to);
+    let request = SharedRequest::Remap {
+        like: like as u64,
+        page: page as u64,
+        to,
+        len,
+    };
+    if let Err(why) = change(request) {
+        diagnostics::log(format_args!("shared memory is not paged: {why}"));
+    }
+}
+
 /// Opens the userfaultfd of shared memory, in the pager process; without it none is paged.
 pub fn open_userfault(device: Option<&OwnedFd>, capabilities: &Capabilities) {
     let options = UserfaultOptions {

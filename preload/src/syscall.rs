@@ -5,7 +5,7 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
-use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap};
+use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap, remap_file_pages};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -93,6 +93,9 @@ extern "C" fn route(
         libc::SYS_mmap => map::mmap(a, b, c as c_int, flags, e as c_int, f as i64),
         libc::SYS_munmap => map::munmap(a, b),
         libc::SYS_mremap => mremap::mremap(a, b, c, flags, e),
+        libc::SYS_remap_file_pages => {
+            remap_file_pages::remap_file_pages(a, b, c as c_int, d, e as c_int)
+        }
         libc::SYS_mprotect => map::mprotect(a, b, c as c_int, -1),
         libc::SYS_pkey_mprotect => map::mprotect(a, b, c as c_int, flags),
         libc::SYS_madvise => madvise::madvise(a, b, c as c_int),

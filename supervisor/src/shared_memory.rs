@@ -97,6 +97,19 @@ impl SharedMemory {
                 let text = "a descriptor has to come with this request";
                 return refuse(&connection, text);
             }
+            (
+                SharedRequest::Remap {
+                    like,
+                    page,
+                    to,
+                    len,
+                },
+                _,
+            ) => Change::Remap {
+                like: like as usize,
+                page: page as usize,
+                to: range(to, len),
+            },
             (SharedRequest::Discard { addr, len }, _) => Change::Discard(range(addr, len)),
             (SharedRequest::Lock { addr, len }, _) => Change::Lock(range(addr, len)),
             (SharedRequest::Unlock { addr, len }, _) => Change::Unlock(range(addr, len)),

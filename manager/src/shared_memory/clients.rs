@@ -12,6 +12,9 @@ pub type ClientId = u64;
 /// The number of a process in the tree's shared tables.
 pub type SlotIndex = u16;
 
+/// Faults in a row at one address where nothing is mapped, after which its access fails.
+const MOST_STRAYS: u32 = 1000;
+
 /// One address space.
 #[derive(Debug)]
 pub struct ObjectClient {
@@ -21,11 +24,20 @@ pub struct ObjectClient {
     pub uffd: ForeignUserfault,
     /// What it maps.
     pub mappings: Mappings,
+    /// The address of the last faults where it maps nothing, and how many in a row.
+    strays: (usize, u32),
     /// The process has ended or begun another image; another process may use the memory still.
     pub has_left: bool,
 }
 
 impl ObjectClient {
+    /// Counts a fault where this process maps nothing. Returns true if the address does not cease to fault.
+    pub fn strays_again(&mut self, addr: usize) -> bool {
+        let (last, count) = self.strays;
+        self.strays = (addr, if last == addr { count + 1 } else { 1 });
+        self.strays.1 > MOST_STRAYS
+    }
+
     /// Write-protects pages of an object wherever this process maps them.
     pub fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
         let protect = |client: &Self, addr, bytes| {
@@ -70,6 +82,7 @@ impl Clients {
             slot,
             uffd,
             mappings: Mappings::default(),
+            strays: (0, 0),
             has_left: false,
         };
         self.all.insert(id, client);

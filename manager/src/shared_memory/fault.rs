@@ -66,14 +66,19 @@ impl SharedPager {
         outcome.unwrap_or_else(|NoFrame| self.wait_for_frame(fault, slot))
     }
 
-    /// No object is mapped there: another thread has unmapped it since, or has moved the mapping, of which
-    /// a request tells soon. What is mapped there now may be private memory, and is left alone.
+    /// No object is mapped there: another thread has unmapped it since, or has moved the mapping, of which a
+    /// request tells soon. What is mapped there now may be private memory, and is left alone.
     fn wake_unmapped(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
+        let at = fault.at;
         let since = *fault.waits_since.get_or_insert_with(Instant::now);
-        match since.elapsed() < UNMAPPED {
-            true => FaultOutcome::Deferred,
-            false => self.mapped.wake(fault.at),
+        if since.elapsed() < UNMAPPED {
+            return FaultOutcome::Deferred;
         }
+        let client = self.mapped.clients.get_mut(at.client);
+        if client.is_some_and(|client| client.strays_again(at.addr)) {
+            return self.mapped.poison(at);
+        }
+        self.mapped.wake(at)
     }
 
     fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> FaultOutcome {

@@ -111,24 +111,25 @@ impl MappedObjects {
         client.mappings = mappings;
     }
 
-    /// A client maps at `to` what lies `offset` bytes behind `from`.
-    pub fn extend(
+    /// A client maps at `to` pages of the object that it maps at `like`: the first is found from the one at
+    /// `like`.
+    pub fn add_mapping(
         &mut self,
         id: ClientId,
-        from: usize,
-        offset: usize,
+        like: usize,
+        first: impl FnOnce(usize) -> usize,
         to: Range<usize>,
     ) -> Result<(), String> {
         let Some(client) = self.clients.get_mut(id) else {
             return Ok(());
         };
-        let Some((number, page)) = client.mappings.find(from) else {
+        let Some((number, page)) = client.mappings.find(like) else {
             return Ok(());
         };
         let Some(object) = self.objects.get_mut(&number) else {
             return Ok(());
         };
-        let first = page + offset / PAGE;
+        let first = first(page);
         // Beyond the object's end an access fails, as natively.
         let bytes = to.len().min(object.pages().saturating_sub(first) * PAGE);
         if bytes == 0 || !to.start.is_multiple_of(PAGE) {

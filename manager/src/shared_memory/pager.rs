@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use store::{Channel, Completion, SharedStore, Store, StoreError, Wait};
 use translation::{ForeignUserfault, UffdMessage};
-use wired::{AdaptivePoll, Counter};
+use wired::{AdaptivePoll, Counter, PAGE};
 
 /// Reads and writes of the store in flight.
 const DEPTH: usize = 64;
@@ -298,7 +298,11 @@ impl SharedPager {
                 }
                 Ok(())
             }
-            Change::Extend { from, offset, to } => self.mapped.extend(id, from, offset, to),
+            Change::Extend { from, offset, to } => {
+                self.mapped
+                    .add_mapping(id, from, |page| page + offset / PAGE, to)
+            }
+            Change::Remap { like, page, to } => self.mapped.add_mapping(id, like, |_| page, to),
             Change::Lock(range) => {
                 let most = self.frames.most_locked();
                 self.mapped.lock(id, &range, most)
@@ -358,11 +362,8 @@ impl SharedPager {
     /// Ends the clients whose address spaces have ended.
     fn drop_ended(&mut self) {
         self.checked = Instant::now();
-        let ended = self
-            .mapped
-            .clients
-            .iter()
-            .filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
+        let clients = self.mapped.clients.iter();
+        let ended = clients.filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
         let ended: Vec<_> = ended.map(|(id, _)| id).collect();
         ended.into_iter().for_each(|id| self.drop_client(id));
     }

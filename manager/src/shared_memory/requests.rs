@@ -68,6 +68,15 @@ pub enum Change {
         /// The new part.
         to: Range<usize>,
     },
+    /// The process maps other pages of an object than it did.
+    Remap {
+        /// An address of a mapping of that object.
+        like: usize,
+        /// The first of the pages.
+        page: usize,
+        /// Where they are mapped.
+        to: Range<usize>,
+    },
     /// The pages are not evicted.
     Lock(Range<usize>),
     /// They may be evicted again.

@@ -1,0 +1,69 @@
+/* Shared memory is mapped anew in another order (remap_file_pages), by a parent and by its child, while most of it
+ * is paged out: every page is the one that was asked for, and both see what either stores. */
+#include "hazard.h"
+
+enum { RUN = 16 };
+
+static size_t pages;
+static char *memory;
+
+/* Runs of pages in reverse order. */
+static size_t reversed(size_t page)
+{
+    return pages - RUN - page / RUN * RUN + page % RUN;
+}
+
+static size_t *word(size_t page, int number)
+{
+    return (size_t *)(memory + page * PAGE) + number;
+}
+
+static int check(const char *whose)
+{
+    for (size_t page = 0; page < pages; page++) {
+        if (*word(page, 0) != reversed(page) + 7) {
+            printf("page %zu of the %s is %zu, not %zu\n", page, whose, *word(page, 0) - 7, reversed(page));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int reverse(void)
+{
+    for (size_t page = 0; page < pages; page += RUN)
+        if (remap_file_pages(memory + page * PAGE, RUN * PAGE, 0, reversed(page), 0))
+            return perror("remap_file_pages"), 1;
+    return 0;
+}
+
+int main(void)
+{
+    pages = hazard_bytes() / PAGE / RUN * RUN;
+    memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return perror("mmap"), 1;
+    for (size_t page = 0; page < pages; page++)
+        *word(page, 0) = page + 7;
+    pid_t child = fork();
+    if (child == 0) {
+        if (reverse() || check("child"))
+            _exit(1);
+        for (size_t page = 0; page < pages; page++)
+            *word(page, 1) = reversed(page) + 1;
+        _exit(0);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status != 0)
+        return printf("the child ended with %#x\n", status), 1;
+    for (size_t page = 0; page < pages; page++)
+        if (*word(page, 1) != page + 1)
+            return printf("the child's store to page %zu is lost\n", page), 1;
+    if (reverse() || check("parent"))
+        return 1;
+    /* Private memory has no other pages. */
+    char *own = mmap(NULL, RUN * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (remap_file_pages(own, RUN * PAGE, 0, 0, 0) != -1 || errno != EINVAL)
+        return puts("private memory was mapped anew"), 1;
+    return 0;
+}

@@ -1,0 +1,68 @@
+//! `remap_file_pages`: other pages of a shared mapping's object at its addresses.
+//!
+//! To the kernel the call is a mapping anew, which the userfaultfd of shared memory does not know: pages that were
+//! evicted would read as zeros. So it is made on a second mapping, which is known by the time that it takes
+//! the place of the first. All of this holds for shared mappings of files, too, which need none of it.
+
+use crate::address_space::{self, page_range};
+use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
+use crate::shared_memory;
+use std::ffi::c_int;
+use wired::PAGE;
+
+/// `remap_file_pages`.
+pub fn remap_file_pages(
+    start: usize,
+    len: usize,
+    prot: c_int,
+    page: usize,
+    flags: c_int,
+) -> SyscallResult {
+    let at = |start: usize, flags: c_int| {
+        let args = [start, len, prot as usize, page, flags as usize, 0];
+        // SAFETY: the program asked for exactly this, at its own mapping or a second one of the same.
+        unsafe { syscall6(libc::SYS_remap_file_pages, args) }
+    };
+    if !address_space::is_active() {
+        return at(start, flags);
+    }
+    // The kernel rounds both down.
+    let (first, whole) = (start / PAGE * PAGE, len / PAGE * PAGE);
+    let span = page_range(first, whole).filter(|span| !span.is_empty());
+    let Some(span) = span else {
+        return at(start, flags);
+    };
+    let space = address_space::lock();
+    let pieces = space.map.lookup(&span);
+    if !pieces.iter().all(|piece| piece.state.is_kernels()) {
+        return error(libc::EINVAL);
+    }
+    if !shared_memory::is_used() {
+        return at(start, flags);
+    }
+    let second = remap(first, 0, whole, libc::MREMAP_MAYMOVE, 0);
+    if is_error(second) {
+        // Not shared, or not mapped: the kernel's own answer.
+        return at(start, flags);
+    }
+    let second = second as usize;
+    shared_memory::on_remapped(first, 0, whole, false, second);
+    // Not populated: that would be before its faults are known.
+    let answer = at(second, flags | libc::MAP_NONBLOCK);
+    if is_error(answer) {
+        address_space::unmap(&(second..second + whole));
+        return answer;
+    }
+    shared_memory::on_pages_remapped(first, page, &(second..second + whole));
+    let place = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    match remap(second, whole, whole, place, first) {
+        moved if is_error(moved) => moved,
+        _ => 0,
+    }
+}
+
+fn remap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> SyscallResult {
+    let args = [from, len, new_len, flags as usize, to, 0];
+    // SAFETY: makes a second mapping, or moves it to where the program wants its pages.
+    unsafe { syscall6(libc::SYS_mremap, args) }
+}
