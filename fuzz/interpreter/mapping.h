@@ -198,6 +198,18 @@ OPERATION resize_region(long number, long new_pages)
     mark_mapped(&span, shared);
 }
 
+/* Maps other pages of a mapping's file, or of the memory that it shares, in its place. */
+OPERATION remap_pages(long number, long page, long pages, long file_page)
+{
+    FIND_SPAN(span, number, page, pages);
+    if (!is_one_mapping(&span)) {
+        result(" -");
+        return;
+    }
+    result_of(remap_file_pages(span.at, span.pages * PAGE, 0, (unsigned long)file_page % LARGEST_REGION, 0));
+    mark_split(&span);
+}
+
 OPERATION protect(long number, long page, long pages, long access)
 {
     FIND_SPAN(span, number, page, pages);

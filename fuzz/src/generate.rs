@@ -9,7 +9,7 @@ use crate::program::{BLOCKS, Operation, Program};
 use crate::random::Random;
 
 /// Kinds of operations, and how often each is drawn in a program that leaves it so.
-const KINDS: [(&str, i64); 48] = [
+const KINDS: [(&str, i64); 49] = [
     ("map", 6),
     ("map_fixed", 8),
     ("map_hint", 2),
@@ -19,6 +19,7 @@ const KINDS: [(&str, i64); 48] = [
     ("move_fixed", 4),
     ("resize", 3),
     ("resize_region", 3),
+    ("remap_pages", 2),
     ("protect", 4),
     ("advise", 5),
     ("lock", 2),

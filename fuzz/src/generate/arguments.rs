@@ -53,6 +53,7 @@ impl Drawing {
             ],
             "resize" => vec![page, pages, self.pages()],
             "resize_region" => vec![region, self.pages()],
+            "remap_pages" => vec![region, page, pages, self.page()],
             "protect" => vec![region, page, pages, self.access()],
             "advise" => {
                 let advice = match self.random.one_in(6) {
