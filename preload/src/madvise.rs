@@ -57,6 +57,9 @@ fn action_of(advice: c_int) -> Option<AdviceAction> {
     })
 }
 
+/// MADV_GUARD_INSTALL of Linux 6.13: a page's use is a SIGSEGV, as if nothing were mapped.
+pub const GUARD_INSTALL: c_int = 102;
+
 /// `madvise`.
 pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     let kernel = |s: &AddrRange| {
@@ -71,6 +74,10 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     };
     if advice == libc::MADV_REMOVE {
         shared_memory::discard(&target);
+    }
+    // The kernel tries for ever to install a guard where the eviction of a shared page has left a mark.
+    if advice == GUARD_INSTALL && shared_memory::is_used() {
+        return error(libc::EINVAL);
     }
     let space = &mut address_space::lock();
     if !space.map.touches(&target) {

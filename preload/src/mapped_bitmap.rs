@@ -8,8 +8,10 @@
 //! reservation of a terabyte costs half a megabyte, not thirty-two.
 
 use crate::address_space;
+use crate::madvise::GUARD_INSTALL;
 use crate::raw_syscall::{is_error, syscall3};
 use crate::vma_map::AddrRange;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
@@ -174,14 +176,12 @@ pub fn close(addr: usize) {
     CLOSING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Linux 6.13: marks a page so that its use is a SIGSEGV as if nothing were mapped, and takes
-/// the mark away.
-const GUARD_INSTALL: usize = 102;
-const GUARD_REMOVE: usize = 103;
+/// MADV_GUARD_REMOVE of Linux 6.13: takes the mark away that [`GUARD_INSTALL`] makes.
+const GUARD_REMOVE: c_int = 103;
 
-fn advise_page(page: usize, advice: usize) -> bool {
+fn advise_page(page: usize, advice: c_int) -> bool {
     // SAFETY: a free page of an arena: it has no contents.
-    !is_error(unsafe { syscall3(libc::SYS_madvise, page, PAGE, advice) })
+    !is_error(unsafe { syscall3(libc::SYS_madvise, page, PAGE, advice as usize) })
 }
 
 /// True once a page was closed by its access rights, since the kernel refused to mark it.
@@ -262,7 +262,7 @@ mod tests {
 
     /// Returns true if the kernel lets a page be accessed.
     fn usable(page: usize) -> bool {
-        advise_page(page, libc::MADV_POPULATE_READ as usize)
+        advise_page(page, libc::MADV_POPULATE_READ)
     }
 
     #[test]
