@@ -7,8 +7,8 @@
 //! unmodified program gets them by interposition.
 //!
 //! - `malloc`: the C library's allocator, over mimalloc, over `map`
-//! - `map`, `mremap`, `madvise`, `mlock`, `brk`: the memory calls as the kernel defines them, over
-//!   `address_space`, which keeps `vma_map` and memory in step
+//! - `map`, `mremap`, `remap_file_pages`, `madvise`, `mlock`, `brk`: the memory calls as the kernel
+//!   defines them, over `address_space`, which keeps `vma_map` and memory in step
 //! - `limits`: address space and data limits that the program sets
 //! - `adopt`: memory mapped before the constructor
 //! - `fork`, `exec`, `pthread`, `fd_guard`: other calls of a program that concern its pager

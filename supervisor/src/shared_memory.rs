@@ -48,6 +48,39 @@ pub(crate) struct TreeParts<'a> {
     pub links: &'a mut Links,
 }
 
+/// The change that a process asks for; none where it asks for something else.
+fn change_of(request: SharedRequest) -> Option<Change> {
+    let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
+    Some(match request {
+        SharedRequest::Create { .. }
+        | SharedRequest::Share { .. }
+        | SharedRequest::Inherit { .. } => return None,
+        SharedRequest::Discard { addr, len } => Change::Discard(range(addr, len)),
+        SharedRequest::Lock { addr, len } => Change::Lock(range(addr, len)),
+        SharedRequest::Unlock { addr, len } => Change::Unlock(range(addr, len)),
+        SharedRequest::Extend {
+            from,
+            offset,
+            to,
+            len,
+        } => Change::Extend {
+            from: from as usize,
+            offset: offset as usize,
+            to: range(to, len),
+        },
+        SharedRequest::Remap {
+            like,
+            page,
+            to,
+            len,
+        } => Change::Remap {
+            like: like as usize,
+            page: page as usize,
+            to: range(to, len),
+        },
+    })
+}
+
 /// Memory for processes to share, of so many bytes. It keeps its size.
 fn create(len: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -71,7 +104,6 @@ impl SharedMemory {
         tree: TreeParts<'_>,
     ) {
         let slot = member.slot();
-        let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
         let change = match (request, fd) {
             (SharedRequest::Create { len }, _) => return self.create(&connection, len, tree),
             (SharedRequest::Share { addr, len }, Some(memory)) => {
@@ -97,35 +129,10 @@ impl SharedMemory {
                 let text = "a descriptor has to come with this request";
                 return refuse(&connection, text);
             }
-            (
-                SharedRequest::Remap {
-                    like,
-                    page,
-                    to,
-                    len,
-                },
-                _,
-            ) => Change::Remap {
-                like: like as usize,
-                page: page as usize,
-                to: range(to, len),
-            },
-            (SharedRequest::Discard { addr, len }, _) => Change::Discard(range(addr, len)),
-            (SharedRequest::Lock { addr, len }, _) => Change::Lock(range(addr, len)),
-            (SharedRequest::Unlock { addr, len }, _) => Change::Unlock(range(addr, len)),
-            (
-                SharedRequest::Extend {
-                    from,
-                    offset,
-                    to,
-                    len,
-                },
-                _,
-            ) => Change::Extend {
-                from: from as usize,
-                offset: offset as usize,
-                to: range(to, len),
-            },
+            (request, _) => change_of(request),
+        };
+        let Some(change) = change else {
+            return refuse(&connection, "this request is no change of shared memory");
         };
         self.send(connection, |respond| Request::Change {
             slot,

@@ -69,16 +69,15 @@ impl SharedPager {
     /// No object is mapped there: another thread has unmapped it since, or has moved the mapping, of which a
     /// request tells soon. What is mapped there now may be private memory, and is left alone.
     fn wake_unmapped(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
-        let at = fault.at;
         let since = *fault.waits_since.get_or_insert_with(Instant::now);
         if since.elapsed() < UNMAPPED {
             return FaultOutcome::Deferred;
         }
-        let client = self.mapped.clients.get_mut(at.client);
-        if client.is_some_and(|client| client.strays_again(at.addr)) {
-            return self.mapped.poison(at);
+        let client = self.mapped.clients.get_mut(fault.at.client);
+        if client.is_some_and(|client| client.strays_again(fault.at.addr)) {
+            return self.mapped.poison(fault.at);
         }
-        self.mapped.wake(at)
+        self.mapped.wake(fault.at)
     }
 
     fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> FaultOutcome {
