@@ -41,9 +41,12 @@ pub fn remap_file_pages(
         return at(start, flags);
     }
     let second = remap(first, 0, whole, libc::MREMAP_MAYMOVE, 0);
-    if is_error(second) {
+    if [libc::EINVAL, libc::EFAULT].map(error).contains(&second) {
         // Not shared, or not mapped: the kernel's own answer.
         return at(start, flags);
+    }
+    if is_error(second) {
+        return second;
     }
     let second = second as usize;
     shared_memory::on_remapped(first, 0, whole, false, second);
