@@ -132,6 +132,11 @@ fn killed() -> Verdict {
     ensure(until(|| playing().is_empty()), || {
         format!("still there: {:?}", playing())
     })?;
+    // What ends with it may write figures until it has ended.
+    let users = || with_words(&[&work.to_string_lossy()]);
+    ensure(until(|| users().is_empty()), || {
+        format!("still there: {:?}", users())
+    })?;
     until(|| empty(&work).is_ok());
     empty(&work)
 }
