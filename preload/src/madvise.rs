@@ -60,6 +60,9 @@ fn action_of(advice: c_int) -> Option<AdviceAction> {
 /// MADV_GUARD_INSTALL of Linux 6.13: a page's use is a SIGSEGV, as if nothing were mapped.
 pub const GUARD_INSTALL: c_int = 102;
 
+/// MADV_GUARD_REMOVE: the page is as before.
+pub const GUARD_REMOVE: c_int = 103;
+
 /// `madvise`.
 pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     let kernel = |s: &AddrRange| {
@@ -75,7 +78,8 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     if advice == libc::MADV_REMOVE {
         shared_memory::discard(&target);
     }
-    // The kernel tries for ever to install a guard where the eviction of a shared page has left a mark.
+    // The kernel never ends trying to install a guard over the write-protection marker that the eviction
+    // of a shared page leaves.
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);
     }

@@ -8,7 +8,7 @@
 //! reservation of a terabyte costs half a megabyte, not thirty-two.
 
 use crate::address_space;
-use crate::madvise::GUARD_INSTALL;
+use crate::madvise::{GUARD_INSTALL, GUARD_REMOVE};
 use crate::raw_syscall::{is_error, syscall3};
 use crate::vma_map::AddrRange;
 use std::ffi::c_int;
@@ -175,9 +175,6 @@ pub fn close(addr: usize) {
     }
     CLOSING.fetch_sub(1, Ordering::SeqCst);
 }
-
-/// MADV_GUARD_REMOVE of Linux 6.13: takes the mark away that [`GUARD_INSTALL`] makes.
-const GUARD_REMOVE: c_int = 103;
 
 fn advise_page(page: usize, advice: c_int) -> bool {
     // SAFETY: a free page of an arena: it has no contents.

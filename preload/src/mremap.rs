@@ -49,8 +49,7 @@ pub fn mremap(
 
 /// Returns true if the memory at `addr` is not paged by this process.
 fn is_kernels_at(addr: usize) -> bool {
-    let pieces = address_space::lock().map.lookup(&(addr..addr + PAGE));
-    pieces.iter().all(|piece| piece.state.is_kernels())
+    is_kernels(&address_space::lock(), &(addr..addr + PAGE))
 }
 
 /// `mremap` but for the paging of shared memory.
@@ -143,7 +142,7 @@ fn remap_paged(
 
 /// Returns true if all of `from` is the kernel's, on addresses of ours and beside them: one
 /// mapping of the kernel's may cross the edge.
-fn is_kernels(space: &AddressSpace, from: &AddrRange) -> bool {
+pub fn is_kernels(space: &AddressSpace, from: &AddrRange) -> bool {
     let pieces = space.map.lookup(from);
     pieces.iter().all(|piece| piece.state.is_kernels())
 }

@@ -2,11 +2,11 @@
 //!
 //! To the kernel the call is a mapping anew, which the userfaultfd of shared memory does not know: pages that were
 //! evicted would read as zeros. So it is made on a second mapping, which is known by the time that it takes
-//! the place of the first. All of this holds for shared mappings of files, too, which need none of it.
+//! the place of the first. Shared mappings of files take the same way, which changes nothing for them.
 
 use crate::address_space::{self, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
-use crate::shared_memory;
+use crate::{mremap, shared_memory};
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -33,8 +33,7 @@ pub fn remap_file_pages(
         return at(start, flags);
     };
     let space = address_space::lock();
-    let pieces = space.map.lookup(&span);
-    if !pieces.iter().all(|piece| piece.state.is_kernels()) {
+    if !mremap::is_kernels(&space, &span) {
         return error(libc::EINVAL);
     }
     if !shared_memory::is_used() {

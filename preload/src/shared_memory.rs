@@ -123,15 +123,12 @@ pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to:
     let page = |len: usize| len.next_multiple_of(PAGE);
     let (old_len, new_len) = (page(old_len), page(new_len));
     let extend = |from: usize, offset: usize, to: usize, len: usize| {
-        let extended = change(SharedRequest::Extend {
+        add_mapping(SharedRequest::Extend {
             from: from as u64,
             offset: offset as u64,
             to: to as u64,
             len: len as u64,
         });
-        if let Err(why) = extended {
-            diagnostics::log(format_args!("shared memory is not paged: {why}"));
-        }
     };
     match old_len {
         // A second mapping.
@@ -145,12 +142,16 @@ pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to:
 /// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
 pub fn on_pages_remapped(like: usize, page: usize, to: &AddrRange) {
     let (to, len) = bytes(to);
-    let request = SharedRequest::Remap {
+    add_mapping(SharedRequest::Remap {
         like: like as u64,
         page: page as u64,
         to,
         len,
-    };
+    });
+}
+
+/// Has the pager know of another mapping.
+fn add_mapping(request: SharedRequest) {
     if let Err(why) = change(request) {
         diagnostics::log(format_args!("shared memory is not paged: {why}"));
     }

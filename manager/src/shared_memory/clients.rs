@@ -32,7 +32,7 @@ pub struct ObjectClient {
 
 impl ObjectClient {
     /// Counts a fault where this process maps nothing. Returns true if the address does not cease to fault.
-    pub fn strays_again(&mut self, addr: usize) -> bool {
+    pub fn count_stray(&mut self, addr: usize) -> bool {
         let (last, count) = self.strays;
         self.strays = (addr, if last == addr { count + 1 } else { 1 });
         self.strays.1 > MOST_STRAYS

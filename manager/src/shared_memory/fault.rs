@@ -74,7 +74,7 @@ impl SharedPager {
             return FaultOutcome::Deferred;
         }
         let client = self.mapped.clients.get_mut(fault.at.client);
-        if client.is_some_and(|client| client.strays_again(fault.at.addr)) {
+        if client.is_some_and(|client| client.count_stray(fault.at.addr)) {
             return self.mapped.poison(fault.at);
         }
         self.mapped.wake(fault.at)
