@@ -9,7 +9,7 @@ use crate::inner::{HolderStore, StoreCounter};
 use crate::location::Location;
 use crate::page_index::Lookup;
 use crate::segment::{OpenSegment, room_for};
-use crate::segment_stats::{SPARSE_THRESHOLD, SegmentStats};
+use crate::segment_stats::{LOW_SPARSE_THRESHOLD, SPARSE_THRESHOLD, SegmentStats};
 use crate::{Checksum, PageHandle};
 use wired::PAGE;
 
@@ -33,13 +33,26 @@ pub(crate) struct CompactionPolicy {
     need: u32,
     /// At most this part of it alive, in 32nds.
     part: u32,
+    /// Less than this part of all alive, in 32nds: then segments are compacted first.
+    sparse: u32,
 }
 
 impl CompactionPolicy {
     /// To gain `need` bytes in a store with a disk below, or without.
     pub fn new(need: u32, tiered: bool) -> Self {
         let part = if tiered { TIER_COMPACT } else { FULL_COMPACT };
-        Self { need, part }
+        Self {
+            need,
+            part,
+            sparse: SPARSE_THRESHOLD,
+        }
+    }
+
+    /// Where few segments are free: compacts more before pages are demoted. Returns true if that
+    /// gains enough.
+    pub fn tighten(&mut self, stats: &SegmentStats) -> bool {
+        self.sparse = LOW_SPARSE_THRESHOLD;
+        stats.is_sparse(self.sparse)
     }
 
     /// For a full disk: compacts whatever gains anything. Returns true if it did not before.
@@ -132,7 +145,7 @@ impl CompressedRam {
     /// Opens a segment with room: a free one, a sealed one with room at its end, or one that is
     /// compacted. Returns false if there is none.
     pub fn open_segment(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
-        (stats.is_sparse() && self.compact_several(stats, policy.need))
+        (stats.is_sparse(policy.sparse) && self.compact_several(stats, policy))
             || (stats.free > RESERVE && self.open_free(stats))
             || self.reopen_roomy(stats, policy.need)
             || self.compact(stats, policy)
@@ -196,10 +209,11 @@ impl CompressedRam {
 
     /// Compacts the emptiest segment, and more of them while they fit in the same one and the store
     /// is sparse. Returns true if it compacted any.
-    fn compact_several(&mut self, stats: &SegmentStats, need: u32) -> bool {
+    fn compact_several(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
+        let CompactionPolicy { need, sparse, .. } = policy;
         let policy = CompactionPolicy {
-            need,
-            part: SPARSE_THRESHOLD,
+            part: sparse,
+            ..policy
         };
         if !self.compact(stats, policy) {
             return false;
@@ -214,7 +228,7 @@ impl CompressedRam {
             let Some((victim, _)) = stats.emptiest.filter(|&(_, live)| fits(live)) else {
                 break;
             };
-            if !stats.is_sparse() || !self.store.segments.claim(victim, self.store.holder) {
+            if !stats.is_sparse(sparse) || !self.store.segments.claim(victim, self.store.holder) {
                 break;
             }
             self.empty(victim);

@@ -62,7 +62,7 @@ impl StoreChannel {
         loop {
             self.ram.seal();
             let stats = SegmentStats::of(&self.store.segments);
-            if tiered && self.ram.is_low(&stats) {
+            if tiered && self.ram.is_low(&stats) && !policy.tighten(&stats) {
                 self.begin_demotion(stats.oldest);
             }
             if self.ram.open_segment(&stats, policy) {

@@ -11,6 +11,11 @@ use crate::segment::{SegmentState, SegmentTable};
 /// written.
 pub(crate) const SPARSE_THRESHOLD: u32 = 24;
 
+/// The same where few segments are free and a disk is below: an eighth may be dead. The fullest
+/// segment that this compacts costs seven moves for a page of room, about a microsecond each; the
+/// disk costs a page its write and mostly a read later, a hundred.
+pub(crate) const LOW_SPARSE_THRESHOLD: u32 = 28;
+
 /// Statistics of the segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SegmentStats {
@@ -76,10 +81,11 @@ impl SegmentStats {
         stats
     }
 
-    /// Returns true if too much of the sealed segments is dead: then some are compacted before more
-    /// memory is taken, so that at most a third more is in use than is alive, beside each channel's
+    /// Returns true if too much of the sealed segments is dead, less than `threshold` 32nds being
+    /// alive: then some are compacted before more memory is taken, so that by
+    /// [`SPARSE_THRESHOLD`] at most a third more is in use than is alive, beside each channel's
     /// open segment and one.
-    pub fn is_sparse(&self) -> bool {
-        self.live * 32 < self.sealed * u64::from(SPARSE_THRESHOLD)
+    pub fn is_sparse(&self, threshold: u32) -> bool {
+        self.live * 32 < self.sealed * u64::from(threshold)
     }
 }

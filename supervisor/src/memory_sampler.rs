@@ -23,8 +23,6 @@ use wired::Counter;
 const FIRST: Duration = Duration::from_millis(5);
 /// The least pause in the long run.
 const LEAST: Duration = Duration::from_millis(100);
-/// The longest: a peak shorter than this may be missed.
-const MOST: Duration = Duration::from_secs(5);
 /// One part in so many of a processor.
 const SHARE: u32 = 100;
 
@@ -198,7 +196,7 @@ fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     all.store = all.store.max(occupied);
     all.taken += 1;
     all.spent += cost;
-    all.pause = (all.pause * 2).min(LEAST).max(cost * SHARE).min(MOST);
+    all.pause = (all.pause * 2).min(LEAST).max(cost * SHARE);
     all.next = Instant::now() + all.pause;
     all.is_running = false;
 }
