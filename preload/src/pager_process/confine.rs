@@ -94,6 +94,7 @@ pub fn give_up_rights() {
         libc::SYS_prctl,
         [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],
     );
+    wired::clock::prepare();
     filter_calls();
 }
 
