@@ -166,17 +166,16 @@ impl Sampler {
 fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     let begin = processor_time();
     let pids = process_tree::below(rustix::process::getpid());
-    let mut sample = take(observed, members, &pids);
+    let mut sample = take(observed, members, &pids, |_| 0);
     let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
     // Dearer to find out, so only where it matters.
     let is_most = sample.unpaged > most;
     let unpaged = sample.unpaged;
     if is_most {
+        // Each process's figures together: pagers take and give back their own memory.
+        sample = take(observed, members, &pids, pagers_own);
         // A page may be resident and stored at once, so what is stored is a lower bound.
         sample.held = sample.held.max(stored(observed));
-        let members = pids.iter().filter(|pid| slot_of(members, **pid).is_some());
-        sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
-        sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
     }
     let store = observed.store.as_ref();
     let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
@@ -217,7 +216,8 @@ fn is_pager(pid: &Pid) -> bool {
         .is_ok_and(|name| name.trim_end() == "selfpage-pager")
 }
 
-fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
+/// Adds up what the processes have. `own` is a pager's own memory in a process.
+fn take(observed: &Observed, members: &Members, pids: &[Pid], own: impl Fn(Pid) -> u64) -> Sample {
     let mut all = Sample::default();
     // A pager process has its program's memory.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
@@ -225,25 +225,34 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
         if slot.is_none() && shares_paged_memory(*pid) {
             continue;
         }
+        let resident = || slot.map_or(0, |slot| resident(observed, slot));
+        let before = resident();
         let Some(memory) = rollup(*pid) else {
             continue;
         };
         all.processes += 1;
         all.anonymous += memory.anonymous;
         all.shared += memory.shared;
-        let Some(slot) = slot else {
+        if slot.is_none() {
             // A child that is about to join still shares its pages with its parent.
             all.unpaged += memory.anonymous.min(memory.private);
             continue;
-        };
-        let block = observed.stats_page.block(slot);
-        let resident = block
-            .get(Counter::ResidentPages)
-            .saturating_mul(wired::PAGE as u64);
-        all.unpaged += memory.anonymous.saturating_sub(resident);
+        }
+        // What is evicted meanwhile counts as paged.
+        let resident = before.max(resident());
+        let own = own(*pid);
+        all.pagers += own;
+        all.unpaged += memory.anonymous.saturating_sub(resident + own);
         all.held += resident;
     }
     all
+}
+
+/// Bytes that a process has in frames.
+fn resident(observed: &Observed, slot: SlotIndex) -> u64 {
+    let block = observed.stats_page.block(slot);
+    let pages = block.get(Counter::ResidentPages);
+    pages.saturating_mul(wired::PAGE as u64)
 }
 
 /// Bytes of pages that are stored.
