@@ -35,8 +35,8 @@ enum ContractCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change a contract. An increase takes effect at once; a lowered guarantee holds for
-    /// the time that the daemon's configuration sets (memory.reduction_notice)
+    /// Change a contract. An increase takes effect at once, and less disk time does; a lowered
+    /// guarantee of frames holds for the time that the daemon's configuration sets (memory.reduction_notice)
     Set {
         /// The tenant's number, as `show` prints it
         tenant: TenantNumber,
@@ -70,9 +70,16 @@ pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn no_contracts() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "no contracts",
+        false => "no contracts of this user",
+    }
+}
+
 fn show(all: &[TenantInfo]) {
     if all.is_empty() {
-        println!("no contracts");
+        println!("{}", no_contracts());
     }
     for one in all {
         let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);

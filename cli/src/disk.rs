@@ -1,11 +1,13 @@
 //! `selfpage disk`: reads files in contracted disk time.
 
+use clap::builder::RangedU64ValueParser;
 use protocol::SOCKET;
 use protocol::contract_spec::DiskSpec;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -35,11 +37,11 @@ enum DiskCommand {
         system: PathBuf,
 
         /// Requests under way
-        #[arg(long, value_name = "COUNT", default_value_t = 16)]
+        #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = count(1..=MOST_DEPTH))]
         depth: usize,
 
         /// Pages of a request, 1 to 32
-        #[arg(long, value_name = "COUNT", default_value_t = 1)]
+        #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count(1..=MOST_PAGES))]
         pages: usize,
 
         /// Read it repeatedly for this time, and print only the bytes read so far, each
@@ -51,6 +53,15 @@ enum DiskCommand {
         #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
         interval: Duration,
     },
+}
+
+/// Requests of a channel.
+const MOST_DEPTH: u64 = u16::MAX as u64;
+/// Pages of a request.
+const MOST_PAGES: u64 = 32;
+
+fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
 }
 
 /// Reads.
@@ -88,7 +99,7 @@ pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Writes the file to standard output in order: a block read early waits for those before it.
 fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>> {
-    let step = (pages.clamp(1, 32) * PAGE) as u64;
+    let step = (pages * PAGE) as u64;
     let mut offsets = vec![0; file.depth()];
     let mut early: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let (size, mut next, mut written) = (file.size(), 0, 0);
@@ -105,7 +116,9 @@ fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>
         let slot = over.slot;
         early.insert(offsets[slot], over.data.to_vec());
         while let Some(data) = early.remove(&written) {
-            out.write_all(&data)?;
+            // The last request reads whole pages.
+            let len = (size - written).min(step) as usize;
+            out.write_all(&data[..len]).map_err(stdout_fails)?;
             written += step;
         }
         if next < size {
@@ -114,8 +127,12 @@ fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>
             next += step;
         }
     }
-    out.flush()?;
+    out.flush().map_err(stdout_fails)?;
     Ok(size)
+}
+
+fn stdout_fails(why: std::io::Error) -> String {
+    format!("cannot write to standard output: {why}")
 }
 
 fn over_and_over(
@@ -124,7 +141,7 @@ fn over_and_over(
     time: Duration,
     interval: Duration,
 ) -> Result<(), Box<dyn Error>> {
-    let step = (pages.clamp(1, 32) * PAGE) as u64;
+    let step = (pages * PAGE) as u64;
     let (size, begin) = (file.size(), Instant::now());
     let (mut next, mut read, mut told) = (0, 0, interval);
     for slot in 0..file.depth() {

@@ -105,6 +105,22 @@ pub fn end_at_closed_pipes() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// Lets a failed print to standard output end this process with an error, where the library
+/// panics.
+pub fn end_at_full_output() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        match text.filter(|text| text.starts_with("failed printing to stdout")) {
+            Some(text) => {
+                print_error!("selfpage: {text}");
+                std::process::exit(1)
+            }
+            None => others(panic),
+        }
+    }));
+}
+
 /// Gives up a CAP_SYS_PTRACE that is this file's (setcap) and not this user's. It would let this
 /// process make a userfaultfd that sees faults inside system calls, but not the programs that it
 /// runs: a report about them must be true of them.

@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         }
     };
     machine::give_up_own_privilege();
+    machine::end_at_full_output();
 
     if !matches!(
         line.command,

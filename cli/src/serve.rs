@@ -29,6 +29,14 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_ATTEMPTS: u32 = 32;
 /// The default of `--ram`, of what is available.
 const RAM_PART: u64 = 4;
+/// Reads a percentage.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse::<f64>().ok();
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "a percentage is from 0 to 100".into())
+}
+
 /// The default of `--keep-free`, of the machine's memory.
 const KEEP_PART: u64 = 20;
 
@@ -85,7 +93,7 @@ pub struct Args {
 
     /// Share of time in which tasks of this machine wait for memory (`some avg10` of /proc/pressure/memory)
     /// above which nothing more is lent, and a part is taken back each second
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     pressure: f64,
 
     /// Log more: each connection that is closed; twice: all there is

@@ -7,8 +7,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing::level_filters::LevelFilter;
-use wired::Bytes;
 use wired::Time;
+use wired::{Bytes, PAGE};
 
 /// Keep contracts across programs: frames, swap space and disk time.
 ///
@@ -81,6 +81,7 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
                 }
                 other => other?.iter().for_each(|note| tracing::warn!("{note}")),
             }
+            warn_of_default(&config, total);
             println!(
                 "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}\n\
                  faults: {} of the processors for reservations and faults, in periods of {}, at {} each until measured\n\
@@ -101,4 +102,24 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns of a default contract that this daemon can never admit.
+fn warn_of_default(config: &Config, total: u64) {
+    let (managed, default) = (config.managed(total), &config.default);
+    let frames = u64::from(default.frames.g) * PAGE as u64;
+    if frames > managed {
+        tracing::warn!(
+            "default.frames guarantees {}, and {} are to promise: no program starts without --frames",
+            Bytes(frames),
+            Bytes(managed)
+        );
+    }
+    let swap = default.terms(None, None, None).swap;
+    if let Some(size) = config.disk.size.filter(|size| size.0 < swap) {
+        tracing::warn!(
+            "the default contract has {} of swap, and disk.size is {size}: no program starts without --swap",
+            Bytes(swap)
+        );
+    }
 }

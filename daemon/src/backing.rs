@@ -112,14 +112,22 @@ fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
             force: false,
         };
         tracing::info!("making a swap filesystem on {}", disk.swap.display());
+        if let Some(folder) = disk.swap.parent() {
+            std::fs::create_dir_all(folder)
+                .map_err(|why| DaemonError::Disk(format!("{}: {why}", folder.display())))?;
+        }
         Ok(SwapFs::format(&disk.swap, &options)?)
     };
     if !disk.swap.exists() {
         return format();
     }
+    let mut is_waiting = false;
     loop {
         match SwapFs::open(&disk.swap) {
-            Err(OpenError::Held { .. }) if begin.elapsed() < HELD => {
+            Err(held @ OpenError::Held { .. }) if begin.elapsed() < HELD => {
+                if begin.elapsed() > HELD / 30 && !std::mem::replace(&mut is_waiting, true) {
+                    tracing::info!("{held}; this daemon waits {} s for its end", HELD.as_secs());
+                }
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(OpenError::NotOurs { .. }) => return format(),
@@ -198,6 +206,10 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 /// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
 /// what is unusual about it.
 pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
+    // The daemon makes the folder with the file.
+    if disk.swap.parent().is_some_and(|folder| !folder.exists()) {
+        return Ok(Vec::new());
+    }
     let size = disk.size.map(|size| size.0);
     SwapFs::check(&disk.swap, &FormatOptions { size, force: false })
 }

@@ -115,7 +115,9 @@ impl Daemon {
         let passed = unsafe { systemd::listener() };
         let wrong =
             "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
-        let listener = match passed.map_err(call(wrong))? {
+        let passed = passed.map_err(call(wrong))?;
+        let is_own = passed.is_none();
+        let listener = match passed {
             Some(listener) => listener,
             None => listen(&config.socket)?,
         };
@@ -123,7 +125,11 @@ impl Daemon {
         urgent::enter();
         // Before there are tenants: none waits for the reader of the log.
         let log = LineQueue::start(LOG_FLUSH);
-        let disk = backing::open(&config.disk)?;
+        let disk = backing::open(&config.disk).inspect_err(|_| {
+            if is_own {
+                let _ = std::fs::remove_file(&config.socket);
+            }
+        })?;
         let jobs = JobRunner::new().map_err(call("make an eventfd"))?;
         let writer = ZeroWriter::new(&disk.usd, disk.swap.medium()).map_err(|why| {
             DaemonError::Disk(format!("new swap files cannot be overwritten: {why}"))

@@ -95,11 +95,19 @@ pub struct Manager {
     controlling: Option<JoinHandle<()>>,
 }
 
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; remove it if no other manager uses it",
+        io::ErrorKind::NotFound => ": its folder is not there",
+        _ => "",
+    }
+}
+
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// Its socket.
-    #[error("cannot listen at {}: {error}; remove it if no other manager uses it", path.display())]
+    #[error("cannot listen at {}: {error}{}", path.display(), advice(error))]
     Socket {
         /// The path.
         path: PathBuf,

@@ -90,7 +90,7 @@ pub enum ConfigError {
     )]
     Nothing(String),
     /// The same tier twice.
-    #[error("{0}: given twice")]
+    #[error("{0} is given twice")]
     Twice(&'static str),
     /// Two places behind compressed RAM.
     #[error(
@@ -248,6 +248,10 @@ fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
 fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     let mut inner = text.split(',');
     let path = PathBuf::from(inner.next().unwrap_or_default());
+    // Where the path is left out.
+    if text.starts_with("size=") {
+        return Err(ConfigError::NoPath);
+    }
     if path.as_os_str().is_empty() {
         return Err(ConfigError::NoPath);
     }

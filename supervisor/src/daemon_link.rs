@@ -167,6 +167,8 @@ fn say(happened: &mut Vec<TreeEvent>, text: String) {
 fn changed(terms: &ContractSpec, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
-        false => format!("the contract becomes: {terms}; what is less of it in {notice:.0?}"),
+        false => format!(
+            "the contract becomes: {terms}; frames that it no longer guarantees stay for {notice:.0?}"
+        ),
     }
 }

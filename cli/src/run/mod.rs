@@ -76,8 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size_in_bytes)]
     ram: Option<u64>,
 
-    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE or remote:SIZE (memory of other
-    /// machines), or ram: and one of the others joined by +
+    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written] or remote:SIZE (memory
+    /// of other machines), or ram: and one of the others joined by +
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,

@@ -168,7 +168,7 @@ impl Plan {
             asked => Some(asked.unwrap_or_else(|| default_store(frames, args.ram.is_some()))),
         };
         check_ram(store.as_ref(), args.ram)?;
-        log_settings(frames, store.as_ref(), &preload);
+        log_settings(frames, args.ram, store.as_ref(), &preload);
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
@@ -274,11 +274,14 @@ fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
     store
 }
 
-fn log_settings(frames: u64, store: Option<&StoreConfig>, preload: &Path) {
+fn log_settings(frames: u64, ram: Option<u64>, store: Option<&StoreConfig>, preload: &Path) {
     if let Some(store) = store {
+        let ram = ram.map(|ram| Bytes(ram.min(frames / 2)));
+        let ram = ram.map(|ram| format!(", {ram} of them for compressed pages at most"));
         tracing::info!(
-            "{} of frames, store {store}, {}",
+            "{} of frames{}, store {store}, {}",
             Bytes(frames),
+            ram.unwrap_or_default(),
             preload.display()
         );
     }

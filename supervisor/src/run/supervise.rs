@@ -371,10 +371,13 @@ impl MainLoop {
             process_tree::signal_all(&process_tree::below(getpid()), signal);
         }
         if ended.elapsed() > REMARK && !self.remarked {
-            self.remarked = true;
             let mut left = process_tree::below(getpid());
             left.retain(|pid| !self.tree.supervisor.is_pager(*pid));
             let left = left.len();
+            if left == 0 {
+                return;
+            }
+            self.remarked = true;
             tracing::warn!(
                 "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --on-exit kill ends them at once)",
