@@ -19,7 +19,7 @@ pub enum ReserveError {
     },
     /// The kernel refused.
     #[error(
-        "cannot reserve {len} bytes of address space ({errno}); see `ulimit -v` and vm.max_map_count"
+        "cannot reserve {len} bytes of address space ({errno}); see `ulimit -v`, `ulimit -d` and vm.max_map_count"
     )]
     Refused {
         /// Bytes asked for.
