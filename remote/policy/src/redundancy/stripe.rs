@@ -127,6 +127,18 @@ impl Stripe {
         }
     }
 
+    /// A stripe that protects its members, as it was found again.
+    pub fn restored(shape: StripeShape, is_dissolving: bool) -> Self {
+        let state = match is_dissolving {
+            true => StripeState::Dissolving,
+            false => StripeState::Whole,
+        };
+        Self {
+            state,
+            ..Self::new(shape, Duration::ZERO)
+        }
+    }
+
     /// Its shape.
     pub fn shape(&self) -> StripeShape {
         self.shape
