@@ -183,7 +183,7 @@ impl ObjectMap {
     /// The state of a client with a space, in which nothing is written.
     pub fn new_state(space: SpaceSize, is_encrypted: bool) -> io::Result<ClientState> {
         let records = PageRecords::bytes(space.records(), is_encrypted);
-        ClientState::new(space.objects(), records)
+        ClientState::new(space.objects(), space.stripes(), records)
     }
 
     /// The space in a client's state, without its copies, and a cipher to encrypt its pages by.

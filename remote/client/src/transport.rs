@@ -35,7 +35,7 @@ use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
 use crate::stripes::Stripes;
-use crate::{permits, usage};
+use crate::{permits, stripe_state, usage};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -170,6 +170,10 @@ impl RemoteTransport {
 
     /// Saves what has changed: before a completion, and before a request leaves.
     pub(crate) fn save(&mut self) {
+        let stripes = &self.stripes;
+        if stripes.is_changed {
+            stripe_state::save_kept(self.objects.state(), stripes);
+        }
         let servers = &mut self.servers;
         self.objects.save(|state| {
             for (index, server) in servers.iter_mut().enumerate() {
@@ -180,6 +184,9 @@ impl RemoteTransport {
                 }
             }
         });
+        if std::mem::take(&mut self.stripes.is_changed) {
+            stripe_state::forget_others(self.objects.state(), &self.stripes);
+        }
     }
 
     /// The version of the next write.

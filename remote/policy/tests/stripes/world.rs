@@ -364,7 +364,10 @@ impl World {
     pub fn restart(&mut self) {
         self.messages.clear();
         (self.job, self.copying) = (None, None);
-        self.stripe.take_if(|stripe| !stripe.protects());
+        self.stripe = self.stripe.take().filter(Stripe::protects).map(|kept| {
+            let is_dissolving = kept.state() == StripeState::Dissolving;
+            Stripe::restored(kept.shape(), is_dissolving)
+        });
         for object in 0..OBJECTS {
             let is_forgotten = object >= MEMBERS && !self.is_part(object);
             let of = &mut self.objects[object];
