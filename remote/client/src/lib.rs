@@ -14,7 +14,7 @@
 //! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
-//! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
+//! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
 //! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
 //! | `keeper`, `client_state`, `restore` | its parent, which starts another one; what that one goes on from |
 //!
@@ -38,6 +38,7 @@ mod pages;
 mod permits;
 mod placement;
 mod process;
+mod progress;
 pub mod protocol;
 mod refusals;
 mod requests;
@@ -56,3 +57,4 @@ pub use broker_link::ServerSource;
 pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
+pub use progress::Progress;

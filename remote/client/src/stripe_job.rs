@@ -300,7 +300,7 @@ fn complete(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
             copy.state = CopyState::Current;
         }
         stripes::on_rebuilt(transport, target.object, target.to);
-        transport.copies_made += 1;
+        transport.progress.count_copy();
         let id = transport.objects.id(target.object);
         let name = &transport.servers[target.to].name;
         tracing::info!("{id} was made again, at {name}");

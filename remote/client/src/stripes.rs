@@ -282,6 +282,7 @@ pub fn on_computed(transport: &mut RemoteTransport, at: usize, now: Time) {
         Some(true) => {
             let shape = transport.stripes.get(at).map(|stripe| stripe.rules.shape());
             let parities = shape.map_or(0, |shape| shape.parity);
+            transport.progress.count_stripe();
             tracing::info!("a stripe has its parity, in {parities} objects");
         }
         _ => release(transport, at, now),

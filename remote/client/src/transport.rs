@@ -31,6 +31,7 @@ use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
 use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
+use crate::progress::Progress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
@@ -87,8 +88,8 @@ pub struct RemoteTransport {
     pub(crate) moves: BTreeMap<usize, ObjectMove>,
     /// Stripes of cold objects.
     pub(crate) stripes: Stripes,
-    /// Copies made of objects with pages.
-    pub(crate) copies_made: u64,
+    /// What it has done by itself.
+    pub(crate) progress: Arc<Progress>,
     /// When nearer servers were looked for last; 0 where an object has moved since.
     pub(crate) improved: Time,
     /// The broker; `None` where servers are used alone.
@@ -144,7 +145,7 @@ impl RemoteTransport {
             permit_queue: VecDeque::new(),
             moves: BTreeMap::new(),
             stripes: Stripes::default(),
-            copies_made: 0,
+            progress: Arc::default(),
             improved: Time(0),
             broker,
             connectors,

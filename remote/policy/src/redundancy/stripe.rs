@@ -216,7 +216,7 @@ impl Stripe {
                 };
             }
         }
-        if self.state == StripeState::Whole && !self.has_all(view) {
+        if self.state == StripeState::Whole && !self.has_all(view, ServerSet::MAX) {
             // The copy that counted is gone, and another one of the part is there.
             let servers = assign(view, ServerSet::MAX);
             match lacking(view, &servers).filter(|_| has_room_beside) {
@@ -250,7 +250,7 @@ impl Stripe {
 
     /// The parities are written. Returns false if a part has left its server meanwhile, and the stripe is to be released.
     pub fn on_computed(&mut self, view: StripeView<'_>) -> bool {
-        let is_whole = self.has_all(view);
+        let is_whole = self.has_all(view, ServerSet::MAX);
         if is_whole {
             self.state = StripeState::Whole;
         }
@@ -265,17 +265,19 @@ impl Stripe {
     /// Copies of a part that it does not need any more, once each part is at its server.
     pub fn surplus(&self, part: usize, view: StripeView<'_>) -> ServerSet {
         match self.servers[part] {
-            Some(kept) if self.state == StripeState::Whole && self.has_all(view) => {
+            Some(kept)
+                if self.state == StripeState::Whole && self.has_all(view, view.connected) =>
+            {
                 view.parts[part].all & !bit(kept)
             }
             _ => 0,
         }
     }
 
-    /// Returns true if each part is at its server, and that is connected.
-    fn has_all(&self, view: StripeView<'_>) -> bool {
+    /// Returns true if each part is at its server, and that is one of some.
+    fn has_all(&self, view: StripeView<'_>, among: ServerSet) -> bool {
         let is_there = |(copies, server): (&PartCopies, &Option<usize>)| {
-            server.is_some_and(|server| copies.current & view.connected & bit(server) != 0)
+            server.is_some_and(|server| copies.current & among & bit(server) != 0)
         };
         view.parts.iter().zip(&self.servers).all(is_there)
     }
