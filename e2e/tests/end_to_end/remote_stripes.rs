@@ -106,11 +106,8 @@ fn servers_killed(name: &str, lending: usize, count: usize, options: &[&str]) ->
     })?;
     load.signal(Signal::CONT)?;
     killed.iter().for_each(|host| hosts.kill(*host));
-    let pause = load.accesses(3 * UNDER_WAY)?;
-    println!(
-        "{} accesses in {pause:.1?} after the servers' end",
-        3 * UNDER_WAY
-    );
+    let pause = load.accesses(UNDER_WAY)?;
+    println!("{UNDER_WAY} accesses in {pause:.1?} after the servers' end");
     let said = load.said();
     ensure(said.contains("is made again from the others"), || {
         format!("no object was made again: {said}")
