@@ -57,4 +57,4 @@ pub use broker_link::ServerSource;
 pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
-pub use progress::Progress;
+pub use progress::ClientProgress;

@@ -10,7 +10,7 @@ use crate::client_state::ClientState;
 use crate::connector::Connectors;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
-use crate::progress::Progress;
+use crate::progress::ClientProgress;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::restore::REQUESTS;
 use crate::start::{first_servers, resumed_broker};
@@ -72,7 +72,7 @@ pub struct RemoteConfig {
     /// Objects that are not used for as long become parts of stripes; `None` for copies alone.
     pub stripe_after: Option<Duration>,
     /// Where the client counts what it does by itself.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ClientProgress>,
 }
 
 impl RemoteConfig {

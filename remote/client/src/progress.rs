@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts of a client.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ClientProgress {
     copies: AtomicU64,
     stripes: AtomicU64,
 }
 
-impl Progress {
+impl ClientProgress {
     /// Copies made of objects with pages, and parts of stripes made again.
     pub fn copies_made(&self) -> u64 {
         self.copies.load(Ordering::Relaxed)

@@ -31,7 +31,7 @@ use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
 use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
-use crate::progress::Progress;
+use crate::progress::ClientProgress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
@@ -89,7 +89,7 @@ pub struct RemoteTransport {
     /// Stripes of cold objects.
     pub(crate) stripes: Stripes,
     /// What it has done by itself.
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress: Arc<ClientProgress>,
     /// When nearer servers were looked for last; 0 where an object has moved since.
     pub(crate) improved: Time,
     /// The broker; `None` where servers are used alone.

@@ -6,6 +6,7 @@
 //! object is on a server of its own, so that one server takes one of them with it.
 
 mod cold;
+mod own_servers;
 mod pending_write;
 mod placement;
 mod rebuild;

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use selfpage_remote_client::protocol::{self, ClientEvent, ClientRequest};
-use selfpage_remote_client::{Progress, RemoteConfig, ServerSource, run};
+use selfpage_remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Page(pub [u8; PAGE]);
 pub struct Space {
     pub channel: ChannelClient,
     /// What the client has done by itself.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ClientProgress>,
     /// The client ends with it.
     _socket: OwnedFd,
 }
@@ -63,7 +63,7 @@ impl Space {
         is_encrypted: bool,
         stripe_after: Option<Duration>,
     ) -> Self {
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(ClientProgress::default());
         let config = RemoteConfig {
             servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
             size: objects * SIZE,
