@@ -34,6 +34,8 @@ pub enum WorkerPlan {
     Load(launch::LoadPlan),
     /// A program that pages to a paging server, or a remote client's user.
     Remote(remote::RemotePlan),
+    /// A remote client's user while a server is killed.
+    Rebuild(remote::RebuildPlan),
 }
 
 impl WorkerPlan {
@@ -73,6 +75,7 @@ pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<()> {
         WorkerPlan::Display(plan) => launch::display::serve(plan, program),
         WorkerPlan::Load(plan) => launch::load::serve(plan),
         WorkerPlan::Remote(plan) => remote::serve(plan),
+        WorkerPlan::Rebuild(plan) => remote::serve_rebuild(plan),
     }
 }
 

@@ -61,6 +61,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         },
         is_encrypted: args.encrypt,
         stripe_after: args.stripe_after.map(Duration::from_secs),
+        progress: Arc::default(),
     };
     let begin = || {
         for lack in host::wiring::wire_pager() {

@@ -2,6 +2,7 @@
 
 use super::fixed_reply::{FixedReply, Protocol, Wait};
 use super::paging_server::PageReader;
+use super::rebuild::{self, Redundancy};
 use super::server_process::ServerProcess;
 use super::source::{DiskReader, Figures, measure};
 use super::{Amount, RemotePlan};
@@ -28,6 +29,17 @@ pub enum RemoteArm {
     EchoPolled,
     /// a direct read of a file
     Disk,
+    /// a read of the remote client, of two copies on three servers, of which one is killed
+    RebuildCopies,
+    /// a read of the remote client, of a stripe on five servers, of which one is killed
+    RebuildStripe,
+}
+
+impl RemoteArm {
+    /// Returns true if it has a server killed.
+    pub fn is_rebuild(self) -> bool {
+        matches!(self, Self::RebuildCopies | Self::RebuildStripe)
+    }
 }
 
 /// Runs an arm once.
@@ -53,6 +65,8 @@ pub fn run(env: &TestEnv, arm: RemoteArm, amount: Amount) -> Result<Figures> {
         RemoteArm::Echo => measure(&mut FixedReply::echo(Wait::Sleep)?, amount),
         RemoteArm::EchoPolled => measure(&mut FixedReply::echo(Wait::Poll)?, amount),
         RemoteArm::Disk => DiskReader::new(env, amount.pages)?.measure(amount),
+        RemoteArm::RebuildCopies => rebuild::run(env, amount, Redundancy::Copies),
+        RemoteArm::RebuildStripe => rebuild::run(env, amount, Redundancy::Stripe),
     }
 }
 

@@ -5,11 +5,12 @@ use crate::prelude::*;
 use host::seqpacket::{self, Received};
 use iochannel::{ChannelClient, IoVec};
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
-use remote_client::{RemoteConfig, ServerSource, run};
+use remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// How long the client may take to answer.
 const LIMIT: Timespec = Timespec {
@@ -34,16 +35,28 @@ pub struct ChannelReader {
 unsafe impl Send for ChannelReader {}
 
 impl ChannelReader {
-    /// Starts a client and writes every page.
+    /// Starts a client of one server and writes every page.
     pub fn connect(server: SocketAddr, pages: u64) -> Result<Self> {
+        Self::with(&[server], pages, 1, None, &Arc::default())
+    }
+
+    /// The same with several servers and copies, and stripes of what is not used for a while.
+    pub fn with(
+        servers: &[SocketAddr],
+        pages: u64,
+        replicas: u8,
+        stripe_after: Option<Duration>,
+        progress: &Arc<ClientProgress>,
+    ) -> Result<Self> {
         let config = RemoteConfig {
-            servers: ServerSource::Alone(vec![server.to_string()]),
+            servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
             size: pages * PAGE as u64,
-            replicas: 1,
+            replicas,
             // As the arms beside it: in the clear.
             keys: None,
             is_encrypted: false,
-            stripe_after: None,
+            stripe_after,
+            progress: Arc::clone(progress),
         };
         let (own, theirs) = seqpacket::pair()?;
         std::thread::spawn(move || run(&config, &theirs));

@@ -18,6 +18,7 @@ mod channel;
 mod fixed_reply;
 mod page_in;
 mod paging_server;
+mod rebuild;
 mod server_process;
 mod source;
 
@@ -27,6 +28,8 @@ use arm::RemoteArm;
 use clap::value_parser;
 pub use page_in::RemotePlan;
 pub use page_in::serve;
+pub use rebuild::RebuildPlan;
+pub use rebuild::serve as serve_rebuild;
 use serde_json::json;
 pub use source::Figures;
 use std::process::ExitCode;
@@ -46,7 +49,7 @@ pub struct Options {
     /// Times each arm is run; the median counts.
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
-    /// Only these arms.
+    /// Only these arms; without it all but those that have a server killed.
     #[arg(long, value_delimiter = ',')]
     pub arms: Vec<RemoteArm>,
     /// A quick look: 8 MiB, 1000 pages, 2 runs.
@@ -118,6 +121,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut report = Report::new("remote", machine, vec![settings(&options)]);
     report.rows = rows(&mut all, options.depth);
     report.tables = vec![table(&all), stages(&all)];
+    report.tables.extend(rebuild::table(&all));
     let runs: Vec<_> = all
         .iter()
         .map(|one| json!({ "arm": one.arm.name(), "about": one.arm.about(), "runs": one.runs }))
@@ -133,7 +137,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn chosen(options: &Options) -> Vec<Series> {
-    let is_chosen = |arm: &&RemoteArm| options.arms.is_empty() || options.arms.contains(arm);
+    let is_chosen = |arm: &&RemoteArm| match options.arms.is_empty() {
+        true => !arm.is_rebuild(),
+        false => options.arms.contains(arm),
+    };
     let arms = RemoteArm::value_variants().iter().filter(is_chosen);
     arms.map(|arm| Series {
         arm: *arm,

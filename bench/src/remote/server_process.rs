@@ -64,6 +64,11 @@ impl ServerProcess {
         Ok(Self { child, address })
     }
 
+    /// Its pid.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// memcached or redis-server with room for that many pages.
     pub fn key_value(protocol: Protocol, pages: u64) -> Result<Self> {
         let address = free_address()?;

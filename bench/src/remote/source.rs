@@ -1,6 +1,7 @@
 //! Reading pages from a source: one at a time, and pipelined.
 
 use super::Amount;
+use super::rebuild::RebuildFigures;
 use crate::prelude::*;
 use crate::swap::{open_direct, preallocated, write_out};
 use std::fs::File;
@@ -23,6 +24,9 @@ pub struct Figures {
     pub p99_us: f64,
     /// Time a page, where several are under way.
     pub pipelined_us: Option<f64>,
+    /// Of an arm that has a server killed.
+    #[serde(default)]
+    pub rebuild: Option<RebuildFigures>,
 }
 
 impl Figures {
@@ -38,6 +42,7 @@ impl Figures {
             p50_us,
             p99_us,
             pipelined_us,
+            rebuild: None,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Stripes: objects that a program does not use are kept once, beside their parity, and a server that ends costs no page.
+//! Stripes: objects that a program does not use are kept once, beside their parities, and as many servers that end as
+//! there are parities cost no page.
 
 use crate::lending_hosts::{Hosts, Load};
 use crate::trial;
@@ -19,14 +20,21 @@ pub fn trials(_: Size) -> Vec<Trial> {
     vec![
         case(
             "one_of_five_servers_with_a_stripe_killed_under_load_costs_no_page",
-            || server_killed("sa", 5, &[]),
+            || servers_killed("sa", 5, 1, &[]),
         ),
         case(
             "one_of_six_servers_with_an_encrypted_stripe_killed_under_load_costs_no_page",
-            || server_killed("sb", 6, &["--encrypt"]),
+            || servers_killed("sb", 6, 1, &["--encrypt"]),
+        ),
+        case(
+            "two_of_six_servers_with_a_stripe_killed_at_once_under_load_cost_no_page",
+            || servers_killed("se", 6, 2, &[]),
         ),
         case("a_stripe_that_is_written_loses_no_page", written),
-        case("a_client_killed_with_a_stripe_loses_no_page", client_killed),
+        case(
+            "a_client_and_then_a_server_killed_with_a_stripe_cost_no_page",
+            client_killed,
+        ),
     ]
 }
 
@@ -43,13 +51,18 @@ fn striped<'a>(
     let mut load = hosts.load_with(lending, &options)?;
     load.accesses(3 * UNDER_WAY)?;
     load.signal(Signal::STOP)?;
+    let parts = if lending < 6 {
+        MEMBERS + 1
+    } else {
+        MEMBERS + 2
+    };
     let status = hosts.wait_for(
         0,
-        "four objects and their parity are on a server each",
+        "four objects and their parities are on a server each",
         |it| {
             let objects = hosts.objects(it);
             let single = objects.iter().filter(|servers| servers.len() == 1);
-            single.count() > MEMBERS && hosts.copied_to(it).is_empty()
+            single.count() >= parts && hosts.copied_to(it).is_empty()
         },
     )?;
     let objects = hosts.objects(&status);
@@ -62,22 +75,39 @@ fn striped<'a>(
     let mut servers: Vec<_> = of_stripe.iter().map(|it| it[0]).collect();
     servers.sort_unstable();
     servers.dedup();
-    ensure(servers.len() > MEMBERS, || {
+    ensure(servers.len() >= parts, || {
         format!("two parts of a stripe are at one server: {objects:?}")
     })?;
     Ok((hosts, load, status))
 }
 
-fn server_killed(name: &str, lending: usize, options: &[&str]) -> Verdict {
+/// So many servers with parts of the stripe, of which no object that is in none has both of its copies.
+fn servers_of_stripe(objects: &[Vec<usize>], count: usize) -> Vec<usize> {
+    let single = objects.iter().filter(|servers| servers.len() == 1);
+    let mut chosen = Vec::new();
+    for server in single.map(|servers| servers[0]) {
+        let with: Vec<_> = chosen.iter().copied().chain([server]).collect();
+        let of_others = objects.iter().filter(|servers| servers.len() > 1);
+        let mut of_others = of_others.map(|servers| servers.iter().all(|at| with.contains(at)));
+        if chosen.len() < count && !of_others.any(|is_lost| is_lost) {
+            chosen = with;
+        }
+    }
+    chosen
+}
+
+fn servers_killed(name: &str, lending: usize, count: usize, options: &[&str]) -> Verdict {
     let sandbox = Sandbox::new(&format!("stripe_{name}"))?;
     let (mut hosts, mut load, status) = striped(&sandbox, name, lending, options)?;
     let objects = hosts.objects(&status);
-    let killed = objects.iter().find(|servers| servers.len() == 1);
-    let killed = killed.map_or(0, |servers| servers[0]);
+    let killed = servers_of_stripe(&objects, count);
+    ensure(killed.len() == count, || {
+        format!("no {count} servers may be killed: {objects:?}")
+    })?;
     load.signal(Signal::CONT)?;
-    hosts.kill(killed);
+    killed.iter().for_each(|host| hosts.kill(*host));
     let pause = load.accesses(UNDER_WAY)?;
-    println!("{UNDER_WAY} accesses in {pause:.1?} after a server's end");
+    println!("{UNDER_WAY} accesses in {pause:.1?} after the servers' end");
     let said = load.said();
     ensure(said.contains("is made again from the others"), || {
         format!("no object was made again: {said}")
@@ -96,8 +126,14 @@ fn written() -> Verdict {
 
 fn client_killed() -> Verdict {
     let sandbox = Sandbox::new("stripe_client")?;
-    let (_hosts, mut load, _) = striped(&sandbox, "sd", 5, &[])?;
+    let (mut hosts, mut load, status) = striped(&sandbox, "sd", 5, &[])?;
+    let objects = hosts.objects(&status);
     load.kill_client()?;
+    let goes_on = hosts.wait_for(0, "another process of the client goes on", |it| {
+        hosts.objects(it).len() == objects.len()
+    })?;
+    let killed = servers_of_stripe(&hosts.objects(&goes_on), 1);
+    killed.iter().for_each(|host| hosts.kill(*host));
     load.signal(Signal::CONT)?;
     load.accesses(UNDER_WAY)?;
     load.stop()

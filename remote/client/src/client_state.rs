@@ -8,6 +8,7 @@
 //! |---|---|
 //! | a page's record | with each step of its writes |
 //! | an object's copies, a word each | before a completion that depends on them, and before a request that names them |
+//! | a stripe (`stripe_state`) | likewise: before copies that it makes needless go, and after those that make it needless are there |
 //! | a server, twice, of which the later one whose hash is right counts | before a copy that is there |
 //!
 //! Rule: a process may end between any two stores. Copies that are removed go first, then servers, then copies that
@@ -44,6 +45,9 @@ const SERVER_BYTES: usize = (SERVER_WORDS - SERVER_HEAD) * WORD;
 /// Words of an object: the generation of its latest copy, and its copies.
 const OBJECT_WORDS: usize = 8;
 
+/// Words of a stripe: its state, and its members.
+const STRIPE_WORDS: usize = 8;
+
 /// A copy's word: that there is one, that it is current, its server, its generation.
 const THERE: u64 = 1 << 63;
 const CURRENT: u64 = 1 << 62;
@@ -66,6 +70,7 @@ pub struct SavedServer {
 pub struct ClientState {
     memory: Arc<WiredMemory>,
     objects: usize,
+    stripes: usize,
 }
 
 fn load(word: &AtomicU64) -> u64 {
@@ -90,13 +95,15 @@ fn server_of(word: u64) -> usize {
 }
 
 impl ClientState {
-    /// The state of a client that has not begun: its space has so many objects, and so many bytes of records.
-    pub fn new(objects: usize, records: usize) -> io::Result<Self> {
-        let bytes = Self::records_at_of(objects) + records;
+    /// The state of a client that has not begun: its space has so many objects, room for so many stripes, and so many
+    /// bytes of records.
+    pub fn new(objects: usize, stripes: usize, records: usize) -> io::Result<Self> {
+        let bytes = Self::records_at_of(objects, stripes) + records;
         let (memory, _) = WiredMemory::shared(bytes, "selfpage-remote")?;
         Ok(Self {
             memory: Arc::new(memory),
             objects,
+            stripes,
         })
     }
 
@@ -104,14 +111,19 @@ impl ClientState {
         PAGE + MAX_SERVERS * 2 * SERVER_WORDS * WORD
     }
 
-    fn records_at_of(objects: usize) -> usize {
-        let end = Self::objects_at() + objects * OBJECT_WORDS * WORD;
+    fn stripes_at_of(objects: usize) -> usize {
+        Self::objects_at() + objects * OBJECT_WORDS * WORD
+    }
+
+    fn records_at_of(objects: usize, stripes: usize) -> usize {
+        let end = Self::stripes_at_of(objects) + stripes * STRIPE_WORDS * WORD;
         end.next_multiple_of(PAGE)
     }
 
     /// The memory, and where the records of pages are in it.
     pub fn records(&self) -> (Arc<WiredMemory>, usize) {
-        (Arc::clone(&self.memory), Self::records_at_of(self.objects))
+        let at = Self::records_at_of(self.objects, self.stripes);
+        (Arc::clone(&self.memory), at)
     }
 
     fn header(&self) -> &[AtomicU64] {
@@ -219,6 +231,12 @@ impl ClientState {
             .collect()
     }
 
+    /// The words of a stripe.
+    pub fn stripe_words(&self, stripe: usize) -> &[AtomicU64] {
+        let at = Self::stripes_at_of(self.objects) + stripe * STRIPE_WORDS * WORD;
+        self.memory.slice(at, STRIPE_WORDS)
+    }
+
     fn object_words(&self, object: usize) -> &[AtomicU64] {
         let at = Self::objects_at() + object * OBJECT_WORDS * WORD;
         self.memory.slice(at, OBJECT_WORDS)
@@ -310,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_latest_whole_entry_of_a_server_counts() {
-        let state = ClientState::new(1, 0).unwrap();
+        let state = ClientState::new(1, 0, 0).unwrap();
         assert!(state.servers().is_empty());
         assert!(state.save_server(0, &saved("a:1")) && state.save_server(0, &saved("b:1")));
         assert!(state.save_server(1, &saved("c:1")));
@@ -325,7 +343,7 @@ mod tests {
 
     #[test]
     fn only_current_copies_are_found_again() {
-        let state = ClientState::new(2, 0).unwrap();
+        let state = ClientState::new(2, 0, 0).unwrap();
         let mut object = PagingObject::empty();
         object.latest = Generation(5);
         object.copies = vec![
@@ -351,7 +369,7 @@ mod tests {
 
     #[test]
     fn names_and_keys_are_found_again() {
-        let state = ClientState::new(1, PAGE).unwrap();
+        let state = ClientState::new(1, 0, PAGE).unwrap();
         let client = saved("").incarnation.unwrap();
         state.set_client(client);
         let key: [u8; KEY] = std::array::from_fn(|at| at as u8);

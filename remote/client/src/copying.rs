@@ -124,7 +124,7 @@ fn complete(transport: &mut RemoteTransport, job: CopyJob, now: Time) {
         return pause(transport, now);
     }
     transport.copy = None;
-    transport.copies_made += 1;
+    transport.progress.count_copy();
     if let Some(copy) = transport.objects.get(job.object).copy_at(job.to) {
         copy.state = CopyState::Current;
     }

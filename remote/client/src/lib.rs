@@ -13,8 +13,8 @@
 //! | `transport`, `pages`, `refusals`, `copies` | the transport: links and time; requests of pages; those that are refused; copies of objects |
 //! | `outage` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
-//! | `stripes`, `stripe_gathering`, `stripe_job` | cold objects on one server each, beside their parity; how they get there; its pages |
-//! | `broker_link`, `arrival`, `usage` | the thread that asks the broker; what arrives from threads; what is reported |
+//! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
+//! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
 //! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
 //! | `keeper`, `client_state`, `restore` | its parent, which starts another one; what that one goes on from |
 //!
@@ -38,14 +38,17 @@ mod pages;
 mod permits;
 mod placement;
 mod process;
+mod progress;
 pub mod protocol;
 mod refusals;
 mod requests;
 mod restore;
 mod server;
 mod start;
+mod stripe_code;
 mod stripe_gathering;
 mod stripe_job;
+mod stripe_state;
 mod stripes;
 mod transport;
 mod usage;
@@ -54,3 +57,4 @@ pub use broker_link::ServerSource;
 pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
+pub use progress::ClientProgress;

@@ -19,7 +19,7 @@
 use crate::client_state::ClientState;
 use crate::page_cipher::PageCipher;
 use crate::page_records::PageRecords;
-use crate::stripes::MEMBERS;
+use crate::stripe_code::{MEMBERS, PARITIES};
 use remote_policy::identity::{HostId, ObjectId};
 use remote_policy::migration::{Generation, PageNumber, Version};
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ use wired::PAGE;
 pub const OBJECT_PAGES: u64 = 4096;
 
 /// A set of servers, by their index.
-pub type ServerSet = u64;
+pub use remote_policy::redundancy::ServerSet;
 
 /// The set of one server.
 pub fn bit(server: usize) -> ServerSet {
@@ -154,7 +154,7 @@ impl SpaceSize {
     }
 
     fn objects(self) -> usize {
-        self.data() + self.stripes()
+        self.data() + self.stripes() * PARITIES
     }
 
     /// Pages that have records.
@@ -183,7 +183,7 @@ impl ObjectMap {
     /// The state of a client with a space, in which nothing is written.
     pub fn new_state(space: SpaceSize, is_encrypted: bool) -> io::Result<ClientState> {
         let records = PageRecords::bytes(space.records(), is_encrypted);
-        ClientState::new(space.objects(), records)
+        ClientState::new(space.objects(), space.stripes(), records)
     }
 
     /// The space in a client's state, without its copies, and a cipher to encrypt its pages by.

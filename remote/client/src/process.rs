@@ -10,6 +10,7 @@ use crate::client_state::ClientState;
 use crate::connector::Connectors;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
+use crate::progress::ClientProgress;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::restore::REQUESTS;
 use crate::start::{first_servers, resumed_broker};
@@ -70,6 +71,8 @@ pub struct RemoteConfig {
     pub is_encrypted: bool,
     /// Objects that are not used for as long become parts of stripes; `None` for copies alone.
     pub stripe_after: Option<Duration>,
+    /// Where the client counts what it does by itself.
+    pub progress: Arc<ClientProgress>,
 }
 
 impl RemoteConfig {
@@ -244,6 +247,7 @@ impl Process {
         let mut transport =
             RemoteTransport::new(objects, servers, replicas, broker, connectors, arrived)
                 .map_err(call("make an epoll"))?;
+        transport.progress = Arc::clone(&config.progress);
         transport.stripes = Stripes::new(config.space().stripes(), config.stripe_after);
         if is_resumed {
             transport.restore(starts).map_err(|why| thread(&why))?;

@@ -11,6 +11,8 @@
 use crate::client_state::SavedServer;
 use crate::objects::ObjectMap;
 use crate::server::Server;
+use crate::stripe_state;
+use crate::stripes;
 use crate::transport::RemoteTransport;
 use disk::time::Time;
 use remote_policy::migration::Version;
@@ -36,14 +38,29 @@ pub fn restore_servers(transport: &mut RemoteTransport) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Restores the stripes whose parities count. Those that were being made are made anew.
+fn restore_stripes(transport: &mut RemoteTransport) {
+    let data = transport.objects.data();
+    for at in 0..transport.stripes.list.len() {
+        let Some(stripe) = stripe_state::find(transport.objects.state(), at, data) else {
+            continue;
+        };
+        for object in &stripe.parts {
+            transport.objects.set_stripe(*object, Some(at));
+        }
+        transport.stripes.list[at] = Some(stripe);
+    }
+}
+
 /// Restores the objects and what the organizer knows of them. Returns the version of the last write.
 pub fn restore_objects(transport: &mut RemoteTransport, starts: u64) -> Version {
     let mut last = Version(1);
     let mut bound = Vec::new();
+    restore_stripes(transport);
     for object in 0..transport.objects.len() {
         let (latest, mut copies) = transport.objects.state().object(object);
-        if object >= transport.objects.data() {
-            // Members of stripes have one copy, and get others: parities are written anew.
+        let is_parity = object >= transport.objects.data();
+        if is_parity && transport.objects.stripe_of(object).is_none() {
             copies.clear();
             transport.objects.forget(object);
         }
@@ -84,5 +101,6 @@ pub fn restore_objects(transport: &mut RemoteTransport, starts: u64) -> Version 
     transport
         .organizer
         .restore(permits, bound, starts * REQUESTS);
+    stripes::release_hopeless(transport);
     last
 }

@@ -1,16 +1,14 @@
-//! How cold objects become a stripe: each gets a server of its own, and so does the parity.
+//! How cold objects become a stripe: which ones, and where a part gets a copy of its own.
 
-use crate::objects::{CopyState, ObjectCopy, bit};
+use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
 use crate::placement;
-use crate::stripes::{MEMBERS, PARTS, Stripe, StripeState, release, stripe_of};
+use crate::stripe_code::{MEMBERS, PARITIES};
+use crate::stripes::StripedObjects;
 use crate::transport::{RemoteTransport, connected, since_start};
 use disk::time::{Nanos, Time};
 use remote_policy::identity::HostId;
-use remote_policy::redundancy::{ColdPolicy, Redundancy};
-use std::collections::BTreeSet;
+use remote_policy::redundancy::{ColdPolicy, Redundancy, Stripe};
 
-/// How long a stripe may gather.
-const GATHERING: Nanos = Nanos::seconds(60);
 /// How often cold objects are looked for.
 const LOOK: Nanos = Nanos::seconds(1);
 
@@ -24,7 +22,7 @@ pub fn begin(transport: &mut RemoteTransport, now: Time) {
                 .stripes
                 .paused_until
                 .max(transport.stripes.looked_until);
-    let is_gathering = |stripe: &Stripe| !stripe.protects();
+    let is_gathering = |stripe: &StripedObjects| !stripe.rules.protects();
     if is_busy || transport.stripes.list.iter().flatten().any(is_gathering) {
         return;
     }
@@ -42,26 +40,23 @@ pub fn begin(transport: &mut RemoteTransport, now: Time) {
         .filter_map(|object| transport.organizer.use_of(transport.objects.id(object)))
         .collect();
     let stored = Redundancy::Replicas(transport.replicas);
-    let cold = policy.select(&uses, stored, up.min(PARTS), since_start(now));
-    let cold = cold
-        .iter()
-        .filter_map(|one| transport.objects.find(one.usage.object));
-    let cold: Vec<usize> = cold.take(MEMBERS).collect();
-    let Ok(members) = <[usize; MEMBERS]>::try_from(cold) else {
+    let cold = policy.select(&uses, stored, up, since_start(now));
+    let Some(shape) = cold.first().map(|one| one.shape) else {
         return;
     };
-    let parity = transport.objects.data() + at;
-    members
-        .into_iter()
-        .chain([parity])
-        .for_each(|object| transport.objects.set_stripe(object, Some(at)));
-    transport.stripes.list[at] = Some(Stripe {
-        members,
-        parity,
-        state: StripeState::Gathering,
-        servers: [None; PARTS],
-        begun: now,
-    });
+    let members = cold.iter().take(MEMBERS);
+    let members = members.filter_map(|one| transport.objects.find(one.usage.object));
+    let first_parity = transport.objects.data() + at * PARITIES;
+    let parities = first_parity..first_parity + usize::from(shape.parity);
+    let parts: Vec<usize> = members.chain(parities).collect();
+    if parts.len() < shape.parts() {
+        return;
+    }
+    for object in &parts {
+        transport.objects.set_stripe(*object, Some(at));
+    }
+    let rules = Stripe::new(shape, since_start(now));
+    transport.stripes.list[at] = Some(StripedObjects { parts, rules });
 }
 
 /// Returns true if an object may become a member.
@@ -73,44 +68,15 @@ fn is_eligible(transport: &RemoteTransport, object: usize) -> bool {
         && of.unreadable.is_empty()
         && of.copies.len() >= usize::from(transport.replicas)
         && of.copies.iter().all(is_current)
-        && stripe_of(transport, object).is_none()
+        && transport.objects.stripe_of(object).is_none()
         && !transport.requests.has_write(object)
         && !pages
             .into_iter()
             .any(|page| transport.objects.is_lost(object, page))
 }
 
-/// Gives each member, and then the parity, a server that no other part has.
-pub fn gather(transport: &mut RemoteTransport, at: usize, now: Time) {
-    let Some(mut stripe) = transport.stripes.list[at].clone() else {
-        return;
-    };
-    if now >= stripe.begun + GATHERING {
-        return release(transport, at, now);
-    }
-    stripe.servers = [None; PARTS];
-    let parts = stripe.members.into_iter().chain([stripe.parity]);
-    for (part, object) in parts.enumerate() {
-        let taken: BTreeSet<usize> = stripe.servers.iter().copied().flatten().collect();
-        let current = transport.objects.at(object).readable() & connected(&transport.servers);
-        let own = (0..transport.servers.len())
-            .find(|server| current & bit(*server) != 0 && !taken.contains(server));
-        stripe.servers[part] = own;
-        if own.is_none() {
-            return place_beside(transport, object, &taken, now);
-        }
-    }
-    stripe.state = StripeState::Computing;
-    transport.stripes.list[at] = Some(stripe);
-}
-
-/// Makes a copy of an object at a server that has no other part of its stripe, if none is being made.
-pub fn place_beside(
-    transport: &mut RemoteTransport,
-    object: usize,
-    taken: &BTreeSet<usize>,
-    now: Time,
-) {
+/// Makes a copy of a part at a server that is not one of some, if none is being made.
+pub fn place_beside(transport: &mut RemoteTransport, object: usize, beside: ServerSet, now: Time) {
     let id = transport.objects.id(object);
     let of = transport.objects.at(object);
     let is_making = of
@@ -121,9 +87,8 @@ pub fn place_beside(
         return;
     }
     let mut exclude = placement::unusable(transport, now);
-    let hosts = taken
-        .iter()
-        .filter_map(|server| transport.servers[*server].host());
+    let taken = (0..transport.servers.len()).filter(|server| beside & bit(*server) != 0);
+    let hosts = taken.filter_map(|server| transport.servers[server].host());
     exclude.extend(hosts.collect::<Vec<HostId>>());
     let pages = transport.objects.pages_of(object).end;
     let action = transport

@@ -1,98 +1,123 @@
-//! The pages of a stripe's parity, and of a member that is made again: the exclusive or of four objects' pages, a
-//! run at a time.
+//! The pages of a stripe's parities, and of a part that is made again: sums of four parts' pages, a run at a time.
 //!
 //! Rule: what is written is checked. Each page that is read passes its record's check as a program's read does, and a
 //! page that is made again is what its record says was written, or is lost and named.
 
-use crate::objects::{ObjectCopy, ObjectMap, bit};
+use crate::objects::{CopyState, ObjectMap, bit};
 use crate::requests::{Purpose, Segment};
+use crate::stripe_code::{MEMBERS, add_product, factors};
 use crate::stripes;
 use crate::transport::RemoteTransport;
 use disk::time::Time;
 use iochannel::Op;
-use remote_policy::migration::{Generation, PageNumber};
+use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_wire::{Header, Kind, MAX_RUN};
 use wired::PAGE;
 
-/// What is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
-    /// The parity.
-    Parity,
-    /// A copy of a member.
-    Member { to: usize, generation: Generation },
+/// An object that is written.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    object: usize,
+    /// The server of its copy, and the copy's generation.
+    to: usize,
+    generation: Generation,
+    /// Of each source's pages.
+    factors: [u8; MEMBERS],
 }
 
 /// A job of one stripe.
 pub struct StripeJob {
     /// The stripe.
     pub stripe: usize,
-    /// The object that is written.
-    object: usize,
-    target: Target,
+    /// Its parities, or a part that is made again.
+    targets: Vec<Target>,
+    /// The parities are written for the first time.
+    is_first: bool,
     /// The objects that are read.
-    sources: Vec<usize>,
+    sources: [usize; MEMBERS],
     /// The run.
     next: u64,
     count: usize,
-    /// The exclusive or of what was read of it.
-    pages: Vec<u8>,
-    /// The numbers of requests without a reply.
-    reading: Vec<u32>,
+    /// For each target the sum of what was read of it.
+    pages: Vec<Vec<u8>>,
+    /// The numbers of requests without a reply; those of reads with the place of their source.
+    reading: Vec<(u32, usize)>,
     writing: Vec<u32>,
     has_read: bool,
 }
 
 impl StripeJob {
-    fn new(stripe: usize, object: usize, target: Target, sources: Vec<usize>) -> Self {
-        Self {
+    /// A job that writes parts, by their objects, from others. `None` if these are too few, or a part has no copy there.
+    fn new(
+        transport: &RemoteTransport,
+        stripe: usize,
+        written: &[(usize, usize)],
+        sources: &[usize],
+    ) -> Option<Self> {
+        let parts = &transport.stripes.get(stripe)?.parts;
+        let target = |(part, to): &(usize, usize)| {
+            Some(Target {
+                object: parts[*part],
+                to: *to,
+                generation: transport.objects.generation(parts[*part], *to),
+                factors: factors(*part, sources)?,
+            })
+        };
+        let targets: Vec<_> = written.iter().map(target).collect::<Option<_>>()?;
+        let objects: Vec<_> = sources.iter().map(|source| parts[*source]).collect();
+        Some(Self {
             stripe,
-            object,
-            target,
-            sources,
+            is_first: false,
+            sources: objects.try_into().ok()?,
             next: 0,
             count: 0,
-            pages: vec![0; MAX_RUN * PAGE],
+            pages: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
+            targets,
             reading: Vec::new(),
             writing: Vec::new(),
             has_read: false,
-        }
+        })
     }
 }
 
-/// Has the parity of a stripe written, if no job is under way.
+/// Has the parities of a stripe written, if no job is under way.
 pub fn compute(transport: &mut RemoteTransport, at: usize) {
-    if transport.stripes.job.is_none()
-        && let Some(stripe) = transport.stripes.get(at)
-    {
-        let sources = stripe.members.to_vec();
-        let job = StripeJob::new(at, stripe.parity, Target::Parity, sources);
-        transport.stripes.job = Some(job);
+    let Some(stripe) = transport.stripes.get(at) else {
+        return;
+    };
+    if transport.stripes.job.is_some() {
+        return;
     }
+    let server_of = |part: usize| {
+        let current = transport.objects.at(stripe.parts[part]).readable();
+        (part, current.trailing_zeros() as usize)
+    };
+    let parities: Vec<_> = (MEMBERS..stripe.parts.len()).map(server_of).collect();
+    let members: [usize; MEMBERS] = std::array::from_fn(|member| member);
+    let job = StripeJob::new(transport, at, &parities, &members);
+    transport.stripes.job = job.map(|job| StripeJob {
+        is_first: true,
+        ..job
+    });
 }
 
-/// Has a copy of a member filled, if no job is under way.
-pub fn rebuild(
-    transport: &mut RemoteTransport,
-    at: usize,
-    (member, copy): (usize, &ObjectCopy),
-    now: Time,
-) {
+/// Has a copy of a part filled, if no job is under way.
+pub fn rebuild(transport: &mut RemoteTransport, at: usize, (part, to): (usize, usize), now: Time) {
+    let Some(stripe) = transport.stripes.get(at) else {
+        return;
+    };
     if transport.stripes.job.is_none()
         && now >= transport.stripes.retry_at
-        && let Some(sources) = stripes::others_of(transport, member)
+        && let Some(sources) = stripes::sources_of(transport, stripe.parts[part])
     {
-        let target = Target::Member {
-            to: copy.server,
-            generation: copy.generation,
-        };
-        transport.stripes.job = Some(StripeJob::new(at, member, target, sources));
+        transport.stripes.job = StripeJob::new(transport, at, &[(part, to)], &sources);
     }
 }
 
 /// Ends the requests of a job: their replies are late then.
 pub fn cancel(transport: &mut RemoteTransport, job: &StripeJob) {
-    for number in job.reading.iter().chain(&job.writing) {
+    let reading = job.reading.iter().map(|(number, _)| number);
+    for number in reading.chain(&job.writing) {
         if let Some(slot) = transport.requests.slot_of(*number) {
             transport.requests.end(slot, Ok(()));
         }
@@ -105,13 +130,11 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
         return;
     };
     let is_lost = |number: &u32| transport.requests.slot_of(*number).is_none();
-    let is_gone = match job.target {
-        Target::Parity => transport.objects.at(job.object).readable() == 0,
-        Target::Member { to, generation } => {
-            transport.objects.generation(job.object, to) != generation
-        }
+    let is_gone = |target: &Target| {
+        transport.objects.generation(target.object, target.to) != target.generation
     };
-    if is_gone || job.reading.iter().chain(&job.writing).any(is_lost) {
+    let mut reading = job.reading.iter().map(|(number, _)| number);
+    if job.targets.iter().any(is_gone) || reading.any(is_lost) || job.writing.iter().any(is_lost) {
         cancel(transport, &job);
         return stripes::on_job_failed(transport, job.stripe, now);
     }
@@ -129,18 +152,18 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
 
 /// Returns true if a page is to be made.
 fn is_made(transport: &RemoteTransport, job: &StripeJob, page: u64) -> bool {
-    match job.target {
-        Target::Parity => {
-            let mut sources = job.sources.iter();
-            sources.any(|source| transport.objects.is_held(*source, page))
-        }
-        Target::Member { .. } => transport.objects.is_held(job.object, page),
+    let is_held = |object: usize| transport.objects.is_held(object, page);
+    match job.is_first {
+        true => job.sources.into_iter().any(is_held),
+        false => job.targets.iter().any(|target| is_held(target.object)),
     }
 }
 
 /// Reads the next run. Returns false if there is none.
 fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool {
-    let end = transport.objects.pages_of(job.object).end;
+    let written = job.targets.iter().map(|target| target.object);
+    let ends = written.map(|object| transport.objects.pages_of(object).end);
+    let end = ends.max().unwrap_or(0);
     job.next += job.count as u64;
     while job.next < end && !is_made(transport, job, job.next) {
         job.next += 1;
@@ -148,10 +171,10 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     let run = job.next..end.min(job.next + MAX_RUN as u64);
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
-    job.pages.fill(0);
+    job.pages.iter_mut().for_each(|pages| pages.fill(0));
     job.has_read = job.count > 0;
     let pages = job.next..job.next + job.count as u64;
-    for source in job.sources.clone() {
+    for (at, source) in job.sources.into_iter().enumerate() {
         let is_held = |page: u64| transport.objects.is_held(source, page);
         if !pages.clone().any(is_held) {
             continue;
@@ -159,11 +182,11 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
         let segment = Segment::new(Purpose::StripeRead, Op::Read, source, pages.clone(), now);
         match transport.requests.add(segment) {
             Some(slot) => {
-                job.reading.push(transport.requests.number(slot));
+                job.reading.push((transport.requests.number(slot), at));
                 transport.route(slot, now);
             }
             // Found to be lost with the next step.
-            None => job.reading.push(u32::MAX),
+            None => job.reading.push((u32::MAX, at)),
         }
     }
     job.has_read
@@ -175,15 +198,17 @@ pub fn on_read(transport: &mut RemoteTransport, slot: usize, versions: &[u64], p
     let Some(job) = &mut transport.stripes.job else {
         return;
     };
-    let Some(at) = job.reading.iter().position(|reading| *reading == number) else {
+    let Some(at) = job.reading.iter().position(|reading| reading.0 == number) else {
         return;
     };
-    job.reading.swap_remove(at);
-    let (from, to) = (pages.chunks_exact(PAGE), job.pages.chunks_exact_mut(PAGE));
-    for ((version, from), to) in versions.iter().zip(from).zip(to) {
-        // A page that was never written is zeros, whatever the server sent.
-        if *version != 0 {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to ^= from);
+    let (_, source) = job.reading.swap_remove(at);
+    for (target, sum) in job.targets.iter().zip(&mut job.pages) {
+        let (from, to) = (pages.chunks_exact(PAGE), sum.chunks_exact_mut(PAGE));
+        for ((version, from), to) in versions.iter().zip(from).zip(to) {
+            // A page that was never written is zeros, whatever the server sent.
+            if *version != 0 {
+                add_product(target.factors[source], from, to);
+            }
         }
     }
     transport.has_unsent = true;
@@ -192,62 +217,63 @@ pub fn on_read(transport: &mut RemoteTransport, slot: usize, versions: &[u64], p
 /// Writes the run. Returns false if a server's buffer has no room for it.
 fn write(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool {
     job.has_read = false;
-    let (to, parity_version) = match job.target {
-        Target::Parity => {
-            let server = transport.objects.at(job.object).readable().trailing_zeros();
-            (server as usize, Some(transport.take_version()))
-        }
-        Target::Member { to, .. } => (to, None),
-    };
-    for at in 0..job.count {
-        let page = job.next + at as u64;
-        let number = ObjectMap::number(job.object, page);
-        let contents = &job.pages[at * PAGE..(at + 1) * PAGE];
-        let records = transport.objects.records();
-        let version = parity_version.unwrap_or(records.acknowledged(number));
-        match job.target {
-            Target::Parity => records.on_parity_sent(number, version, contents),
-            Target::Member { .. } => {
-                if let Err(why) = records.check(number, version, contents) {
-                    let id = transport.objects.id(job.object);
-                    tracing::error!("page {page} of {id} is lost: its stripe has {why}");
-                    records.lose(number);
-                    continue;
-                }
+    let version = job.is_first.then(|| transport.take_version());
+    for (target, pages) in job.targets.iter().zip(&job.pages) {
+        for (page, contents) in (job.next..).zip(pages.chunks_exact(PAGE).take(job.count)) {
+            let number = ObjectMap::number(target.object, page);
+            let records = transport.objects.records();
+            if let Some(version) = version {
+                records.on_parity_sent(number, version, contents);
+            } else if let Err(why) = records.check(number, records.acknowledged(number), contents) {
+                let id = transport.objects.id(target.object);
+                tracing::error!("page {page} of {id} is lost: its stripe has {why}");
+                records.lose(number);
+                continue;
+            }
+            let version = version.unwrap_or(records.acknowledged(number));
+            match write_page(transport, target, (page, version), contents, now) {
+                Some(request) => job.writing.push(request),
+                None => return false,
             }
         }
-        let segment = Segment {
-            version,
-            awaited: bit(to),
-            ..Segment::new(
-                Purpose::StripeWrite,
-                Op::Write,
-                job.object,
-                page..page + 1,
-                now,
-            )
-        };
-        let Some(slot) = transport.requests.add(segment) else {
-            return false;
-        };
-        let header = Header {
-            kind: Kind::Write,
-            pages: 1,
-            request: transport.requests.number(slot),
-            object: transport.objects.id(job.object),
-            page: PageNumber(page),
-            version,
-            generation: transport.objects.generation(job.object, to),
-        };
-        let is_sent =
-            transport.servers[to].send(&header, PAGE, |room| room.copy_from_slice(contents));
-        if !is_sent {
-            transport.requests.end(slot, Ok(()));
-            return false;
-        }
-        job.writing.push(transport.requests.number(slot));
     }
     true
+}
+
+/// Writes a page. Returns the number of its request; `None` if there is no room for it.
+fn write_page(
+    transport: &mut RemoteTransport,
+    target: &Target,
+    (page, version): (u64, Version),
+    contents: &[u8],
+    now: Time,
+) -> Option<u32> {
+    let &Target {
+        object,
+        to,
+        generation,
+        ..
+    } = target;
+    let segment = Segment {
+        version,
+        awaited: bit(to),
+        ..Segment::new(Purpose::StripeWrite, Op::Write, object, page..page + 1, now)
+    };
+    let slot = transport.requests.add(segment)?;
+    let header = Header {
+        kind: Kind::Write,
+        pages: 1,
+        request: transport.requests.number(slot),
+        object: transport.objects.id(object),
+        page: PageNumber(page),
+        version,
+        generation,
+    };
+    if !transport.servers[to].send(&header, PAGE, |room| room.copy_from_slice(contents)) {
+        transport.requests.end(slot, Ok(()));
+        return None;
+    }
+    Some(header.request)
 }
 
 /// A page is written.
@@ -257,7 +283,7 @@ pub fn on_written(transport: &mut RemoteTransport, slot: usize, segment: &Segmen
         && let Some(at) = job.writing.iter().position(|writing| *writing == number)
     {
         job.writing.swap_remove(at);
-        if job.target == Target::Parity {
+        if job.is_first {
             let (object, version) = (segment.object, segment.version);
             transport.objects.acknowledge(object, segment.page, version);
         }
@@ -266,16 +292,18 @@ pub fn on_written(transport: &mut RemoteTransport, slot: usize, segment: &Segmen
 }
 
 fn complete(transport: &mut RemoteTransport, job: &StripeJob, now: Time) {
-    match job.target {
-        Target::Parity => stripes::on_computed(transport, job.stripe, now),
-        Target::Member { to, .. } => {
-            if let Some(copy) = transport.objects.get(job.object).copy_at(to) {
-                copy.state = crate::objects::CopyState::Current;
-            }
-            transport.copies_made += 1;
-            let id = transport.objects.id(job.object);
-            tracing::info!("{id} was made again, at {}", transport.servers[to].name);
-            transport.has_unsent = true;
-        }
+    if job.is_first {
+        return stripes::on_computed(transport, job.stripe, now);
     }
+    for target in &job.targets {
+        if let Some(copy) = transport.objects.get(target.object).copy_at(target.to) {
+            copy.state = CopyState::Current;
+        }
+        stripes::on_rebuilt(transport, target.object, target.to);
+        transport.progress.count_copy();
+        let id = transport.objects.id(target.object);
+        let name = &transport.servers[target.to].name;
+        tracing::info!("{id} was made again, at {name}");
+    }
+    transport.has_unsent = true;
 }

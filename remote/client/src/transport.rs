@@ -31,11 +31,12 @@ use crate::copying::{self, CopyJob};
 use crate::objects::{ObjectMap, bit};
 use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
+use crate::progress::ClientProgress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
 use crate::stripes::Stripes;
-use crate::{permits, usage};
+use crate::{permits, stripe_state, usage};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -87,8 +88,8 @@ pub struct RemoteTransport {
     pub(crate) moves: BTreeMap<usize, ObjectMove>,
     /// Stripes of cold objects.
     pub(crate) stripes: Stripes,
-    /// Copies made of objects with pages.
-    pub(crate) copies_made: u64,
+    /// What it has done by itself.
+    pub(crate) progress: Arc<ClientProgress>,
     /// When nearer servers were looked for last; 0 where an object has moved since.
     pub(crate) improved: Time,
     /// The broker; `None` where servers are used alone.
@@ -144,7 +145,7 @@ impl RemoteTransport {
             permit_queue: VecDeque::new(),
             moves: BTreeMap::new(),
             stripes: Stripes::default(),
-            copies_made: 0,
+            progress: Arc::default(),
             improved: Time(0),
             broker,
             connectors,
@@ -170,6 +171,10 @@ impl RemoteTransport {
 
     /// Saves what has changed: before a completion, and before a request leaves.
     pub(crate) fn save(&mut self) {
+        let stripes = &self.stripes;
+        if stripes.is_changed {
+            stripe_state::save_kept(self.objects.state(), stripes);
+        }
         let servers = &mut self.servers;
         self.objects.save(|state| {
             for (index, server) in servers.iter_mut().enumerate() {
@@ -180,6 +185,9 @@ impl RemoteTransport {
                 }
             }
         });
+        if std::mem::take(&mut self.stripes.is_changed) {
+            stripe_state::forget_others(self.objects.state(), &self.stripes);
+        }
     }
 
     /// The version of the next write.

@@ -34,6 +34,6 @@ pub fn of(transport: &RemoteTransport, now: Time) -> ClientUse {
             .filter_map(|host| Some((host, latencies.of(host, time)?)))
             .collect(),
         copies_under_way: (transport.moves.len() as u32).max(transport.copy.is_some().into()),
-        copies_made: transport.copies_made,
+        copies_made: transport.progress.copies_made(),
     }
 }

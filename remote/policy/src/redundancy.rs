@@ -6,14 +6,20 @@
 //! object is on a server of its own, so that one server takes one of them with it.
 
 mod cold;
+mod own_servers;
 mod pending_write;
 mod placement;
 mod rebuild;
+mod stripe;
 
 pub use cold::{ColdPolicy, StripeChoice};
 pub use pending_write::{PendingWrite, WriteState};
 pub use placement::{NoPlace, ServerOffer, choose_servers};
 pub use rebuild::{Layout, RebuildStep, plan_rebuild};
+pub use stripe::{
+    MAX_PARTS, PartCopies, PartLoss, ServerSet, Stripe, StripeState, StripeStep, StripeView,
+    StripeWrite, surplus_copies,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +46,11 @@ impl StripeShape {
     pub const FOUR_ONE: Self = Self { data: 4, parity: 1 };
     /// 4+2: as safe as three copies, in half of their pages.
     pub const FOUR_TWO: Self = Self { data: 4, parity: 2 };
+
+    /// Shards, or objects where a stripe is of whole objects.
+    pub fn parts(self) -> usize {
+        usize::from(self.data) + usize::from(self.parity)
+    }
 }
 
 impl Default for Redundancy {
@@ -53,7 +64,7 @@ impl Redundancy {
     pub fn parts(self) -> usize {
         match self {
             Self::Replicas(count) => usize::from(count),
-            Self::Stripe(shape) => usize::from(shape.data) + usize::from(shape.parity),
+            Self::Stripe(shape) => shape.parts(),
         }
     }
 

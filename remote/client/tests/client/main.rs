@@ -9,6 +9,7 @@ mod lies;
 mod outages;
 mod permits;
 mod space;
+mod stripes;
 
 use interposer::{Direction, Interposer, Verdict};
 use remote_policy::identity::{HostId, Incarnation};

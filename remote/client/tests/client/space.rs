@@ -6,8 +6,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use selfpage_remote_client::protocol::{self, ClientEvent, ClientRequest};
-use selfpage_remote_client::{RemoteConfig, ServerSource, run};
+use selfpage_remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 use wired::PAGE;
 
 /// How long the client may take to answer.
@@ -16,6 +18,8 @@ const LIMIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 /// Bytes of an object.
+/// How long an object is not used before it may be part of a stripe.
+const COLD: Duration = Duration::from_millis(100);
 const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
 
 #[repr(align(4096))]
@@ -25,6 +29,8 @@ pub struct Page(pub [u8; PAGE]);
 /// A space on paging servers.
 pub struct Space {
     pub channel: ChannelClient,
+    /// What the client has done by itself.
+    pub progress: Arc<ClientProgress>,
     /// The client ends with it.
     _socket: OwnedFd,
 }
@@ -37,22 +43,35 @@ impl Space {
 
     /// Starts a client of a space of some objects.
     pub fn of_objects(objects: u64, servers: &[SocketAddr], replicas: u8) -> Self {
-        Self::start(objects, servers, replicas, false)
+        Self::start(objects, servers, replicas, false, None)
     }
 
     /// Starts a client that encrypts its pages.
     pub fn encrypted(servers: &[SocketAddr], replicas: u8) -> Self {
-        Self::start(1, servers, replicas, true)
+        Self::start(1, servers, replicas, true, None)
     }
 
-    fn start(objects: u64, servers: &[SocketAddr], replicas: u8, is_encrypted: bool) -> Self {
+    /// Starts a client that makes stripes of what it does not use for a moment.
+    pub fn striped(objects: u64, servers: &[SocketAddr]) -> Self {
+        Self::start(objects, servers, 2, false, Some(COLD))
+    }
+
+    fn start(
+        objects: u64,
+        servers: &[SocketAddr],
+        replicas: u8,
+        is_encrypted: bool,
+        stripe_after: Option<Duration>,
+    ) -> Self {
+        let progress = Arc::new(ClientProgress::default());
         let config = RemoteConfig {
             servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
             size: objects * SIZE,
             replicas,
             keys: None,
             is_encrypted,
-            stripe_after: None,
+            stripe_after,
+            progress: Arc::clone(&progress),
         };
         let (own, theirs) = seqpacket::pair().unwrap();
         std::thread::spawn(move || run(&config, &theirs));
@@ -72,6 +91,7 @@ impl Space {
         let [memory, bell] = [0, 1].map(|at| opened.fds[at].take().unwrap());
         Self {
             channel: ChannelClient::attach(memory, doorbell, bell).unwrap(),
+            progress,
             _socket: own,
         }
     }

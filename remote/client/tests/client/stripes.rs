@@ -1,0 +1,77 @@
+//! Stripes over real servers: what the policy decides is carried out, and every page is the one that was written.
+
+use crate::space::Space;
+use crate::{PagingServer, wait_until};
+use std::net::SocketAddr;
+
+const MEMBERS: u64 = 4;
+/// Pages of a request, and requests of an object: its pages are no whole number of a copy's runs.
+const RUN: usize = 10;
+const RUNS: u64 = 7;
+
+/// The runs of an object. Of the pages of one place some members have none.
+fn runs(object: u64) -> impl Iterator<Item = u64> {
+    let first = object * (selfpage_remote_client::OBJECT_PAGES + 5);
+    (0..RUNS).map(move |run| first + run * RUN as u64)
+}
+
+/// Servers with a stripe of four objects that are partly written.
+fn striped(servers: u64) -> (Vec<PagingServer>, Space) {
+    let servers: Vec<_> = (1..=servers).map(PagingServer::start).collect();
+    let addresses: Vec<SocketAddr> = servers.iter().map(PagingServer::address).collect();
+    let mut space = Space::striped(MEMBERS, &addresses);
+    for object in 0..MEMBERS {
+        for from in runs(object) {
+            space.write(from, RUN, 1 + object as u8).unwrap();
+        }
+    }
+    wait_until("there is a stripe", || space.progress.stripes_made() > 0);
+    (servers, space)
+}
+
+fn check(space: &mut Space) {
+    for object in 0..MEMBERS {
+        for from in runs(object) {
+            let expected = vec![1 + object as u8; RUN];
+            assert_eq!(space.read(from, RUN), Ok(expected), "object {object}");
+        }
+        let after = runs(object).last().unwrap_or(0) + RUN as u64;
+        assert_eq!(space.read(after, 2), Ok(vec![0; 2]), "object {object}");
+    }
+}
+
+#[test]
+fn each_server_of_a_stripe_may_end() {
+    for lost in 0..5 {
+        let (mut servers, mut space) = striped(5);
+        servers.remove(lost);
+        check(&mut space);
+    }
+}
+
+#[test]
+fn any_two_servers_of_a_stripe_with_two_parities_may_end_at_once() {
+    for (first, second) in [(0, 1), (1, 4), (2, 5), (4, 5), (0, 5)] {
+        let (mut servers, mut space) = striped(6);
+        servers.remove(second);
+        servers.remove(first);
+        check(&mut space);
+    }
+}
+
+#[test]
+fn a_write_of_a_stripe_is_read_again_after_any_server_ends() {
+    let (mut servers, mut space) = striped(6);
+    for from in runs(1).step_by(2) {
+        space.write(from, RUN, 9).unwrap();
+    }
+    servers.remove(3);
+    for (at, from) in runs(1).enumerate() {
+        let expected = if at % 2 == 0 { 9 } else { 2 };
+        assert_eq!(space.read(from, RUN), Ok(vec![expected; RUN]));
+    }
+    let others: Vec<u64> = runs(0).chain(runs(2)).chain(runs(3)).collect();
+    for from in others {
+        assert!(space.read(from, RUN).is_ok());
+    }
+}
