@@ -276,12 +276,11 @@ fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
 
 fn log_settings(frames: u64, ram: Option<u64>, store: Option<&StoreConfig>, preload: &Path) {
     if let Some(store) = store {
-        let ram = ram.map(|ram| Bytes(ram.min(frames / 2)));
-        let ram = ram.map(|ram| format!(", {ram} of them for compressed pages at most"));
+        let most = ram.map(|ram| Bytes(ram.min(frames / 2)).to_string());
         tracing::info!(
-            "{} of frames{}, store {store}, {}",
+            "{} of frames, {} of them for compressed pages at most, store {store}, {}",
             Bytes(frames),
-            ram.unwrap_or_default(),
+            most.as_deref().unwrap_or("none"),
             preload.display()
         );
     }
