@@ -78,10 +78,13 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     if advice == libc::MADV_REMOVE {
         shared_memory::discard(&target);
     }
-    // The kernel never ends trying to install a guard over the write-protection marker that the eviction
-    // of a shared page leaves.
+    // A guard in the place of a page of shared memory looks to its pager as if the page were there.
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);
+    }
+    // No effect, as on other paged memory: shared memory has no huge pages.
+    if advice == libc::MADV_HUGEPAGE && shared_memory::is_used() {
+        return 0;
     }
     let space = &mut address_space::lock();
     if !space.map.touches(&target) {

@@ -5,7 +5,7 @@ use super::fetches::{QueuedFault, TOKENS, Waiter};
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
 use super::pager::SharedPager;
-use super::slots::SlotPage;
+use super::slots::SlotNumber;
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
@@ -48,9 +48,6 @@ impl SharedPager {
         let Some(state) = self.mapped.state(id, page) else {
             return self.mapped.wake(at);
         };
-        if fault.write_protected {
-            return self.mapped.permit_stores(at, id, page);
-        }
         if fault.waits_since.is_none() {
             self.frames.note_use();
             (self.count)(slot, Counter::Faults, 1);
@@ -85,7 +82,8 @@ impl SharedPager {
             (self.count)(slot, Counter::FrameWaits, 1);
             Instant::now()
         });
-        let has_evicted = self.evict();
+        let has_evicted = self.evict() > 0;
+        self.flush();
         let has_none = !has_evicted && self.slots.staged_pages() == 0;
         self.frames.want(has_none);
         if since.elapsed() < NO_FRAME {
@@ -166,7 +164,7 @@ impl SharedPager {
     /// A page that the store does not have yet: its frame is still in use.
     fn take_back(&mut self, id: ObjectId, page: usize, at: Waiter) -> FaultOutcome {
         match self.slots.staged(id, page) {
-            Some(place) => self.place_from_slot(place, at),
+            Some(slot) => self.place_from_slot(slot, at),
             None => {
                 tracing::error!("shared memory: a staged page is in no slot");
                 self.mapped.poison(at)
@@ -175,12 +173,12 @@ impl SharedPager {
     }
 
     /// A second chance: a page comes back from the slot that it was evicted to.
-    fn place_from_slot(&mut self, place: SlotPage, at: Waiter) -> FaultOutcome {
-        let (id, page) = self.slots.page(place);
-        let contents = Contents::At(self.slots.contents(place));
+    fn place_from_slot(&mut self, slot: SlotNumber, at: Waiter) -> FaultOutcome {
+        let (id, page) = self.slots.page(slot);
+        let contents = Contents::At(self.slots.contents(slot));
         let outcome = self.place_first(id, page, contents, at);
         if self.mapped.is_resident(id, page) {
-            self.slots.release(place);
+            self.slots.release(slot);
             self.order.refaulted(Key::new(id, page / UNIT));
             self.charge(at, Counter::StandbyHits);
         }
@@ -201,8 +199,8 @@ impl SharedPager {
         if !self.take_frame() {
             return Err(NoFrame);
         }
-        if let Some(place) = self.slots.kept(id, page) {
-            let outcome = self.place_from_slot(place, at);
+        if let Some(slot) = self.slots.kept(id, page) {
+            let outcome = self.place_from_slot(slot, at);
             if !self.mapped.is_resident(id, page) {
                 self.frames.put(1);
             }
@@ -212,6 +210,7 @@ impl SharedPager {
             self.frames.put(1);
             return Ok(FaultOutcome::Deferred);
         };
+        self.note_reuse(id, page);
         let mut reads = [read; WINDOW];
         let count = 1 + self.begin_readahead(id, page, &mut reads[1..]);
         let kind = match self.store.is_on_disk(copy) {
@@ -221,6 +220,14 @@ impl SharedPager {
         self.charge(at, kind);
         self.submit_reads(&reads[..count]);
         Ok(FaultOutcome::Answered)
+    }
+
+    /// A page comes back from the store: its unit is in use if that is soon after it left.
+    fn note_reuse(&mut self, id: ObjectId, page: usize) {
+        let left = self.mapped.objects.get(&id).map(|object| object.left(page));
+        if left.is_some_and(|left| self.clock.is_soon(left, self.frames.held())) {
+            self.order.refaulted(Key::new(id, page / UNIT));
+        }
     }
 
     fn begin_read(

@@ -26,7 +26,6 @@ pub struct Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedFault {
     pub at: Waiter,
-    pub write_protected: bool,
     /// When it first found no frame, or no mapping.
     pub waits_since: Option<Instant>,
 }
