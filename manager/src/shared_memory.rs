@@ -53,6 +53,7 @@ mod mapped_objects;
 pub mod mappings;
 pub mod object;
 mod pager;
+mod reads;
 mod removal;
 pub mod requests;
 mod reuse;

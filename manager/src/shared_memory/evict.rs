@@ -200,12 +200,9 @@ impl SharedPager {
 
     /// A page's contents end.
     pub fn forget_page(&mut self, id: ObjectId, page: usize) {
-        if let Some(fetch) = self.fetches.of(id, page) {
-            fetch.is_cancelled = true;
-            // Those that wait fault again.
-            for waiter in std::mem::take(&mut fetch.waiters) {
-                self.mapped.wake(waiter);
-            }
+        // Those that wait fault again.
+        for waiter in self.fetches.cancel(id, page) {
+            self.mapped.wake(waiter);
         }
         let Some(object) = self.mapped.objects.get_mut(&id) else {
             return;
@@ -226,7 +223,7 @@ impl SharedPager {
 
     /// No process maps the object any more.
     pub fn end_object(&mut self, id: ObjectId, object: &Object) {
-        self.fetches.cancel(id);
+        self.fetches.cancel_all(id);
         let mut frames = self.slots.forget(id);
         for page in 0..object.pages() {
             let state = object.get(page);

@@ -273,6 +273,35 @@ impl MappedObjects {
         Placed::Nowhere
     }
 
+    /// Puts the contents of pages side by side into an object, by a mapping that has all of them: that of a fault, or else any.
+    /// Returns how many of the first are there, and by which addresses: threads that wait at them are awake.
+    pub fn place_run(
+        &self,
+        id: ObjectId,
+        pages: &Range<usize>,
+        from: *const u8,
+        fault: Option<Waiter>,
+    ) -> (usize, Option<(ClientId, Range<usize>)>) {
+        let users = self
+            .objects
+            .get(&id)
+            .map_or(&[][..], |object| &object.users);
+        let bytes = pages.len() * PAGE;
+        for number in fault.map(|at| at.client).iter().chain(users) {
+            let Some(client) = self.clients.get(*number) else {
+                continue;
+            };
+            let mut places = client.mappings.places(id, pages.clone());
+            let Some((addr, _)) = places.find(|(_, len)| *len == bytes) else {
+                continue;
+            };
+            let copied = client.uffd.userfault().copy(addr, from, bytes, Wake::Yes);
+            let done = copied.map_or_else(|why| why.done(), |()| bytes);
+            return (done / PAGE, Some((*number, addr..addr + done)));
+        }
+        (0, None)
+    }
+
     /// Where a page is mapped.
     fn places(&self, id: ObjectId, page: usize) -> impl Iterator<Item = Waiter> + '_ {
         let users = self

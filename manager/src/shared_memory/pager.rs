@@ -9,6 +9,7 @@ use super::removal::RemovalPipe;
 use super::requests::{Change, Mailbox, Request};
 use super::reuse::ReuseClock;
 use super::slots::Slots;
+use super::streams::WINDOW;
 use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 use selfpage::{Replacement, ScanResistant};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use store::{Channel, Completion, SharedStore, Store, StoreError, Wait, WritePage};
+use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, Wait, WritePage};
 use translation::{ForeignUserfault, UffdMessage};
 use wired::{AdaptivePoll, Counter, PAGE};
 
@@ -77,6 +78,10 @@ pub(super) struct SharedPager {
     /// Pages in slots that wait for others, to be written with them.
     pub outgoing: Vec<WritePage>,
     pub fetches: Fetches,
+    /// Of a run of pages; reused.
+    pub reads: Vec<ReadPage>,
+    /// Pairs of pages that were to come back together.
+    pub pairs: u64,
     pub store: SharedStore,
     pub channel: Box<dyn Channel>,
     pub careful: Box<dyn Fn() -> bool + Send>,
@@ -114,6 +119,8 @@ impl SharedPager {
             slots: Slots::new(most)?,
             outgoing: Vec::with_capacity(2 * BATCH),
             fetches: Fetches::new()?,
+            reads: Vec::with_capacity(WINDOW),
+            pairs: 0,
             frames,
             store,
             channel,
@@ -161,7 +168,7 @@ impl SharedPager {
     /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
     fn poll_store(&mut self) -> bool {
         let probe = |it: &mut Self| it.channel.complete(Wait::No);
-        let may_come = |it: &Self| it.fetches.count() == 1 && it.channel.may_poll();
+        let may_come = |it: &Self| it.fetches.awaited() == 1 && it.channel.may_poll();
         let completion = AdaptivePoll::poll(self, |it| &mut it.store_poll, probe, may_come);
         completion.is_some_and(|completion| {
             self.on_completion(completion);
@@ -184,13 +191,13 @@ impl SharedPager {
     /// this thread takes longer than most faults come after each other. Returns true if messages were read.
     fn poll_faults(&mut self) -> bool {
         let probe = |it: &mut Self| it.read_events(&timespec(0)).then_some(());
-        let may_come = |it: &Self| it.fetches.count() == 0;
+        let may_come = |it: &Self| it.fetches.awaited() == 0;
         AdaptivePoll::poll(self, |it| &mut it.fault_poll, probe, may_come).is_some()
     }
 
     /// Waits for something to do, and reads all messages of those that have any.
     fn wait(&mut self, is_deferred: bool) {
-        let limit = match is_deferred || self.fetches.arrived().next().is_some() {
+        let limit = match is_deferred || self.fetches.arrived(0).is_some() {
             _ if self.channel.is_ready() => timespec(0),
             true => RETRY,
             false if self.is_busy() => WANTED,
