@@ -65,6 +65,11 @@ pub const GUARD_REMOVE: c_int = 103;
 
 /// `madvise`.
 pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
+    // Shared memory has no huge pages; the answer is the same.
+    let advice = match advice {
+        libc::MADV_HUGEPAGE if shared_memory::is_used() => libc::MADV_NOHUGEPAGE,
+        advice => advice,
+    };
     let kernel = |s: &AddrRange| {
         // SAFETY: the program asked for exactly this.
         unsafe { syscall3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
@@ -81,10 +86,6 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     // A guard in the place of a page of shared memory looks to its pager as if the page were there.
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);
-    }
-    // No effect, as on other paged memory: shared memory has no huge pages.
-    if advice == libc::MADV_HUGEPAGE && shared_memory::is_used() {
-        return 0;
     }
     let space = &mut address_space::lock();
     if !space.map.touches(&target) {

@@ -162,14 +162,16 @@ impl SharedPager {
 
     /// Reads the pages behind a stream's window, if there is a buffer for each.
     fn read_ahead(&mut self, id: ObjectId, page: usize, window: usize) {
+        let object = self.mapped.objects.get(&id);
+        let end = object.map_or(0, |object| object.pages()).min(page + window);
         // The first may be read already.
         let is_here = |page: &usize| self.fetches.number(id, *page).is_some();
-        let first = page + (page..page + window).take_while(is_here).count();
-        let is_first_stored = self.mapped.state(id, first).is_some_and(is_stored);
-        if first >= page + window || !is_first_stored || self.slots.kept(id, first).is_some() {
+        let first = page + (page..end).take_while(is_here).count();
+        let is_stored = first < end && self.mapped.state(id, first).is_some_and(is_stored);
+        if !is_stored || self.slots.kept(id, first).is_some() {
             return;
         }
-        let pages = self.fetchable(id, first, first..page + window);
+        let pages = self.fetchable(id, first, first..end);
         let count = pages.len() as u64;
         if self.fetch(id, pages, None) {
             (self.count)(0, Counter::ReadaheadPages, count);
