@@ -287,6 +287,29 @@ mod tests {
     }
 
     #[test]
+    fn small_ranges_go_in_the_order_they_came_whatever_they_have() {
+        let mut order = ScanResistant::for_small_ranges(16_384);
+        (0..3).for_each(|n| assert!(order.filled(key(n))));
+        let pages = |key: Key| if key.unit() == 2 { 16 } else { 1 };
+        assert_eq!(order.victim_by(&mut { pages }), Some(key(0)));
+    }
+
+    #[test]
+    fn many_small_ranges_that_have_little_are_below_their_share() {
+        let victim = |pages: u32| {
+            let mut order = ScanResistant::for_small_ranges(16_384);
+            order.filled(key(999));
+            assert_eq!(order.victim(), Some(key(999)));
+            order.refaulted(key(999));
+            order.filled(key(999));
+            (0..200).for_each(|n| assert!(order.filled(key(n))));
+            order.victim_by(&mut |_| pages)
+        };
+        // A tenth of the frames is 1,638 pages.
+        assert_eq!((victim(1), victim(16)), (Some(key(999)), Some(key(0))));
+    }
+
+    #[test]
     fn full_tables_refuse_and_go_on() {
         let mut order = ScanResistant::new(4);
         assert!((0..4).all(|n| order.filled(key(n))));
