@@ -8,24 +8,32 @@
 //! | part | holds |
 //! |---|---|
 //! | `pager` | the loop: messages, requests, revocations; all of the following |
-//! | `fault`, `evict` | how a page comes in, and how a unit leaves |
+//! | `fault`, `reads`, `evict` | how a page comes in, from the store, and how a unit leaves |
+//! | `removal` | pages out of a memfd, with what they hold at that moment |
 //! | `mapped_objects` | the objects and the processes that map them: what is done in one mapping, or in all |
 //! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
-//! | [`object`], [`streams`] | where the contents of each page are; faults in order |
+//! | [`object`], [`streams`], `reuse` | where the contents of each page are; faults in order; what comes back soon |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |
 //! | [`requests`], `start` | what the supervisor asks for; how it starts the pager |
 //!
 //! **A fault** on a page that no process has in the page cache arrives as a message of the faulting process.
 //! The page comes in by a copy into that process's mapping, which puts it into the object; all others map it
-//! without a fault of ours. **An eviction** write-protects a unit in every mapping, reads it, and punches
-//! holes: all within one turn of the loop, so a process that joins meanwhile finds
-//! either all of it or none. The protection ends where a process stores to the unit next. Contents wait in
-//! a slot until the store has them.
+//! without a fault of ours. **An eviction** removes a unit's pages from the memfd, which takes them out of every
+//! mapping, and then reads what they held: no store is lost, and no mapping has to be write-protected first. All of it is one
+//! turn of the loop, so no fault and no new mapping comes in between. Contents wait in
+//! slots until the store has them, which writes up to 32 pages at once.
 //!
 //! **Contract.** The objects are one domain of the tree's ledger (*Self-Paging in the Nemesis Operating
 //! System*, section 6.2): their frames are owned, limited, counted and revoked as those of a process are.
-//! Replacement is the pagers' own, by units of 16 pages.
+//! Replacement is the pagers' own, by units of 16 pages; a page that comes back before half of the memory was replaced makes its unit
+//! warm.
+//!
+//! **Ahead of faults.** Behind a stream of faults in order the next window is read into buffers. A page there has no frame until a
+//! fault takes it. The two halves of 8 KiB that left together come back together.
+//!
+//! **Huge pages.** A hole clears a part of a huge page in place, while the pipe holds it. So the preload library advises each mapping
+//! against huge pages, and the kernel makes none (MADV_COLLAPSE fails).
 //!
 //! **Cost.** A fault of a program on another processor costs what it takes to wake that: 25 us with compressed RAM, of
 //! which the pager waits for none, since it polls for the next fault before it sleeps (57 us without). On one
@@ -53,7 +61,10 @@ mod mapped_objects;
 pub mod mappings;
 pub mod object;
 mod pager;
+mod reads;
+mod removal;
 pub mod requests;
+mod reuse;
 pub mod slots;
 mod start;
 pub mod streams;
@@ -61,7 +72,7 @@ pub mod streams;
 pub use requests::{Change, Mailbox, Request, Responder};
 pub use start::{SharedMemoryParts, start};
 
-/// Pages of a unit, which one eviction takes. Write protection costs a call for each mapping of a unit; but pages of
+/// Pages of a unit, which one eviction takes: no more than a pipe holds by default. Pages of
 /// shared memory are in use here and there, and a unit that is four times as large holds four times as many
 /// that are not (`selfpage bench programs --only postgres`).
 pub const UNIT: usize = 16;

@@ -82,6 +82,7 @@ pub trait Replacement {
 pub struct ScanResistant {
     order: Queues,
     frames: u32,
+    has_small_ranges: bool,
 }
 
 impl ScanResistant {
@@ -103,13 +104,28 @@ impl ScanResistant {
     const WARMEST: u8 = 7;
     /// Ranges kept track of at least, if there are as many frames; they cost 32 bytes each.
     const TRACKED: usize = 4096;
+    /// Small ranges kept track of likewise: all of them up to 256 MiB of frames.
+    const TRACKED_SMALL: usize = 1 << 16;
+    /// Small ranges by which the pages of the small queue are estimated.
+    const SAMPLED: usize = 16;
 
     /// For a domain of at most `frames` frames.
     pub fn new(frames: usize) -> Self {
-        let ranges = frames.min(Self::TRACKED.max(frames / 4)).max(1);
+        Self::with_ranges(frames, Self::TRACKED, false)
+    }
+
+    /// For ranges of a few pages, of which most may have one in memory. None is passed over: those with the most
+    /// pages are those in use.
+    pub fn for_small_ranges(frames: usize) -> Self {
+        Self::with_ranges(frames, Self::TRACKED_SMALL, true)
+    }
+
+    fn with_ranges(frames: usize, least: usize, has_small_ranges: bool) -> Self {
+        let ranges = frames.min(least.max(frames / 4)).max(1);
         Self {
             order: Queues::new(ranges),
             frames: u32::try_from(frames).unwrap_or(u32::MAX),
+            has_small_ranges,
         }
     }
 
@@ -120,11 +136,20 @@ impl ScanResistant {
 
     /// The queue whose turn it is to lose a range.
     fn next_queue(&self, resident: &mut dyn FnMut(Key) -> u32) -> QueueId {
-        let many = self.order.len(QueueId::Small) > Self::COUNTED;
-        if many || self.order.len(QueueId::Main) == 0 {
+        let ranges = self.order.len(QueueId::Small);
+        let many = ranges > Self::COUNTED;
+        if many && !self.has_small_ranges || self.order.len(QueueId::Main) == 0 {
             return QueueId::Small;
         }
         let share = self.frames / Self::SMALL;
+        if many {
+            let sample = self.order.since_oldest(QueueId::Small).take(Self::SAMPLED);
+            let pages: u64 = sample.map(|key| u64::from(resident(key))).sum();
+            return match pages * ranges as u64 / Self::SAMPLED as u64 > u64::from(share) {
+                true => QueueId::Small,
+                false => QueueId::Main,
+            };
+        }
         let mut pages = 0u32;
         for key in self.order.since_oldest(QueueId::Small) {
             pages = pages.saturating_add(resident(key));
@@ -181,7 +206,10 @@ impl Replacement for ScanResistant {
     fn victim_by(&mut self, resident: &mut dyn FnMut(Key) -> u32) -> Option<Key> {
         let turn = self.next_queue(resident);
         let mut best: Option<(u32, QueueId, Key)> = None;
-        let few = Self::FEW.min(self.frames / Self::FEW_OF);
+        let few = match self.has_small_ranges {
+            true => 0,
+            false => Self::FEW.min(self.frames / Self::FEW_OF),
+        };
         let mut passed = 0;
         while let Some((queue, key)) = self.coldest(turn) {
             let pages = resident(key);
@@ -256,6 +284,29 @@ mod tests {
             "but taken when there is none"
         );
         assert_eq!(order.len(), 1);
+    }
+
+    #[test]
+    fn small_ranges_go_in_the_order_they_came_whatever_they_have() {
+        let mut order = ScanResistant::for_small_ranges(16_384);
+        (0..3).for_each(|n| assert!(order.filled(key(n))));
+        let pages = |key: Key| if key.unit() == 2 { 16 } else { 1 };
+        assert_eq!(order.victim_by(&mut { pages }), Some(key(0)));
+    }
+
+    #[test]
+    fn many_small_ranges_that_have_little_are_below_their_share() {
+        let victim = |pages: u32| {
+            let mut order = ScanResistant::for_small_ranges(16_384);
+            order.filled(key(999));
+            assert_eq!(order.victim(), Some(key(999)));
+            order.refaulted(key(999));
+            order.filled(key(999));
+            (0..200).for_each(|n| assert!(order.filled(key(n))));
+            order.victim_by(&mut |_| pages)
+        };
+        // A tenth of the frames is 1,638 pages.
+        assert_eq!((victim(1), victim(16)), (Some(key(999)), Some(key(0))));
     }
 
     #[test]

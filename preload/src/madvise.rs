@@ -65,6 +65,11 @@ pub const GUARD_REMOVE: c_int = 103;
 
 /// `madvise`.
 pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
+    // Shared memory has no huge pages; the answer is the same.
+    let advice = match advice {
+        libc::MADV_HUGEPAGE if shared_memory::is_used() => libc::MADV_NOHUGEPAGE,
+        advice => advice,
+    };
     let kernel = |s: &AddrRange| {
         // SAFETY: the program asked for exactly this.
         unsafe { syscall3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
@@ -78,8 +83,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     if advice == libc::MADV_REMOVE {
         shared_memory::discard(&target);
     }
-    // The kernel never ends trying to install a guard over the write-protection marker that the eviction
-    // of a shared page leaves.
+    // A guard in the place of a page of shared memory looks to its pager as if the page were there.
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);
     }

@@ -55,6 +55,7 @@ pub fn remap_file_pages(
         address_space::unmap(&(second..second + whole));
         return answer;
     }
+    shared_memory::refuse_huge_pages(&(second..second + whole));
     shared_memory::on_pages_remapped(first, page, &(second..second + whole));
     let place = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     match remap(second, whole, whole, place, first) {

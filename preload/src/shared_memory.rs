@@ -10,7 +10,7 @@
 //! its parent shares before other code runs in it.
 
 use crate::address_space::WORTH_ADOPTING;
-use crate::raw_syscall::{SyscallResult, is_error};
+use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, process_pager, supervisor};
 use link::client::JoinError;
@@ -69,14 +69,20 @@ pub fn page(span: &AddrRange, prot: c_int) {
 fn replace(span: &AddrRange, prot: c_int, memory: BorrowedFd<'_>) -> bool {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
     let fd = memory.as_raw_fd();
-    !is_error(address_space::map(
-        span.start,
-        span.len(),
-        prot,
-        flags,
-        fd,
-        0,
-    ))
+    let mapped = address_space::map(span.start, span.len(), prot, flags, fd, 0);
+    if is_error(mapped) {
+        return false;
+    }
+    refuse_huge_pages(span);
+    true
+}
+
+/// Keeps huge pages out of a mapping of shared memory: a part of one cannot be evicted, since the kernel clears it in place
+/// (`manager::shared_memory`). A kernel without huge pages refuses the advice.
+pub fn refuse_huge_pages(span: &AddrRange) {
+    let (addr, len) = (span.start, span.len());
+    // SAFETY: the contents stay as they are.
+    let _ = unsafe { syscall3(libc::SYS_madvise, addr, len, libc::MADV_NOHUGEPAGE as usize) };
 }
 
 /// An address and a length, as requests have them.

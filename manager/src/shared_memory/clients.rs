@@ -1,10 +1,8 @@
 //! The processes that map objects.
 
-use super::mappings::{Mappings, ObjectId};
+use super::mappings::Mappings;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use translation::{Errno, ForeignUserfault};
-use wired::PAGE;
+use translation::ForeignUserfault;
 
 /// The number of a client; no two of a tree ever have the same.
 pub type ClientId = u64;
@@ -36,33 +34,6 @@ impl ObjectClient {
         let (last, count) = self.strays;
         self.strays = (addr, if last == addr { count + 1 } else { 1 });
         self.strays.1 > MOST_STRAYS
-    }
-
-    /// Write-protects pages of an object wherever this process maps them.
-    pub fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
-        let protect = |client: &Self, addr, bytes| {
-            let userfault = client.uffd.userfault();
-            userfault
-                .write_protect(addr, bytes, true)
-                .map_err(|why| why.errno)
-        };
-        let mut unmapped = None;
-        for (addr, bytes) in self.mappings.places(id, pages.clone()) {
-            match protect(self, addr, bytes) {
-                // Its address space has ended: no thread of it stores anything.
-                Err(Errno::SRCH) => break,
-                Err(Errno::NOENT) => unmapped = Some(addr..addr + bytes),
-                other => other?,
-            }
-        }
-        // A part of the range is not mapped, since it was advised not to be inherited.
-        for addr in unmapped.into_iter().flatten().step_by(PAGE) {
-            match protect(self, addr, PAGE) {
-                Err(Errno::NOENT) => self.mappings.remove(addr, PAGE),
-                other => other?,
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,158 +1,185 @@
-//! An eviction: one unit out of its object, under write protection in every mapping.
+//! An eviction: the pages of one unit out of their object.
 //!
-//! 1. The unit is write-protected in every mapping, whether or not its pages are there: the
-//!    kernel leaves a marker where they are not, so no process can store to a page that another one maps later.
-//!    A store waits as a fault.
-//! 2. Its resident pages are read into a slot, in runs.
-//! 3. Holes are punched, in runs: the pages leave the page cache, and every process.
-//! 4. A page of zeros, or one equal to its stored copy, needs no write and gives its frame back; the others are
-//!    written, and give theirs back when the store has them.
+//! 1. The unit's resident pages are removed, with what they hold at that moment ([`removal`](super::removal)),
+//!    into a slot each.
+//! 2. A page of zeros, or one equal to its stored copy, needs no write and gives its frame back; the others wait until there
+//!    are enough for one write of the disk, and give theirs back when the store has them.
 //!
-//! The protection stays until a process stores to the unit: to end it at once would take another call for each
-//! mapping, and most are not stored to before the next eviction.
-//!
-//! Steps 1 to 3 are one turn of the pager's loop, which answers no fault and lets no process join
-//! meanwhile.
+//! Both are one turn of the pager's loop, which answers no fault and lets no process join meanwhile.
 
 use super::UNIT;
 use super::mapped_objects::{Contents, Placed};
 use super::mappings::ObjectId;
 use super::object::Object;
 use super::pager::SharedPager;
-use super::slots::SlotPage;
+use super::removal::NotRemoved;
+use super::slots::SlotNumber;
 use crate::page_table::{PageState, is_zero};
 use selfpage::{Key, Replacement};
-use std::ops::Range;
+use std::io::IoSliceMut;
 use store::{Checksum, PageHandle, Store, StoreError, WritePage};
 use wired::{Counter, PAGE};
 
+/// Pages of one write: the most that one operation of the store's disk takes.
+pub(super) const BATCH: usize = 32;
+
+/// Pages of a unit that leave, and their slots.
+#[derive(Clone, Copy, Default)]
+struct Leaving {
+    pages: [usize; UNIT],
+    slots: [SlotNumber; UNIT],
+    count: usize,
+}
+
 impl SharedPager {
-    /// Evicts a unit, if a slot is free and a unit has anything. Returns true if pages have left.
-    pub fn evict(&mut self) -> bool {
+    /// Evicts a unit, if slots are free and a unit has anything. Returns how many pages have left.
+    pub fn evict(&mut self) -> usize {
         if self.slots.free().is_none() || (self.careful)() {
-            return false;
+            return 0;
         }
         let mapped = &self.mapped;
         let mut residents = |key: Key| mapped.evictable(key.stretch(), key.unit());
         let Some(key) = self.order.victim_by(&mut residents) else {
-            return false;
+            return 0;
         };
         let (id, unit) = (key.stretch(), key.unit());
-        let Some(pages) = self.mapped.objects.get(&id).map(|object| object.unit(unit)) else {
-            return false;
-        };
-        let slot = match self.mapped.protect(id, &pages) {
-            Ok(()) => self.slots.take(id, unit),
-            Err(_) => None,
-        };
-        let count = slot.map_or(0, |slot| self.take_out(id, &pages, slot));
-        if let (Some(slot), true) = (slot, count > 0) {
-            self.write_back(id, &pages, slot);
-        }
+        let leaving = self.stage(id, unit);
+        let count = self.take_out(id, &leaving);
         let object = self.mapped.objects.get(&id);
         if object.is_some_and(|object| object.residents(unit) > 0) {
             self.order.filled(key);
         }
-        count > 0
-    }
-
-    /// Steps 2 and 3. Returns how many pages have left.
-    fn take_out(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) -> usize {
-        let Some(object) = self.mapped.objects.get(&id) else {
-            return 0;
-        };
-        let (mut count, mut failure) = (0, None);
-        for run in object.resident_runs(pages.clone()) {
-            let first = SlotPage {
-                slot,
-                index: run.start % UNIT,
-            };
-            let into = self.slots.contents(first);
-            // SAFETY: pages of the slot, which only this thread uses; a run lies in one unit.
-            let into = unsafe { std::slice::from_raw_parts_mut(into, run.len() * PAGE) };
-            let outcome = object
-                .read(run.start, into)
-                .and_then(|()| object.punch(&run));
-            if let Err(why) = outcome {
-                failure = Some(why);
-                continue;
-            }
-            count += run.len();
-            // Their states follow in step 4; until then no fault is answered.
-            for page in run {
-                let index = page % UNIT;
-                self.slots.stage(SlotPage { slot, index });
-            }
-        }
-        if let Some(why) = failure {
-            self.warn(&format!("its memfd fails: {why}"));
-        }
         count
     }
 
-    /// Step 4.
-    fn write_back(&mut self, id: ObjectId, pages: &Range<usize>, slot: usize) {
-        let (mut writes, mut count, mut clean) = ([NO_WRITE; UNIT], 0, 0);
-        for page in pages.clone() {
-            let at = SlotPage {
-                slot,
-                index: page % UNIT,
+    /// Finds slots for the resident pages of a unit; those for which there is none stay.
+    fn stage(&mut self, id: ObjectId, unit: usize) -> Leaving {
+        let mut leaving = Leaving::default();
+        let object = self.mapped.objects.get(&id).into_iter();
+        for page in object.flat_map(|object| object.resident_pages(unit)) {
+            let Some(slot) = self.slots.stage(id, page) else {
+                break;
             };
-            if !self.slots.is_staged(at) {
-                continue;
-            }
-            (self.count)(0, Counter::Staged, 1);
-            // SAFETY: a page of the slot, which only this thread uses.
-            let contents = unsafe { &*self.slots.contents(at).cast::<[u8; PAGE]>() };
-            let Some(object) = self.mapped.objects.get_mut(&id) else {
-                return;
-            };
-            let was = object.get(page);
-            let sum = Checksum::of(contents);
-            let is_copy = |copy: PageHandle| self.store.checksum(copy) == sum;
-            let is_kept = match was.handle() {
-                _ if is_zero(contents) => {
-                    object.set(page, PageState::Zero);
-                    self.release_copy(was);
-                    (self.count)(0, Counter::DroppedZero, 1);
-                    false
-                }
-                Some(copy) if is_copy(copy) => {
-                    object.set(page, PageState::Stored(copy));
-                    (self.count)(0, Counter::DroppedClean, 1);
-                    true
-                }
-                _ => {
-                    object.set(page, PageState::Staged);
-                    self.release_copy(was);
-                    writes[count] = WritePage {
-                        from: contents.as_ptr(),
-                        sum,
-                        token: at.token(),
-                    };
-                    count += 1;
-                    continue;
-                }
-            };
-            // What is zero comes back as a fresh page, which the program changes: nothing may be kept of it.
-            self.slots.complete(at, is_kept);
-            clean += 1;
+            leaving.pages[leaving.count] = page;
+            leaving.slots[leaving.count] = slot;
+            leaving.count += 1;
         }
-        self.frames.put(clean);
-        let writes = &writes[..count];
-        if let Err(why) = self.channel.submit_write(writes) {
-            for write in writes {
-                self.on_written(SlotPage::from_token(write.token), Err(why));
+        leaving
+    }
+
+    /// Removes pages. Returns how many have left.
+    fn take_out(&mut self, id: ObjectId, leaving: &Leaving) -> usize {
+        let Some(object) = self.mapped.objects.get(&id) else {
+            return 0;
+        };
+        let pages = &leaving.pages[..leaving.count];
+        let slots = &leaving.slots[..leaving.count];
+        let mut into: [IoSliceMut<'_>; UNIT] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        for (slice, slot) in into.iter_mut().zip(slots) {
+            // SAFETY: the page of a slot, which only this thread uses, and once here.
+            let page = unsafe { std::slice::from_raw_parts_mut(self.slots.contents(*slot), PAGE) };
+            *slice = IoSliceMut::new(page);
+        }
+        let into = &mut into[..pages.len()];
+        let removed = self.removal.remove(object.memory(), pages, into);
+        match removed {
+            Ok(()) => {}
+            Err(NotRemoved::Kept(why)) => {
+                slots.iter().for_each(|slot| self.forget_slot(*slot));
+                self.warn(&format!("its memfd fails: {why}"));
+                return 0;
+            }
+            Err(NotRemoved::Lost(why)) => {
+                let count = pages.len();
+                tracing::error!("{count} pages of shared memory are lost: {why}");
+                for (page, slot) in pages.iter().zip(slots) {
+                    self.forget_slot(*slot);
+                    self.set_state(id, *page, PageState::Lost);
+                }
+                self.frames.put(count as u32);
+                return count;
+            }
+        }
+        self.clock.advance(pages.len() as u64);
+        (self.count)(0, Counter::Staged, pages.len() as u64);
+        slots.iter().for_each(|slot| self.write_back(*slot));
+        // Not before all have their states: a write that fails reads messages, by which the object may end.
+        if self.outgoing.len() >= BATCH {
+            self.flush();
+        }
+        pages.len()
+    }
+
+    /// A slot is not used after all.
+    fn forget_slot(&mut self, slot: SlotNumber) {
+        self.slots.release(slot);
+        self.slots.complete(slot, false);
+    }
+
+    /// Sets a page's state, and releases the copy that it had.
+    fn set_state(&mut self, id: ObjectId, page: usize, state: PageState) {
+        if let Some(object) = self.mapped.objects.get_mut(&id) {
+            let was = object.set(page, state);
+            self.release_copy(was);
+        }
+    }
+
+    /// Step 2, of one page.
+    fn write_back(&mut self, slot: SlotNumber) {
+        let (id, page) = self.slots.page(slot);
+        // SAFETY: a page of the slots, which only this thread uses.
+        let contents = unsafe { &*self.slots.contents(slot).cast::<[u8; PAGE]>() };
+        let now = self.clock.now();
+        let Some(object) = self.mapped.objects.get_mut(&id) else {
+            return;
+        };
+        object.set_left(page, now);
+        let sum = Checksum::of(contents);
+        let is_copy = |copy: PageHandle| self.store.checksum(copy) == sum;
+        match object.get(page).handle() {
+            // What is zero comes back as a fresh page, which the program changes: nothing may be kept of it.
+            _ if is_zero(contents) => {
+                self.set_state(id, page, PageState::Zero);
+                (self.count)(0, Counter::DroppedZero, 1);
+                self.slots.complete(slot, false);
+                self.frames.put(1);
+            }
+            Some(copy) if is_copy(copy) => {
+                object.set(page, PageState::Stored(copy));
+                (self.count)(0, Counter::DroppedClean, 1);
+                self.slots.complete(slot, true);
+                self.frames.put(1);
+            }
+            _ => {
+                self.set_state(id, page, PageState::Staged);
+                self.outgoing.push(WritePage {
+                    from: contents.as_ptr(),
+                    sum,
+                    token: slot as u64,
+                });
             }
         }
     }
 
+    /// Has the store write what waits for it.
+    pub fn flush(&mut self) {
+        let mut writes = std::mem::take(&mut self.outgoing);
+        if !writes.is_empty()
+            && let Err(why) = self.channel.submit_write(&writes)
+        {
+            for write in &writes {
+                self.on_written(write.token as SlotNumber, Err(why));
+            }
+        }
+        writes.clear();
+        self.outgoing = writes;
+    }
+
     /// The store has a page, or does not take it.
-    pub fn on_written(&mut self, at: SlotPage, stored: Result<PageHandle, StoreError>) {
-        let (id, page) = self.slots.page(at);
-        let is_stored = stored.is_ok();
-        let contents = Contents::At(self.slots.contents(at));
-        let is_staged = self.slots.complete(at, is_stored);
+    pub fn on_written(&mut self, slot: SlotNumber, stored: Result<PageHandle, StoreError>) {
+        let (id, page) = self.slots.page(slot);
+        let contents = Contents::At(self.slots.contents(slot));
+        let is_staged = self.slots.complete(slot, stored.is_ok());
         let object = self.mapped.objects.get_mut(&id).filter(|_| is_staged);
         match (stored, object) {
             (Ok(copy), Some(object)) => {
@@ -173,12 +200,9 @@ impl SharedPager {
 
     /// A page's contents end.
     pub fn forget_page(&mut self, id: ObjectId, page: usize) {
-        if let Some(fetch) = self.fetches.of(id, page) {
-            fetch.is_cancelled = true;
-            // Those that wait fault again.
-            for waiter in std::mem::take(&mut fetch.waiters) {
-                self.mapped.wake(waiter);
-            }
+        // Those that wait fault again.
+        for waiter in self.fetches.cancel(id, page) {
+            self.mapped.wake(waiter);
         }
         let Some(object) = self.mapped.objects.get_mut(&id) else {
             return;
@@ -199,7 +223,7 @@ impl SharedPager {
 
     /// No process maps the object any more.
     pub fn end_object(&mut self, id: ObjectId, object: &Object) {
-        self.fetches.cancel(id);
+        self.fetches.cancel_all(id);
         let mut frames = self.slots.forget(id);
         for page in 0..object.pages() {
             let state = object.get(page);
@@ -238,9 +262,3 @@ impl SharedPager {
         }
     }
 }
-
-const NO_WRITE: WritePage = WritePage {
-    from: std::ptr::null(),
-    sum: Checksum(0),
-    token: 0,
-};

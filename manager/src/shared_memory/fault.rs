@@ -1,16 +1,14 @@
 //! A fault: from the page's state to contents in its object.
 
 use super::UNIT;
-use super::fetches::{QueuedFault, TOKENS, Waiter};
+use super::fetches::{QueuedFault, Waiter};
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
 use super::pager::SharedPager;
-use super::slots::SlotPage;
-use super::streams::WINDOW;
+use super::slots::SlotNumber;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
 use std::time::{Duration, Instant};
-use store::{PageHandle, ReadPage, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{Counter, PAGE};
 
@@ -48,9 +46,6 @@ impl SharedPager {
         let Some(state) = self.mapped.state(id, page) else {
             return self.mapped.wake(at);
         };
-        if fault.write_protected {
-            return self.mapped.permit_stores(at, id, page);
-        }
         if fault.waits_since.is_none() {
             self.frames.note_use();
             (self.count)(slot, Counter::Faults, 1);
@@ -85,7 +80,8 @@ impl SharedPager {
             (self.count)(slot, Counter::FrameWaits, 1);
             Instant::now()
         });
-        let has_evicted = self.evict();
+        let has_evicted = self.evict() > 0;
+        self.flush();
         let has_none = !has_evicted && self.slots.staged_pages() == 0;
         self.frames.want(has_none);
         if since.elapsed() < NO_FRAME {
@@ -101,7 +97,7 @@ impl SharedPager {
 
     /// Takes a frame. A careful tree goes without where none is free, as if the memory were not paged: nothing of
     /// it may be evicted.
-    fn take_frame(&mut self) -> bool {
+    pub fn take_frame(&mut self) -> bool {
         if self.frames.take() {
             return true;
         }
@@ -115,7 +111,7 @@ impl SharedPager {
     }
 
     /// How many pages to bring in from one on: see [`super::object::Object::window`].
-    fn window(&mut self, id: ObjectId, page: usize, is_alike: fn(PageState) -> bool) -> usize {
+    pub fn window(&mut self, id: ObjectId, page: usize, is_alike: fn(PageState) -> bool) -> usize {
         let object = self.mapped.objects.get_mut(&id);
         object.map_or(1, |object| object.window(page, is_alike))
     }
@@ -166,7 +162,7 @@ impl SharedPager {
     /// A page that the store does not have yet: its frame is still in use.
     fn take_back(&mut self, id: ObjectId, page: usize, at: Waiter) -> FaultOutcome {
         match self.slots.staged(id, page) {
-            Some(place) => self.place_from_slot(place, at),
+            Some(slot) => self.place_from_slot(slot, at),
             None => {
                 tracing::error!("shared memory: a staged page is in no slot");
                 self.mapped.poison(at)
@@ -175,181 +171,16 @@ impl SharedPager {
     }
 
     /// A second chance: a page comes back from the slot that it was evicted to.
-    fn place_from_slot(&mut self, place: SlotPage, at: Waiter) -> FaultOutcome {
-        let (id, page) = self.slots.page(place);
-        let contents = Contents::At(self.slots.contents(place));
+    pub fn place_from_slot(&mut self, slot: SlotNumber, at: Waiter) -> FaultOutcome {
+        let (id, page) = self.slots.page(slot);
+        let contents = Contents::At(self.slots.contents(slot));
         let outcome = self.place_first(id, page, contents, at);
         if self.mapped.is_resident(id, page) {
-            self.slots.release(place);
+            self.slots.release(slot);
             self.order.refaulted(Key::new(id, page / UNIT));
             self.charge(at, Counter::StandbyHits);
         }
         outcome
-    }
-
-    fn bring_in(
-        &mut self,
-        id: ObjectId,
-        page: usize,
-        copy: PageHandle,
-        at: Waiter,
-    ) -> Result<FaultOutcome, NoFrame> {
-        if let Some(fetch) = self.fetches.of(id, page) {
-            fetch.waiters.push(at);
-            return Ok(FaultOutcome::Answered);
-        }
-        if !self.take_frame() {
-            return Err(NoFrame);
-        }
-        if let Some(place) = self.slots.kept(id, page) {
-            let outcome = self.place_from_slot(place, at);
-            if !self.mapped.is_resident(id, page) {
-                self.frames.put(1);
-            }
-            return Ok(outcome);
-        }
-        let Some(read) = self.begin_read(id, page, copy, Some(at)) else {
-            self.frames.put(1);
-            return Ok(FaultOutcome::Deferred);
-        };
-        let mut reads = [read; WINDOW];
-        let count = 1 + self.begin_readahead(id, page, &mut reads[1..]);
-        let kind = match self.store.is_on_disk(copy) {
-            true => Counter::DiskReads,
-            false => Counter::CompressedHits,
-        };
-        self.charge(at, kind);
-        self.submit_reads(&reads[..count]);
-        Ok(FaultOutcome::Answered)
-    }
-
-    fn begin_read(
-        &mut self,
-        id: ObjectId,
-        page: usize,
-        copy: PageHandle,
-        waiter: Option<Waiter>,
-    ) -> Option<ReadPage> {
-        let fetch = self.fetches.begin(id, page, copy, waiter)?;
-        Some(ReadPage {
-            handle: copy,
-            into: self.fetches.contents(fetch),
-            token: TOKENS + fetch as u64,
-        })
-    }
-
-    /// Begins to read the pages behind one that a stream of faults will want next, as far as there are frames.
-    fn begin_readahead(&mut self, id: ObjectId, page: usize, reads: &mut [ReadPage]) -> usize {
-        let is_stored = |state| matches!(state, PageState::Stored(_));
-        let window = self.window(id, page, is_stored);
-        let mut count = 0;
-        for page in page + 1..page + window {
-            let Some(PageState::Stored(copy)) = self.mapped.state(id, page) else {
-                break;
-            };
-            let is_here =
-                self.fetches.of(id, page).is_some() || self.slots.kept(id, page).is_some();
-            if is_here || !self.frames.take() {
-                break;
-            }
-            let Some(read) = self.begin_read(id, page, copy, None) else {
-                self.frames.put(1);
-                break;
-            };
-            reads[count] = read;
-            count += 1;
-        }
-        (self.count)(0, Counter::Prefetched, count as u64);
-        count
-    }
-
-    fn submit_reads(&mut self, reads: &[ReadPage]) {
-        let fetch = |read: &ReadPage| (read.token - TOKENS) as usize;
-        if let [read] = reads {
-            match self.channel.submit_read(*read) {
-                Ok(Submitted::Done) => self.on_read(fetch(read), Ok(())),
-                Ok(Submitted::Pending) => {}
-                Err(why) => self.on_read(fetch(read), Err(why)),
-            }
-        } else if let Err(why) = self.channel.submit_read_run(reads) {
-            reads
-                .iter()
-                .for_each(|read| self.on_read(fetch(read), Err(why)));
-        } else {
-            // Those in compressed RAM are there.
-            while let Some(completion) = self.channel.complete(Wait::No) {
-                self.on_completion(completion);
-            }
-        }
-    }
-
-    /// A page has been read, or cannot be.
-    pub fn on_read(&mut self, number: usize, result: Result<(), StoreError>) {
-        let Some(fetch) = self.fetches.get_mut(number) else {
-            return;
-        };
-        match result {
-            Ok(()) => {
-                fetch.has_arrived = true;
-                self.place_fetched(number);
-            }
-            // Nothing was submitted: those that wait fault again.
-            Err(StoreError::Busy) => {
-                for waiter in std::mem::take(&mut fetch.waiters) {
-                    self.mapped.wake(waiter);
-                }
-                self.fetches.end(number);
-                self.frames.put(1);
-            }
-            Err(why) => {
-                let (id, page, is_cancelled) = (fetch.object, fetch.page, fetch.is_cancelled);
-                let waiters = std::mem::take(&mut fetch.waiters);
-                if let Some(object) = self.mapped.objects.get_mut(&id).filter(|_| !is_cancelled) {
-                    tracing::error!("a page of shared memory is lost: {why}");
-                    object.set(page, PageState::Lost);
-                }
-                for waiter in waiters {
-                    self.charge(waiter, Counter::UnreadablePages);
-                    self.mapped.poison(waiter);
-                }
-                self.fetches.end(number);
-                self.frames.put(1);
-            }
-        }
-    }
-
-    /// Places the contents that have arrived and could not be placed at once.
-    pub fn place_arrived(&mut self) {
-        for number in self.fetches.arrived() {
-            self.place_fetched(number);
-        }
-    }
-
-    fn place_fetched(&mut self, number: usize) {
-        let contents = Contents::At(self.fetches.contents(number));
-        let Some(fetch) = self.fetches.get_mut(number) else {
-            return;
-        };
-        let (id, page, is_cancelled) = (fetch.object, fetch.page, fetch.is_cancelled);
-        let first = fetch.waiters.first().copied();
-        if is_cancelled {
-            self.fetches.end(number);
-            return self.frames.put(1);
-        }
-        match self.place(id, page, contents, first) {
-            Placed::There => {}
-            Placed::Later => return,
-            Placed::Nowhere => self.frames.put(1),
-        }
-        let fetch = self.fetches.get_mut(number);
-        let waiters = fetch
-            .map(|fetch| std::mem::take(&mut fetch.waiters))
-            .unwrap_or_default();
-        // The first is awake.
-        for waiter in waiters.into_iter().skip(1) {
-            self.mapped.wake(waiter);
-        }
-        self.fetches.end(number);
     }
 
     /// Places contents for one fault.
@@ -381,14 +212,14 @@ impl SharedPager {
         placed
     }
 
-    fn set_resident(&mut self, id: ObjectId, page: usize) {
+    pub fn set_resident(&mut self, id: ObjectId, page: usize) {
         if let Some(object) = self.mapped.objects.get_mut(&id) {
             object.set_resident(page);
             self.order.filled(Key::new(id, page / UNIT));
         }
     }
 
-    fn charge(&self, at: Waiter, counter: Counter) {
+    pub fn charge(&self, at: Waiter, counter: Counter) {
         if let Some(client) = self.mapped.clients.get(at.client) {
             (self.count)(client.slot, counter, 1);
         }

@@ -1,14 +1,16 @@
-//! Pages on their way from the store, each with the faults that wait for it.
+//! Pages on their way from the store, each with the faults that wait for it, and those that were read ahead.
 
 use super::clients::ClientId;
 use super::mappings::ObjectId;
 use rustix::io;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Instant;
 use store::PageHandle;
 use wired::{PAGE, WiredMemory};
 
-/// Reads at a time.
-pub const FETCHES: usize = 64;
+/// Pages that are read, or were read ahead, at a time: 1 MiB.
+pub const FETCHES: usize = 256;
 
 /// The first token of a fetch; those below are writes.
 pub const TOKENS: u64 = 1 << 32;
@@ -26,7 +28,6 @@ pub struct Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedFault {
     pub at: Waiter,
-    pub write_protected: bool,
     /// When it first found no frame, or no mapping.
     pub waits_since: Option<Instant>,
 }
@@ -40,6 +41,8 @@ pub struct Fetch {
     pub page: usize,
     /// The stored copy that is read.
     pub copy: PageHandle,
+    /// It has a frame, and is placed once it has arrived; else it was read ahead of a fault.
+    pub has_frame: bool,
     /// Its contents are not wanted any more.
     pub is_cancelled: bool,
     /// Its contents are there, and were not placed yet.
@@ -48,10 +51,19 @@ pub struct Fetch {
     pub waiters: Vec<Waiter>,
 }
 
-/// All fetches, with a page of memory each.
+impl Fetch {
+    /// Returns true if a fault may take its memory: it was read ahead and is there.
+    fn is_spare(&self) -> bool {
+        self.has_arrived && !self.has_frame
+    }
+}
+
+/// All fetches, with a page of memory each, used in turn.
 pub struct Fetches {
     memory: WiredMemory,
-    fetches: [Option<Fetch>; FETCHES],
+    fetches: Vec<Option<Fetch>>,
+    numbers: HashMap<(ObjectId, usize), usize>,
+    next: usize,
     /// Lists of waiters that are not in use.
     spare: Vec<Vec<Waiter>>,
 }
@@ -61,77 +73,164 @@ impl Fetches {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             memory: WiredMemory::private(FETCHES * PAGE)?,
-            fetches: [const { None }; FETCHES],
-            spare: (0..FETCHES).map(|_| Vec::with_capacity(16)).collect(),
+            fetches: (0..FETCHES).map(|_| None).collect(),
+            numbers: HashMap::with_capacity(2 * FETCHES),
+            next: 0,
+            spare: (0..FETCHES).map(|_| Vec::with_capacity(4)).collect(),
         })
     }
 
-    /// Begins a fetch, for a fault or ahead of one. Returns its number; none while all are in use.
-    pub fn begin(
-        &mut self,
-        object: ObjectId,
-        page: usize,
-        copy: PageHandle,
-        waiter: Option<Waiter>,
-    ) -> Option<usize> {
-        let at = self.fetches.iter().position(Option::is_none)?;
-        let mut waiters = self.spare.pop().unwrap_or_default();
-        waiters.extend(waiter);
-        self.fetches[at] = Some(Fetch {
+    /// Numbers for so many fetches, side by side, so that their pages are placed at once. What was read ahead there is to
+    /// be dropped: see [`Fetches::end`]. None while too many are in use.
+    pub fn reserve(&mut self, count: usize) -> Option<Range<usize>> {
+        let mut first = self.next;
+        for _ in 0..2 * FETCHES {
+            if first + count > FETCHES {
+                first = 0;
+            }
+            let is_used = |number: &usize| {
+                let fetch = self.fetches[*number].as_ref();
+                fetch.is_some_and(|fetch| !fetch.is_spare())
+            };
+            match (first..first + count).rev().find(is_used) {
+                None => {
+                    self.next = first + count;
+                    return Some(first..first + count);
+                }
+                Some(used) => first = used + 1,
+            }
+        }
+        None
+    }
+
+    /// Begins a fetch, by a number that was reserved and is free.
+    pub fn begin(&mut self, number: usize, object: ObjectId, page: usize, copy: PageHandle) {
+        self.fetches[number] = Some(Fetch {
             object,
             page,
             copy,
+            has_frame: false,
             is_cancelled: false,
             has_arrived: false,
-            waiters,
+            waiters: self.spare.pop().unwrap_or_default(),
         });
-        Some(at)
+        self.numbers.insert((object, page), number);
     }
 
     /// Where the page is read to.
-    pub fn contents(&self, at: usize) -> *mut u8 {
+    pub fn contents(&self, number: usize) -> *mut u8 {
+        debug_assert!(number < FETCHES);
         // SAFETY: within the memory of `FETCHES` pages.
-        unsafe { self.memory.as_ptr().add(at * PAGE) }
+        unsafe { self.memory.as_ptr().add(number * PAGE) }
+    }
+
+    /// The number of a page's fetch, if there is one.
+    pub fn number(&self, object: ObjectId, page: usize) -> Option<usize> {
+        self.numbers.get(&(object, page)).copied()
     }
 
     /// The fetch of a page, if there is one.
     pub fn of(&mut self, object: ObjectId, page: usize) -> Option<&mut Fetch> {
-        let mut fetches = self.fetches.iter_mut().flatten();
-        fetches.find(|it| it.object == object && it.page == page && !it.is_cancelled)
+        self.get_mut(self.number(object, page)?)
     }
 
     /// A fetch.
-    pub fn get_mut(&mut self, at: usize) -> Option<&mut Fetch> {
-        self.fetches.get_mut(at)?.as_mut()
+    pub fn get(&self, number: usize) -> Option<&Fetch> {
+        self.fetches.get(number)?.as_ref()
     }
 
-    /// Ends a fetch.
-    pub fn end(&mut self, at: usize) {
-        if let Some(mut fetch) = self.fetches[at].take() {
-            fetch.waiters.clear();
-            self.spare.push(fetch.waiters);
+    /// A fetch, to be changed.
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut Fetch> {
+        self.fetches.get_mut(number)?.as_mut()
+    }
+
+    /// Ends a fetch. Returns its page, if it was there and not used.
+    pub fn end(&mut self, number: usize) -> Option<(ObjectId, usize)> {
+        let mut fetch = self.fetches[number].take()?;
+        let page = (fetch.object, fetch.page);
+        if !fetch.is_cancelled {
+            self.numbers.remove(&page);
         }
+        fetch.waiters.clear();
+        let is_unused = fetch.is_spare() && !fetch.is_cancelled;
+        self.spare.push(fetch.waiters);
+        is_unused.then_some(page)
     }
 
-    /// The numbers of fetches whose contents have arrived and were not placed.
-    pub fn arrived(&self) -> impl Iterator<Item = usize> + use<> {
-        let has_arrived = |it: &Option<Fetch>| it.as_ref().is_some_and(|it| it.has_arrived);
-        let bits = self.fetches.iter().enumerate();
-        let bits = bits.fold(0u64, |bits, (at, it)| {
-            bits | u64::from(has_arrived(it)) << at
-        });
-        (0..FETCHES).filter(move |at| bits >> at & 1 != 0)
-    }
-
-    /// Fetches that are under way.
-    pub fn count(&self) -> usize {
-        self.fetches.iter().flatten().count()
+    /// The contents of a page are not wanted any more. Returns the faults that wait for them.
+    pub fn cancel(&mut self, object: ObjectId, page: usize) -> Vec<Waiter> {
+        let number = self.numbers.remove(&(object, page));
+        let fetch = number.and_then(|number| self.get_mut(number));
+        fetch.map_or_else(Vec::new, |fetch| {
+            fetch.is_cancelled = true;
+            std::mem::take(&mut fetch.waiters)
+        })
     }
 
     /// The contents of an object are not wanted any more.
-    pub fn cancel(&mut self, object: ObjectId) {
+    pub fn cancel_all(&mut self, object: ObjectId) {
         for fetch in self.fetches.iter_mut().flatten() {
             fetch.is_cancelled |= fetch.object == object;
         }
+        self.numbers.retain(|(of, _), _| *of != object);
+    }
+
+    /// The first fetch, from a number on, whose contents have arrived and are to be placed or dropped.
+    pub fn arrived(&self, from: usize) -> Option<usize> {
+        let is_due = |number: &usize| {
+            let fetch = self.fetches[*number].as_ref();
+            fetch.is_some_and(|it| it.has_arrived && (it.has_frame || it.is_cancelled))
+        };
+        (from..FETCHES).find(is_due)
+    }
+
+    /// Pages that faults wait for and that are not there.
+    pub fn awaited(&self) -> usize {
+        let fetches = self.fetches.iter().flatten();
+        fetches
+            .filter(|it| !it.has_arrived && !it.waiters.is_empty())
+            .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy() -> PageHandle {
+        PageHandle::new(1).expect("it is not 0")
+    }
+
+    #[test]
+    fn memory_of_what_was_read_ahead_is_used_again_in_turn() {
+        let mut fetches = Fetches::new().unwrap();
+        for page in 0..FETCHES {
+            let number = fetches.reserve(1).unwrap().start;
+            fetches.begin(number, 1, page, copy());
+        }
+        assert_eq!(fetches.reserve(1), None, "all are under way");
+        for page in [10, 11, 12] {
+            fetches.of(1, page).unwrap().has_arrived = true;
+        }
+        fetches.of(1, 12).unwrap().has_frame = true;
+        assert_eq!(fetches.reserve(3), None, "one is to be placed");
+        let both = fetches.reserve(2).unwrap();
+        let ended: Vec<_> = both.map(|number| fetches.end(number)).collect();
+        assert_eq!(ended, [Some((1, 10)), Some((1, 11))]);
+        assert_eq!(fetches.number(1, 10), None);
+    }
+
+    #[test]
+    fn a_page_whose_fetch_was_cancelled_can_be_fetched_again() {
+        let mut fetches = Fetches::new().unwrap();
+        let first = fetches.reserve(1).unwrap().start;
+        fetches.begin(first, 1, 7, copy());
+        fetches.cancel(1, 7);
+        let second = fetches.reserve(1).unwrap().start;
+        fetches.begin(second, 1, 7, copy());
+        fetches.get_mut(first).unwrap().has_arrived = true;
+        assert_eq!(fetches.arrived(0), Some(first));
+        assert_eq!(fetches.end(first), None);
+        assert_eq!(fetches.number(1, 7), Some(second));
     }
 }

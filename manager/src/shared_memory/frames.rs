@@ -79,10 +79,10 @@ impl ObjectFrames {
         self.domain.ledger().demand(self.domain.id(), count);
     }
 
-    /// Returns true if fewer frames are unused than are to be kept so.
-    pub fn is_low(&self) -> bool {
+    /// Returns true if fewer frames are unused than are to be kept so, with those of pages that are on their way out.
+    pub fn is_low(&self, leaving: u32) -> bool {
         let limit = self.domain.resident_limit();
-        let room = limit.saturating_sub(self.domain.n()) + self.domain.unused();
+        let room = limit.saturating_sub(self.domain.n()) + self.domain.unused() + leaving;
         room < (limit / 16).min(MOST_SPARE) / 2
     }
 

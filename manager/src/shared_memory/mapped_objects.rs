@@ -16,10 +16,10 @@ use wired::PAGE;
 /// Objects of a tree: each is a descriptor of the supervisor's.
 const MOST_OBJECTS: usize = 4096;
 
-/// A fault on a page that the object lacks, and on a page that an eviction protects.
+/// A fault on a page that the object lacks. Pages that it has the kernel maps by itself, with their neighbours.
 const MODES: Modes = Modes {
     missing: true,
-    write_protect: true,
+    write_protect: false,
     minor: false,
 };
 
@@ -273,6 +273,35 @@ impl MappedObjects {
         Placed::Nowhere
     }
 
+    /// Puts the contents of pages side by side into an object, by a mapping that has all of them: that of a fault, or else any.
+    /// Returns how many of the first are there, and by which addresses: threads that wait at them are awake.
+    pub fn place_run(
+        &self,
+        id: ObjectId,
+        pages: &Range<usize>,
+        from: *const u8,
+        fault: Option<Waiter>,
+    ) -> (usize, Option<(ClientId, Range<usize>)>) {
+        let users = self
+            .objects
+            .get(&id)
+            .map_or(&[][..], |object| &object.users);
+        let bytes = pages.len() * PAGE;
+        for number in fault.map(|at| at.client).iter().chain(users) {
+            let Some(client) = self.clients.get(*number) else {
+                continue;
+            };
+            let mut places = client.mappings.places(id, pages.clone());
+            let Some((addr, _)) = places.find(|(_, len)| *len == bytes) else {
+                continue;
+            };
+            let copied = client.uffd.userfault().copy(addr, from, bytes, Wake::Yes);
+            let done = copied.map_or_else(|why| why.done(), |()| bytes);
+            return (done / PAGE, Some((*number, addr..addr + done)));
+        }
+        (0, None)
+    }
+
     /// Where a page is mapped.
     fn places(&self, id: ObjectId, page: usize) -> impl Iterator<Item = Waiter> + '_ {
         let users = self
@@ -290,45 +319,6 @@ impl MappedObjects {
         })
     }
 
-    /// Write-protects pages in every mapping. An error: an event of a process is unread.
-    pub fn protect(&mut self, id: ObjectId, pages: &Range<usize>) -> Result<(), Errno> {
-        let Self {
-            clients, objects, ..
-        } = self;
-        for user in objects
-            .get(&id)
-            .into_iter()
-            .flat_map(|object| &object.users)
-        {
-            if let Some(client) = clients.get_mut(*user) {
-                client.protect(id, pages)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A process stores to a unit that an eviction has protected.
-    pub fn permit_stores(&self, at: Waiter, id: ObjectId, page: usize) -> FaultOutcome {
-        let Some(client) = self.clients.get(at.client) else {
-            return FaultOutcome::Answered;
-        };
-        let first = page / UNIT * UNIT;
-        for (addr, bytes) in client.mappings.places(id, first..first + UNIT) {
-            match client.uffd.userfault().write_protect(addr, bytes, false) {
-                Ok(()) => {}
-                Err(why) if why.errno == Errno::AGAIN => return FaultOutcome::Deferred,
-                // A part of the range is not mapped.
-                Err(_) => {
-                    for addr in (addr..addr + bytes).step_by(PAGE) {
-                        let _ = client.uffd.userfault().write_protect(addr, PAGE, false);
-                    }
-                    self.wake(at);
-                }
-            }
-        }
-        FaultOutcome::Answered
-    }
-
     /// The thread that waits at an address faults again.
     pub fn wake(&self, at: Waiter) -> FaultOutcome {
         let client = self.clients.get(at.client);
@@ -343,8 +333,6 @@ impl MappedObjects {
         let Some(client) = self.clients.get(at.client) else {
             return FaultOutcome::Answered;
         };
-        // An eviction leaves a marker of its write protection, which the kernel takes for contents.
-        let _ = client.uffd.userfault().write_protect(at.addr, PAGE, false);
         match client.uffd.poison(at.addr, PAGE) {
             Err(MapError::Again { .. }) => FaultOutcome::Deferred,
             _ => self.wake(at),

@@ -1,11 +1,11 @@
 //! One memory object: a memfd, and where the contents of each of its pages are.
 
-use super::UNIT;
 use super::clients::ClientId;
 use super::streams::Streams;
-use crate::page_table::{PageState, bits, runs};
-use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat};
+use super::{UNIT, removal};
+use crate::page_table::PageState;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{self, Errno};
 use std::ops::Range;
 use wired::PAGE;
@@ -17,6 +17,8 @@ pub struct Object {
     inode: u64,
     /// A state, exclusive or that of a page of zeros: what was never used takes no memory.
     words: Vec<u32>,
+    /// When each page left last, by the clock of [`ReuseClock`](super::reuse::ReuseClock).
+    left: Vec<u16>,
     /// Resident pages of each unit.
     residents: Vec<u8>,
     /// Processes that may map it.
@@ -69,6 +71,7 @@ impl Object {
             memory,
             inode: stat.st_ino,
             words: vec![0; pages],
+            left: vec![0; pages],
             residents: vec![0; pages.div_ceil(UNIT)],
             users: Vec::new(),
             locks: Vec::new(),
@@ -178,27 +181,29 @@ impl Object {
         self.locks.iter().map(|(_, pages)| pages.len()).sum()
     }
 
-    /// Runs of resident pages within a unit.
-    pub fn resident_runs(&self, pages: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-        runs(
-            pages.start,
-            bits(pages, |page| self.get(page).is_resident()),
-        )
+    /// When a page left last.
+    pub fn left(&self, page: usize) -> u16 {
+        self.left[page]
     }
 
-    /// Reads resident pages.
-    pub fn read(&self, first: usize, into: &mut [u8]) -> io::Result<()> {
-        match io::pread(&self.memory, &mut *into, (first * PAGE) as u64)? {
-            len if len == into.len() => Ok(()),
-            _ => Err(Errno::IO),
-        }
+    /// A page leaves now.
+    pub fn set_left(&mut self, page: usize, now: u16) {
+        self.left[page] = now;
     }
 
-    /// Takes pages out of the page cache, and out of every process's reach.
+    /// Resident pages of a unit.
+    pub fn resident_pages(&self, unit: usize) -> impl Iterator<Item = usize> + '_ {
+        self.unit(unit).filter(|page| self.get(*page).is_resident())
+    }
+
+    /// Its memfd.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Ends the contents of resident pages.
     pub fn punch(&self, pages: &Range<usize>) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
-        fallocate(&self.memory, flags, offset, len)
+        removal::punch(self.memory(), pages)
     }
 }
 
@@ -271,22 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_residents_end_with_the_unit() {
+    fn residents_are_counted_by_units() {
         let mut object = object(UNIT + 10);
         for page in [3, 4, 9, UNIT - 1, UNIT, UNIT + 9] {
             object.set(page, PageState::Resident);
         }
-        let runs: Vec<_> = object.resident_runs(object.unit(0)).collect();
-        assert_eq!(runs, [3..5, 9..10, UNIT - 1..UNIT]);
-        let runs: Vec<_> = object.resident_runs(object.unit(1)).collect();
-        assert_eq!(runs, [UNIT..UNIT + 1, UNIT + 9..UNIT + 10]);
-        assert_eq!(
-            (
-                object.residents(0),
-                object.residents(1),
-                object.residents(2)
-            ),
-            (4, 2, 0)
-        );
+        let pages = |unit| object.resident_pages(unit).collect::<Vec<_>>();
+        assert_eq!(pages(0), [3, 4, 9, UNIT - 1]);
+        assert_eq!(pages(1), [UNIT, UNIT + 9]);
+        let counts = [0, 1, 2].map(|unit| object.residents(unit));
+        assert_eq!(counts, [4, 2, 0]);
     }
 }

@@ -1,11 +1,15 @@
 //! The thread that pages the shared memory of a tree: its loop, its requests, the life of its objects.
 
 use super::clients::{ClientId, SlotIndex};
+use super::evict::BATCH;
 use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
 use super::frames::ObjectFrames;
 use super::mapped_objects::MappedObjects;
+use super::removal::RemovalPipe;
 use super::requests::{Change, Mailbox, Request};
-use super::slots::{SlotPage, Slots};
+use super::reuse::ReuseClock;
+use super::slots::Slots;
+use super::streams::WINDOW;
 use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
@@ -13,7 +17,7 @@ use rustix::io::Errno;
 use selfpage::{Replacement, ScanResistant};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use store::{Channel, Completion, SharedStore, Store, StoreError, Wait};
+use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, Wait, WritePage};
 use translation::{ForeignUserfault, UffdMessage};
 use wired::{AdaptivePoll, Counter, PAGE};
 
@@ -48,6 +52,11 @@ pub enum PagerError {
     /// Its memory or its descriptors.
     #[error("its memory: {0}")]
     Memory(#[from] Errno),
+    /// Pages cannot be taken out of a memfd.
+    #[error(
+        "this kernel copies the pages of a memfd that are spliced, or has no room for a pipe: {0}"
+    )]
+    Removal(Errno),
     /// Its channel.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -62,8 +71,17 @@ pub(super) struct SharedPager {
     pub mapped: MappedObjects,
     pub frames: ObjectFrames,
     pub order: ScanResistant,
+    /// When pages left, to tell those that come back soon.
+    pub clock: ReuseClock,
+    pub removal: RemovalPipe,
     pub slots: Slots,
+    /// Pages in slots that wait for others, to be written with them.
+    pub outgoing: Vec<WritePage>,
     pub fetches: Fetches,
+    /// Of a run of pages; reused.
+    pub reads: Vec<ReadPage>,
+    /// Pairs of pages that were to come back together.
+    pub pairs: u64,
     pub store: SharedStore,
     pub channel: Box<dyn Channel>,
     pub careful: Box<dyn Fn() -> bool + Send>,
@@ -95,9 +113,14 @@ impl SharedPager {
             events,
             tokens: Vec::with_capacity(A_TURN),
             mapped: MappedObjects::default(),
-            order: ScanResistant::new(most),
+            order: ScanResistant::for_small_ranges(most),
+            clock: ReuseClock::new(most),
+            removal: RemovalPipe::new().map_err(PagerError::Removal)?,
             slots: Slots::new(most)?,
+            outgoing: Vec::with_capacity(2 * BATCH),
             fetches: Fetches::new()?,
+            reads: Vec::with_capacity(WINDOW),
+            pairs: 0,
             frames,
             store,
             channel,
@@ -145,7 +168,7 @@ impl SharedPager {
     /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
     fn poll_store(&mut self) -> bool {
         let probe = |it: &mut Self| it.channel.complete(Wait::No);
-        let may_come = |it: &Self| it.fetches.count() == 1 && it.channel.may_poll();
+        let may_come = |it: &Self| it.fetches.awaited() == 1 && it.channel.may_poll();
         let completion = AdaptivePoll::poll(self, |it| &mut it.store_poll, probe, may_come);
         completion.is_some_and(|completion| {
             self.on_completion(completion);
@@ -168,19 +191,26 @@ impl SharedPager {
     /// this thread takes longer than most faults come after each other. Returns true if messages were read.
     fn poll_faults(&mut self) -> bool {
         let probe = |it: &mut Self| it.read_events(&timespec(0)).then_some(());
-        let may_come = |it: &Self| it.fetches.count() == 0;
+        let may_come = |it: &Self| it.fetches.awaited() == 0;
         AdaptivePoll::poll(self, |it| &mut it.fault_poll, probe, may_come).is_some()
     }
 
     /// Waits for something to do, and reads all messages of those that have any.
     fn wait(&mut self, is_deferred: bool) {
-        let limit = match is_deferred || self.fetches.arrived().next().is_some() {
+        let limit = match is_deferred || self.fetches.arrived(0).is_some() {
             _ if self.channel.is_ready() => timespec(0),
             true => RETRY,
-            false if self.frames.is_wanted() || self.channel.pending() > 0 => WANTED,
+            false if self.is_busy() => WANTED,
             false => IDLE,
         };
-        self.read_events(&limit);
+        if !self.read_events(&limit) {
+            self.flush();
+        }
+    }
+
+    /// Returns true while frames are to come of what is under way.
+    fn is_busy(&self) -> bool {
+        self.frames.is_wanted() || self.channel.pending() > 0 || !self.outgoing.is_empty()
     }
 
     /// Waits for events, and reads them. Returns false if there was none.
@@ -230,7 +260,6 @@ impl SharedPager {
                     client: id,
                     addr: fault.addr,
                 },
-                write_protected: fault.write_protected,
                 waits_since: None,
             }),
             UffdMessage::Unmapped { addr, len } => {
@@ -380,8 +409,21 @@ impl SharedPager {
     /// Gives frames back that were demanded, and evicts ahead of need.
     fn answer_revocations(&mut self, has_faults: bool) {
         let missing = self.frames.release_wanted();
-        let is_low = has_faults && self.frames.held() > 0 && self.frames.is_low();
-        if (missing > 0 || is_low) && self.evict() {
+        let mut evicted = 0;
+        while evicted < BATCH {
+            let staged = self.slots.staged_pages();
+            let is_low = has_faults && self.frames.held() > 0 && self.frames.is_low(staged);
+            let left = match missing > staged || is_low {
+                true => self.evict(),
+                false => 0,
+            };
+            if left == 0 {
+                break;
+            }
+            evicted += left;
+        }
+        if missing > 0 {
+            self.flush();
             self.frames.release_wanted();
         }
     }
@@ -390,7 +432,7 @@ impl SharedPager {
         let Completion { token, result } = completion;
         if token < TOKENS {
             let stored = result.and_then(|handle| handle.ok_or(StoreError::Busy));
-            self.on_written(SlotPage::from_token(token), stored);
+            self.on_written(token as usize, stored);
         } else {
             self.on_read((token - TOKENS) as usize, result.map(drop));
         }
