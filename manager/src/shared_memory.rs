@@ -61,6 +61,7 @@ mod mapped_objects;
 pub mod mappings;
 pub mod object;
 mod pager;
+mod pager_loop;
 mod reads;
 mod removal;
 pub mod requests;

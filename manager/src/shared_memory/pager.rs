@@ -1,4 +1,4 @@
-//! The thread that pages the shared memory of a tree: its loop, its requests, the life of its objects.
+//! What pages the shared memory of a tree: the messages and changes of its clients, the life of its objects.
 
 use super::clients::{ClientId, SlotIndex};
 use super::evict::BATCH;
@@ -6,45 +6,27 @@ use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
 use super::frames::ObjectFrames;
 use super::mapped_objects::MappedObjects;
 use super::removal::RemovalPipe;
-use super::requests::{Change, Mailbox, Request};
+use super::requests::Change;
 use super::reuse::ReuseClock;
 use super::slots::Slots;
 use super::streams::WINDOW;
 use host::epoll_set::EpollSet;
-use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use selfpage::{Replacement, ScanResistant};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, Wait, WritePage};
+use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, WritePage};
 use translation::{ForeignUserfault, UffdMessage};
-use wired::{AdaptivePoll, Counter, PAGE};
+use wired::{Counter, PAGE};
 
 /// Reads and writes of the store in flight.
 const DEPTH: usize = 64;
-/// Descriptors reported in a turn, and messages read in one call.
-const A_TURN: usize = 64;
-/// How long a turn waits: while a fault was deferred, while frames are wanted, and else.
-const RETRY: Timespec = timespec(200_000);
-const WANTED: Timespec = timespec(1_000_000);
-const IDLE: Timespec = timespec(500_000_000);
-/// How often the memory of processes that have left is looked at.
-const CHECK: Duration = Duration::from_millis(100);
+/// Messages read in one call.
+const AT_ONCE: usize = 64;
 /// Reads of one client's messages in a turn.
 const MOST_READS: usize = 16;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
-
-const BELL: u64 = u64::MAX;
-const STORE: u64 = u64::MAX - 1;
-
-const fn timespec(nanos: i64) -> Timespec {
-    Timespec {
-        tv_sec: 0,
-        tv_nsec: nanos,
-    }
-}
 
 /// Why the pager cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +46,8 @@ pub enum PagerError {
 
 /// The pager's state.
 pub(super) struct SharedPager {
-    requests: Mailbox,
-    events: EpollSet,
-    /// Of what is readable; reused.
-    tokens: Vec<u64>,
+    /// The userfaultfds of its clients, and what the loop waits for beside them.
+    pub events: EpollSet,
     pub mapped: MappedObjects,
     pub frames: ObjectFrames,
     pub order: ScanResistant,
@@ -87,31 +67,22 @@ pub(super) struct SharedPager {
     pub careful: Box<dyn Fn() -> bool + Send>,
     pub count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     pub queue: VecDeque<QueuedFault>,
-    checked: Instant,
-    store_poll: AdaptivePoll,
-    fault_poll: AdaptivePoll,
-    /// The process of the last turn's fault, if there was one.
-    faulting: Option<ClientId>,
     /// A warning is given once.
     pub has_warned: bool,
 }
 
 impl SharedPager {
     pub fn new(
-        requests: Mailbox,
+        events: EpollSet,
         frames: ObjectFrames,
         store: SharedStore,
         careful: Box<dyn Fn() -> bool + Send>,
         count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     ) -> Result<Self, PagerError> {
-        let events = EpollSet::new()?;
-        events.add(requests.bell(), BELL)?;
         let most = frames.domain().contract().x as usize;
         let channel = store.channel(DEPTH)?;
         Ok(Self {
-            requests,
             events,
-            tokens: Vec::with_capacity(A_TURN),
             mapped: MappedObjects::default(),
             order: ScanResistant::for_small_ranges(most),
             clock: ReuseClock::new(most),
@@ -127,113 +98,20 @@ impl SharedPager {
             careful,
             count,
             queue: VecDeque::with_capacity(QUEUE),
-            checked: Instant::now(),
-            store_poll: AdaptivePoll::default(),
-            fault_poll: AdaptivePoll::default(),
-            faulting: None,
             has_warned: false,
         })
     }
 
-    pub fn run(mut self) {
-        let mut watches_store = false;
-        let (mut is_deferred, mut is_alone) = (false, false);
-        loop {
-            if !watches_store && let Some(fd) = self.channel.poll_fd() {
-                watches_store = self.events.add(fd, STORE).is_ok();
-            }
-            let has_events = !is_deferred && (self.poll_store() || is_alone && self.poll_faults());
-            if !has_events {
-                self.wait(is_deferred);
-            }
-            // Between evictions the supervisor learns that none begins any more.
-            (self.careful)();
-            while let Some(request) = self.requests.receive() {
-                self.serve(request);
-            }
-            while let Some(completion) = self.channel.complete(Wait::No) {
-                self.on_completion(completion);
-            }
-            self.place_arrived();
-            let has_faults = !self.queue.is_empty();
-            is_alone = self.is_one_process_faulting();
-            is_deferred = self.answer_queue();
-            self.answer_revocations(has_faults);
-            if self.checked.elapsed() > CHECK {
-                self.drop_ended();
-            }
-        }
-    }
-
-    /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
-    fn poll_store(&mut self) -> bool {
-        let probe = |it: &mut Self| it.channel.complete(Wait::No);
-        let may_come = |it: &Self| it.fetches.awaited() == 1 && it.channel.may_poll();
-        let completion = AdaptivePoll::poll(self, |it| &mut it.store_poll, probe, may_come);
-        completion.is_some_and(|completion| {
-            self.on_completion(completion);
-            true
-        })
-    }
-
-    /// Returns true if this turn's one fault and the one before are of the same process. With more of them the
-    /// processors have work, and to poll takes one from it.
-    fn is_one_process_faulting(&mut self) -> bool {
-        let faulting = match self.queue.len() {
-            1 => self.queue.front().map(|fault| fault.at.client),
-            _ => None,
-        };
-        let before = std::mem::replace(&mut self.faulting, faulting);
-        faulting.is_some() && faulting == before
-    }
-
-    /// Polls for the next fault before it sleeps, if that pays: where the program runs on another processor, to wake
-    /// this thread takes longer than most faults come after each other. Returns true if messages were read.
-    fn poll_faults(&mut self) -> bool {
-        let probe = |it: &mut Self| it.read_events(&timespec(0)).then_some(());
-        let may_come = |it: &Self| it.fetches.awaited() == 0;
-        AdaptivePoll::poll(self, |it| &mut it.fault_poll, probe, may_come).is_some()
-    }
-
-    /// Waits for something to do, and reads all messages of those that have any.
-    fn wait(&mut self, is_deferred: bool) {
-        let limit = match is_deferred || self.fetches.arrived(0).is_some() {
-            _ if self.channel.is_ready() => timespec(0),
-            true => RETRY,
-            false if self.is_busy() => WANTED,
-            false => IDLE,
-        };
-        if !self.read_events(&limit) {
-            self.flush();
-        }
-    }
-
     /// Returns true while frames are to come of what is under way.
-    fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.frames.is_wanted() || self.channel.pending() > 0 || !self.outgoing.is_empty()
-    }
-
-    /// Waits for events, and reads them. Returns false if there was none.
-    fn read_events(&mut self, limit: &Timespec) -> bool {
-        let mut tokens = std::mem::take(&mut self.tokens);
-        self.events.wait(limit, &mut tokens);
-        for token in &tokens {
-            match *token {
-                BELL => self.requests.hear(),
-                STORE => {}
-                client => self.receive(client),
-            }
-        }
-        let has_events = !tokens.is_empty();
-        self.tokens = tokens;
-        has_events
     }
 
     /// Reads the messages of a client: events take effect at once, faults are queued. A bound keeps a process
     /// that unmaps without end from holding up the others.
     pub fn receive(&mut self, id: ClientId) {
         for _ in 0..MOST_READS {
-            let mut messages = [const { None }; A_TURN];
+            let mut messages = [const { None }; AT_ONCE];
             let Some(client) = self.mapped.clients.get_mut(id) else {
                 return;
             };
@@ -247,7 +125,7 @@ impl SharedPager {
             for message in messages.into_iter().flatten() {
                 self.on_message(id, message);
             }
-            if count < A_TURN {
+            if count < AT_ONCE {
                 return;
             }
         }
@@ -281,40 +159,15 @@ impl SharedPager {
         }
     }
 
-    fn serve(&mut self, request: Request) {
-        match request {
-            Request::Share {
-                slot,
-                uffd,
-                addr,
-                len,
-                memory,
-                respond,
-            } => respond(self.share(slot, uffd, addr, len, memory)),
-            Request::Fork {
-                parent,
-                child,
-                uffd,
-                respond,
-            } => respond(self.fork(parent, child, uffd)),
-            Request::Change {
-                slot,
-                change,
-                respond,
-            } => respond(self.change(slot, change)),
-            Request::End { slot } => {
-                if let Some(id) = self.mapped.clients.in_slot(slot) {
-                    if let Some(client) = self.mapped.clients.get_mut(id) {
-                        client.has_left = true;
-                    }
-                    self.drop_ended();
-                }
-            }
-        }
+    /// The process in a slot ends. Returns true if it shares memory.
+    pub fn leave(&mut self, slot: SlotIndex) -> bool {
+        let id = self.mapped.clients.in_slot(slot);
+        let client = id.and_then(|id| self.mapped.clients.get_mut(id));
+        client.map(|client| client.has_left = true).is_some()
     }
 
     /// Makes a change for the process in a slot; what is not paged is left as it is.
-    fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
+    pub fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
         let Some(id) = self.mapped.clients.in_slot(slot) else {
             return Ok(());
         };
@@ -345,7 +198,7 @@ impl SharedPager {
         }
     }
 
-    fn share(
+    pub fn share(
         &mut self,
         slot: SlotIndex,
         uffd: Option<OwnedFd>,
@@ -374,7 +227,12 @@ impl SharedPager {
         Ok(id)
     }
 
-    fn fork(&mut self, parent: SlotIndex, child: SlotIndex, uffd: OwnedFd) -> Result<(), String> {
+    pub fn fork(
+        &mut self,
+        parent: SlotIndex,
+        child: SlotIndex,
+        uffd: OwnedFd,
+    ) -> Result<(), String> {
         let parent = self.mapped.clients.in_slot(parent);
         // What the parent has unmapped before.
         parent.into_iter().for_each(|parent| self.receive(parent));
@@ -389,8 +247,7 @@ impl SharedPager {
     }
 
     /// Ends the clients whose address spaces have ended.
-    fn drop_ended(&mut self) {
-        self.checked = Instant::now();
+    pub fn drop_ended(&mut self) {
         let clients = self.mapped.clients.iter();
         let ended = clients.filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
         let ended: Vec<_> = ended.map(|(id, _)| id).collect();
@@ -407,7 +264,7 @@ impl SharedPager {
     }
 
     /// Gives frames back that were demanded, and evicts ahead of need.
-    fn answer_revocations(&mut self, has_faults: bool) {
+    pub fn answer_revocations(&mut self, has_faults: bool) {
         let missing = self.frames.release_wanted();
         let mut evicted = 0;
         while evicted < BATCH {

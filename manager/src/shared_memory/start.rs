@@ -3,6 +3,7 @@
 use super::clients::SlotIndex;
 use super::frames::ObjectFrames;
 use super::pager::{PagerError, SharedPager};
+use super::pager_loop::PagerLoop;
 use super::requests::{Mailbox, Request};
 use frames::{DomainId, Ledger};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -55,7 +56,8 @@ pub fn start(parts: SharedMemoryParts) -> io::Result<Mailbox> {
         "selfpage-shared",
         Box::new(move || {
             let frames = ObjectFrames::new(frames);
-            match SharedPager::new(requests.clone(), frames, store, careful, count) {
+            let pager = |events| SharedPager::new(events, frames, store, careful, count);
+            match PagerLoop::new(requests.clone(), pager) {
                 Ok(pager) => pager.run(),
                 Err(why) => {
                     tracing::warn!("shared memory is not paged: {why}");

@@ -1,0 +1,188 @@
+//! The loop of the thread that pages the shared memory of a tree: what it waits and polls for, and what a turn does.
+
+use super::clients::ClientId;
+use super::pager::{PagerError, SharedPager};
+use super::requests::{Mailbox, Request};
+use host::epoll_set::EpollSet;
+use rustix::event::Timespec;
+use std::time::{Duration, Instant};
+use store::{Completion, Wait};
+use wired::AdaptivePoll;
+
+/// Descriptors reported in a turn.
+const A_TURN: usize = 64;
+/// How long a turn waits: while a fault was deferred, while frames are wanted, and else.
+const RETRY: Timespec = timespec(200_000);
+const WANTED: Timespec = timespec(1_000_000);
+const IDLE: Timespec = timespec(500_000_000);
+/// How often the memory of processes that have left is looked at.
+const CHECK: Duration = Duration::from_millis(100);
+
+const BELL: u64 = u64::MAX;
+const STORE: u64 = u64::MAX - 1;
+
+const fn timespec(nanos: i64) -> Timespec {
+    Timespec {
+        tv_sec: 0,
+        tv_nsec: nanos,
+    }
+}
+
+/// The pager, and what its thread waits for.
+pub(super) struct PagerLoop {
+    pager: SharedPager,
+    requests: Mailbox,
+    /// Of what is readable; reused.
+    tokens: Vec<u64>,
+    checked: Instant,
+    store_poll: AdaptivePoll,
+    fault_poll: AdaptivePoll,
+    /// The process of the last turn's fault, if there was one.
+    faulting: Option<ClientId>,
+}
+
+impl PagerLoop {
+    /// A loop for a pager that is made with the descriptors it waits for.
+    pub fn new(
+        requests: Mailbox,
+        pager: impl FnOnce(EpollSet) -> Result<SharedPager, PagerError>,
+    ) -> Result<Self, PagerError> {
+        let events = EpollSet::new()?;
+        events.add(requests.bell(), BELL)?;
+        Ok(Self {
+            pager: pager(events)?,
+            requests,
+            tokens: Vec::with_capacity(A_TURN),
+            checked: Instant::now(),
+            store_poll: AdaptivePoll::default(),
+            fault_poll: AdaptivePoll::default(),
+            faulting: None,
+        })
+    }
+
+    /// Never returns.
+    pub fn run(mut self) {
+        let mut watches_store = false;
+        let (mut is_deferred, mut is_alone) = (false, false);
+        loop {
+            if !watches_store && let Some(fd) = self.pager.channel.poll_fd() {
+                watches_store = self.pager.events.add(fd, STORE).is_ok();
+            }
+            let has_events = !is_deferred && (self.poll_store() || is_alone && self.poll_faults());
+            if !has_events {
+                self.wait(is_deferred);
+            }
+            // Between evictions the supervisor learns that none begins any more.
+            (self.pager.careful)();
+            while let Some(request) = self.requests.receive() {
+                self.serve(request);
+            }
+            while let Some(completion) = self.complete() {
+                self.pager.on_completion(completion);
+            }
+            self.pager.place_arrived();
+            let has_faults = !self.pager.queue.is_empty();
+            is_alone = self.is_one_process_faulting();
+            is_deferred = self.pager.answer_queue();
+            self.pager.answer_revocations(has_faults);
+            if self.checked.elapsed() > CHECK {
+                self.drop_ended();
+            }
+        }
+    }
+
+    fn complete(&mut self) -> Option<Completion> {
+        self.pager.channel.complete(Wait::No)
+    }
+
+    fn drop_ended(&mut self) {
+        self.checked = Instant::now();
+        self.pager.drop_ended();
+    }
+
+    /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
+    fn poll_store(&mut self) -> bool {
+        let may_come = |it: &Self| it.pager.fetches.awaited() == 1 && it.pager.channel.may_poll();
+        let completion =
+            AdaptivePoll::poll(self, |it| &mut it.store_poll, Self::complete, may_come);
+        completion.is_some_and(|completion| {
+            self.pager.on_completion(completion);
+            true
+        })
+    }
+
+    /// Returns true if this turn's one fault and the one before are of the same process. With more of them the
+    /// processors have work, and to poll takes one from it.
+    fn is_one_process_faulting(&mut self) -> bool {
+        let queue = &self.pager.queue;
+        let faulting = match queue.len() {
+            1 => queue.front().map(|fault| fault.at.client),
+            _ => None,
+        };
+        let before = std::mem::replace(&mut self.faulting, faulting);
+        faulting.is_some() && faulting == before
+    }
+
+    /// Polls for the next fault before it sleeps, if that pays: where the program runs on another processor, to wake
+    /// this thread takes longer than most faults come after each other. Returns true if messages were read.
+    fn poll_faults(&mut self) -> bool {
+        let probe = |it: &mut Self| it.read_events(&timespec(0)).then_some(());
+        let may_come = |it: &Self| it.pager.fetches.awaited() == 0;
+        AdaptivePoll::poll(self, |it| &mut it.fault_poll, probe, may_come).is_some()
+    }
+
+    /// Waits for something to do, and reads all messages of those that have any.
+    fn wait(&mut self, is_deferred: bool) {
+        let limit = match is_deferred || self.pager.fetches.arrived(0).is_some() {
+            _ if self.pager.channel.is_ready() => timespec(0),
+            true => RETRY,
+            false if self.pager.is_busy() => WANTED,
+            false => IDLE,
+        };
+        if !self.read_events(&limit) {
+            self.pager.flush();
+        }
+    }
+
+    /// Waits for events, and reads them. Returns false if there was none.
+    fn read_events(&mut self, limit: &Timespec) -> bool {
+        self.pager.events.wait(limit, &mut self.tokens);
+        for token in &self.tokens {
+            match *token {
+                BELL => self.requests.hear(),
+                STORE => {}
+                client => self.pager.receive(client),
+            }
+        }
+        !self.tokens.is_empty()
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Share {
+                slot,
+                uffd,
+                addr,
+                len,
+                memory,
+                respond,
+            } => respond(self.pager.share(slot, uffd, addr, len, memory)),
+            Request::Fork {
+                parent,
+                child,
+                uffd,
+                respond,
+            } => respond(self.pager.fork(parent, child, uffd)),
+            Request::Change {
+                slot,
+                change,
+                respond,
+            } => respond(self.pager.change(slot, change)),
+            Request::End { slot } => {
+                if self.pager.leave(slot) {
+                    self.drop_ended();
+                }
+            }
+        }
+    }
+}
