@@ -103,6 +103,13 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     Ok(Backing { swap, usd, model })
 }
 
+/// The folder of the swap file, where it is not there and its own folder is: the daemon makes it with
+/// the file.
+fn missing_folder(swap: &Path) -> Option<&Path> {
+    let folder = swap.parent().filter(|folder| !folder.exists())?;
+    folder.parent()?.exists().then_some(folder)
+}
+
 fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
     let format = || {
@@ -112,8 +119,8 @@ fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
             force: false,
         };
         tracing::info!("making a swap filesystem on {}", disk.swap.display());
-        if let Some(folder) = disk.swap.parent() {
-            std::fs::create_dir_all(folder)
+        if let Some(folder) = missing_folder(&disk.swap) {
+            std::fs::create_dir(folder)
                 .map_err(|why| DaemonError::Disk(format!("{}: {why}", folder.display())))?;
         }
         Ok(SwapFs::format(&disk.swap, &options)?)
@@ -206,12 +213,13 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 /// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
 /// what is unusual about it.
 pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
-    // The daemon makes the folder with the file.
-    if disk.swap.parent().is_some_and(|folder| !folder.exists()) {
-        return Ok(Vec::new());
-    }
     let size = disk.size.map(|size| size.0);
-    SwapFs::check(&disk.swap, &FormatOptions { size, force: false })
+    let options = FormatOptions { size, force: false };
+    match (missing_folder(&disk.swap), disk.swap.file_name()) {
+        // As the file would be beside its folder.
+        (Some(folder), Some(name)) => SwapFs::check(&folder.with_file_name(name), &options),
+        _ => SwapFs::check(&disk.swap, &options),
+    }
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.

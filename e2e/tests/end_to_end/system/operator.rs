@@ -204,7 +204,7 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
         ("", &precious, "8M", "holds data"),
         ("", &precious, "900G", "900GiB"),
         ("", "/proc/swap", "64M", "/proc"),
-        ("", "/nosuch/swap", "64M", "/nosuch"),
+        ("", "/nosuch/folder/swap", "64M", "/nosuch"),
         ("", "/tmp", "64M", "directory"),
     ] {
         daemon.configure_text(&format!(
@@ -216,11 +216,14 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
             || format!("{swap} of {size}: {refused:?} does not contain {word:?}"),
         )?;
     }
-    daemon.configure_text(&format!("[disk]\nswap = \"{new}\"\nsize = \"64M\"\n"))?;
-    let fits = daemon.check()?;
-    ensure(fits.is_ok() && !Path::new(&new).exists(), || {
-        format!("{fits:?}")
-    })?;
+    // The daemon makes the file, and its folder.
+    for swap in [&new, &format!("{new}/swap")] {
+        daemon.configure_text(&format!("[disk]\nswap = \"{swap}\"\nsize = \"64M\"\n"))?;
+        let fits = daemon.check()?;
+        ensure(fits.is_ok() && !Path::new(&new).exists(), || {
+            format!("{fits:?}")
+        })?;
+    }
     // One that is in use is not disturbed.
     daemon.configure(&Settings::new(64))?;
     let mut daemon = daemon;
