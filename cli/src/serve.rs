@@ -29,6 +29,9 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_ATTEMPTS: u32 = 32;
 /// The default of `--ram`, of what is available.
 const RAM_PART: u64 = 4;
+/// The default of `--keep-free`, of the machine's memory.
+const KEEP_PART: u64 = 20;
+
 /// Reads a percentage.
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok();
@@ -36,9 +39,6 @@ fn percent(text: &str) -> Result<f64, String> {
         .filter(|percent| (0.0..=100.0).contains(percent))
         .ok_or_else(|| "a percentage is from 0 to 100".into())
 }
-
-/// The default of `--keep-free`, of the machine's memory.
-const KEEP_PART: u64 = 20;
 
 /// Lend memory of this machine to programs of other machines.
 ///

@@ -95,14 +95,6 @@ pub struct Manager {
     controlling: Option<JoinHandle<()>>,
 }
 
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "; remove it if no other manager uses it",
-        io::ErrorKind::NotFound => ": its folder is not there",
-        _ => "",
-    }
-}
-
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
@@ -117,6 +109,15 @@ pub enum ManagerError {
     /// Threads and descriptors.
     #[error("the server cannot start: {0}")]
     System(#[from] io::Error),
+}
+
+/// What to do where a socket cannot be bound.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; remove it if no other manager uses it",
+        io::ErrorKind::NotFound => ": its folder is not there",
+        _ => "",
+    }
 }
 
 impl Manager {

@@ -211,10 +211,8 @@ impl CompressedRam {
     /// is sparse. Returns true if it compacted any.
     fn compact_several(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
         let CompactionPolicy { need, sparse, .. } = policy;
-        let policy = CompactionPolicy {
-            part: sparse,
-            ..policy
-        };
+        let part = sparse;
+        let policy = CompactionPolicy { part, ..policy };
         if !self.compact(stats, policy) {
             return false;
         }

@@ -248,11 +248,8 @@ fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
 fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     let mut inner = text.split(',');
     let path = PathBuf::from(inner.next().unwrap_or_default());
-    // Where the path is left out.
-    if text.starts_with("size=") {
-        return Err(ConfigError::NoPath);
-    }
-    if path.as_os_str().is_empty() {
+    // An option stands in its place where it is left out.
+    if path.as_os_str().is_empty() || text.starts_with("size=") {
         return Err(ConfigError::NoPath);
     }
     let mut size = None;

@@ -81,10 +81,9 @@ impl SegmentStats {
         stats
     }
 
-    /// Returns true if too much of the sealed segments is dead, less than `threshold` 32nds being
-    /// alive: then some are compacted before more memory is taken, so that by
-    /// [`SPARSE_THRESHOLD`] at most a third more is in use than is alive, beside each channel's
-    /// open segment and one.
+    /// Returns true if less than `threshold` 32nds of the sealed segments are alive: then some are
+    /// compacted before more memory is taken. With [`SPARSE_THRESHOLD`] at most a third more is in
+    /// use than is alive, beside each channel's open segment and one.
     pub fn is_sparse(&self, threshold: u32) -> bool {
         self.live * 32 < self.sealed * u64::from(threshold)
     }

@@ -225,8 +225,8 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid], own: impl Fn(Pid) 
         if slot.is_none() && shares_paged_memory(*pid) {
             continue;
         }
-        let resident = || slot.map_or(0, |slot| resident(observed, slot));
-        let before = resident();
+        let in_frames = || slot.map_or(0, |slot| resident(observed, slot));
+        let before = in_frames();
         let Some(memory) = rollup(*pid) else {
             continue;
         };
@@ -239,7 +239,7 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid], own: impl Fn(Pid) 
             continue;
         }
         // What is evicted meanwhile counts as paged.
-        let resident = before.max(resident());
+        let resident = before.max(in_frames());
         let own = own(*pid);
         all.pagers += own;
         all.unpaged += memory.anonymous.saturating_sub(resident + own);

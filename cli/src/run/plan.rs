@@ -276,11 +276,10 @@ fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
 
 fn log_settings(frames: u64, ram: Option<u64>, store: Option<&StoreConfig>, preload: &Path) {
     if let Some(store) = store {
-        let most = ram.map(|ram| Bytes(ram.min(frames / 2)).to_string());
+        let most = Bytes(ram.unwrap_or(0).min(frames / 2));
         tracing::info!(
-            "{} of frames, {} of them for compressed pages at most, store {store}, {}",
+            "{} of frames, compressed pages in {most} of them at most, store {store}, {}",
             Bytes(frames),
-            most.as_deref().unwrap_or("none"),
             preload.display()
         );
     }
