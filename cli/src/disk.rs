@@ -11,8 +11,13 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tenant::file::ReservedFile;
+use tenant::file::{MAX_RUN, ReservedFile};
 use wired::{Bytes, PAGE, parse_time};
+
+/// Requests under way, at most.
+const MOST_DEPTH: u64 = u16::MAX as u64;
+/// Pages of a request, at most.
+const MOST_PAGES: u64 = MAX_RUN as u64;
 
 /// Read files in contracted disk time.
 #[derive(clap::Args)]
@@ -54,11 +59,6 @@ enum DiskCommand {
         interval: Duration,
     },
 }
-
-/// Requests of a channel.
-const MOST_DEPTH: u64 = u16::MAX as u64;
-/// Pages of a request.
-const MOST_PAGES: u64 = 32;
 
 fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(range)

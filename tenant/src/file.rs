@@ -4,7 +4,8 @@
 //! has a share of the disk beside those that page, and keeps many requests under way.
 
 use crate::{TenantError, converse, reach};
-use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
+pub use iochannel::MAX_RUN;
+use iochannel::{ChannelClient, ChannelError, IoVec};
 use protocol::contract_spec::DiskSpec;
 use protocol::{NAME, TenantRequest, cut};
 use rustix::fd::{AsFd, OwnedFd};

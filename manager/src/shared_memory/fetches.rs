@@ -6,7 +6,6 @@ use rustix::io;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
-use store::PageHandle;
 use wired::{PAGE, WiredMemory};
 
 /// Pages that are read, or were read ahead, at a time: 1 MiB.
@@ -39,8 +38,6 @@ pub struct Fetch {
     pub object: ObjectId,
     /// Its number.
     pub page: usize,
-    /// The stored copy that is read.
-    pub copy: PageHandle,
     /// It has a frame, and is placed once it has arrived; else it was read ahead of a fault.
     pub has_frame: bool,
     /// Its contents are not wanted any more.
@@ -104,11 +101,10 @@ impl Fetches {
     }
 
     /// Begins a fetch, by a number that was reserved and is free.
-    pub fn begin(&mut self, number: usize, object: ObjectId, page: usize, copy: PageHandle) {
+    pub fn begin(&mut self, number: usize, object: ObjectId, page: usize) {
         self.fetches[number] = Some(Fetch {
             object,
             page,
-            copy,
             has_frame: false,
             is_cancelled: false,
             has_arrived: false,
@@ -197,16 +193,12 @@ impl Fetches {
 mod tests {
     use super::*;
 
-    fn copy() -> PageHandle {
-        PageHandle::new(1).expect("it is not 0")
-    }
-
     #[test]
     fn memory_of_what_was_read_ahead_is_used_again_in_turn() {
         let mut fetches = Fetches::new().unwrap();
         for page in 0..FETCHES {
             let number = fetches.reserve(1).unwrap().start;
-            fetches.begin(number, 1, page, copy());
+            fetches.begin(number, 1, page);
         }
         assert_eq!(fetches.reserve(1), None, "all are under way");
         for page in [10, 11, 12] {
@@ -224,10 +216,10 @@ mod tests {
     fn a_page_whose_fetch_was_cancelled_can_be_fetched_again() {
         let mut fetches = Fetches::new().unwrap();
         let first = fetches.reserve(1).unwrap().start;
-        fetches.begin(first, 1, 7, copy());
+        fetches.begin(first, 1, 7);
         fetches.cancel(1, 7);
         let second = fetches.reserve(1).unwrap().start;
-        fetches.begin(second, 1, 7, copy());
+        fetches.begin(second, 1, 7);
         fetches.get_mut(first).unwrap().has_arrived = true;
         assert_eq!(fetches.arrived(0), Some(first));
         assert_eq!(fetches.end(first), None);

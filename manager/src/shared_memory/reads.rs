@@ -196,7 +196,7 @@ impl SharedPager {
             let Some(PageState::Stored(copy)) = self.mapped.state(id, page) else {
                 unreachable!("the caller asks for stored pages");
             };
-            self.fetches.begin(number, id, page, copy);
+            self.fetches.begin(number, id, page);
             if let (Some((of, at)), Some(fetch)) = (fault, self.fetches.get_mut(number)) {
                 fetch.has_frame = true;
                 fetch.waiters.extend((of == page).then_some(at));
