@@ -8,6 +8,7 @@
 //! huge one, since a hole clears those in place while the pipe holds them: the preload library advises
 //! every mapping against huge pages.
 
+use super::UNIT;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::{self, Errno};
@@ -15,9 +16,6 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, splice
 use std::io::IoSliceMut;
 use std::ops::Range;
 use wired::PAGE;
-
-/// Pages that one removal takes at most: the pages of a pipe, by default.
-pub const MOST: usize = 16;
 
 /// Why a removal gave nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +37,7 @@ impl RemovalPipe {
     /// An empty pipe, once a page has come through as it has to. `ENOTSUP`: this kernel copies pages.
     pub fn new() -> io::Result<Self> {
         let (from, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        if fcntl_getpipe_size(&into)? < MOST * PAGE {
+        if fcntl_getpipe_size(&into)? < UNIT * PAGE {
             return Err(Errno::MFILE);
         }
         let pipe = Self { from, into };
@@ -63,7 +61,7 @@ impl RemovalPipe {
         }
     }
 
-    /// Removes pages, in ascending order; their contents come into `into`, a page each. All have to be there: a store that
+    /// Removes pages of one unit, in ascending order; their contents come into `into`, a page each. All have to be there: a store that
     /// brings one in meanwhile is lost.
     pub fn remove(
         &self,
