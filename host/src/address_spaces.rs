@@ -40,6 +40,11 @@ impl AddressSpaces {
     }
 }
 
+/// Returns true if two processes share an address space. False, too, where the kernel does not allow the question.
+pub fn share_memory(one: Pid, other: Pid) -> bool {
+    order_of_memory(one, other) == Some(Ordering::Equal)
+}
+
 /// How the address spaces of two processes compare, by `kcmp`. None where one has ended, or where
 /// the kernel does not allow it.
 fn order_of_memory(one: Pid, other: Pid) -> Option<Ordering> {

@@ -2,6 +2,7 @@
 
 use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
+use host::address_spaces::share_memory;
 use link::handshake::{RawDomainId, SlotIndex, slot_of};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -84,9 +85,11 @@ impl PagedProcess {
         slot_of(self.domain.raw())
     }
 
-    /// Returns true if `pid` is this process, and has this domain.
+    /// Returns true if `pid` is this process, and has this domain. The program may consist of several processes that
+    /// share its memory (`clone` with CLONE_VM): any of them may ask in its name.
     pub fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
-        self.domain.raw() == domain && (self.pid == pid || self.program == pid)
+        let is_known = self.pid == pid || self.program == pid;
+        self.domain.raw() == domain && (is_known || share_memory(self.program, pid))
     }
 }
 
