@@ -54,7 +54,6 @@
 
 pub mod clients;
 mod evict;
-mod fault;
 pub mod fetches;
 pub mod frames;
 mod mapped_objects;

@@ -261,4 +261,26 @@ impl SharedPager {
             tracing::warn!("shared memory: {why}");
         }
     }
+
+    /// Gives frames back that were demanded, and evicts ahead of need.
+    pub fn answer_revocations(&mut self, has_faults: bool) {
+        let missing = self.frames.release_wanted();
+        let mut evicted = 0;
+        while evicted < BATCH {
+            let staged = self.slots.staged_pages();
+            let is_low = has_faults && self.frames.held() > 0 && self.frames.is_low(staged);
+            let left = match missing > staged || is_low {
+                true => self.evict(),
+                false => 0,
+            };
+            if left == 0 {
+                break;
+            }
+            evicted += left;
+        }
+        if missing > 0 {
+            self.flush();
+            self.frames.release_wanted();
+        }
+    }
 }

@@ -1,32 +1,41 @@
-//! What pages the shared memory of a tree: the messages and changes of its clients, the life of its objects.
+//! What pages the shared memory of a tree: its state, the messages of its clients, and a fault, from the page's state to
+//! contents in its object.
 
+use super::UNIT;
 use super::clients::{ClientId, SlotIndex};
 use super::evict::BATCH;
 use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
 use super::frames::ObjectFrames;
-use super::mapped_objects::MappedObjects;
+use super::mapped_objects::{Contents, FaultOutcome, MappedObjects, Placed};
+use super::mappings::ObjectId;
 use super::removal::RemovalPipe;
-use super::requests::Change;
 use super::reuse::ReuseClock;
-use super::slots::Slots;
+use super::slots::{SlotNumber, Slots};
 use super::streams::WINDOW;
+use crate::page_table::PageState;
 use host::epoll_set::EpollSet;
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use selfpage::{Replacement, ScanResistant};
+use selfpage::{Key, Replacement, ScanResistant};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, WritePage};
-use translation::{ForeignUserfault, UffdMessage};
+use translation::{MapError, UffdMessage, Wake};
 use wired::{Counter, PAGE};
 
-/// Reads and writes of the store in flight.
-const DEPTH: usize = 64;
 /// Messages read in one call.
 const AT_ONCE: usize = 64;
 /// Reads of one client's messages in a turn.
 const MOST_READS: usize = 16;
+/// Reads and writes of the store in flight.
+const DEPTH: usize = 64;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
+
+/// How long a fault waits for a frame before its access fails.
+const NO_FRAME: Duration = Duration::from_secs(30);
+
+/// How long a fault waits for a mapping before its thread faults again.
+const UNMAPPED: Duration = Duration::from_millis(10);
 
 /// Why the pager cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +116,16 @@ impl SharedPager {
         self.frames.is_wanted() || self.channel.pending() > 0 || !self.outgoing.is_empty()
     }
 
+    pub fn on_completion(&mut self, completion: Completion) {
+        let Completion { token, result } = completion;
+        if token < TOKENS {
+            let stored = result.and_then(|handle| handle.ok_or(StoreError::Busy));
+            self.on_written(token as usize, stored);
+        } else {
+            self.on_read((token - TOKENS) as usize, result.map(drop));
+        }
+    }
+
     /// Reads the messages of a client: events take effect at once, faults are queued. A bound keeps a process
     /// that unmaps without end from holding up the others.
     pub fn receive(&mut self, id: ClientId) {
@@ -159,102 +178,7 @@ impl SharedPager {
         }
     }
 
-    /// The process in a slot ends. Returns true if it shares memory.
-    pub fn leave(&mut self, slot: SlotIndex) -> bool {
-        let id = self.mapped.clients.in_slot(slot);
-        let client = id.and_then(|id| self.mapped.clients.get_mut(id));
-        client.map(|client| client.has_left = true).is_some()
-    }
-
-    /// Makes a change for the process in a slot; what is not paged is left as it is.
-    pub fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
-        let Some(id) = self.mapped.clients.in_slot(slot) else {
-            return Ok(());
-        };
-        // What the process has unmapped before.
-        self.receive(id);
-        match change {
-            Change::Discard(range) => {
-                for (object, pages) in self.mapped.pages_in(id, &range) {
-                    pages.for_each(|page| self.forget_page(object, page));
-                }
-                Ok(())
-            }
-            Change::Extend { from, offset, to } => {
-                self.mapped
-                    .add_mapping(id, from, |page| page + offset / PAGE, to)
-            }
-            Change::Remap { like, page, to } => self.mapped.add_mapping(id, like, |_| page, to),
-            Change::Lock(range) => {
-                let most = self.frames.most_locked();
-                self.mapped.lock(id, &range, most)
-            }
-            Change::Unlock(range) => {
-                for key in self.mapped.unlock(id, &range) {
-                    self.order.filled(key);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    pub fn share(
-        &mut self,
-        slot: SlotIndex,
-        uffd: Option<OwnedFd>,
-        addr: usize,
-        len: usize,
-        memory: OwnedFd,
-    ) -> Result<(), String> {
-        let id = match (self.mapped.clients.in_slot(slot), uffd) {
-            (Some(id), _) => id,
-            (None, Some(uffd)) => self.add_client(slot, uffd)?,
-            (None, None) => return Err("the process has handed over no userfaultfd".into()),
-        };
-        if (self.careful)() {
-            return Err("the kernel may hold pages of this tree for direct I/O".into());
-        }
-        self.mapped.share(id, addr, len, memory)
-    }
-
-    fn add_client(&mut self, slot: SlotIndex, uffd: OwnedFd) -> Result<ClientId, String> {
-        let uffd = ForeignUserfault::adopt(uffd).map_err(|why| why.to_string())?;
-        let id = self.mapped.clients.insert(slot, uffd);
-        if let Some(client) = self.mapped.clients.get(id) {
-            let watched = self.events.add(&client.uffd, id);
-            watched.map_err(|why| why.to_string())?;
-        }
-        Ok(id)
-    }
-
-    pub fn fork(
-        &mut self,
-        parent: SlotIndex,
-        child: SlotIndex,
-        uffd: OwnedFd,
-    ) -> Result<(), String> {
-        let parent = self.mapped.clients.in_slot(parent);
-        // What the parent has unmapped before.
-        parent.into_iter().for_each(|parent| self.receive(parent));
-        let Some(parent) = parent.filter(|parent| self.mapped.clients.get(*parent).is_some())
-        else {
-            // It shares nothing any more.
-            return Ok(());
-        };
-        let child = self.add_client(child, uffd)?;
-        self.mapped.inherit(parent, child);
-        Ok(())
-    }
-
-    /// Ends the clients whose address spaces have ended.
-    pub fn drop_ended(&mut self) {
-        let clients = self.mapped.clients.iter();
-        let ended = clients.filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
-        let ended: Vec<_> = ended.map(|(id, _)| id).collect();
-        ended.into_iter().for_each(|id| self.drop_client(id));
-    }
-
-    fn drop_client(&mut self, id: ClientId) {
+    pub fn drop_client(&mut self, id: ClientId) {
         if let Some((client, ended)) = self.mapped.remove_client(id) {
             self.events.remove(&client.uffd);
             ended
@@ -263,35 +187,212 @@ impl SharedPager {
         }
     }
 
-    /// Gives frames back that were demanded, and evicts ahead of need.
-    pub fn answer_revocations(&mut self, has_faults: bool) {
-        let missing = self.frames.release_wanted();
-        let mut evicted = 0;
-        while evicted < BATCH {
-            let staged = self.slots.staged_pages();
-            let is_low = has_faults && self.frames.held() > 0 && self.frames.is_low(staged);
-            let left = match missing > staged || is_low {
-                true => self.evict(),
-                false => 0,
-            };
-            if left == 0 {
+    /// Answers what is queued. Returns true if a fault was deferred.
+    pub fn answer_queue(&mut self) -> bool {
+        let mut is_deferred = false;
+        for _ in 0..self.queue.len() {
+            let Some(mut fault) = self.queue.pop_front() else {
                 break;
+            };
+            if self.answer(&mut fault) == FaultOutcome::Deferred {
+                self.queue.push_back(fault);
+                is_deferred = true;
             }
-            evicted += left;
         }
-        if missing > 0 {
-            self.flush();
-            self.frames.release_wanted();
+        is_deferred
+    }
+
+    fn answer(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
+        let at = fault.at;
+        let Some(client) = self.mapped.clients.get(at.client) else {
+            return FaultOutcome::Answered;
+        };
+        let slot = client.slot;
+        let Some((id, page)) = client.mappings.find(at.addr) else {
+            return self.wake_unmapped(fault);
+        };
+        let Some(state) = self.mapped.state(id, page) else {
+            return self.mapped.wake(at);
+        };
+        if fault.waits_since.is_none() {
+            self.frames.note_use();
+            (self.count)(slot, Counter::Faults, 1);
+        }
+        let outcome = match state {
+            PageState::Lost => Ok(self.mapped.poison(at)),
+            // Another process brought it in, or the program has punched a hole.
+            _ if state.is_resident() => Ok(self.place_first(id, page, Contents::Zeros, at)),
+            PageState::Staged => Ok(self.take_back(id, page, at)),
+            PageState::Stored(copy) => self.bring_in(id, page, copy, at),
+            _ => self.fill_with_zeros(id, page, at),
+        };
+        outcome.unwrap_or_else(|NoFrame| self.wait_for_frame(fault, slot))
+    }
+
+    /// No object is mapped there: another thread has unmapped it since, or has moved the mapping, of which a
+    /// request tells soon. What is mapped there now may be private memory, and is left alone.
+    fn wake_unmapped(&mut self, fault: &mut QueuedFault) -> FaultOutcome {
+        let since = *fault.waits_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < UNMAPPED {
+            return FaultOutcome::Deferred;
+        }
+        let client = self.mapped.clients.get_mut(fault.at.client);
+        if client.is_some_and(|client| client.count_stray(fault.at.addr)) {
+            return self.mapped.poison(fault.at);
+        }
+        self.mapped.wake(fault.at)
+    }
+
+    fn wait_for_frame(&mut self, fault: &mut QueuedFault, slot: u16) -> FaultOutcome {
+        let since = *fault.waits_since.get_or_insert_with(|| {
+            (self.count)(slot, Counter::FrameWaits, 1);
+            Instant::now()
+        });
+        let has_evicted = self.evict() > 0;
+        self.flush();
+        let has_none = !has_evicted && self.slots.staged_pages() == 0;
+        self.frames.want(has_none);
+        if since.elapsed() < NO_FRAME {
+            return FaultOutcome::Deferred;
+        }
+        tracing::error!(
+            "shared memory: no frame came within {} s, and an access fails: give the program a larger --store \
+             or more --frames",
+            NO_FRAME.as_secs()
+        );
+        self.mapped.poison(fault.at)
+    }
+
+    /// Takes a frame. A careful tree goes without where none is free, as if the memory were not paged: nothing of
+    /// it may be evicted.
+    pub fn take_frame(&mut self) -> bool {
+        if self.frames.take() {
+            return true;
+        }
+        let is_careful = (self.careful)();
+        if is_careful {
+            self.warn(
+                "it is beyond the frames, since the kernel may hold its pages for direct I/O: none is evicted",
+            );
+        }
+        is_careful
+    }
+
+    /// How many pages to bring in from one on: see [`super::object::Object::window`].
+    pub fn window(&mut self, id: ObjectId, page: usize, is_alike: fn(PageState) -> bool) -> usize {
+        let object = self.mapped.objects.get_mut(&id);
+        object.map_or(1, |object| object.window(page, is_alike))
+    }
+
+    /// Fills a page that has no contents, and those behind it while faults come in order.
+    fn fill_with_zeros(
+        &mut self,
+        id: ObjectId,
+        page: usize,
+        at: Waiter,
+    ) -> Result<FaultOutcome, NoFrame> {
+        let is_empty = |state| state == PageState::Zero;
+        let window = self.window(id, page, is_empty);
+        let frames = (0..window).take_while(|_| self.take_frame()).count();
+        if frames == 0 {
+            return Err(NoFrame);
+        }
+        let client = self.mapped.clients.get(at.client);
+        let filled = client.map_or(Err(MapError::Gone), |client| {
+            let userfault = client.uffd.userfault();
+            userfault.zero(at.addr, frames * PAGE, Wake::Yes)
+        });
+        let there = match filled {
+            Ok(()) => frames,
+            Err(MapError::Again { done }) => done / PAGE,
+            // Another mapping lies behind the window's first pages: one by one, by any mapping.
+            Err(_) => {
+                let place = |number: usize| {
+                    let first = (number == 0).then_some(at);
+                    self.mapped.place(id, page + number, Contents::Zeros, first)
+                };
+                let mut numbers = 0..frames;
+                numbers
+                    .find(|number| place(*number) != Placed::There)
+                    .unwrap_or(frames)
+            }
+        };
+        (page..page + there).for_each(|page| self.set_resident(id, page));
+        self.charge(at, Counter::ZeroFilled);
+        self.frames.put((frames - there) as u32);
+        Ok(match filled {
+            _ if there > 0 => FaultOutcome::Answered,
+            Err(MapError::Again { .. } | MapError::NoMemory) => FaultOutcome::Deferred,
+            _ => self.mapped.wake(at),
+        })
+    }
+
+    /// A page that the store does not have yet: its frame is still in use.
+    fn take_back(&mut self, id: ObjectId, page: usize, at: Waiter) -> FaultOutcome {
+        match self.slots.staged(id, page) {
+            Some(slot) => self.place_from_slot(slot, at),
+            None => {
+                tracing::error!("shared memory: a staged page is in no slot");
+                self.mapped.poison(at)
+            }
         }
     }
 
-    pub fn on_completion(&mut self, completion: Completion) {
-        let Completion { token, result } = completion;
-        if token < TOKENS {
-            let stored = result.and_then(|handle| handle.ok_or(StoreError::Busy));
-            self.on_written(token as usize, stored);
-        } else {
-            self.on_read((token - TOKENS) as usize, result.map(drop));
+    /// A second chance: a page comes back from the slot that it was evicted to.
+    pub fn place_from_slot(&mut self, slot: SlotNumber, at: Waiter) -> FaultOutcome {
+        let (id, page) = self.slots.page(slot);
+        let contents = Contents::At(self.slots.contents(slot));
+        let outcome = self.place_first(id, page, contents, at);
+        if self.mapped.is_resident(id, page) {
+            self.slots.release(slot);
+            self.order.refaulted(Key::new(id, page / UNIT));
+            self.charge(at, Counter::StandbyHits);
+        }
+        outcome
+    }
+
+    /// Places contents for one fault.
+    fn place_first(
+        &mut self,
+        id: ObjectId,
+        page: usize,
+        contents: Contents,
+        at: Waiter,
+    ) -> FaultOutcome {
+        match self.place(id, page, contents, Some(at)) {
+            Placed::There | Placed::Nowhere => FaultOutcome::Answered,
+            Placed::Later => FaultOutcome::Deferred,
+        }
+    }
+
+    /// Puts contents into an object: see [`MappedObjects::place`](super::mapped_objects::MappedObjects::place).
+    pub fn place(
+        &mut self,
+        id: ObjectId,
+        page: usize,
+        contents: Contents,
+        first: Option<Waiter>,
+    ) -> Placed {
+        let placed = self.mapped.place(id, page, contents, first);
+        if placed == Placed::There {
+            self.set_resident(id, page);
+        }
+        placed
+    }
+
+    pub fn set_resident(&mut self, id: ObjectId, page: usize) {
+        if let Some(object) = self.mapped.objects.get_mut(&id) {
+            object.set_resident(page);
+            self.order.filled(Key::new(id, page / UNIT));
+        }
+    }
+
+    pub fn charge(&self, at: Waiter, counter: Counter) {
+        if let Some(client) = self.mapped.clients.get(at.client) {
+            (self.count)(client.slot, counter, 1);
         }
     }
 }
+
+/// No frame is free.
+pub(super) struct NoFrame;

@@ -1,13 +1,17 @@
-//! The loop of the thread that pages the shared memory of a tree: what it waits and polls for, and what a turn does.
+//! The loop of the thread that pages the shared memory of a tree: what it waits and polls for, what a turn does, and the
+//! messages and requests of its clients.
 
-use super::clients::ClientId;
+use super::clients::{ClientId, SlotIndex};
 use super::pager::{PagerError, SharedPager};
-use super::requests::{Mailbox, Request};
+use super::requests::{Change, Mailbox, Request};
 use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
+use rustix::fd::OwnedFd;
+use selfpage::Replacement;
 use std::time::{Duration, Instant};
 use store::{Completion, Wait};
-use wired::AdaptivePoll;
+use translation::ForeignUserfault;
+use wired::{AdaptivePoll, PAGE};
 
 /// Descriptors reported in a turn.
 const A_TURN: usize = 64;
@@ -95,11 +99,6 @@ impl PagerLoop {
         self.pager.channel.complete(Wait::No)
     }
 
-    fn drop_ended(&mut self) {
-        self.checked = Instant::now();
-        self.pager.drop_ended();
-    }
-
     /// Polls for the one read in flight before it sleeps, if that pays. Returns true if a read or a write has completed.
     fn poll_store(&mut self) -> bool {
         let may_come = |it: &Self| it.pager.fetches.awaited() == 1 && it.pager.channel.may_poll();
@@ -147,13 +146,15 @@ impl PagerLoop {
     /// Waits for events, and reads them. Returns false if there was none.
     fn read_events(&mut self, limit: &Timespec) -> bool {
         self.pager.events.wait(limit, &mut self.tokens);
-        for token in &self.tokens {
+        let tokens = std::mem::take(&mut self.tokens);
+        for token in &tokens {
             match *token {
                 BELL => self.requests.hear(),
                 STORE => {}
                 client => self.pager.receive(client),
             }
         }
+        self.tokens = tokens;
         !self.tokens.is_empty()
     }
 
@@ -166,23 +167,119 @@ impl PagerLoop {
                 len,
                 memory,
                 respond,
-            } => respond(self.pager.share(slot, uffd, addr, len, memory)),
+            } => respond(self.share(slot, uffd, addr, len, memory)),
             Request::Fork {
                 parent,
                 child,
                 uffd,
                 respond,
-            } => respond(self.pager.fork(parent, child, uffd)),
+            } => respond(self.fork(parent, child, uffd)),
             Request::Change {
                 slot,
                 change,
                 respond,
-            } => respond(self.pager.change(slot, change)),
+            } => respond(self.change(slot, change)),
             Request::End { slot } => {
-                if self.pager.leave(slot) {
+                if self.leave(slot) {
                     self.drop_ended();
                 }
             }
         }
+    }
+
+    /// The process in a slot ends. Returns true if it shares memory.
+    fn leave(&mut self, slot: SlotIndex) -> bool {
+        let id = self.pager.mapped.clients.in_slot(slot);
+        let client = id.and_then(|id| self.pager.mapped.clients.get_mut(id));
+        client.map(|client| client.has_left = true).is_some()
+    }
+
+    /// Makes a change for the process in a slot; what is not paged is left as it is.
+    fn change(&mut self, slot: SlotIndex, change: Change) -> Result<(), String> {
+        let Some(id) = self.pager.mapped.clients.in_slot(slot) else {
+            return Ok(());
+        };
+        // What the process has unmapped before.
+        self.pager.receive(id);
+        match change {
+            Change::Discard(range) => {
+                for (object, pages) in self.pager.mapped.pages_in(id, &range) {
+                    pages.for_each(|page| self.pager.forget_page(object, page));
+                }
+                Ok(())
+            }
+            Change::Extend { from, offset, to } => {
+                self.pager
+                    .mapped
+                    .add_mapping(id, from, |page| page + offset / PAGE, to)
+            }
+            Change::Remap { like, page, to } => {
+                self.pager.mapped.add_mapping(id, like, |_| page, to)
+            }
+            Change::Lock(range) => {
+                let most = self.pager.frames.most_locked();
+                self.pager.mapped.lock(id, &range, most)
+            }
+            Change::Unlock(range) => {
+                for key in self.pager.mapped.unlock(id, &range) {
+                    self.pager.order.filled(key);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn share(
+        &mut self,
+        slot: SlotIndex,
+        uffd: Option<OwnedFd>,
+        addr: usize,
+        len: usize,
+        memory: OwnedFd,
+    ) -> Result<(), String> {
+        let id = match (self.pager.mapped.clients.in_slot(slot), uffd) {
+            (Some(id), _) => id,
+            (None, Some(uffd)) => self.add_client(slot, uffd)?,
+            (None, None) => return Err("the process has handed over no userfaultfd".into()),
+        };
+        if (self.pager.careful)() {
+            return Err("the kernel may hold pages of this tree for direct I/O".into());
+        }
+        self.pager.mapped.share(id, addr, len, memory)
+    }
+
+    fn add_client(&mut self, slot: SlotIndex, uffd: OwnedFd) -> Result<ClientId, String> {
+        let uffd = ForeignUserfault::adopt(uffd).map_err(|why| why.to_string())?;
+        let id = self.pager.mapped.clients.insert(slot, uffd);
+        if let Some(client) = self.pager.mapped.clients.get(id) {
+            let watched = self.pager.events.add(&client.uffd, id);
+            watched.map_err(|why| why.to_string())?;
+        }
+        Ok(id)
+    }
+
+    fn fork(&mut self, parent: SlotIndex, child: SlotIndex, uffd: OwnedFd) -> Result<(), String> {
+        let parent = self.pager.mapped.clients.in_slot(parent);
+        // What the parent has unmapped before.
+        parent
+            .into_iter()
+            .for_each(|parent| self.pager.receive(parent));
+        let Some(parent) = parent.filter(|parent| self.pager.mapped.clients.get(*parent).is_some())
+        else {
+            // It shares nothing any more.
+            return Ok(());
+        };
+        let child = self.add_client(child, uffd)?;
+        self.pager.mapped.inherit(parent, child);
+        Ok(())
+    }
+
+    /// Ends the clients whose address spaces have ended.
+    fn drop_ended(&mut self) {
+        self.checked = Instant::now();
+        let clients = self.pager.mapped.clients.iter();
+        let ended = clients.filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
+        let ended: Vec<_> = ended.map(|(id, _)| id).collect();
+        ended.into_iter().for_each(|id| self.pager.drop_client(id));
     }
 }

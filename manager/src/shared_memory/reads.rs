@@ -4,11 +4,10 @@
 //! in its buffer until a fault takes it or another read needs the buffer: a wrong guess costs a read.
 
 use super::UNIT;
-use super::fault::NoFrame;
 use super::fetches::{TOKENS, Waiter};
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
-use super::pager::SharedPager;
+use super::pager::{NoFrame, SharedPager};
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
