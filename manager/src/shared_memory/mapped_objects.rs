@@ -130,12 +130,13 @@ impl MappedObjects {
             return Ok(());
         };
         let first = first(page);
-        // Beyond the object's end an access fails, as natively.
+        // Beyond the object's end an access fails, as natively. That part is registered, too: without it the
+        // mapping would be two to the kernel, and `mremap` refuses both at once.
         let bytes = to.len().min(object.pages().saturating_sub(first) * PAGE);
         if bytes == 0 || !to.start.is_multiple_of(PAGE) {
             return Ok(());
         }
-        let registered = client.uffd.register(to.start, bytes, MODES);
+        let registered = client.uffd.register(to.start, to.len(), MODES);
         registered.map_err(|why| why.to_string())?;
         client.mappings.insert(to.start, bytes, number, first);
         object.add_user(id);
