@@ -12,6 +12,7 @@
 //! - `limits`: address space and data limits that the program sets
 //! - `adopt`: memory mapped before the constructor
 //! - `fork`, `exec`, `pthread`, `fd_guard`: other calls of a program that concern its pager
+//! - `dlopen`: libraries that the program loads
 //! - `rseq`: the processors that its threads run on
 //! - `init`, `pager_process`, `supervisor`: how a process joins the tree, and its pager process
 //! - `process_pager`: the pager of this process; `paged_memory`: its operations on memory
@@ -26,6 +27,7 @@ mod address_space;
 mod adopt;
 mod brk;
 mod diagnostics;
+mod dlopen;
 mod dlsym;
 mod early_alloc;
 mod exec;

@@ -1,0 +1,66 @@
+//! `dlopen`, without RTLD_DEEPBIND.
+//!
+//! With that flag a plug-in takes the C library's functions from the C library itself, past every preloaded one: it would
+//! free memory of ours by another allocator, and unmap memory without our knowing (PHP loads its extensions
+//! so). Without it a plug-in takes what the program has.
+//!
+//! The loader searches for a library by the run path of its caller, whom it knows by the return address. So these functions
+//! change the flags and jump to the C library's own.
+
+use crate::dlsym;
+use std::arch::naked_asm;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+
+/// The C library's own `dlopen`.
+extern "C" fn next_dlopen() -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    dlsym::find(&NEXT, "dlopen\0")
+}
+
+/// The C library's own `dlmopen`.
+extern "C" fn next_dlmopen() -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    dlsym::find(&NEXT, "dlmopen\0")
+}
+
+/// `dlopen(name, flags)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+extern "C" fn dlopen() {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {next}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "and esi, {others}",
+        "jmp rax",
+        next = sym next_dlopen,
+        others = const !libc::RTLD_DEEPBIND,
+    )
+}
+
+/// `dlmopen(namespace, name, flags)`. A namespace other than the program's has a C library of its own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+extern "C" fn dlmopen() {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {next}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rdi, rdi",
+        "jne 2f",
+        "and edx, {others}",
+        "2: jmp rax",
+        next = sym next_dlmopen,
+        others = const !libc::RTLD_DEEPBIND,
+    )
+}
