@@ -6,6 +6,8 @@
 #define FLAG_GROWSDOWN 8
 #define FLAG_STACK 16
 #define FLAG_NOREPLACE 32
+/* Of a mapping that has no address asked for: below 2 GiB. */
+#define FLAG_LOW 32
 
 static int map_flags(long flags)
 {
@@ -34,6 +36,7 @@ OPERATION map(long number, long pages, long access, long kind, long flags, long 
     pages = 1 + (unsigned long)(pages - 1) % LARGEST_REGION;
     if (flags & FLAG_LOCKED)
         pages = 1 + pages % 8;
+    how |= flags & FLAG_LOW ? MAP_32BIT : 0;
     void *at = mmap(NULL, pages * PAGE, access & 7, how | map_flags(flags), fd,
                     fd < 0 ? 0 : (unsigned long)file_page % FILE_PAGES * PAGE);
     if (at == MAP_FAILED) {

@@ -12,9 +12,8 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
 
-/// Asks for memory with rules of its own (grows downwards, below 4 GiB, huge pages):
-/// these stay the kernel's.
-const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_32BIT | libc::MAP_HUGETLB;
+/// Asks for memory with rules of its own (grows downwards, huge pages): these stay the kernel's.
+const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
@@ -81,6 +80,13 @@ fn map(
     let space = &mut address_space::lock();
     if let Some(refused) = refused_locked(space, len, flags) {
         return refused;
+    }
+    if flags & libc::MAP_32BIT != 0 {
+        let answer = map_low(space, addr, len, prot, flags);
+        return match is_error(answer) {
+            true => answer,
+            false => lock_if_requested(space, answer, len, flags),
+        };
     }
     if let Some(answer) = map_at_hint(space, addr, len, prot, flags) {
         return lock_if_requested(space, answer, len, flags);
@@ -166,6 +172,23 @@ fn map_at_hint(
         space.map_in_arena(&wanted, prot & ACCESS);
         addr as SyscallResult
     })
+}
+
+/// A mapping below 2 GiB, where no arena is: the kernel finds the place.
+fn map_low(
+    space: &mut AddressSpace,
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+) -> SyscallResult {
+    let paged = len >= WORTH_ADOPTING;
+    let answer = address_space::map(addr, len, prot, own_flags(paged, flags), -1, 0);
+    if !is_error(answer) {
+        let start = answer as usize;
+        adopt(space, &(start..start + len), paged, prot);
+    }
+    answer
 }
 
 /// The flags for memory to be adopted: not yet populated, see [`lock_if_requested`].

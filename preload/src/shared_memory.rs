@@ -35,7 +35,7 @@ pub fn is_used() -> bool {
 
 /// Returns true if a new mapping with these flags is to be paged.
 pub fn is_wanted(len: usize, flags: c_int) -> bool {
-    let kernels = libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
+    let kernels = libc::MAP_LOCKED | libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     flags & libc::MAP_TYPE == libc::MAP_SHARED
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & kernels == 0

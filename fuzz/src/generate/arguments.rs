@@ -23,7 +23,7 @@ impl Drawing {
                 pages,
                 self.access(),
                 self.kind(),
-                self.flags() & 23,
+                self.flags() & 55,
                 self.random.between(0, 63),
             ],
             "map_fixed" => vec![
