@@ -79,6 +79,39 @@ impl BlokAllocator {
         self.hint.lower(first);
     }
 
+    /// Returns true if a blok of these is open, or has an owner.
+    pub fn is_open(&self, bloks: Range<u64>) -> bool {
+        let ends = bloks.start..bloks.end.next_multiple_of(64);
+        let over = (ends.end - bloks.end) as u32;
+        let words = self.words(ends);
+        let last = words.len().saturating_sub(1);
+        let has_open = words.iter().enumerate().any(|(at, word)| {
+            let all = if at == last {
+                u64::MAX >> over
+            } else {
+                u64::MAX
+            };
+            !word.load(Ordering::Acquire) & all != 0
+        });
+        has_open || bloks.into_iter().any(|blok| self.has_owner(blok))
+    }
+
+    /// Opens those of the bloks that have no owner: where no process reserves any meanwhile.
+    pub fn open_unowned(&self, bloks: Range<u64>) {
+        for blok in bloks {
+            if !self.has_owner(blok) {
+                self.unreserve(BlokRun {
+                    first: blok as u32,
+                    count: 1,
+                });
+            }
+        }
+    }
+
+    fn has_owner(&self, blok: u64) -> bool {
+        self.owner(blok as u32).is_some_and(|owner| owner != 0)
+    }
+
     /// Closes the bloks if all are free. Returns true if they are closed; else all are as before.
     pub fn close_if_free(&self, bloks: Range<u64>) -> bool {
         let words = self.words(bloks.start..bloks.end.next_multiple_of(64));

@@ -54,6 +54,24 @@ impl Growth {
         }
     }
 
+    /// The file of a process that was killed, perhaps in the middle of a change: it is allocated up to the last extent
+    /// of which a blok is open or has an owner, and bloks below that are taken by pages alone.
+    pub fn resume(file: OwnedFd, most: u64, bloks: &BlokAllocator) -> Self {
+        let mut allocated = BLOKS.min(most);
+        for start in (0..most).step_by(BLOKS as usize) {
+            let end = (start + BLOKS).min(most);
+            if bloks.is_open(start..end) {
+                allocated = end;
+            }
+        }
+        bloks.open_unowned(0..allocated);
+        Self {
+            file,
+            allocated,
+            most,
+        }
+    }
+
     /// Allocates the next extent if too few bloks are free, or frees the last one.
     pub fn adjust(&mut self, bloks: &BlokAllocator) {
         let free = bloks.free_below(self.allocated);
@@ -185,6 +203,20 @@ mod tests {
             3 * BLOKS,
             "what is given back is closed"
         );
+    }
+
+    #[test]
+    fn a_file_goes_on_after_a_change_that_was_interrupted() {
+        let (file, bloks, _) = four_extents();
+        // Killed while it opened the second extent, with bloks reserved, and one taken.
+        bloks.open(BLOKS..BLOKS + 640);
+        take(&bloks, 100);
+        bloks.close(0..64);
+        let most = 4 * BLOKS;
+        let growth = Growth::resume(file.into(), most, &bloks);
+        assert_eq!(growth.allocated, 2 * BLOKS);
+        assert_eq!(bloks.used(), 100);
+        assert_eq!(bloks.free_below(most), 2 * BLOKS - 100);
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod ram_sizing;
 mod read;
 mod recovery;
 mod ref_bitmap;
+mod resume;
 mod search_hint;
 mod segment;
 mod segment_stats;

@@ -37,6 +37,18 @@ impl StoreInner {
 
     /// Releases everything of `dead`; returns false if another process has an entry locked.
     pub fn retire(&self, dead: HolderId) -> bool {
+        let all = self.release_all_but(dead, &|_| false);
+        if all {
+            self.page_index.refs.reset(dead);
+            self.set_active(dead, false);
+        }
+        all
+    }
+
+    /// Releases what `dead` held without `is_kept`: the pages that another process goes on with under its number. A
+    /// process that is killed here as well has done a part, and the next begins again. Returns false if another
+    /// process has an entry locked.
+    pub fn release_all_but(&self, dead: HolderId, is_kept: &dyn Fn(PageHandle) -> bool) -> bool {
         let in_flight = InFlight {
             inner: self,
             waited: Cell::new(false),
@@ -49,13 +61,9 @@ impl StoreInner {
         if let Some(bloks) = &self.bloks {
             bloks.repair_hint();
         }
-        let all = self.drop_all(dead, &in_flight);
+        let all = self.drop_all_but(dead, is_kept, &in_flight);
         self.segments.abandon(dead, self.is_live());
         self.segments.sweep(dead, self.is_live());
-        if all {
-            self.page_index.refs.reset(dead);
-            self.set_active(dead, false);
-        }
         all
     }
 
@@ -86,8 +94,13 @@ impl StoreInner {
         }
     }
 
-    /// Drops all holds of a dead holder. Returns false if another process has an entry locked.
-    fn drop_all(&self, dead: HolderId, in_flight: &InFlight<'_>) -> bool {
+    /// Drops the other holds of a dead holder. Returns false if another process has an entry locked.
+    fn drop_all_but(
+        &self,
+        dead: HolderId,
+        is_kept: &dyn Fn(PageHandle) -> bool,
+        in_flight: &InFlight<'_>,
+    ) -> bool {
         let note = self.page_index.intents.begin(dead, 0);
         let tiers = (&self.segments, self.bloks.as_ref());
         let mut all = true;
@@ -101,6 +114,8 @@ impl StoreInner {
                         bloks.free(blok, handle);
                     }
                     self.page_index.release_claimed(dead, 0, handle);
+                } else if PageHandle::new(handle).is_some_and(is_kept) {
+                    // Its page is stored, and stays.
                 } else if let Err(ReleaseError::InOthersHands) =
                     self.page_index
                         .drop_hold(dead, handle, tiers, &note, || true)

@@ -19,7 +19,7 @@ use crate::swap_file::{self, notes};
 use crate::traits::{Channel, Store};
 use crate::usage::{Occupancy, Usage};
 use crate::{Checksum, DiskLocation, DiskTransport, HolderId, PageHandle, StoreConfig};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,10 +28,10 @@ use wired::{PAGE, WiredMemory};
 /// A store in shared memory, as mapped by one process; clones share the mapping.
 #[derive(Clone)]
 pub struct SharedStore {
-    inner: Arc<StoreInner>,
-    growth: Arc<Mutex<Option<Growth>>>,
+    pub(crate) inner: Arc<StoreInner>,
+    pub(crate) growth: Arc<Mutex<Option<Growth>>>,
     /// Made by another process: channels to a disk of the tree's own are opened by their first pages.
-    is_attached: bool,
+    pub(crate) is_attached: bool,
 }
 
 impl SharedStore {
@@ -249,7 +249,7 @@ fn shared(what: &'static str, bytes: usize) -> Result<(WiredMemory, OwnedFd), Se
     })
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, SetupError> {
+pub(crate) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, SetupError> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| SetupError::Memory {
         what: "descriptor of the swap file",
         bytes: 0,
