@@ -15,6 +15,7 @@ pub mod epoll_set;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;
+pub mod restart_policy;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod wiring;

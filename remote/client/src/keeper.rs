@@ -9,18 +9,10 @@
 //! alone the client goes on, and the program ends with the client; where a client ends at each start, the keeper ends.
 
 use crate::process::{ClientError, Kept, RemoteConfig, serve};
+use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
-use std::time::{Duration, Instant};
-
-/// A client that ends sooner than this ended early.
-const EARLY: Duration = Duration::from_secs(2);
-/// Early ends, one after the other, after which no other is started: as many as with their pauses take as long as
-/// programs wait for a page. Of those that did not serve fewer are enough.
-const MAX_EARLY: u32 = 24;
-const MAX_UNSERVED: u32 = 5;
-/// The pause after an early end, for each before it.
-const PAUSE: Duration = Duration::from_millis(100);
+use rustix::process::Pid;
+use std::time::Instant;
 
 /// Serves the supervisor at `socket` until it is gone, in another process, and in a further one where that one ends.
 /// `begin` is called at the start of each process, and of this one: what keeps memory in RAM is not inherited.
@@ -34,7 +26,7 @@ pub fn keep(
 ) -> Result<bool, ClientError> {
     begin();
     let kept = Kept::new(config)?;
-    let (mut early, mut unserved) = (0, 0);
+    let mut policy = RestartPolicy::default();
     loop {
         let (started, served) = (Instant::now(), kept.served());
         // SAFETY: this process has one thread, so the child may go on as it likes.
@@ -47,41 +39,18 @@ pub fn keep(
             }
             child => child,
         };
-        let status = wait_for(child);
+        let status = Pid::from_raw(child).and_then(wait_for_child);
         if status.and_then(|status| status.exit_status()) == Some(0) {
             return Ok(true);
         }
-        unserved = match kept.served() == served {
-            true => unserved + 1,
-            false => 0,
-        };
-        early = match started.elapsed() < EARLY {
-            true => early + 1,
-            false => 0,
-        };
-        if kept.served() == 0 || unserved >= MAX_UNSERVED || early >= MAX_EARLY {
+        let pause = policy.on_end(started.elapsed(), kept.served() != served);
+        let Some(pause) = pause.filter(|_| kept.served() > 0) else {
             return Ok(false);
-        }
+        };
         tracing::warn!(
             "the remote client was ended ({}): another one goes on with its pages",
-            describe(status)
+            describe_end(status)
         );
-        // The first follows at once.
-        std::thread::sleep(PAUSE * early.saturating_sub(1));
-    }
-}
-
-fn wait_for(child: i32) -> Option<WaitStatus> {
-    let child = Pid::from_raw(child)?;
-    let waited = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
-    waited.ok().flatten().map(|(_, status)| status)
-}
-
-fn describe(status: Option<WaitStatus>) -> String {
-    let signal = status.and_then(|status| status.terminating_signal());
-    match (signal, status.and_then(|status| status.exit_status())) {
-        (Some(signal), _) => format!("signal {signal}"),
-        (_, Some(code)) => format!("exit status {code}"),
-        _ => "no status".to_owned(),
+        std::thread::sleep(pause);
     }
 }
