@@ -18,6 +18,7 @@ use crate::capability::Capabilities;
 use crate::map::MapError;
 use crate::register::{TranslationError, failed, range};
 use crate::uapi;
+use crate::message_slot::MessageSlot;
 use crate::uffd_msg::{Fault, read_messages};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
 use linux_raw_sys::general as sys;
@@ -172,6 +173,21 @@ impl ForeignUserfault {
         Ok(count)
     }
 
+    /// Reads pending messages into `slots`, which are empty, and returns how many there are. Where the slots' memory
+    /// outlives this process and stays in RAM, so does what was read: the kernel writes a message before it can end
+    /// the reader.
+    pub fn read_into(&self, slots: &[MessageSlot]) -> Result<usize, Errno> {
+        let bytes = size_of_val(slots);
+        let at = slots.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: the slots' own memory, of any bytes; their owner, the caller, does not access them meanwhile.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(at, bytes) };
+        match rustix::io::read(self.as_fd(), buffer) {
+            Ok(bytes) => Ok(bytes / size_of::<MessageSlot>()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Returns true if the owner requested events of discarded pages: the kernel then discards no page
     /// before the event is read.
     pub fn reports_discards(&self) -> bool {
@@ -202,7 +218,7 @@ impl ForeignUserfault {
 const BATCH: usize = 64;
 
 impl UffdMessage {
-    fn decode(message: &uapi::uffd_msg) -> Self {
+    pub(crate) fn decode(message: &uapi::uffd_msg) -> Self {
         // SAFETY: in each arm the event selects the union's member.
         unsafe {
             match u32::from(message.event) {

@@ -35,6 +35,7 @@ pub mod capability;
 pub mod foreign;
 pub mod keys;
 pub mod map;
+pub mod message_slot;
 pub mod object_map;
 pub mod pagemap;
 pub mod pinned;
@@ -53,6 +54,7 @@ pub use capability::{Capabilities, Feature, UnknownFeature};
 pub use foreign::{ForeignUserfault, Modes, NotUserfault, UffdMessage};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
+pub use message_slot::MessageSlot;
 pub use object_map::{Sharing, hide, map_object, map_scratch, move_mapping, populate};
 pub use pagemap::{Pagemap, Translation};
 pub use pinned::{
