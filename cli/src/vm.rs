@@ -4,10 +4,13 @@ use crate::machine::Memory;
 use crate::serve::{block_signals, wait_for};
 use disk::atropos::DiskContract;
 use manager::client_memory::SharedCache;
-use manager::control::{ControlReply, ControlRequest, request};
+use host::restart_policy::RestartPolicy;
+use manager::control::{ControlReply, ControlRequest, control_path, request};
+use manager::keeper::{Inheritance, KeeperEnd, keep};
 use manager::save::SaveEvent;
-use manager::server::{Manager, ManagerConfig};
+use manager::server::{Manager, ManagerConfig, ManagerError};
 use manager::snapshot::Snapshot;
+use manager::sockets::Sockets;
 use protocol::contract_spec::DiskSpec;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -15,6 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreConfig;
+use supervisor::run::OWN_FAILURE;
 use tracing::level_filters::LevelFilter;
 use wired::{Bytes, PAGE};
 
@@ -151,13 +155,6 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
-    let _log = logging::LineQueue::start(LOG_PATIENCE);
-    // Before the snapshot is mapped, which stays pageable.
-    for lack in manager::wire_pager() {
-        tracing::warn!(
-            "the kernel does not keep the manager running under memory pressure: {lack}"
-        );
-    }
     let snapshot = match &args.snapshot {
         Some(path) => Some(Snapshot::open(path, &args.differential)?),
         None => None,
@@ -169,7 +166,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         (Some(path), Some(snapshot)) => Some(Arc::new(make_cache(path, snapshot)?)),
         _ => None,
     };
-    let server = Manager::start(ManagerConfig {
+    let config = ManagerConfig {
         socket: args.socket.clone(),
         uses_working_set: snapshot.is_some() && !args.no_working_set,
         snapshot,
@@ -181,23 +178,78 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         cache,
         most_clients: args.clients,
         patience: PATIENCE,
-    })?;
+    };
+    // Each guest takes some descriptors.
+    let _ = host::descriptor_limit::raise();
+    wire(&config);
+    let sockets = Sockets::listen(&args.socket)?;
+    let serve = |from: Inheritance| Ok(manage(config, from, &signals)?);
+    let end = keep(sockets, &signals, RestartPolicy::default(), serve);
+    for path in [&args.socket, &control_path(&args.socket)] {
+        let _ = std::fs::remove_file(path);
+    }
+    if let Some(path) = &args.shared_cache {
+        let _ = std::fs::remove_file(path);
+    }
+    match end? {
+        KeeperEnd::Stopped => Ok(ExitCode::SUCCESS),
+        // It has said why.
+        KeeperEnd::NeverServed => Ok(OWN_FAILURE.into()),
+        KeeperEnd::GaveUp { last, clients } => Err(format!(
+            "the manager ended too often, last by {last}: no other is started, and {clients} guests that still run \
+             wait at their next fault for ever"
+        )
+        .into()),
+    }
+}
+
+/// Keeps this process in memory. Returns what the kernel does not permit.
+fn wire(config: &ManagerConfig) -> Vec<&'static str> {
+    let lacks = manager::wire_pager();
+    if let Some(snapshot) = &config.snapshot {
+        snapshot.leave_pageable();
+    }
+    lacks
+}
+
+/// The manager's process: serves until a signal.
+fn manage(
+    config: ManagerConfig,
+    from: Inheritance,
+    signals: &libc::sigset_t,
+) -> Result<(), ManagerError> {
+    let _log = logging::LineQueue::start(LOG_PATIENCE);
+    let lacks = wire(&config);
+    let size = match &config.snapshot {
+        Some(snapshot) => snapshot.len(),
+        None => config.size,
+    };
+    match &from.former_end {
+        Some(end) => tracing::warn!(
+            "the manager was ended ({end}): another one goes on with {} guests",
+            from.clients.len()
+        ),
+        None => lacks.iter().for_each(|lack| {
+            tracing::warn!(
+                "the kernel does not keep the manager running under memory pressure: {lack}"
+            );
+        }),
+    }
+    let socket = config.socket.clone();
+    let server = Manager::resume(config, from)?;
     tracing::info!(
         "serves guests of up to {} at {}",
         Bytes(size),
-        args.socket.display()
+        socket.display()
     );
-    wait_for(&signals);
+    wait_for(signals);
     match server.stop() {
         0 => tracing::info!("has ended"),
         left => tracing::warn!(
             "has ended; {left} guests that still run wait at their next fault for ever"
         ),
     }
-    if let Some(path) = &args.shared_cache {
-        let _ = std::fs::remove_file(path);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn make_cache(path: &Path, snapshot: &Snapshot) -> Result<SharedCache, String> {
@@ -287,5 +339,5 @@ fn save(args: &SaveArgs) -> Result<ExitCode, Box<dyn Error>> {
             ControlReply::Clients(_) => {}
         }
     }
-    Err("the manager ended before the save did".into())
+    Err("the manager ended before the save did, and there is no file; save again when `selfpage vm show` lists the guest".into())
 }

@@ -2,20 +2,24 @@
 
 use crate::client::ClientParts;
 use crate::client_memory::ClientMemory;
+use crate::client_record::{ClientRecord, MemoryKind};
 use crate::commands::Commands;
-use crate::counters::Counters;
+use crate::disk_turns::DiskClient;
+use crate::handoff::Handoff;
+use crate::keeper::KeptClient;
+use crate::keeper_link::{KeptPart, KeptSlot};
+use crate::manager_state::ManagerState;
 use crate::paging_object::{CreateError, PagingObject};
 use crate::peer::Peer;
-use crate::recording::Recording;
-use crate::server::ManagerState;
 use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
-use rustix::fd::OwnedFd;
-use selfpage::WorkingSet;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use translation::{Modes, TranslationError};
+use store::StoreConfig;
+use translation::{ForeignUserfault, Modes, TranslationError};
 use wired::{Bytes, PAGE};
 
 /// Why a complete hand-off is refused.
@@ -48,6 +52,12 @@ pub enum AdmissionRefusal {
     /// The store.
     #[error(transparent)]
     Store(#[from] CreateError),
+    /// What the keeper does not take.
+    #[error("the keeper cannot hold the client's descriptors: {0}")]
+    Keeper(Errno),
+    /// What the keeper should have.
+    #[error("the keeper does not have {0}")]
+    Kept(&'static str),
     /// Tables and buffers.
     #[error("no memory for the client's tables: {0}")]
     Memory(#[from] io::Error),
@@ -59,13 +69,26 @@ pub(crate) struct Admission<'a> {
 }
 
 impl Admission<'_> {
-    /// Gathers what the client is served with. The connection stays open beside it.
+    /// The record of a client that is not admitted yet.
+    pub fn record(&self, peer: &Peer) -> Result<(Arc<ClientRecord>, OwnedFd), AdmissionRefusal> {
+        let cache = self.shared.config.cache.as_ref();
+        let is_cache = cache.is_some_and(|cache| is_mapped(peer.pid, cache.file(), peer));
+        let kind = match &peer.memfd {
+            Some(_) => MemoryKind::Memfd,
+            None if is_cache => MemoryKind::Cache,
+            None => MemoryKind::Private,
+        };
+        let number = self.shared.next_number();
+        let record = ClientRecord::create(number, peer.pid, &peer.handoff, kind);
+        Ok(record.map_err(io::Error::from)?)
+    }
+
+    /// Gathers what the client is served with, and has the keeper hold it.
     pub fn admit(
         &self,
         peer: Peer,
-        working_set: Option<WorkingSet>,
-        recording: Option<Recording>,
-        counters: &Arc<Counters>,
+        (record, record_fd): (&Arc<ClientRecord>, OwnedFd),
+        slot: Option<&KeptSlot>,
         commands: &Arc<Commands>,
     ) -> Result<(ClientParts, UnixStream), AdmissionRefusal> {
         let config = &self.shared.config;
@@ -73,61 +96,147 @@ impl Admission<'_> {
         if is_layered && peer.handoff.page_size > PAGE {
             return Err(AdmissionRefusal::Layers);
         }
-        let is_cache = config
-            .cache
-            .as_ref()
-            .is_some_and(|cache| peer.memfd.is_none() && is_mapped(peer.pid, cache.file(), &peer));
-        let memory = match (peer.memfd, &config.cache) {
-            (Some(memfd), _) => ClientMemory::Memfd(memfd),
-            (None, Some(cache)) if is_cache => ClientMemory::Cache(Arc::clone(cache), peer.pid),
-            _ => ClientMemory::Private(peer.pid),
-        };
+        let Peer { uffd, process, .. } = peer;
+        let memory = self.memory(record, peer.memfd)?;
         let modes = Modes {
             missing: true,
             write_protect: memory.can_evict() && config.contract.is_some(),
-            minor: is_cache,
+            minor: memory.uses_minor_faults(),
         };
         for mapping in &peer.handoff.mappings {
-            let registered = peer.uffd.register(mapping.addr, mapping.len, modes);
+            let registered = uffd.register(mapping.addr, mapping.len, modes);
             registered.map_err(AdmissionRefusal::Range)?;
         }
-        let pages = peer.handoff.len() / peer.handoff.page_size;
-        let contract = match &config.contract {
+        let mut store_fds = Vec::new();
+        let contract = match self.contract(&peer.handoff, &memory)? {
             None => None,
             Some((frames, store)) => {
-                if let Some(why) = memory.refuses(*frames, pages, peer.handoff.page_size) {
-                    return Err(AdmissionRefusal::Frames {
-                        frames: (*frames * PAGE) as u64,
-                        memory: peer.handoff.len() as u64,
-                        why,
-                    });
-                }
-                let turns = match store.disk {
-                    Some(_) => Some(self.shared.turns.admit(config.disk)?),
-                    None => None,
-                };
-                // What is within the frames is never evicted.
-                let fits = pages * (peer.handoff.page_size / PAGE) <= *frames;
-                match fits {
-                    true => None,
-                    false => Some((*frames, PagingObject::create(store, turns)?)),
-                }
+                let turns = self.turns(store)?;
+                let (paging, fds) = PagingObject::create(store, turns)?;
+                store_fds = fds;
+                Some((frames, paging))
             }
         };
+        if let Some(slot) = slot {
+            let mut parts = vec![
+                (KeptPart::Userfault, uffd.as_fd()),
+                (KeptPart::Record, record_fd.as_fd()),
+            ];
+            let memfd = memory.memfd().map(|fd| (KeptPart::Memory, fd.as_fd()));
+            let process = process.iter().map(|fd| (KeptPart::Process, fd.as_fd()));
+            let store = store_fds.iter().map(|fd| (KeptPart::Store, fd.as_fd()));
+            parts.extend(memfd.into_iter().chain(process).chain(store));
+            slot.keep(&parts).map_err(AdmissionRefusal::Keeper)?;
+        }
         let parts = ClientParts {
-            handoff: peer.handoff,
-            uffd: peer.uffd,
+            record: Arc::clone(record),
+            kept: slot.cloned(),
+            uffd,
             memory,
             origin: config.snapshot.clone(),
             contract,
-            working_set,
-            recording,
-            process: peer.process,
+            working_set: None,
+            recording: None,
+            process,
             stop: Arc::clone(&self.shared.stop),
-            counters: Arc::clone(counters),
             commands: Arc::clone(commands),
         };
         Ok((parts, peer.connection))
+    }
+
+    /// Gathers what a client is served with that a manager before has admitted. Its connection stays open beside it.
+    pub fn readmit(
+        &self,
+        client: KeptClient,
+        slot: Option<KeptSlot>,
+        commands: &Arc<Commands>,
+    ) -> Result<(ClientParts, OwnedFd), AdmissionRefusal> {
+        let config = &self.shared.config;
+        let (mut uffd, mut record, mut memfd, mut process) = (None, None, None, None);
+        let mut store_fds = Vec::new();
+        for (part, fd) in client.parts {
+            match part {
+                KeptPart::Userfault => uffd = Some(fd),
+                KeptPart::Record => record = Some(fd),
+                KeptPart::Memory => memfd = Some(fd),
+                KeptPart::Process => process = Some(fd),
+                KeptPart::Store => store_fds.push(fd),
+                // The keeper has it.
+                KeptPart::Child => {}
+            }
+        }
+        let (Some(uffd), Some(record)) = (uffd, record) else {
+            return Err(AdmissionRefusal::Kept("its userfaultfd, or its record"));
+        };
+        let record = ClientRecord::attach(record).map_err(io::Error::from)?;
+        let uffd = ForeignUserfault::adopt(uffd)
+            .map_err(|_| AdmissionRefusal::Kept("a descriptor that is its userfaultfd"))?;
+        let memory = self.memory(&record, memfd)?;
+        let contract = match &config.contract {
+            Some((frames, store)) if !store_fds.is_empty() => {
+                let turns = self.turns(store)?;
+                let paging = PagingObject::resume(store, store_fds, turns, &record)?;
+                Some((*frames, paging))
+            }
+            _ => None,
+        };
+        let parts = ClientParts {
+            record,
+            kept: slot,
+            uffd,
+            memory,
+            origin: config.snapshot.clone(),
+            contract,
+            working_set: None,
+            recording: None,
+            process,
+            stop: Arc::clone(&self.shared.stop),
+            commands: Arc::clone(commands),
+        };
+        Ok((parts, client.connection))
+    }
+
+    fn memory(
+        &self,
+        record: &ClientRecord,
+        memfd: Option<OwnedFd>,
+    ) -> Result<ClientMemory, AdmissionRefusal> {
+        let pid = record.pid();
+        match (record.kind(), memfd, &self.shared.config.cache) {
+            (MemoryKind::Memfd, Some(memfd), _) => Ok(ClientMemory::Memfd(memfd)),
+            (MemoryKind::Cache, _, Some(cache)) => Ok(ClientMemory::Cache(Arc::clone(cache), pid)),
+            (MemoryKind::Private, ..) => Ok(ClientMemory::Private(pid)),
+            (MemoryKind::Memfd, None, _) => Err(AdmissionRefusal::Kept("its memfd")),
+            (MemoryKind::Cache, _, None) => Err(AdmissionRefusal::Kept("the shared cache")),
+        }
+    }
+
+    /// The frames of a client and the configuration of its store, where it needs one: what is within the frames is
+    /// never evicted.
+    fn contract(
+        &self,
+        handoff: &Handoff,
+        memory: &ClientMemory,
+    ) -> Result<Option<(usize, &StoreConfig)>, AdmissionRefusal> {
+        let Some((frames, store)) = &self.shared.config.contract else {
+            return Ok(None);
+        };
+        let pages = handoff.len() / handoff.page_size;
+        if let Some(why) = memory.refuses(*frames, pages, handoff.page_size) {
+            return Err(AdmissionRefusal::Frames {
+                frames: (*frames * PAGE) as u64,
+                memory: handoff.len() as u64,
+                why,
+            });
+        }
+        let fits = pages * (handoff.page_size / PAGE) <= *frames;
+        Ok((!fits).then_some((*frames, store)))
+    }
+
+    fn turns(&self, store: &StoreConfig) -> Result<Option<DiskClient>, AdmissionError> {
+        let disk = self.shared.config.disk;
+        let admitted = store.disk.is_some().then(|| self.shared.turns.admit(disk));
+        admitted.transpose()
     }
 }
 

@@ -10,18 +10,20 @@
 //!   its fault may have been read before the event.
 //! - A fault that the kernel defers (EAGAIN, an event is unread) goes back to the queue.
 //! - A fault is answered by the page's state, not by its flags: the kernel may deliver it twice.
+//! - A manager may be killed at any instruction, and another one goes on ([`crate::client_record`], `resume`).
 //! - The page path allocates nothing: tables, queues and buffers are sized when the client is admitted.
 
 mod evict;
 mod fault;
 mod pager;
 mod replay;
+mod resume;
 mod saving;
 
 use crate::client_memory::ClientMemory;
 use crate::commands::Commands;
-use crate::counters::Counters;
-use crate::handoff::Handoff;
+use crate::client_record::ClientRecord;
+use crate::keeper_link::KeptSlot;
 use crate::paging_object::PagingObject;
 use crate::recording::Recording;
 use crate::save::SaveRequest;
@@ -40,8 +42,6 @@ use translation::{Fault, ForeignUserfault, UffdMessage};
 
 /// Faults that wait at once without an allocation: a client has at most as many as threads.
 const QUEUE: usize = 4096;
-/// Messages read in one call.
-const BATCH: usize = 64;
 /// How long a fault that was deferred waits, and how long a thread without faults.
 const RETRY: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_secs(1);
@@ -50,8 +50,10 @@ const MOST_CHILDREN: usize = 16;
 
 /// What a client is served with.
 pub struct ClientParts {
-    /// Its memory.
-    pub handoff: Handoff,
+    /// What outlives the manager: its memory, and where its pages are.
+    pub record: Arc<ClientRecord>,
+    /// Its place with the keeper, where there is one.
+    pub kept: Option<KeptSlot>,
     /// Its faults.
     pub uffd: ForeignUserfault,
     /// How pages are reached.
@@ -68,8 +70,6 @@ pub struct ClientParts {
     pub process: Option<OwnedFd>,
     /// Readable when the client is to be left.
     pub stop: Arc<OwnedFd>,
-    /// What happens.
-    pub counters: Arc<Counters>,
     /// What the client's thread is asked to do.
     pub commands: Arc<Commands>,
 }
@@ -78,6 +78,7 @@ pub struct ClientParts {
 pub struct HandlerThread {
     pager: ClientPager,
     replay: Option<Replay>,
+    kept: Option<KeptSlot>,
     process: Option<OwnedFd>,
     stop: Arc<OwnedFd>,
     commands: Arc<Commands>,
@@ -103,10 +104,12 @@ impl HandlerThread {
     pub fn new(mut parts: ClientParts) -> io::Result<Self> {
         let (process, stop) = (parts.process.take(), Arc::clone(&parts.stop));
         let (commands, set) = (Arc::clone(&parts.commands), parts.working_set.take());
+        let kept = parts.kept.take();
         let pager = ClientPager::new(parts)?;
         Ok(Self {
             replay: set.map(|set| Replay::new(&set, &pager)),
             pager,
+            kept,
             process,
             stop,
             commands,
@@ -190,11 +193,13 @@ impl HandlerThread {
         Outcome::Answered
     }
 
-    /// Reads all messages: events take effect, faults are queued.
+    /// Reads all messages: events take effect, faults are queued. A message stays in the client's record until
+    /// then.
     fn receive(&mut self) -> Outcome {
         loop {
-            let mut messages = [const { None }; BATCH];
-            let count = match self.pager.uffd().read(&mut messages) {
+            let slots = self.pager.record.messages();
+            let most = slots.len();
+            let count = match self.pager.uffd().read_into(slots) {
                 Ok(count) => count,
                 Err(Errno::SRCH) => return Outcome::Ended,
                 Err(errno) => {
@@ -202,10 +207,13 @@ impl HandlerThread {
                     return Outcome::Ended;
                 }
             };
-            for message in messages.into_iter().take(count).flatten() {
-                self.on_message(message);
+            for at in 0..count {
+                if let Some(message) = self.pager.slot(at).message() {
+                    self.on_message(message);
+                }
+                self.pager.slot(at).clear();
             }
-            if count < BATCH {
+            if count < most {
                 return Outcome::Answered;
             }
         }
@@ -229,6 +237,9 @@ impl HandlerThread {
                      MADV_DONTFORK on the memory"
                 );
                 if self.children.len() < MOST_CHILDREN {
+                    if let Some(kept) = &self.kept {
+                        kept.add_child(&child);
+                    }
                     self.children.push(child);
                 }
             }

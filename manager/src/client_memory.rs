@@ -101,6 +101,14 @@ impl ClientMemory {
         matches!(self, Self::Memfd(_))
     }
 
+    /// The memfd, where the memory is one.
+    pub fn memfd(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::Memfd(memfd) => Some(memfd),
+            Self::Private(_) | Self::Cache(..) => None,
+        }
+    }
+
     /// Gives neighbouring missing pages the snapshot's contents, `len` bytes from `offset` on, and wakes
     /// the threads that wait for them.
     pub fn place_run(

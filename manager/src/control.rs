@@ -4,7 +4,7 @@
 //! request is one line of JSON; each reply is one line.
 
 use crate::save::{SaveEvent, SaveRequest};
-use crate::server::ManagerState;
+use crate::manager_state::{ClientEntry, ManagerState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -110,7 +110,7 @@ fn answer(shared: &ManagerState, stream: &UnixStream) -> io::Result<()> {
         Err(why) => reply(ControlReply::Refused(format!("no request: {why}"))),
         Ok(ControlRequest::Show) => {
             let clients = shared.clients().clone();
-            let report = |it: crate::server::ClientEntry| ClientReport {
+            let report = |it: ClientEntry| ClientReport {
                 number: it.number,
                 pid: it.pid,
                 bytes: it.bytes,

@@ -1,11 +1,15 @@
 //! What happened to one client's memory, counted by its handler thread and read by others.
 
+use crate::client_record::ClientRecord;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use wired::Plain;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident),* $(,)?) => {
         /// Figures of one client.
         #[derive(Debug, Default)]
+        #[repr(C)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: Counter,)*
         }
@@ -48,10 +52,34 @@ counters! {
     resident_pages,
     /// Frames of the contract; 0 where there is no limit.
     frames,
+    /// Managers that were killed while they served the client, each followed by another.
+    restarts,
+}
+
+// SAFETY: atomics alone.
+unsafe impl Plain for Counters {}
+
+/// The counters of a client, in its record.
+#[derive(Clone)]
+pub struct RecordedCounters(Arc<ClientRecord>);
+
+impl RecordedCounters {
+    /// Those in the record.
+    pub fn of(record: &Arc<ClientRecord>) -> Self {
+        Self(Arc::clone(record))
+    }
+}
+
+impl std::ops::Deref for RecordedCounters {
+    type Target = Counters;
+    fn deref(&self) -> &Counters {
+        self.0.counters()
+    }
 }
 
 /// One figure.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct Counter(AtomicU64);
 
 impl Counter {

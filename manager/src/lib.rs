@@ -57,13 +57,19 @@
 //! with its reason and the connection closed; a lost page is poisoned, so that its access fails (SIGBUS).
 
 mod admission;
+mod arrivals;
 pub mod client;
 pub mod client_memory;
+pub mod client_record;
 pub mod commands;
 pub mod control;
 pub mod counters;
 pub mod disk_turns;
 pub mod handoff;
+pub mod keeper;
+pub mod keeper_link;
+pub mod manager_record;
+mod manager_state;
 pub mod memory_object;
 pub mod page_table;
 pub mod paging_object;
@@ -73,7 +79,9 @@ pub mod save;
 pub mod server;
 pub mod shared_memory;
 pub mod snapshot;
+pub mod sockets;
 pub mod standby;
 
 pub use admission::AdmissionRefusal;
 pub use host::wiring::wire_pager;
+pub use manager_state::ClientEntry;

@@ -3,9 +3,22 @@
 //! Pages are numbered over all mappings of a client; each mapping begins a new unit, so that a unit, what
 //! one eviction takes, lies in one mapping. One word a page: the table of a client takes a
 //! thousandth of its memory with 4 KiB pages.
+//!
+//! The words are in the client's record, so that a manager may be killed at any instruction. A step that moves contents
+//! marks the word *moving* first, and its state is where the contents are certain to be:
+//!
+//! | step | the word meanwhile | where the manager is killed |
+//! |---|---|---|
+//! | a page comes in | moving, its state before | its contents are brought in again; where they are there already they stay, with what the client has stored since |
+//! | a page leaves | moving, its state afterwards: the copy is stored before | a hole was punched, and the copy is brought in; or not, and the page stays, equal to the copy until a store |
+//!
+//! Rule: a word names no copy that was released: it changes first.
 
-use crate::handoff::{Handoff, Mapping};
+use crate::client_record::ClientRecord;
+use crate::handoff::Mapping;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use store::PageHandle;
 use wired::PAGE;
 
@@ -89,18 +102,26 @@ struct Placed {
     first: usize,
 }
 
+/// The bit of a word whose page is moving, above the handle.
+const MOVING: u32 = 1 << 31;
+
+/// The state in a word of a record.
+pub(crate) fn state_in(word: u32) -> PageState {
+    PageState::unpack(word & !MOVING)
+}
+
 /// The pages of one client.
-#[derive(Debug)]
 pub struct PageTable {
-    words: Vec<u32>,
+    record: Arc<ClientRecord>,
     mappings: Vec<Placed>,
     page_size: usize,
     resident: usize,
 }
 
 impl PageTable {
-    /// A table in which every page is in the origin.
-    pub fn new(handoff: &Handoff) -> Self {
+    /// The table in a record, in which every page is in the origin at first.
+    pub fn new(record: &Arc<ClientRecord>) -> Self {
+        let handoff = record.handoff();
         let mut first = 0;
         let mut mappings = Vec::with_capacity(handoff.mappings.len());
         for &mapping in &handoff.mappings {
@@ -108,11 +129,22 @@ impl PageTable {
             first += (mapping.len / handoff.page_size).next_multiple_of(UNIT);
         }
         Self {
-            words: vec![PageState::Origin.pack(); first],
+            record: Arc::clone(record),
             mappings,
             page_size: handoff.page_size,
             resident: 0,
         }
+    }
+
+    /// Counts the residents that a manager left, and returns the pages that it was moving.
+    pub fn resume(&mut self) -> Vec<usize> {
+        let words = self.record.pages().iter();
+        let words: Vec<u32> = words.map(|word| word.load(Ordering::Acquire)).collect();
+        let is_resident = |word: &&u32| state_in(**word).is_resident();
+        self.resident = words.iter().filter(is_resident).count();
+        let moving = words.iter().enumerate();
+        let moving = moving.filter(|(_, word)| **word & MOVING != 0);
+        moving.map(|(page, _)| page).collect()
     }
 
     /// Bytes of a page.
@@ -184,7 +216,7 @@ impl PageTable {
 
     /// Units of all mappings.
     pub fn units(&self) -> usize {
-        self.words.len() / UNIT
+        self.record.pages().len() / UNIT
     }
 
     /// Where the contents of the last mapping end, in the snapshot.
@@ -205,23 +237,51 @@ impl PageTable {
 
     /// The pages of a unit that have a frame.
     pub fn resident_in(&self, unit: usize) -> u32 {
-        let words = &self.words[self.unit(unit)];
-        let resident = |word: &&u32| PageState::unpack(**word).is_resident();
-        words.iter().filter(resident).count() as u32
+        let pages = self.unit(unit);
+        pages.filter(|page| self.get(*page).is_resident()).count() as u32
+    }
+
+    fn load(&self, page: usize) -> u32 {
+        self.record.pages()[page].load(Ordering::Relaxed)
+    }
+
+    fn store(&mut self, page: usize, word: u32) -> PageState {
+        let was = state_in(self.load(page));
+        // A manager that is killed has made its stores in this order.
+        self.record.pages()[page].store(word, Ordering::Release);
+        self.resident += usize::from(state_in(word).is_resident());
+        self.resident -= usize::from(was.is_resident());
+        was
     }
 
     /// The state of a page.
     pub fn get(&self, page: usize) -> PageState {
-        PageState::unpack(self.words[page])
+        state_in(self.load(page))
     }
 
-    /// Sets the state of a page, and returns the former.
+    /// Sets the state of a page, which moves no more, and returns the former.
     pub fn set(&mut self, page: usize, state: PageState) -> PageState {
-        let was = self.get(page);
-        self.words[page] = state.pack();
-        self.resident += usize::from(state.is_resident());
-        self.resident -= usize::from(was.is_resident());
-        was
+        self.store(page, state.pack())
+    }
+
+    /// Sets the state of a page whose contents may still be elsewhere, and returns the former.
+    pub fn set_moving(&mut self, page: usize, state: PageState) -> PageState {
+        self.store(page, state.pack() | MOVING)
+    }
+
+    /// Returns true if a page is moving.
+    pub fn is_moving(&self, page: usize) -> bool {
+        self.load(page) & MOVING != 0
+    }
+
+    /// The page's contents may be in a frame from now on.
+    pub fn begin_move(&mut self, page: usize) {
+        self.set_moving(page, self.get(page));
+    }
+
+    /// The page's contents are not in a frame.
+    pub fn end_move(&mut self, page: usize) {
+        self.set(page, self.get(page));
     }
 }
 
@@ -259,6 +319,8 @@ pub(crate) fn is_zero(page: &[u8; PAGE]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_record::MemoryKind;
+    use crate::handoff::Handoff;
     use proptest::prelude::*;
 
     fn table() -> PageTable {
@@ -267,10 +329,31 @@ mod tests {
             len: pages * 4096,
             offset,
         };
-        PageTable::new(&Handoff {
+        let handoff = Handoff {
             mappings: vec![mapping(1 << 20, 100, 409_600), mapping(4 << 20, 100, 0)],
             page_size: 4096,
-        })
+        };
+        let (record, _fd) = ClientRecord::create(1, 1, &handoff, MemoryKind::Memfd).unwrap();
+        PageTable::new(&record)
+    }
+
+    #[test]
+    fn a_successor_finds_states_and_moving_pages() {
+        let mut table = table();
+        let handle = PageHandle::new((1 << PageHandle::BITS) - 1).unwrap();
+        table.set(3, PageState::ResidentStored(handle));
+        table.set_moving(4, PageState::Stored(handle));
+        table.begin_move(130);
+        assert_eq!(table.get(4), PageState::Stored(handle));
+        table.begin_move(131);
+        table.end_move(131);
+        table.begin_move(132);
+        table.set(132, PageState::Zero);
+        let mut successor = PageTable::new(&table.record);
+        assert_eq!(successor.resume(), [4, 130]);
+        assert_eq!(successor.resident(), 1);
+        assert_eq!(successor.get(3), PageState::ResidentStored(handle));
+        assert!(successor.is_moving(4) && !successor.is_moving(3));
     }
 
     #[test]

@@ -5,8 +5,11 @@
 
 use crate::disk_turns::DiskClient;
 use crate::memory_object::{DataReply, MemoryObject, PageName, WritableObject};
-use crate::page_table::UNIT;
+use crate::client_record::ClientRecord;
+use crate::page_table::{PageState, UNIT, state_in};
 use disk::cost_model::Op;
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use store::{
     Channel, Checksum, Completion, PageHandle, ReadPage, SetupError, SharedStore, Store,
     StoreConfig, StoreError, Submitted, Wait, WritePage,
@@ -15,6 +18,25 @@ use wired::{PAGE, WiredMemory};
 
 /// Reads and writes in flight.
 const DEPTH: usize = 32;
+
+/// A bit for each copy of a page.
+#[derive(Default)]
+struct CopySet(Vec<u64>);
+
+impl CopySet {
+    fn insert(&mut self, copy: PageHandle) {
+        let at = copy.get() as usize;
+        if self.0.len() <= at / 64 {
+            self.0.resize(at / 64 + 1, 0);
+        }
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    fn has(&self, copy: PageHandle) -> bool {
+        let at = copy.get() as usize;
+        self.0.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 != 0)
+    }
+}
 
 /// A store and one thread's channel to it.
 pub struct PagingObject {
@@ -39,9 +61,42 @@ pub enum CreateError {
 }
 
 impl PagingObject {
-    /// Creates the object with a store of its own; `turns` schedules its disk.
-    pub fn create(config: &StoreConfig, turns: Option<DiskClient>) -> Result<Self, CreateError> {
-        let (store, _fds) = SharedStore::create(config, 1)?;
+    /// Creates the object with a store of its own, and returns the store's descriptors; `turns` schedules its disk.
+    pub fn create(
+        config: &StoreConfig,
+        turns: Option<DiskClient>,
+    ) -> Result<(Self, Vec<OwnedFd>), CreateError> {
+        let (store, fds) = SharedStore::create(config, 1)?;
+        Ok((Self::over(store, config, turns)?, fds))
+    }
+
+    /// Goes on with a store whose manager was killed: with the copies that the record names. A page whose copy the
+    /// store does not have is lost.
+    pub fn resume(
+        config: &StoreConfig,
+        fds: Vec<OwnedFd>,
+        turns: Option<DiskClient>,
+        record: &ClientRecord,
+    ) -> Result<Self, CreateError> {
+        let mut copies = CopySet::default();
+        let words = record.pages().iter();
+        let handle = |word: &AtomicU32| state_in(word.load(Ordering::Acquire)).handle();
+        words.filter_map(handle).for_each(|copy| copies.insert(copy));
+        let store = SharedStore::resume(config, fds, &|copy| copies.has(copy))?;
+        for word in record.pages() {
+            if handle(word).is_some_and(|copy| !store.is_held(copy)) {
+                tracing::error!("a page of client {} is lost", record.number());
+                word.store(PageState::Lost.pack(), Ordering::Release);
+            }
+        }
+        Self::over(store, config, turns)
+    }
+
+    fn over(
+        store: SharedStore,
+        config: &StoreConfig,
+        turns: Option<DiskClient>,
+    ) -> Result<Self, CreateError> {
         store.grow_ahead()?;
         Ok(Self {
             channel: store.channel(DEPTH)?,

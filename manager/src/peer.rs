@@ -3,13 +3,16 @@
 //! The message may come in pieces and the descriptors with any of them, or later. Rule: a peer has a
 //! deadline and a limit for everything it sends, and each is received on a thread of its own, so one
 //! that sends half a message, lies or vanishes costs only itself.
+//!
+//! The message is read with MSG_PEEK, and stays in the connection until the client is kept ([`take_message`]): a
+//! manager that follows a killed one receives it again.
 
 use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
 use rustix::cmsg_space;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, IoSliceMut};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
@@ -80,6 +83,7 @@ impl Peer {
         covered: u64,
         patience: Duration,
     ) -> Result<Self, PeerError> {
+        peek_from_start(&connection).map_err(PeerError::Connection)?;
         let deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
         let mut fds = Vec::new();
@@ -125,18 +129,50 @@ impl Peer {
     }
 }
 
+/// Takes the message from a connection, which holds its descriptors until then. Nothing else is expected there.
+pub fn take_message(connection: impl AsFd) {
+    let mut part = [0; 4096];
+    loop {
+        match recv(connection.as_fd(), &mut part, RecvFlags::DONTWAIT) {
+            Ok((bytes, _)) if bytes > 0 => {}
+            Err(Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Has peeks at a connection begin with its first byte, and go on where the last one ended.
+fn peek_from_start(connection: &UnixStream) -> Result<(), Errno> {
+    let start: libc::c_int = 0;
+    // SAFETY: reads an int.
+    let outcome = unsafe {
+        libc::setsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            (&raw const start).cast(),
+            size_of_val(&start) as u32,
+        )
+    };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(host::last_errno()),
+    }
+}
+
 /// Receives what has arrived; 0 at the end of the stream.
 fn receive_part(
     from: impl AsFd,
     bytes: &mut Vec<u8>,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<usize, Errno> {
-    let mut part = [0; 4096];
-    let most = part.len().min(MAX_MESSAGE + 1 - bytes.len());
+    // All of what one call sent: its descriptors come with each peek at a part of it.
+    let mut part = vec![0; MAX_MESSAGE + 1 - bytes.len()];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(&mut part[..most])];
-    let received = recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut into = [IoSliceMut::new(&mut part)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let received = recvmsg(from, &mut into, &mut control, flags)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = message {
             fds.extend(more);

@@ -1,11 +1,13 @@
 //! A request to save a client's memory, and the file that it is saved to.
 
+use crate::client_record::ClientRecord;
 use crate::snapshot::Snapshot;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use wired::PAGE;
@@ -55,21 +57,25 @@ pub struct DifferentialFile {
     path: PathBuf,
     part: PathBuf,
     pages: u64,
+    /// Has the name of the part as long as there is one.
+    record: Arc<ClientRecord>,
 }
 
 impl DifferentialFile {
-    /// Makes the file, of `len` bytes.
-    pub fn create(path: &Path, len: u64) -> Result<Self, Errno> {
+    /// Makes the file, of `len` bytes, for the client of `record`.
+    pub fn create(path: &Path, len: u64, record: &Arc<ClientRecord>) -> Result<Self, Errno> {
         let mut part = path.as_os_str().to_owned();
         part.push(format!(".part.{}", std::process::id()));
         let part = PathBuf::from(part);
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        record.begin_file(&part)?;
         let file = rustix::fs::open(&part, how, Mode::RUSR | Mode::WUSR)?;
         let it = Self {
             file,
             path: path.to_owned(),
             part,
             pages: 0,
+            record: Arc::clone(record),
         };
         rustix::fs::ftruncate(&it.file, len)?;
         Ok(it)
@@ -108,6 +114,7 @@ impl Drop for DifferentialFile {
     fn drop(&mut self) {
         // It has its final name, or is not wanted.
         let _ = rustix::fs::unlink(&self.part);
+        self.record.end_file();
     }
 }
 

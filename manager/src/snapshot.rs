@@ -70,9 +70,6 @@ impl Layer {
         // Faults of guests are rarely sequential; replays of working sets request ranges.
         // SAFETY: the mapping above.
         let _ = unsafe { madvise(start, len, Advice::Random) };
-        // A manager that locks its memory would lock the page cache with it.
-        // SAFETY: the mapping above; changes no contents.
-        let _ = unsafe { rustix::mm::munlock(start, len) };
         let data = data_extents(&file, len as u64).map_err(fail("has no list of holes"))?;
         let identity = [
             stat.st_ino,
@@ -120,6 +117,15 @@ impl Snapshot {
         Ok(Self {
             layers: Arc::new(layers),
         })
+    }
+
+    /// Leaves the page cache to the kernel: a process that locks its memory would lock what it maps, too. To be called
+    /// after each time that it does.
+    pub fn leave_pageable(&self) {
+        for layer in &*self.layers {
+            // SAFETY: the layer's mapping; changes no contents.
+            let _ = unsafe { rustix::mm::munlock(layer.start.cast_mut().cast(), layer.len) };
+        }
     }
 
     /// The file of the first layer.

@@ -5,7 +5,7 @@
 //! 3. A page of zeros, one equal to its origin or to its stored copy needs no write; the others go to
 //!    the store, together.
 //! 4. Holes are punched where pages left, in runs; pages that the store did not take stay, and their
-//!    write protection ends.
+//!    write protection ends. The pages' words name the copies before, so that a manager that is killed loses none.
 //!
 //! The client must reach its memfd through the mappings that it handed over: a store through another
 //! one (by a vhost-user process, by a device) is not held up between 2 and 4.
@@ -191,17 +191,24 @@ impl Eviction {
 
     fn take_out_run(&self, pager: &mut ClientPager, run: Range<usize>) {
         let offset = pager.table.offset(run.start);
+        let mut before = [PageState::Origin; UNIT];
+        for page in run.clone() {
+            if let Some(then) = self.then[page - self.first] {
+                before[page - self.first] = pager.table.set_moving(page, then);
+            }
+        }
         if let Err(errno) = pager.memory.punch(offset, run.len() * PAGE) {
             tracing::warn!("no hole can be punched into the client's memfd: {errno}");
+            for page in run {
+                pager.table.set(page, before[page - self.first]);
+            }
             return;
         }
         pager.counters.evicted_pages.add(run.len());
         for page in run {
-            let Some(then) = self.then[page - self.first] else {
-                continue;
-            };
-            let was = pager.table.set(page, then);
-            if was.handle() != then.handle() {
+            pager.table.end_move(page);
+            let was = before[page - self.first];
+            if was.handle() != pager.table.get(page).handle() {
                 pager.release(was);
             }
             if let Some(contract) = &mut pager.contract {

@@ -32,6 +32,7 @@ impl ClientPager {
             }
             // The client punched a hole, or discarded the page while its event was read.
             _ if state.is_resident() => {
+                self.table.set(page, PageState::Resident);
                 self.release(state);
                 self.place(page, DataReply::Unavailable, PageState::Resident)
             }
@@ -56,6 +57,7 @@ impl ClientPager {
             return Outcome::Deferred;
         }
         Saving::before_change(self, page);
+        self.table.begin_move(page);
         let counters = self.counters.clone();
         let standby = self.contract.as_mut().and_then(|it| it.standby.take(page));
         if let (Some(contents), false) = (standby, state == PageState::Zero) {
@@ -110,8 +112,14 @@ impl ClientPager {
                 self.set_resident(page, then);
                 self.wake(addr)
             }
-            Err(MapError::Again { .. } | MapError::NoMemory) => Outcome::Deferred,
-            Err(MapError::Gone) => self.gone(addr),
+            Err(MapError::Again { .. } | MapError::NoMemory) => {
+                self.table.end_move(page);
+                Outcome::Deferred
+            }
+            Err(MapError::Gone) => {
+                self.table.end_move(page);
+                self.gone(addr)
+            }
             Err(why) => {
                 tracing::error!("the page at {addr:#x} of the client is lost: {why}");
                 self.poison(page, None)

@@ -3,7 +3,8 @@
 use super::ClientParts;
 use super::saving::Saving;
 use crate::client_memory::ClientMemory;
-use crate::counters::Counters;
+use crate::client_record::ClientRecord;
+use crate::counters::{Counters, RecordedCounters};
 use crate::memory_object::WritableObject;
 use crate::page_table::{PageState, PageTable, UNIT};
 use crate::paging_object::PagingObject;
@@ -13,7 +14,7 @@ use crate::standby::Standby;
 use selfpage::{Key, ScanResistant};
 use std::io;
 use std::sync::Arc;
-use translation::ForeignUserfault;
+use translation::{ForeignUserfault, MessageSlot};
 use wired::WiredMemory;
 
 /// Frames, and where pages go that have none.
@@ -33,7 +34,9 @@ pub(super) struct ClientPager {
     pub origin: Option<Snapshot>,
     pub contract: Option<Contract>,
     pub recording: Option<Recording>,
-    pub counters: Arc<Counters>,
+    pub counters: RecordedCounters,
+    /// What outlives this manager.
+    pub record: Arc<ClientRecord>,
     pub saving: Option<Saving>,
     /// A page of zeros, of the client's page size.
     pub zeros: WiredMemory,
@@ -44,7 +47,8 @@ pub(super) struct ClientPager {
 impl ClientPager {
     /// Allocates all that faults need.
     pub fn new(parts: ClientParts) -> io::Result<Self> {
-        let table = PageTable::new(&parts.handoff);
+        let table = PageTable::new(&parts.record);
+        let counters = RecordedCounters::of(&parts.record);
         let contract = match parts.contract {
             Some((frames, paging)) => Some(Contract::new(frames, paging)?),
             None => None,
@@ -52,7 +56,7 @@ impl ClientPager {
         let frames = contract
             .as_ref()
             .map_or(0, |it| it.frames + it.standby.frames());
-        parts.counters.frames.set(frames);
+        counters.frames.set(frames);
         Ok(Self {
             zeros: WiredMemory::private(table.page_size())?,
             uffd: parts.uffd,
@@ -61,7 +65,8 @@ impl ClientPager {
             origin: parts.origin,
             contract,
             recording: parts.recording,
-            counters: parts.counters,
+            counters,
+            record: parts.record,
             saving: None,
             has_warned: false,
         })
@@ -69,6 +74,11 @@ impl ClientPager {
 
     pub fn uffd(&self) -> &ForeignUserfault {
         &self.uffd
+    }
+
+    /// A place for a message.
+    pub fn slot(&self, at: usize) -> &MessageSlot {
+        &self.record.messages()[at]
     }
 
     pub fn counters(&self) -> &Counters {
@@ -87,6 +97,26 @@ impl ClientPager {
         self.recording
     }
 
+    /// Ends the write protection of all memory.
+    pub fn unprotect(&self) {
+        for (addr, len) in self.ranges() {
+            let _ = self.uffd.userfault().write_protect(addr, len, false);
+        }
+    }
+
+    /// Wakes all threads that wait for a page.
+    pub fn wake_all(&self) {
+        for (addr, len) in self.ranges() {
+            let _ = self.uffd.userfault().wake(addr, len);
+        }
+    }
+
+    /// Address and bytes of each mapping.
+    fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (table, size) = (&self.table, self.table.page_size());
+        (table.mapped()).map(move |pages| (table.addr(pages.start), pages.len() * size))
+    }
+
     /// The client discarded contents. Pages of a memfd may still be there, if only a mapping of them was
     /// discarded: these stay as they are, and a hole is found at its next fault.
     pub fn on_removed(&mut self, addr: usize, len: usize) {
@@ -99,11 +129,16 @@ impl ClientPager {
             Saving::on_discard(self, pages.clone());
             for page in pages {
                 let state = self.table.get(page);
+                let is_moving = self.table.is_moving(page);
                 if keeps_residents && state.is_resident() {
                     continue;
                 }
+                // What a manager was bringing in when it was killed may be there, as a resident is.
+                match keeps_residents && is_moving {
+                    true => self.table.set_moving(page, PageState::Zero),
+                    false => self.table.set(page, PageState::Zero),
+                };
                 self.release(state);
-                self.table.set(page, PageState::Zero);
                 self.counters.removed_pages.add(1);
             }
         }

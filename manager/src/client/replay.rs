@@ -115,17 +115,25 @@ fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
     };
     let len = run.clone().take_while(provided).count();
     let addr = pager.table.addr(run.start);
+    for page in run.start..run.start + len {
+        pager.table.begin_move(page);
+    }
     let memory = &pager.memory;
     let copied = memory.place_run(&pager.uffd, addr, from, name.offset, len * size);
-    let done = match copied {
-        Ok(()) => len,
+    let (done, dealt_with) = match copied {
+        Ok(()) => (len, len),
         // The next page is there already, or an event comes first: its own fault brings it.
-        Err(why @ (MapError::Exists { .. } | MapError::Again { .. })) => why.done() / size,
-        Err(_) => return run.len(),
+        Err(why @ (MapError::Exists { .. } | MapError::Again { .. })) => {
+            (why.done() / size, why.done() / size + 1)
+        }
+        Err(_) => (0, run.len()),
     };
-    for page in run.start..run.start + done {
-        pager.set_resident(page, PageState::ResidentOrigin);
+    for page in run.start..run.start + len {
+        match page < run.start + done {
+            true => pager.set_resident(page, PageState::ResidentOrigin),
+            false => pager.table.end_move(page),
+        }
     }
     pager.counters.replayed_pages.add(done);
-    done + usize::from(done < len)
+    dealt_with
 }

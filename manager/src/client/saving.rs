@@ -69,7 +69,7 @@ impl Saving {
             .origin
             .as_ref()
             .map_or_else(|| pager.table.end(), |it| it.len());
-        let file = DifferentialFile::create(&request.path, len)
+        let file = DifferentialFile::create(&request.path, len, &pager.record)
             .map_err(|errno| fail(&request.path.display().to_string(), errno))?;
         let buffer = WiredMemory::private(PAGE).map_err(|errno| fail("a buffer", errno))?;
         let pending = vec![0; pager.table.units()];
@@ -165,10 +165,7 @@ impl Saving {
     }
 
     fn fail(self, pager: &ClientPager, why: String) {
-        for pages in pager.table.mapped() {
-            let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
-            let _ = pager.uffd.userfault().write_protect(addr, len, false);
-        }
+        pager.unprotect();
         // Without the file, before the requester is told.
         drop(self.file);
         let _ = self.events.send(SaveEvent::Failed { why });

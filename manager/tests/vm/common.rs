@@ -2,7 +2,7 @@
 
 use crate::guest::{PAGE, page_bytes};
 use manager::client_memory::SharedCache;
-use manager::counters::Counters;
+use manager::counters::RecordedCounters;
 use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
 use std::io::{BufRead, BufReader, Write};
@@ -80,7 +80,7 @@ impl Service {
     }
 
     /// The counters of the client that is `number` in order of admission, when it is admitted.
-    pub fn counters(&self, number: u64) -> Arc<Counters> {
+    pub fn counters(&self, number: u64) -> RecordedCounters {
         let mut found = None;
         await_that("the client is admitted", || {
             let clients = self.server().clients();

@@ -1,0 +1,183 @@
+//! Clients from their arrival to their end: a hand-off that is received and admitted, or what a keeper has of a client.
+
+use crate::admission::{Admission, AdmissionRefusal};
+use crate::client::HandlerThread;
+use crate::client_record::ClientRecord;
+use crate::commands::Commands;
+use crate::counters::Counters;
+use crate::keeper::KeptClient;
+use crate::keeper_link::KeptSlot;
+use crate::manager_state::ManagerState;
+use crate::peer::{Peer, take_message};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Hand-offs that are received at once; others wait in the socket's backlog.
+const MOST_PENDING: usize = 1024;
+/// The pause after a connection that cannot be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Has a client's thread go on with what the keeper has.
+pub(crate) fn resume(shared: &Arc<ManagerState>, client: KeptClient) {
+    let slot = shared.keeper.as_ref().map(|link| link.slot(client.slot));
+    if client.parts.is_empty() {
+        return start(shared, client.connection.into(), slot);
+    }
+    let started = shared.spawn(move |shared| serve_kept(shared, client, slot));
+    if let Err(why) = started {
+        tracing::error!("a client that was served gets no thread, and waits: {why}");
+    }
+}
+
+/// Starts the threads of clients until the server stops. Their connections come from the keeper, or from `listener`
+/// where there is none, or none any more.
+pub(crate) fn accept(shared: &Arc<ManagerState>, listener: &UnixListener) {
+    if let Some(link) = &shared.keeper {
+        while await_arrival(shared, link) {
+            let Some((slot, connection)) = link.receive() else {
+                tracing::error!(
+                    "the keeper of this manager has ended: guests are served on, and wait for ever at their next \
+                     fault where this process ends; start the service again when they have ended"
+                );
+                break;
+            };
+            start(shared, connection, Some(link.slot(slot)));
+        }
+    }
+    while await_arrival(shared, listener) {
+        match listener.accept() {
+            Ok((connection, _)) => start(shared, connection, None),
+            Err(why) => {
+                tracing::warn!("a connection cannot be accepted: {why}; pausing for 100 ms");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+/// Waits until a connection is there, and room for it. Returns false where the server stops.
+fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
+    while shared.pending.load(Ordering::Relaxed) >= MOST_PENDING && !shared.is_stopping() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut ready = [
+        PollFd::from_borrowed_fd(source.as_fd(), PollFlags::IN),
+        PollFd::new(&*shared.stop, PollFlags::IN),
+    ];
+    while let Err(rustix::io::Errno::INTR) = poll(&mut ready, None) {}
+    !shared.is_stopping()
+}
+
+/// Starts the thread of a connection.
+fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSlot>) {
+    shared.pending.fetch_add(1, Ordering::Relaxed);
+    let release = slot.clone();
+    let started = shared.spawn(move |shared| serve_new(shared, connection, slot));
+    if let Err(why) = started {
+        shared.pending.fetch_sub(1, Ordering::Relaxed);
+        release.inspect(KeptSlot::release);
+        tracing::warn!("a client gets no thread: {why}");
+    }
+}
+
+/// Receives a hand-off and serves the client until it ends.
+fn serve_new(shared: &ManagerState, connection: UnixStream, slot: Option<KeptSlot>) {
+    let covered = match &shared.config.snapshot {
+        Some(snapshot) => snapshot.len(),
+        None => shared.config.size,
+    };
+    let peer = Peer::receive(connection, covered, shared.config.patience);
+    shared.pending.fetch_sub(1, Ordering::Relaxed);
+    match peer {
+        Ok(peer) => {
+            let pid = peer.pid;
+            if let Err(why) = admit(shared, peer, slot.as_ref()) {
+                tracing::warn!("the hand-off of process {pid} is refused: {why}");
+            }
+        }
+        Err(_) if shared.is_stopping() => return,
+        Err(why) => tracing::warn!("a hand-off is refused: {why}"),
+    }
+    // A manager that stops leaves its clients to the keeper, which ends with it.
+    if !shared.is_stopping() {
+        slot.inspect(KeptSlot::release);
+    }
+}
+
+fn admit(
+    shared: &ManagerState,
+    peer: Peer,
+    slot: Option<&KeptSlot>,
+) -> Result<(), AdmissionRefusal> {
+    let pages = peer.handoff.len() / peer.handoff.page_size;
+    let (working_set, recording) = shared.working_set(pages);
+    let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
+    let admission = Admission { shared };
+    let (record, record_fd) = admission.record(&peer)?;
+    shared.enter(&record, &commands)?;
+    let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
+    let admitted = admitted.and_then(|(mut parts, connection)| {
+        (parts.working_set, parts.recording) = (working_set, recording);
+        Ok((HandlerThread::new(parts)?, connection))
+    });
+    let served = admitted.map(|(client, connection)| {
+        // The keeper has what came with it.
+        take_message(&connection);
+        tracing::info!(
+            "serves client {}, process {}, {}",
+            record.number(),
+            record.pid(),
+            wired::Bytes(record.handoff().len() as u64)
+        );
+        serve(shared, client, &record);
+    });
+    shared.leave(record.number());
+    served
+}
+
+/// Goes on with a client that a manager before served. Where that fails its faults wait, for a manager after this one.
+fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>) {
+    match readmit(shared, client, slot.as_ref()) {
+        Ok(()) if !shared.is_stopping() => _ = slot.inspect(KeptSlot::release),
+        Ok(()) => {}
+        Err(why) => tracing::error!(
+            "a client of the manager before cannot be served again, and waits: {why}"
+        ),
+    }
+}
+
+fn readmit(
+    shared: &ManagerState,
+    client: KeptClient,
+    slot: Option<&KeptSlot>,
+) -> Result<(), AdmissionRefusal> {
+    let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
+    let admission = Admission { shared };
+    let (parts, connection) = admission.readmit(client, slot.cloned(), &commands)?;
+    take_message(&connection);
+    let record = Arc::clone(&parts.record);
+    let client = HandlerThread::resume(parts)?;
+    shared.enter(&record, &commands)?;
+    serve(shared, client, &record);
+    shared.leave(record.number());
+    Ok(())
+}
+
+fn serve(shared: &ManagerState, client: HandlerThread, record: &Arc<ClientRecord>) {
+    let recording = client.serve();
+    shared.keep_working_set(recording);
+    let number = record.number();
+    tracing::info!("client {number} has ended: {}", summary(record.counters()));
+}
+
+fn summary(counters: &Counters) -> String {
+    let figures = counters.all().filter(|(_, value)| *value > 0);
+    let figures: Vec<_> = figures
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    figures.join(", ")
+}

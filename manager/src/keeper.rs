@@ -1,0 +1,285 @@
+//! The keeper of a manager: has what must outlive it, and starts another one where it is killed.
+//!
+//! The keeper is the manager's parent. It accepts the connections of clients, and holds each with what its manager
+//! sends of it: the userfaultfd, the record, the memfd, the store. A manager that follows another one inherits all of
+//! that by the fork. The hand-off is read with MSG_PEEK, and taken from the connection when the keeper has the client,
+//! so that one which was not served yet is received again.
+//!
+//! Rule: the keeper does nothing else. It has one thread, waits for nothing but its descriptors, and prints nothing
+//! while it keeps: standard error may be a stopped terminal. Where it is killed alone, its manager goes on, accepts
+//! connections itself, and is not followed by another one.
+
+use crate::keeper_link::{KeeperLink, KeeperRequest, KeptPart, Slot, send_arrival};
+use crate::manager_record::ManagerRecord;
+use crate::sockets::Sockets;
+use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
+use host::seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SocketFlags, accept_with};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, kill_process, pidfd_open};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Hand-offs that are not complete, at once; others wait in the socket's backlog.
+const MOST_PENDING: usize = 1024;
+/// The pause after a connection that cannot be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The exit status of a manager that could not serve.
+const FAILED: i32 = 125;
+
+/// What is kept of a client.
+#[derive(Debug)]
+pub struct KeptClient {
+    /// Its number with the keeper.
+    pub slot: Slot,
+    /// Its connection.
+    pub connection: OwnedFd,
+    /// Its descriptors; none before its hand-off was admitted.
+    pub parts: Vec<(KeptPart, OwnedFd)>,
+}
+
+/// What a manager begins with.
+pub struct Inheritance {
+    /// Where clients and `selfpage vm` connect.
+    pub sockets: Sockets,
+    /// The way to the keeper.
+    pub link: KeeperLink,
+    /// The clients of the manager before.
+    pub clients: Vec<KeptClient>,
+    /// What all managers of the keeper share.
+    pub record: Arc<ManagerRecord>,
+    /// How the manager before ended, if there was one.
+    pub former_end: Option<String>,
+}
+
+/// How a keeper ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeeperEnd {
+    /// The manager ended as it was asked to.
+    Stopped,
+    /// No manager served: the first has printed the reason.
+    NeverServed,
+    /// Managers ended too soon, too often: the clients that are left wait for ever.
+    GaveUp {
+        /// How the last one ended.
+        last: String,
+        /// Clients that were kept.
+        clients: usize,
+    },
+}
+
+/// Serves by a manager in a process of its own, and by another one where that ends otherwise than it was asked to.
+/// `serve` is called in each manager's process; what keeps memory in RAM is not inherited. `signals`, which are blocked,
+/// end the service.
+///
+/// # Errors
+/// Of this process, which has one thread: descriptors, memory, and processes.
+pub fn keep(
+    sockets: Sockets,
+    signals: &libc::sigset_t,
+    mut policy: RestartPolicy,
+    serve: impl FnOnce(Inheritance) -> Result<(), Box<dyn Error>>,
+) -> io::Result<KeeperEnd> {
+    let mut keeper = Keeper {
+        sockets,
+        signals: signal_fd(signals)?,
+        record: Arc::new(ManagerRecord::new()?),
+        clients: BTreeMap::new(),
+        next: 0,
+        is_stopping: false,
+    };
+    let mut serve = Some(serve);
+    let mut former_end = None;
+    loop {
+        let (started, served) = (Instant::now(), keeper.record.served());
+        let (own, theirs) = seqpacket::pair()?;
+        // SAFETY: this process has one thread, so the child may go on as it likes.
+        let child = match unsafe { libc::fork() } {
+            -1 => return Err(host::last_errno()),
+            0 => {
+                drop(own);
+                let outcome = match serve.take() {
+                    Some(serve) => serve(keeper.bequeath(theirs, former_end)),
+                    None => Ok(()),
+                };
+                if let Err(why) = &outcome {
+                    tracing::error!("the manager cannot serve: {why}");
+                }
+                std::process::exit(if outcome.is_ok() { 0 } else { FAILED });
+            }
+            child => Pid::from_raw(child).ok_or(Errno::SRCH)?,
+        };
+        drop(theirs);
+        let status = keeper.accompany(child, &own)?;
+        if keeper.is_stopping || status.and_then(|it| it.exit_status()) == Some(0) {
+            return Ok(KeeperEnd::Stopped);
+        }
+        if keeper.record.served() == 0 {
+            return Ok(KeeperEnd::NeverServed);
+        }
+        let has_served = keeper.record.served() != served;
+        let Some(pause) = policy.on_end(started.elapsed(), has_served) else {
+            return Ok(KeeperEnd::GaveUp {
+                last: describe_end(status),
+                clients: keeper.served_clients(),
+            });
+        };
+        if keeper.pause(pause) {
+            return Ok(KeeperEnd::Stopped);
+        }
+        former_end = Some(describe_end(status));
+    }
+}
+
+struct Keeper {
+    sockets: Sockets,
+    signals: OwnedFd,
+    record: Arc<ManagerRecord>,
+    clients: BTreeMap<Slot, KeptClient>,
+    next: Slot,
+    is_stopping: bool,
+}
+
+impl Keeper {
+    /// What a manager's process, which has copies of all descriptors, begins with.
+    fn bequeath(self, link: OwnedFd, former_end: Option<String>) -> Inheritance {
+        Inheritance {
+            sockets: self.sockets,
+            link: KeeperLink::new(link),
+            clients: self.clients.into_values().collect(),
+            record: self.record,
+            former_end,
+        }
+    }
+
+    fn served_clients(&self) -> usize {
+        let clients = self.clients.values();
+        clients.filter(|it| !it.parts.is_empty()).count()
+    }
+
+    /// Keeps what the manager sends until its process has ended.
+    fn accompany(&mut self, child: Pid, link: &OwnedFd) -> io::Result<Option<WaitStatus>> {
+        let process = pidfd_open(child, PidfdFlags::empty())?;
+        // A connection that the manager's socket had no room for.
+        let mut unsent = None;
+        let mut is_linked = true;
+        loop {
+            let pending = self.clients.len() - self.served_clients();
+            let accepts = unsent.is_none() && is_linked && pending < MOST_PENDING;
+            let when = |is_wanted: bool, flags| if is_wanted { flags } else { PollFlags::empty() };
+            let room = when(unsent.is_some(), PollFlags::OUT);
+            let mut ready = [
+                // A closed link would be ready all the time.
+                match is_linked {
+                    true => PollFd::new(link, PollFlags::IN | room),
+                    false => PollFd::new(&process, PollFlags::IN),
+                },
+                PollFd::new(&self.sockets.handoffs, when(accepts, PollFlags::IN)),
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(&process, PollFlags::IN),
+            ];
+            io::retry_on_intr(|| poll(&mut ready, None))?;
+            let [has_news, has_connection, has_signal, has_ended] =
+                ready.map(|it| it.revents().intersects(PollFlags::IN | PollFlags::OUT));
+            if has_news {
+                is_linked = self.take_requests(link);
+                unsent = unsent.and_then(|slot| self.send(link, slot));
+            }
+            if has_signal {
+                self.take_signal();
+                let _ = kill_process(child, Signal::TERM);
+            }
+            if has_ended {
+                // What it sent last. Its I/O has ended, too, when it has been waited for.
+                self.take_requests(link);
+                return Ok(wait_for_child(child));
+            }
+            if accepts && has_connection {
+                unsent = self.accept().and_then(|slot| self.send(link, slot));
+            }
+        }
+    }
+
+    /// Takes what the manager has sent. Returns false where its end of the link is closed.
+    fn take_requests(&mut self, link: &OwnedFd) -> bool {
+        loop {
+            let message = match seqpacket::receive(link, RecvFlags::DONTWAIT) {
+                Ok(message) if message.len > 0 => message,
+                Err(Errno::AGAIN) => return true,
+                _ => return false,
+            };
+            match KeeperRequest::decode(message) {
+                Some(KeeperRequest::Keep(slot, parts)) => {
+                    if let Some(client) = self.clients.get_mut(&slot) {
+                        client.parts.extend(parts);
+                    }
+                }
+                Some(KeeperRequest::Release(slot)) => drop(self.clients.remove(&slot)),
+                None => {}
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Option<Slot> {
+        match accept_with(&self.sockets.handoffs, SocketFlags::CLOEXEC) {
+            Ok(connection) => {
+                let slot = self.next;
+                self.next = self.next.wrapping_add(1);
+                let client = KeptClient {
+                    slot,
+                    connection,
+                    parts: Vec::new(),
+                };
+                self.clients.insert(slot, client);
+                Some(slot)
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
+            Err(_) => {
+                // Out of descriptors or memory: a client that ends gives some back.
+                std::thread::sleep(ACCEPT_PAUSE);
+                None
+            }
+        }
+    }
+
+    /// Passes a connection on. Returns its slot where there is no room.
+    fn send(&self, link: &OwnedFd, slot: Slot) -> Option<Slot> {
+        let client = self.clients.get(&slot)?;
+        match send_arrival(link, slot, client.connection.as_fd()) {
+            Err(Errno::AGAIN | Errno::TOOMANYREFS) => Some(slot),
+            // A manager that has ended leaves it to the next.
+            _ => None,
+        }
+    }
+
+    fn take_signal(&mut self) {
+        self.is_stopping = true;
+        let mut one = [0; size_of::<libc::signalfd_siginfo>()];
+        let _ = rustix::io::read(&self.signals, &mut one);
+    }
+
+    /// Waits. Returns true if the service is to end.
+    fn pause(&mut self, pause: Duration) -> bool {
+        let time = Timespec::try_from(pause).unwrap_or_default();
+        let mut ready = [PollFd::new(&self.signals, PollFlags::IN)];
+        let is_signalled = poll(&mut ready, Some(&time)).is_ok_and(|count| count > 0);
+        if is_signalled {
+            self.take_signal();
+        }
+        is_signalled
+    }
+}
+
+fn signal_fd(signals: &libc::sigset_t) -> io::Result<OwnedFd> {
+    // SAFETY: reads the set.
+    let fd = unsafe { libc::signalfd(-1, signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(host::last_errno());
+    }
+    // SAFETY: a descriptor that the kernel just returned.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,210 @@
+//! What passes between a manager and its keeper ([`crate::keeper`]): connections one way, descriptors to keep the other.
+//!
+//! A message is a letter, a client's slot and, for descriptors, what each is. A message that was sent is kept: it lies in
+//! the keeper's socket, whatever becomes of the manager.
+
+use host::seqpacket::{self, Received};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// A client's number with the keeper.
+pub type Slot = u32;
+
+/// What a descriptor of a client is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeptPart {
+    /// Its userfaultfd.
+    Userfault,
+    /// Its record ([`crate::client_record`]).
+    Record,
+    /// The memfd behind its memory.
+    Memory,
+    /// Its process.
+    Process,
+    /// A part of its store, in the order of [`store::SharedStore::create`].
+    Store,
+    /// The userfaultfd of a child of its process: kept open, so that the child reads no zeros.
+    Child,
+}
+
+/// What a manager has its keeper do.
+#[derive(Debug)]
+pub(crate) enum KeeperRequest {
+    /// Keep more of a client.
+    Keep(Slot, Vec<(KeptPart, OwnedFd)>),
+    /// Close all that there is of a client.
+    Release(Slot),
+}
+
+const KEEP: u8 = b'k';
+const RELEASE: u8 = b'r';
+const ARRIVED: u8 = b'a';
+/// The letter and the slot.
+const HEAD: usize = 1 + size_of::<Slot>();
+
+const PARTS: [KeptPart; 6] = [
+    KeptPart::Userfault,
+    KeptPart::Record,
+    KeptPart::Memory,
+    KeptPart::Process,
+    KeptPart::Store,
+    KeptPart::Child,
+];
+
+fn head(letter: u8, slot: Slot) -> [u8; HEAD] {
+    let mut bytes = [letter; HEAD];
+    bytes[1..].copy_from_slice(&slot.to_ne_bytes());
+    bytes
+}
+
+fn split(message: &Received) -> Option<(u8, Slot, &[u8])> {
+    let (head, rest) = message.as_slice().split_first_chunk::<HEAD>()?;
+    let slot = head[1..].try_into().ok()?;
+    Some((head[0], Slot::from_ne_bytes(slot), rest))
+}
+
+impl KeeperRequest {
+    /// The request in a message of the manager's.
+    pub fn decode(mut message: Received) -> Option<Self> {
+        let (letter, slot, kinds) = split(&message)?;
+        let kinds: Vec<usize> = kinds.iter().map(|kind| usize::from(*kind)).collect();
+        let fds = message.fds.iter_mut().filter_map(Option::take);
+        let parts = kinds.iter().map(|kind| PARTS.get(*kind).copied()).zip(fds);
+        match letter {
+            RELEASE => Some(Self::Release(slot)),
+            KEEP => Some(Self::Keep(
+                slot,
+                parts.filter_map(|(part, fd)| Some((part?, fd))).collect(),
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Sends the manager a connection that arrived, if there is room.
+pub(crate) fn send_arrival(to: impl AsFd, slot: Slot, connection: BorrowedFd<'_>) -> io::Result<()> {
+    seqpacket::send(to, &head(ARRIVED, slot), &[connection], SendFlags::DONTWAIT)
+}
+
+/// The manager's end. Its copies share it.
+#[derive(Clone, Debug)]
+pub struct KeeperLink {
+    socket: Arc<OwnedFd>,
+}
+
+impl KeeperLink {
+    /// The link over `socket`.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket: Arc::new(socket),
+        }
+    }
+
+    /// The next connection; none where the keeper has ended.
+    pub(crate) fn receive(&self) -> Option<(Slot, UnixStream)> {
+        loop {
+            let mut message = seqpacket::receive(&self.socket, RecvFlags::empty()).ok()?;
+            if message.len == 0 {
+                return None;
+            }
+            let connection = message.fds[0].take();
+            if let (Some((ARRIVED, slot, _)), Some(connection)) = (split(&message), connection) {
+                return Some((slot, connection.into()));
+            }
+        }
+    }
+
+    /// The place of a client.
+    pub(crate) fn slot(&self, slot: Slot) -> KeptSlot {
+        KeptSlot {
+            link: self.clone(),
+            slot,
+        }
+    }
+}
+
+impl AsFd for KeeperLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A client's place with the keeper.
+#[derive(Clone, Debug)]
+pub struct KeptSlot {
+    link: KeeperLink,
+    slot: Slot,
+}
+
+impl KeptSlot {
+    /// Has the keeper hold descriptors, all of them or none. A keeper that has ended holds nothing any more, which is
+    /// no error.
+    pub fn keep(&self, parts: &[(KeptPart, BorrowedFd<'_>)]) -> Result<(), Errno> {
+        let mut bytes = head(KEEP, self.slot).to_vec();
+        bytes.extend(parts.iter().map(|(part, _)| *part as u8));
+        let fds: Vec<_> = parts.iter().map(|(_, fd)| *fd).collect();
+        match seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty()) {
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Has the keeper hold the userfaultfd of a child.
+    pub fn add_child(&self, child: &OwnedFd) {
+        let _ = self.keep(&[(KeptPart::Child, child.as_fd())]);
+    }
+
+    /// The client has ended, or was refused.
+    pub fn release(&self) {
+        let _ = seqpacket::send(
+            &self.link,
+            &head(RELEASE, self.slot),
+            &[],
+            SendFlags::empty(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_arrive_with_what_they_are() {
+        let (keeper, manager) = seqpacket::pair().unwrap();
+        let slot = KeeperLink::new(manager).slot(7);
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let fd = file.as_fd();
+        slot.keep(&[(KeptPart::Record, fd), (KeptPart::Store, fd)])
+            .unwrap();
+        slot.release();
+        let next = || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
+        let Some(KeeperRequest::Keep(7, parts)) = next() else {
+            panic!("no descriptors");
+        };
+        let kinds: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
+        assert_eq!(kinds, [KeptPart::Record, KeptPart::Store]);
+        assert!(matches!(next(), Some(KeeperRequest::Release(7))));
+        for (at, part) in PARTS.iter().enumerate() {
+            assert_eq!(*part as usize, at);
+        }
+    }
+
+    #[test]
+    fn a_connection_arrives_with_its_slot() {
+        let (keeper, manager) = seqpacket::pair().unwrap();
+        let link = KeeperLink::new(manager);
+        let (near, far) = UnixStream::pair().unwrap();
+        send_arrival(&keeper, 3, far.as_fd()).unwrap();
+        drop((far, keeper));
+        let (slot, connection) = link.receive().unwrap();
+        assert_eq!(slot, 3);
+        drop(near);
+        assert_eq!(std::io::Read::read(&mut &connection, &mut [0]).unwrap(), 0);
+        assert!(link.receive().is_none(), "the keeper has ended");
+        link.slot(3).keep(&[]).unwrap();
+    }
+}
