@@ -3,8 +3,8 @@
 use crate::machine::Memory;
 use crate::serve::{block_signals, wait_for};
 use disk::atropos::DiskContract;
-use manager::client_memory::SharedCache;
 use host::restart_policy::RestartPolicy;
+use manager::client_memory::SharedCache;
 use manager::control::{ControlReply, ControlRequest, control_path, request};
 use manager::keeper::{Inheritance, KeeperEnd, keep};
 use manager::save::SaveEvent;

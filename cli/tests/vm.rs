@@ -134,6 +134,45 @@ fn a_manager_serves_shows_and_saves_a_guest() {
 }
 
 #[test]
+fn a_manager_that_is_killed_is_followed_by_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, snapshot) = (folder.path().join("socket"), folder.path().join("snapshot"));
+    std::fs::write(&snapshot, vec![7; PAGES * PAGE]).unwrap();
+    let serve = ["--socket", text(&socket), "--snapshot", text(&snapshot)];
+    let (mut keeper, mut log) = start(&serve);
+    let (memory, _uffd, _connection) = hand_over(&socket);
+    // SAFETY: the memory handed over, whose faults the manager answers.
+    unsafe {
+        assert_eq!(memory.add(5 * PAGE).read_volatile(), 7);
+        memory.add(6 * PAGE).write_volatile(8);
+    }
+    let children = format!("/proc/{0}/task/{0}/children", keeper.id());
+    let child: i32 = std::fs::read_to_string(children)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    // SAFETY: sends a signal to the keeper's child, which the keeper waits for.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: as above; the first waits for the next manager.
+    unsafe {
+        assert_eq!(memory.add(7 * PAGE).read_volatile(), 7);
+        assert_eq!(memory.add(6 * PAGE).read_volatile(), 8);
+    }
+    assert!(log.any(|line| line.contains("(signal 9): another one goes on with 1 guests")));
+    let shown = succeeded(&vm(&["show", "--socket", text(&socket)]).output().unwrap());
+    assert!(
+        shown.contains("client 1") && shown.contains("restarts 1"),
+        "{shown}"
+    );
+    // SAFETY: sends a signal to the child, which has not been waited for.
+    unsafe { libc::kill(keeper.id() as i32, libc::SIGTERM) };
+    assert_eq!(keeper.wait().unwrap().code(), Some(0));
+    assert!(log.any(|line| line.contains("1 guests that still run")));
+    assert!(!socket.exists());
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, snapshot) = (folder.path().join("socket"), folder.path().join("snapshot"));

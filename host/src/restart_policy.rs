@@ -47,8 +47,7 @@ impl RestartPolicy {
             true => self.early_ends + 1,
             false => 0,
         };
-        let goes_on =
-            self.unserved_ends < self.most_unserved && self.early_ends < self.most_early;
+        let goes_on = self.unserved_ends < self.most_unserved && self.early_ends < self.most_early;
         // The first follows at once.
         goes_on.then(|| self.pause * self.early_ends.saturating_sub(1))
     }

@@ -10,7 +10,7 @@ use crate::keeper::KeptClient;
 use crate::keeper_link::{KeptPart, KeptSlot};
 use crate::manager_state::ManagerState;
 use crate::paging_object::{CreateError, PagingObject};
-use crate::peer::Peer;
+use crate::peer::{Peer, PeerConnection};
 use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
 use rustix::fd::{AsFd, OwnedFd};
@@ -90,7 +90,7 @@ impl Admission<'_> {
         (record, record_fd): (&Arc<ClientRecord>, OwnedFd),
         slot: Option<&KeptSlot>,
         commands: &Arc<Commands>,
-    ) -> Result<(ClientParts, UnixStream), AdmissionRefusal> {
+    ) -> Result<(ClientParts, PeerConnection), AdmissionRefusal> {
         let config = &self.shared.config;
         let is_layered = config.snapshot.as_ref().is_some_and(Snapshot::is_layered);
         if is_layered && peer.handoff.page_size > PAGE {
@@ -150,7 +150,7 @@ impl Admission<'_> {
         client: KeptClient,
         slot: Option<KeptSlot>,
         commands: &Arc<Commands>,
-    ) -> Result<(ClientParts, OwnedFd), AdmissionRefusal> {
+    ) -> Result<(ClientParts, PeerConnection), AdmissionRefusal> {
         let config = &self.shared.config;
         let (mut uffd, mut record, mut memfd, mut process) = (None, None, None, None);
         let mut store_fds = Vec::new();
@@ -193,7 +193,7 @@ impl Admission<'_> {
             stop: Arc::clone(&self.shared.stop),
             commands: Arc::clone(commands),
         };
-        Ok((parts, client.connection))
+        Ok((parts, UnixStream::from(client.connection).into()))
     }
 
     fn memory(

@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::keeper::KeptClient;
 use crate::keeper_link::KeptSlot;
 use crate::manager_state::ManagerState;
-use crate::peer::{Peer, take_message};
+use crate::peer::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -126,7 +126,7 @@ fn admit(
     });
     let served = admitted.map(|(client, connection)| {
         // The keeper has what came with it.
-        take_message(&connection);
+        connection.take_message();
         tracing::info!(
             "serves client {}, process {}, {}",
             record.number(),
@@ -158,7 +158,7 @@ fn readmit(
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
     let admission = Admission { shared };
     let (parts, connection) = admission.readmit(client, slot.cloned(), &commands)?;
-    take_message(&connection);
+    connection.take_message();
     let record = Arc::clone(&parts.record);
     let client = HandlerThread::resume(parts)?;
     shared.enter(&record, &commands)?;

@@ -21,8 +21,8 @@ mod resume;
 mod saving;
 
 use crate::client_memory::ClientMemory;
-use crate::commands::Commands;
 use crate::client_record::ClientRecord;
+use crate::commands::Commands;
 use crate::keeper_link::KeptSlot;
 use crate::paging_object::PagingObject;
 use crate::recording::Recording;

@@ -3,8 +3,8 @@
 //! Beside the socket for hand-offs, under its name with `.control` appended, and open to its owner only. A
 //! request is one line of JSON; each reply is one line.
 
-use crate::save::{SaveEvent, SaveRequest};
 use crate::manager_state::{ClientEntry, ManagerState};
+use crate::save::{SaveEvent, SaveRequest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -85,7 +85,11 @@ impl KeeperRequest {
 }
 
 /// Sends the manager a connection that arrived, if there is room.
-pub(crate) fn send_arrival(to: impl AsFd, slot: Slot, connection: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn send_arrival(
+    to: impl AsFd,
+    slot: Slot,
+    connection: BorrowedFd<'_>,
+) -> io::Result<()> {
     seqpacket::send(to, &head(ARRIVED, slot), &[connection], SendFlags::DONTWAIT)
 }
 
@@ -181,7 +185,8 @@ mod tests {
         slot.keep(&[(KeptPart::Record, fd), (KeptPart::Store, fd)])
             .unwrap();
         slot.release();
-        let next = || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
+        let next =
+            || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
         let Some(KeeperRequest::Keep(7, parts)) = next() else {
             panic!("no descriptors");
         };

@@ -89,10 +89,7 @@ impl ManagerState {
     }
 
     /// Starts a client's thread.
-    pub fn spawn(
-        self: &Arc<Self>,
-        serve: impl FnOnce(&Self) + Send + 'static,
-    ) -> io::Result<()> {
+    pub fn spawn(self: &Arc<Self>, serve: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new()
             .name("selfpage-client".into())

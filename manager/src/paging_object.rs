@@ -3,9 +3,9 @@
 //! It keeps them in a store of this client's own, so that no client can fill another's, and reads and
 //! writes a disk in the client's own turns.
 
+use crate::client_record::ClientRecord;
 use crate::disk_turns::DiskClient;
 use crate::memory_object::{DataReply, MemoryObject, PageName, WritableObject};
-use crate::client_record::ClientRecord;
 use crate::page_table::{PageState, UNIT, state_in};
 use disk::cost_model::Op;
 use rustix::fd::OwnedFd;
@@ -34,7 +34,9 @@ impl CopySet {
 
     fn has(&self, copy: PageHandle) -> bool {
         let at = copy.get() as usize;
-        self.0.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 != 0)
+        self.0
+            .get(at / 64)
+            .is_some_and(|word| word >> (at % 64) & 1 != 0)
     }
 }
 
@@ -81,7 +83,9 @@ impl PagingObject {
         let mut copies = CopySet::default();
         let words = record.pages().iter();
         let handle = |word: &AtomicU32| state_in(word.load(Ordering::Acquire)).handle();
-        words.filter_map(handle).for_each(|copy| copies.insert(copy));
+        words
+            .filter_map(handle)
+            .for_each(|copy| copies.insert(copy));
         let store = SharedStore::resume(config, fds, &|copy| copies.has(copy))?;
         for word in record.pages() {
             if handle(word).is_some_and(|copy| !store.is_held(copy)) {

@@ -4,7 +4,7 @@
 //! deadline and a limit for everything it sends, and each is received on a thread of its own, so one
 //! that sends half a message, lies or vanishes costs only itself.
 //!
-//! The message is read with MSG_PEEK, and stays in the connection until the client is kept ([`take_message`]): a
+//! The message is read with MSG_PEEK, and stays in the connection until the client is kept ([`PeerConnection::take_message`]): a
 //! manager that follows a killed one receives it again.
 
 use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
@@ -39,8 +39,11 @@ pub struct Peer {
     /// A descriptor of it.
     pub process: Option<OwnedFd>,
     /// Kept open as long as the client is served: its close tells the peer that it is not served any more.
-    pub connection: UnixStream,
+    pub connection: PeerConnection,
 }
+
+/// A connection that is closed without a word, whatever was not read of it.
+pub struct PeerConnection(UnixStream);
 
 /// Why a peer is not served.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +86,9 @@ impl Peer {
         covered: u64,
         patience: Duration,
     ) -> Result<Self, PeerError> {
-        peek_from_start(&connection).map_err(PeerError::Connection)?;
+        let connection = PeerConnection(connection);
+        let stream = &connection.0;
+        peek_from_start(stream).map_err(PeerError::Connection)?;
         let deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
         let mut fds = Vec::new();
@@ -96,9 +101,9 @@ impl Peer {
             if left.is_zero() {
                 return Err(PeerError::Late(patience, bytes.len()));
             }
-            let timeout = connection.set_read_timeout(Some(left));
+            let timeout = stream.set_read_timeout(Some(left));
             timeout.map_err(|_| PeerError::Connection(Errno::INVAL))?;
-            match receive_part(&connection, &mut bytes, &mut fds) {
+            match receive_part(stream, &mut bytes, &mut fds) {
                 Ok(0) => return Err(PeerError::Vanished(bytes.len())),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(PeerError::Late(patience, bytes.len())),
@@ -115,7 +120,7 @@ impl Peer {
         if let Some(memfd) = &memfd {
             check_memory(memfd, &handoff)?;
         }
-        let credentials = rustix::net::sockopt::socket_peercred(&connection).ok();
+        let credentials = rustix::net::sockopt::socket_peercred(stream).ok();
         let pid = credentials.map_or(0, |it| it.pid.as_raw_nonzero().get());
         let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(Self {
@@ -129,15 +134,30 @@ impl Peer {
     }
 }
 
-/// Takes the message from a connection, which holds its descriptors until then. Nothing else is expected there.
-pub fn take_message(connection: impl AsFd) {
-    let mut part = [0; 4096];
-    loop {
-        match recv(connection.as_fd(), &mut part, RecvFlags::DONTWAIT) {
-            Ok((bytes, _)) if bytes > 0 => {}
-            Err(Errno::INTR) => {}
-            _ => return,
+impl PeerConnection {
+    /// Takes the message, which holds its descriptors until then. Nothing else is expected there.
+    pub fn take_message(&self) {
+        let mut part = [0; 4096];
+        loop {
+            match recv(&self.0, &mut part, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) if bytes > 0 => {}
+                Err(Errno::INTR) => {}
+                _ => return,
+            }
         }
+    }
+}
+
+impl From<UnixStream> for PeerConnection {
+    fn from(connection: UnixStream) -> Self {
+        Self(connection)
+    }
+}
+
+impl Drop for PeerConnection {
+    fn drop(&mut self) {
+        // The peer would see a reset in place of the end.
+        self.take_message();
     }
 }
 

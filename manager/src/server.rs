@@ -99,7 +99,13 @@ impl Manager {
     /// Serves under a keeper, and goes on with the clients that it has.
     pub fn resume(config: ManagerConfig, from: Inheritance) -> Result<Self, ManagerError> {
         let record = Arc::clone(&from.record);
-        let served = Self::serve(config, from.sockets, from.record, Some(from.link), from.clients)?;
+        let served = Self::serve(
+            config,
+            from.sockets,
+            from.record,
+            Some(from.link),
+            from.clients,
+        )?;
         record.count_served();
         Ok(served)
     }

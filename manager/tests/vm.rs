@@ -10,6 +10,8 @@ mod contracts;
 mod guest;
 #[path = "vm/kvm.rs"]
 mod kvm;
+#[path = "vm/restart.rs"]
+mod restart;
 #[path = "vm/restore.rs"]
 mod restore;
 #[path = "vm/saves.rs"]
@@ -25,12 +27,16 @@ fn main() {
             None => guest::main(&args[2..]),
         };
     }
+    if args.get(1).is_some_and(|it| it == "keeper") {
+        return restart::main(&args[2..]);
+    }
     let mut trials = Vec::new();
     let tests = [
         restore::TESTS,
         contracts::TESTS,
         bad_peers::TESTS,
         saves::TESTS,
+        restart::TESTS,
         kvm::TESTS,
     ];
     for (name, test) in tests.into_iter().flatten() {

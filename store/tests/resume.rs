@@ -64,7 +64,9 @@ fn worker() {
     let mut rng = Rng::with_seed(u64::from(std::process::id()));
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while std::time::Instant::now() < deadline {
-        let seeds: Vec<u64> = (0..1 + rng.usize(..40)).map(|_| rng.u64(..1 << 31)).collect();
+        let seeds: Vec<u64> = (0..1 + rng.usize(..40))
+            .map(|_| rng.u64(..1 << 31))
+            .collect();
         let contents: Vec<Page> = seeds.iter().map(|&seed| page(seed)).collect();
         for (seed, result) in seeds.iter().zip(write(&mut *channel, &contents)) {
             let Ok(handle) = result else { continue };

@@ -16,9 +16,9 @@
 
 use crate::capability::Capabilities;
 use crate::map::MapError;
+use crate::message_slot::MessageSlot;
 use crate::register::{TranslationError, failed, range};
 use crate::uapi;
-use crate::message_slot::MessageSlot;
 use crate::uffd_msg::{Fault, read_messages};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
 use linux_raw_sys::general as sys;

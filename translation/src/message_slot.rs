@@ -69,7 +69,13 @@ mod tests {
         for _ in 0..2 {
             let left = slot.left_message();
             assert!(
-                matches!(left, Some(UffdMessage::Removed { addr: 4096, len: 8192 })),
+                matches!(
+                    left,
+                    Some(UffdMessage::Removed {
+                        addr: 4096,
+                        len: 8192
+                    })
+                ),
                 "{left:?}"
             );
         }

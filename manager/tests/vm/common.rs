@@ -5,6 +5,7 @@ use manager::client_memory::SharedCache;
 use manager::counters::RecordedCounters;
 use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 impl Guest {
-    fn start(kind: &str, socket: &Path, bytes: usize) -> Self {
+    pub fn start(kind: &str, socket: &Path, bytes: usize) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
             .arg("guest")
             .arg(kind)
@@ -162,6 +163,10 @@ impl Guest {
     }
 
     fn reply(&mut self) -> String {
+        let patience = Timespec::try_from(PATIENCE).expect("a time");
+        let mut ready = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+        let count = poll(&mut ready, Some(&patience)).expect("poll");
+        assert!(count > 0, "the guest still waits");
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a reply");
         line.trim().to_owned()

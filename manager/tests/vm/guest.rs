@@ -1,6 +1,8 @@
 //! A process that does what a VMM does with a restored guest's memory, told so by lines on its
 //! standard input: maps memory, registers a userfaultfd, hands it over, uses its pages.
 
+#[path = "endurance.rs"]
+mod endurance;
 #[path = "uffd.rs"]
 mod uffd;
 
@@ -220,6 +222,14 @@ impl Memory {
                 wrong.count().to_string()
             }
             "storm" => self.storm(n[0], n[1]).to_string(),
+            "endure" => {
+                endurance::begin(self.start as usize, self.len, self.is_shared, n[0]);
+                "enduring".into()
+            }
+            "endured" => {
+                let (wrong, steps, longest) = endurance::end();
+                format!("{wrong} {steps} {longest}")
+            }
             "frames" => self.frames().to_string(),
             "pss" => pss().to_string(),
             "truncate" => {
@@ -326,9 +336,9 @@ impl MemoryPart {
         }
     }
 
-    fn storm(self, thread: usize, first: usize, pages: usize, rounds: usize) -> usize {
+    fn memory(&self) -> Memory {
         let connection = UnixStream::pair().expect("a socket").0;
-        let memory = Memory {
+        Memory {
             start: self.start as *mut u64,
             len: self.len,
             shift: 0,
@@ -336,7 +346,11 @@ impl MemoryPart {
             memfd: None,
             _uffd: connection.try_clone().expect("a descriptor").into(),
             connection,
-        };
+        }
+    }
+
+    fn storm(self, thread: usize, first: usize, pages: usize, rounds: usize) -> usize {
+        let memory = self.memory();
         let mut random = fastrand::Rng::with_seed(thread as u64);
         let mut versions: Vec<Option<u64>> = vec![Some(0); pages];
         let mut wrong = 0;

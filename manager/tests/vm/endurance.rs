@@ -1,0 +1,81 @@
+//! Load without an end: threads that check, write and discard pages of their own until they are stopped, and measure the
+//! longest of their steps.
+
+use super::{MemoryPart, PAGE};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static THREADS: Mutex<Vec<JoinHandle<Outcome>>> = Mutex::new(Vec::new());
+
+/// What a thread has seen.
+#[derive(Default)]
+struct Outcome {
+    wrong: usize,
+    steps: usize,
+    longest: Duration,
+}
+
+/// Starts the threads over `len` bytes at `start`.
+pub fn begin(start: usize, len: usize, is_shared: bool, threads: usize) {
+    STOP.store(false, Ordering::SeqCst);
+    let pages = len / PAGE / threads;
+    let endure = |thread: usize| {
+        let part = MemoryPart {
+            start,
+            len,
+            is_shared,
+        };
+        std::thread::spawn(move || part.endure(thread, thread * pages, pages))
+    };
+    let mut running = THREADS.lock().expect("the threads");
+    running.extend((0..threads).map(endure));
+}
+
+/// Stops them. Returns how many pages were wrong, all steps, and the microseconds of the longest.
+pub fn end() -> (usize, usize, u128) {
+    STOP.store(true, Ordering::SeqCst);
+    let threads = std::mem::take(&mut *THREADS.lock().expect("the threads"));
+    let outcomes: Vec<_> = (threads.into_iter())
+        .map(|thread| thread.join().expect("a thread"))
+        .collect();
+    let longest = outcomes.iter().map(|it| it.longest).max();
+    (
+        outcomes.iter().map(|it| it.wrong).sum(),
+        outcomes.iter().map(|it| it.steps).sum(),
+        longest.unwrap_or_default().as_micros(),
+    )
+}
+
+impl MemoryPart {
+    fn endure(self, thread: usize, first: usize, pages: usize) -> Outcome {
+        let memory = self.memory();
+        let mut random = fastrand::Rng::with_seed(thread as u64);
+        let mut versions: Vec<Option<u64>> = vec![Some(0); pages];
+        let mut outcome = Outcome::default();
+        while !STOP.load(Ordering::SeqCst) {
+            outcome.steps += 1;
+            let page = random.usize(..pages);
+            let begin = Instant::now();
+            outcome.wrong += usize::from(!memory.has(first + page, versions[page]));
+            match random.u32(..8) {
+                0 => {
+                    let count = random.usize(1..=8).min(pages - page);
+                    memory.remove(first + page, count);
+                    versions[page..page + count].fill(None);
+                }
+                1..=5 => {
+                    versions[page] = Some(outcome.steps as u64);
+                    memory.write(first + page, outcome.steps as u64);
+                }
+                _ => {}
+            }
+            outcome.longest = outcome.longest.max(begin.elapsed());
+        }
+        let is_wrong = |page: &usize| !memory.has(first + page, versions[*page]);
+        outcome.wrong += (0..pages).filter(is_wrong).count();
+        outcome
+    }
+}
