@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreConfig;
-use supervisor::run::OWN_FAILURE;
 use tracing::level_filters::LevelFilter;
 use wired::{Bytes, PAGE};
 
@@ -47,7 +46,8 @@ enum VmCommand {
 ///
 /// A VMM connects to the socket and sends a JSON array of its mappings (base_host_virt_addr, size, offset,
 /// page_size) and its userfaultfd, as Firecracker does; a memfd as the second descriptor makes the guest's
-/// memory evictable. SIGTERM ends the service; guests that run then wait for ever at their next fault.
+/// memory evictable. A manager that is killed is followed by another one, and guests lose nothing; the first process, its
+/// keeper, starts it. SIGTERM ends the service; guests that run then wait for ever at their next fault.
 #[derive(clap::Args)]
 struct ServeArgs {
     /// Where VMMs connect. Beside it, with .control appended, is the socket of `vm show` and `vm save`
@@ -193,8 +193,9 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     match end? {
         KeeperEnd::Stopped => Ok(ExitCode::SUCCESS),
-        // It has said why.
-        KeeperEnd::NeverServed => Ok(OWN_FAILURE.into()),
+        KeeperEnd::NeverServed { last } => {
+            Err(format!("the manager ended before it served ({last})").into())
+        }
         KeeperEnd::GaveUp { last, clients } => Err(format!(
             "the manager ended too often, last by {last}: no other is started, and {clients} guests that still run \
              wait at their next fault for ever"

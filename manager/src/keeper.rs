@@ -9,7 +9,7 @@
 //! while it keeps: standard error may be a stopped terminal. Where it is killed alone, its manager goes on, accepts
 //! connections itself, and is not followed by another one.
 
-use crate::keeper_link::{KeeperLink, KeeperRequest, KeptPart, Slot, send_arrival};
+use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, KeptPart, send_arrival};
 use crate::manager_record::ManagerRecord;
 use crate::sockets::Sockets;
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
@@ -35,7 +35,7 @@ const FAILED: i32 = 125;
 #[derive(Debug)]
 pub struct KeptClient {
     /// Its number with the keeper.
-    pub slot: Slot,
+    pub slot: ClientSlot,
     /// Its connection.
     pub connection: OwnedFd,
     /// Its descriptors; none before its hand-off was admitted.
@@ -61,8 +61,11 @@ pub struct Inheritance {
 pub enum KeeperEnd {
     /// The manager ended as it was asked to.
     Stopped,
-    /// No manager served: the first has printed the reason.
-    NeverServed,
+    /// No manager served. One that found why has printed it.
+    NeverServed {
+        /// How the last one ended.
+        last: String,
+    },
     /// Managers ended too soon, too often: the clients that are left wait for ever.
     GaveUp {
         /// How the last one ended.
@@ -96,14 +99,10 @@ pub fn keep(
     let mut former_end = None;
     loop {
         let (started, served) = (Instant::now(), keeper.record.served());
-        let (own, theirs) = seqpacket::pair()?;
-        // SAFETY: this process has one thread, so the child may go on as it likes.
-        let child = match unsafe { libc::fork() } {
-            -1 => return Err(host::last_errno()),
-            0 => {
-                drop(own);
+        let end = match fork_linked() {
+            Ok(Forked::Manager(link)) => {
                 let outcome = match serve.take() {
-                    Some(serve) => serve(keeper.bequeath(theirs, former_end)),
+                    Some(serve) => serve(keeper.bequeath(link, former_end)),
                     None => Ok(()),
                 };
                 if let Err(why) = &outcome {
@@ -111,27 +110,49 @@ pub fn keep(
                 }
                 std::process::exit(if outcome.is_ok() { 0 } else { FAILED });
             }
-            child => Pid::from_raw(child).ok_or(Errno::SRCH)?,
+            Ok(Forked::Keeper(manager, link)) => {
+                let status = keeper.accompany(manager, &link)?;
+                if keeper.is_stopping || status.and_then(|it| it.exit_status()) == Some(0) {
+                    return Ok(KeeperEnd::Stopped);
+                }
+                describe_end(status)
+            }
+            // Out of memory or processes: perhaps not for long.
+            Err(errno) => format!("no process: {errno}"),
         };
-        drop(theirs);
-        let status = keeper.accompany(child, &own)?;
-        if keeper.is_stopping || status.and_then(|it| it.exit_status()) == Some(0) {
-            return Ok(KeeperEnd::Stopped);
+        let now_served = keeper.record.served();
+        if now_served == 0 {
+            return Ok(KeeperEnd::NeverServed { last: end });
         }
-        if keeper.record.served() == 0 {
-            return Ok(KeeperEnd::NeverServed);
-        }
-        let has_served = keeper.record.served() != served;
-        let Some(pause) = policy.on_end(started.elapsed(), has_served) else {
+        let Some(pause) = policy.on_end(started.elapsed(), now_served != served) else {
             return Ok(KeeperEnd::GaveUp {
-                last: describe_end(status),
+                last: end,
                 clients: keeper.served_clients(),
             });
         };
         if keeper.pause(pause) {
             return Ok(KeeperEnd::Stopped);
         }
-        former_end = Some(describe_end(status));
+        former_end = Some(end);
+    }
+}
+
+/// Which process it is after a fork, with its end of the link.
+enum Forked {
+    Keeper(Pid, OwnedFd),
+    Manager(OwnedFd),
+}
+
+fn fork_linked() -> io::Result<Forked> {
+    let (own, theirs) = seqpacket::pair()?;
+    // SAFETY: this process has one thread, so the child may go on as it likes.
+    match unsafe { libc::fork() } {
+        -1 => Err(host::last_errno()),
+        0 => Ok(Forked::Manager(theirs)),
+        child => Ok(Forked::Keeper(
+            Pid::from_raw(child).ok_or(Errno::SRCH)?,
+            own,
+        )),
     }
 }
 
@@ -139,8 +160,8 @@ struct Keeper {
     sockets: Sockets,
     signals: OwnedFd,
     record: Arc<ManagerRecord>,
-    clients: BTreeMap<Slot, KeptClient>,
-    next: Slot,
+    clients: BTreeMap<ClientSlot, KeptClient>,
+    next: ClientSlot,
     is_stopping: bool,
 }
 
@@ -224,7 +245,7 @@ impl Keeper {
         }
     }
 
-    fn accept(&mut self) -> Option<Slot> {
+    fn accept(&mut self) -> Option<ClientSlot> {
         match accept_with(&self.sockets.handoffs, SocketFlags::CLOEXEC) {
             Ok(connection) => {
                 let slot = self.next;
@@ -247,7 +268,7 @@ impl Keeper {
     }
 
     /// Passes a connection on. Returns its slot where there is no room.
-    fn send(&self, link: &OwnedFd, slot: Slot) -> Option<Slot> {
+    fn send(&self, link: &OwnedFd, slot: ClientSlot) -> Option<ClientSlot> {
         let client = self.clients.get(&slot)?;
         match send_arrival(link, slot, client.connection.as_fd()) {
             Err(Errno::AGAIN | Errno::TOOMANYREFS) => Some(slot),

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// A client's number with the keeper.
-pub type Slot = u32;
+pub type ClientSlot = u32;
 
 /// What a descriptor of a client is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,16 +34,16 @@ pub enum KeptPart {
 #[derive(Debug)]
 pub(crate) enum KeeperRequest {
     /// Keep more of a client.
-    Keep(Slot, Vec<(KeptPart, OwnedFd)>),
+    Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>),
     /// Close all that there is of a client.
-    Release(Slot),
+    Release(ClientSlot),
 }
 
 const KEEP: u8 = b'k';
 const RELEASE: u8 = b'r';
 const ARRIVED: u8 = b'a';
 /// The letter and the slot.
-const HEAD: usize = 1 + size_of::<Slot>();
+const HEAD: usize = 1 + size_of::<ClientSlot>();
 
 const PARTS: [KeptPart; 6] = [
     KeptPart::Userfault,
@@ -54,16 +54,16 @@ const PARTS: [KeptPart; 6] = [
     KeptPart::Child,
 ];
 
-fn head(letter: u8, slot: Slot) -> [u8; HEAD] {
+fn head(letter: u8, slot: ClientSlot) -> [u8; HEAD] {
     let mut bytes = [letter; HEAD];
     bytes[1..].copy_from_slice(&slot.to_ne_bytes());
     bytes
 }
 
-fn split(message: &Received) -> Option<(u8, Slot, &[u8])> {
+fn split(message: &Received) -> Option<(u8, ClientSlot, &[u8])> {
     let (head, rest) = message.as_slice().split_first_chunk::<HEAD>()?;
     let slot = head[1..].try_into().ok()?;
-    Some((head[0], Slot::from_ne_bytes(slot), rest))
+    Some((head[0], ClientSlot::from_ne_bytes(slot), rest))
 }
 
 impl KeeperRequest {
@@ -87,7 +87,7 @@ impl KeeperRequest {
 /// Sends the manager a connection that arrived, if there is room.
 pub(crate) fn send_arrival(
     to: impl AsFd,
-    slot: Slot,
+    slot: ClientSlot,
     connection: BorrowedFd<'_>,
 ) -> io::Result<()> {
     seqpacket::send(to, &head(ARRIVED, slot), &[connection], SendFlags::DONTWAIT)
@@ -108,7 +108,7 @@ impl KeeperLink {
     }
 
     /// The next connection; none where the keeper has ended.
-    pub(crate) fn receive(&self) -> Option<(Slot, UnixStream)> {
+    pub(crate) fn receive(&self) -> Option<(ClientSlot, UnixStream)> {
         loop {
             let mut message = seqpacket::receive(&self.socket, RecvFlags::empty()).ok()?;
             if message.len == 0 {
@@ -122,7 +122,7 @@ impl KeeperLink {
     }
 
     /// The place of a client.
-    pub(crate) fn slot(&self, slot: Slot) -> KeptSlot {
+    pub(crate) fn slot(&self, slot: ClientSlot) -> KeptSlot {
         KeptSlot {
             link: self.clone(),
             slot,
@@ -140,7 +140,7 @@ impl AsFd for KeeperLink {
 #[derive(Clone, Debug)]
 pub struct KeptSlot {
     link: KeeperLink,
-    slot: Slot,
+    slot: ClientSlot,
 }
 
 impl KeptSlot {

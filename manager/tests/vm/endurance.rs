@@ -1,7 +1,7 @@
 //! Load without an end: threads that check, write and discard pages of their own until they are stopped, and measure the
 //! longest of their steps.
 
-use super::{MemoryPart, PAGE};
+use super::{Memory, MemoryPart, PAGE};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,8 +18,17 @@ struct Outcome {
     longest: Duration,
 }
 
-/// Starts the threads over `len` bytes at `start`.
-pub fn begin(start: usize, len: usize, is_shared: bool, threads: usize) {
+/// Starts so many threads, or ends them: the pages that were wrong, all steps, and the microseconds of the longest.
+pub fn obey(memory: &Memory, command: &str, n: &[usize]) -> String {
+    if command == "endure" {
+        begin(memory.start as usize, memory.len, memory.is_shared, n[0]);
+        return "enduring".into();
+    }
+    let (wrong, steps, longest) = end();
+    format!("{wrong} {steps} {longest}")
+}
+
+fn begin(start: usize, len: usize, is_shared: bool, threads: usize) {
     STOP.store(false, Ordering::SeqCst);
     let pages = len / PAGE / threads;
     let endure = |thread: usize| {
@@ -34,8 +43,7 @@ pub fn begin(start: usize, len: usize, is_shared: bool, threads: usize) {
     running.extend((0..threads).map(endure));
 }
 
-/// Stops them. Returns how many pages were wrong, all steps, and the microseconds of the longest.
-pub fn end() -> (usize, usize, u128) {
+fn end() -> (usize, usize, u128) {
     STOP.store(true, Ordering::SeqCst);
     let threads = std::mem::take(&mut *THREADS.lock().expect("the threads"));
     let outcomes: Vec<_> = (threads.into_iter())

@@ -222,14 +222,7 @@ impl Memory {
                 wrong.count().to_string()
             }
             "storm" => self.storm(n[0], n[1]).to_string(),
-            "endure" => {
-                endurance::begin(self.start as usize, self.len, self.is_shared, n[0]);
-                "enduring".into()
-            }
-            "endured" => {
-                let (wrong, steps, longest) = endurance::end();
-                format!("{wrong} {steps} {longest}")
-            }
+            "endure" | "endured" => endurance::obey(self, command, n),
             "frames" => self.frames().to_string(),
             "pss" => pss().to_string(),
             "truncate" => {
