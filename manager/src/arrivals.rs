@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::keeper::KeptClient;
 use crate::keeper_link::KeptSlot;
 use crate::manager_state::ManagerState;
-use crate::peer::Peer;
+use crate::peer::{Peer, PeerConnection};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,21 +21,37 @@ const MOST_PENDING: usize = 1024;
 /// The pause after a connection that cannot be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Has a client's thread go on with what the keeper has.
-pub(crate) fn resume(shared: &Arc<ManagerState>, client: KeptClient) {
-    let slot = shared.keeper.as_ref().map(|link| link.slot(client.slot));
-    if client.parts.is_empty() {
-        return start(shared, client.connection.into(), slot);
+/// Has clients' threads go on with what the keeper has of those that were admitted. Returns the others.
+pub(crate) fn resume(shared: &Arc<ManagerState>, clients: Vec<KeptClient>) -> Vec<KeptClient> {
+    let is_admitted = |client: &KeptClient| !client.parts.is_empty();
+    let (admitted, pending): (Vec<_>, Vec<_>) = clients.into_iter().partition(is_admitted);
+    for client in admitted {
+        let slot = shared.keeper.as_ref().map(|link| link.slot(client.slot));
+        shared.resuming.fetch_add(1, Ordering::Relaxed);
+        let started = shared.spawn(move |shared| serve_kept(shared, client, slot));
+        if let Err(why) = started {
+            shared.resuming.fetch_sub(1, Ordering::Relaxed);
+            tracing::error!("a client that was served gets no thread, and waits: {why}");
+        }
     }
-    let started = shared.spawn(move |shared| serve_kept(shared, client, slot));
-    if let Err(why) = started {
-        tracing::error!("a client that was served gets no thread, and waits: {why}");
-    }
+    pending
 }
 
-/// Starts the threads of clients until the server stops. Their connections come from the keeper, or from `listener`
-/// where there is none, or none any more.
-pub(crate) fn accept(shared: &Arc<ManagerState>, listener: &UnixListener) {
+/// Starts the threads of clients until the server stops: of those whose hand-off was not complete, and of new ones. Their
+/// connections come from the keeper, or from `listener` where there is none, or none any more.
+pub(crate) fn accept(
+    shared: &Arc<ManagerState>,
+    listener: &UnixListener,
+    pending: Vec<KeptClient>,
+) {
+    // A new client may not take what one was promised that is being resumed.
+    while shared.resuming.load(Ordering::Relaxed) > 0 && !shared.is_stopping() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for client in pending {
+        let slot = shared.keeper.as_ref().map(|link| link.slot(client.slot));
+        start(shared, client.connection.into(), slot);
+    }
     if let Some(link) = &shared.keeper {
         while await_arrival(shared, link) {
             let Some((slot, connection)) = link.receive() else {
@@ -118,7 +134,7 @@ fn admit(
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
     let admission = Admission { shared };
     let (record, record_fd) = admission.record(&peer)?;
-    shared.enter(&record, &commands)?;
+    shared.enter(&record, &commands, shared.config.most_clients)?;
     let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
     let admitted = admitted.and_then(|(mut parts, connection)| {
         (parts.working_set, parts.recording) = (working_set, recording);
@@ -155,16 +171,27 @@ fn readmit(
     client: KeptClient,
     slot: Option<&KeptSlot>,
 ) -> Result<(), AdmissionRefusal> {
-    let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
-    let admission = Admission { shared };
-    let (parts, connection) = admission.readmit(client, slot.cloned(), &commands)?;
+    let resumed = resume_client(shared, client, slot);
+    shared.resuming.fetch_sub(1, Ordering::Relaxed);
+    let (client, record, connection) = resumed?;
     connection.take_message();
-    let record = Arc::clone(&parts.record);
-    let client = HandlerThread::resume(parts)?;
-    shared.enter(&record, &commands)?;
     serve(shared, client, &record);
     shared.leave(record.number());
     Ok(())
+}
+
+fn resume_client(
+    shared: &ManagerState,
+    client: KeptClient,
+    slot: Option<&KeptSlot>,
+) -> Result<(HandlerThread, Arc<ClientRecord>, PeerConnection), AdmissionRefusal> {
+    let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
+    let admission = Admission { shared };
+    let (parts, connection) = admission.readmit(client, slot.cloned(), &commands)?;
+    let record = Arc::clone(&parts.record);
+    let client = HandlerThread::resume(parts)?;
+    shared.enter(&record, &commands, usize::MAX)?;
+    Ok((client, record, connection))
 }
 
 fn serve(shared: &ManagerState, client: HandlerThread, record: &Arc<ClientRecord>) {

@@ -41,6 +41,8 @@ pub(crate) struct ManagerState {
     pub keeper: Option<KeeperLink>,
     /// Hand-offs that are being received.
     pub pending: AtomicUsize,
+    /// Clients of the manager before that are not served again yet.
+    pub resuming: AtomicUsize,
     record: Arc<ManagerRecord>,
     clients: Mutex<Vec<ClientEntry>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -60,6 +62,7 @@ impl ManagerState {
             turns: DiskTurns::default(),
             keeper,
             pending: AtomicUsize::new(0),
+            resuming: AtomicUsize::new(0),
             record,
             clients: Mutex::default(),
             threads: Mutex::default(),
@@ -100,14 +103,15 @@ impl ManagerState {
         Ok(())
     }
 
-    /// Enters a client in the list, if there is room.
+    /// Enters a client in the list, if it has fewer than `most`.
     pub fn enter(
         &self,
         record: &Arc<ClientRecord>,
         commands: &Arc<Commands>,
+        most: usize,
     ) -> Result<(), AdmissionRefusal> {
         let mut clients = self.clients();
-        if clients.len() >= self.config.most_clients {
+        if clients.len() >= most {
             return Err(AdmissionRefusal::Clients(clients.len()));
         }
         clients.push(ClientEntry {

@@ -118,15 +118,12 @@ impl Manager {
         kept: Vec<KeptClient>,
     ) -> Result<Self, ManagerError> {
         let shared = Arc::new(ManagerState::new(config, record, keeper)?);
-        // Before others, whose contracts of the disk's time they would be refused for.
-        for client in kept {
-            arrivals::resume(&shared, client);
-        }
+        let pending = arrivals::resume(&shared, kept);
         let Sockets { handoffs, control } = sockets;
         let thread_shared = Arc::clone(&shared);
         let accepting = std::thread::Builder::new()
             .name("selfpage-accept".into())
-            .spawn(move || arrivals::accept(&thread_shared, &handoffs))?;
+            .spawn(move || arrivals::accept(&thread_shared, &handoffs, pending))?;
         let thread_shared = Arc::clone(&shared);
         let controlling = std::thread::Builder::new()
             .name("selfpage-control".into())
