@@ -26,7 +26,8 @@ pub enum ClientMemory {
     Cache(Arc<SharedCache>, i32),
 }
 
-/// The pages of a snapshot that any clone has used, as a file in memory.
+/// The pages of a snapshot that any clone has used, as a file in memory. A manager that follows a killed one fills each
+/// page again before it maps it: the file may have a part of one.
 #[derive(Debug)]
 pub struct SharedCache {
     file: OwnedFd,

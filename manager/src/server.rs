@@ -1,7 +1,5 @@
 //! The server: accepts hand-offs, admits clients under their contracts, and starts their threads.
 
-//! The server: accepts hand-offs, admits clients under their contracts, and starts their threads.
-
 use crate::arrivals;
 use crate::client_memory::SharedCache;
 use crate::control::{self, control_path};
