@@ -271,7 +271,12 @@ impl Keeper {
     fn send(&self, link: &OwnedFd, slot: ClientSlot) -> Option<ClientSlot> {
         let client = self.clients.get(&slot)?;
         match send_arrival(link, slot, client.connection.as_fd()) {
-            Err(Errno::AGAIN | Errno::TOOMANYREFS) => Some(slot),
+            Err(Errno::AGAIN) => Some(slot),
+            Err(Errno::TOOMANYREFS) => {
+                // Other processes of the user have too many descriptors under way.
+                std::thread::sleep(ACCEPT_PAUSE);
+                Some(slot)
+            }
             // A manager that has ended leaves it to the next.
             _ => None,
         }
