@@ -36,8 +36,8 @@
 //!
 //! **Costs** (`cargo run -p manager --example manager_costs`, the same machine beside other work, a client that
 //! touches 64 MiB in order): a fault on the snapshot 12 us; in a quarter of the frames 39 us a page with
-//! compressed RAM, 189 us with a disk, of which nothing is read ahead. The manager takes 752 kB at rest and
-//! 196 kB for each client of 64 MiB.
+//! compressed RAM, 189 us with a disk, of which nothing is read ahead. The manager takes 688 kB at rest and
+//! 242 kB for each client of 64 MiB.
 //!
 //! **Order.** All events are read before a fault is answered ([`client`]), and the kernel defers an answer
 //! while an event is unread, so a page that was discarded reads zero whatever is in flight.
