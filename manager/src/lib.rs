@@ -48,8 +48,8 @@
 //! **Saves** ([`save`], `client/saving.rs`): write protection fixes the moment, pages are saved between faults.
 //!
 //! **Restart** ([`keeper`], [`client_record`], `client/resume.rs`): a manager that is killed is followed by another, and
-//! clients lose nothing. The riskiest question was measured first: of the REMOVE events that a reader of memory of its
-//! own had read, 24 of 2,205 were lost in 2,000 kills; of a reader of shared memory none of 190,225 in 6,000.
+//! clients lose nothing. The kernel does not repeat an event that was read, so messages are read into memory that
+//! outlives the reader.
 //!
 //! **Shared memory** of a process tree ([`shared_memory`]) is served likewise, by one thread of the supervisor's.
 //!
