@@ -117,6 +117,14 @@ static void discards(void)
     /* The same for pages that were never evicted. */
     CHECK(has(at, 0, 64, 1));
     CHECK(madvise(at, 64 * PAGE, MADV_REMOVE) == 0 && is_zero(at, 64));
+    /* Refused where pages are locked: the rest stays. */
+    put(at, 0, 64, 1);
+    CHECK(mlock(at + 40 * PAGE, PAGE) == 0);
+    press();
+    CHECK(madvise(at, 128 * PAGE, MADV_REMOVE) == -1 && errno == EINVAL);
+    CHECK(is_zero(at, 40) && has(at + 40 * PAGE, 40, pages - 40, 1));
+    press();
+    CHECK(is_zero(at, 40) && has(at + 40 * PAGE, 40, pages - 40, 1));
     CHECK(munmap(at, pages * PAGE) == 0);
 }
 

@@ -11,6 +11,32 @@ use crate::{address_space, paged_memory, raw_syscall, shared_memory};
 use std::ffi::c_int;
 use wired::PAGE;
 
+/// MADV_REMOVE. The kernel stops at the first mapping that it refuses (a locked one, or one that is not to be
+/// written), and has removed what lies before it: so much is discarded. It does not tell how much that is, and
+/// repeats what it has done without harm.
+fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> SyscallResult {
+    // Past holes it continues.
+    let is_removed = |answer| !is_error(answer) || answer == error(libc::ENOMEM);
+    let answer = advise(span);
+    let mut removed = 0;
+    if is_removed(answer) {
+        removed = span.len();
+    } else {
+        let mut refused = span.len();
+        while refused - removed > PAGE {
+            let half = removed + (refused - removed) / 2 / PAGE * PAGE;
+            match is_removed(advise(&(span.start..span.start + half))) {
+                true => removed = half,
+                false => refused = half,
+            }
+        }
+    }
+    if removed > 0 {
+        shared_memory::discard(&(span.start..span.start + removed));
+    }
+    answer
+}
+
 /// The effect of advice on a piece of paged memory.
 enum AdviceAction {
     /// Contents become zero.
@@ -70,9 +96,13 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
         libc::MADV_HUGEPAGE if shared_memory::is_used() => libc::MADV_NOHUGEPAGE,
         advice => advice,
     };
-    let kernel = |s: &AddrRange| {
+    let advise = |s: &AddrRange| {
         // SAFETY: the program asked for exactly this.
         unsafe { syscall3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
+    };
+    let kernel = |s: &AddrRange| match advice {
+        libc::MADV_REMOVE if shared_memory::is_used() => remove(s, advise),
+        _ => advise(s),
     };
     let Some(target) = page_range(addr, len)
         .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
@@ -80,9 +110,6 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
         // SAFETY: as above.
         return unsafe { syscall3(libc::SYS_madvise, addr, len, advice as usize) };
     };
-    if advice == libc::MADV_REMOVE {
-        shared_memory::discard(&target);
-    }
     // A guard in the place of a page of shared memory looks to its pager as if the page were there.
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);

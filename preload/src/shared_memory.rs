@@ -102,7 +102,7 @@ fn change(request: SharedRequest) -> Result<(), JoinError> {
     }
 }
 
-/// The contents of a range are about to end for all processes (MADV_REMOVE).
+/// The contents of a range have ended for all processes (MADV_REMOVE).
 pub fn discard(span: &AddrRange) {
     let (addr, len) = bytes(span);
     let _ = change(SharedRequest::Discard { addr, len });
