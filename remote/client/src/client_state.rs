@@ -11,9 +11,10 @@
 //! | a stripe (`stripe_state`) | likewise: before copies that it makes needless go, and after those that make it needless are there |
 //! | a server, twice, of which the later one whose hash is right counts | before a copy that is there |
 //!
-//! Rule: a process may end between any two stores. Copies that are removed go first, then servers, then copies that
-//! are new, so that what is found is always a state that was true: a copy that is named is at the server's life that
-//! is named, and a current one has every write that was acknowledged.
+//! Rule: a process may end between any two stores. Copies that have become current come first, since they may take the
+//! place of others; then those that are removed go, then servers, then copies that are new. So what is found is always a
+//! state that was true: a copy that is named is at the server's life that is named, and a current one has every write
+//! that was acknowledged. An object with pages has a current copy, or a stripe that gives it.
 
 use crate::objects::{CopyState, ObjectCopy, PagingObject};
 use crate::page_cipher::KEY;
@@ -242,6 +243,20 @@ impl ClientState {
         self.memory.slice(at, OBJECT_WORDS)
     }
 
+    /// Notes of copies that are there that they are current now: one of them may take the place of another that is
+    /// removed next.
+    pub fn promote_copies(&self, number: usize, object: &PagingObject) {
+        for word in &self.object_words(number)[1..] {
+            let saved = load(word);
+            let is_current = |copy: &&ObjectCopy| word_of(copy) == saved | CURRENT;
+            if saved != 0
+                && let Some(copy) = object.copies.iter().find(is_current)
+            {
+                store(word, word_of(copy));
+            }
+        }
+    }
+
     /// Removes the copies that an object does not have any more.
     pub fn remove_copies(&self, number: usize, object: &PagingObject) {
         for word in &self.object_words(number)[1..] {
@@ -302,82 +317,4 @@ fn hash(number: u64, bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn saved(address: &str) -> SavedServer {
-        SavedServer {
-            address: address.to_owned(),
-            incarnation: Some(Incarnation {
-                host: HostId(7),
-                boot: u128::MAX - 1,
-                start_ticks: 3,
-            }),
-            permit: None,
-        }
-    }
-
-    fn copy(server: usize, state: CopyState, generation: u64) -> ObjectCopy {
-        ObjectCopy {
-            server,
-            state,
-            is_leaving: false,
-            generation: Generation(generation),
-        }
-    }
-
-    #[test]
-    fn the_latest_whole_entry_of_a_server_counts() {
-        let state = ClientState::new(1, 0, 0).unwrap();
-        assert!(state.servers().is_empty());
-        assert!(state.save_server(0, &saved("a:1")) && state.save_server(0, &saved("b:1")));
-        assert!(state.save_server(1, &saved("c:1")));
-        assert_eq!(state.servers(), [saved("b:1"), saved("c:1")]);
-        // A process that ends while it writes the third.
-        let older = state.server_words(0, 0);
-        store(&older[0], 9);
-        assert_eq!(state.servers()[0], saved("b:1"));
-        assert!(!state.save_server(0, &saved(&"x".repeat(SERVER_BYTES))));
-        assert_eq!(state.servers()[0], saved("b:1"));
-    }
-
-    #[test]
-    fn only_current_copies_are_found_again() {
-        let state = ClientState::new(2, 0, 0).unwrap();
-        let mut object = PagingObject::empty();
-        object.latest = Generation(5);
-        object.copies = vec![
-            copy(31, CopyState::Current, 4),
-            copy(0, CopyState::Copying, 5),
-        ];
-        let save = |object: &PagingObject| {
-            state.remove_copies(1, object);
-            state.save_copies(1, object);
-        };
-        save(&object);
-        let first = copy(31, CopyState::Current, 4);
-        assert_eq!(state.object(1), (Generation(5), vec![first]));
-        object.copies[1].state = CopyState::Current;
-        save(&object);
-        let second = copy(0, CopyState::Current, 5);
-        assert_eq!(state.object(1).1, [first, second]);
-        object.copies.remove(0);
-        save(&object);
-        assert_eq!(state.object(1), (Generation(5), vec![second]));
-        assert_eq!(state.object(0), (Generation(0), Vec::new()));
-    }
-
-    #[test]
-    fn names_and_keys_are_found_again() {
-        let state = ClientState::new(1, 0, PAGE).unwrap();
-        let client = saved("").incarnation.unwrap();
-        state.set_client(client);
-        let key: [u8; KEY] = std::array::from_fn(|at| at as u8);
-        state.set_key(&key);
-        assert_eq!((state.client(), state.key()), (client, key));
-        assert_eq!(state.served(), 0);
-        state.count_served();
-        assert_eq!(state.served(), 1);
-        assert_eq!((state.count_start(), state.count_start()), (0, 1));
-    }
-}
+mod tests;

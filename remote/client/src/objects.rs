@@ -214,8 +214,11 @@ impl ObjectMap {
     }
 
     /// Saves the objects that may have changed, with `save_servers` between copies that are gone and those that are
-    /// new.
+    /// new (`client_state`).
     pub fn save(&mut self, save_servers: impl FnOnce(&ClientState)) {
+        for object in &self.changed {
+            self.state.promote_copies(*object, &self.objects[*object]);
+        }
         for object in &self.changed {
             self.state.remove_copies(*object, &self.objects[*object]);
         }

@@ -6,7 +6,8 @@
 //!
 //! What is lost with the process: which pages some copies lack, since no server could read them (such a copy is given
 //! up at the first read of one, and made again), and a permit that was granted and had not arrived, whose pages stay
-//! granted until the client's lease ends.
+//! granted until the client's lease ends. Pages that have no copy any more are lost and named; the object's next copy has
+//! what is written from then on.
 
 use crate::client_state::SavedServer;
 use crate::objects::ObjectMap;
@@ -102,5 +103,107 @@ pub fn restore_objects(transport: &mut RemoteTransport, starts: u64) -> Version 
         .organizer
         .restore(permits, bound, starts * REQUESTS);
     stripes::release_hopeless(transport);
+    lose_unreachable(transport);
     last
+}
+
+/// Marks the pages lost of objects that have no copy any more. Without that each copy that is made later would wait for
+/// theirs, and no write of the object would be read again.
+fn lose_unreachable(transport: &mut RemoteTransport) {
+    for object in 0..transport.objects.data() {
+        let of = transport.objects.at(object);
+        if of.has_pages && of.readable() == 0 && !stripes::can_rebuild(transport, object) {
+            transport.lose_object(object);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrival::Arrivals;
+    use crate::connector::Connectors;
+    use crate::objects::{CopyState, ObjectCopy, SpaceSize, bit};
+    use remote_policy::identity::{HostId, Incarnation};
+    use remote_policy::migration::Generation;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use wired::PAGE;
+
+    const CLIENT: Incarnation = Incarnation {
+        host: HostId(1),
+        boot: 1,
+        start_ticks: 1,
+    };
+
+    /// A space of two objects, as a process of the client has left it.
+    fn left_by(act: impl FnOnce(&mut ObjectMap)) -> RemoteTransport {
+        let space = SpaceSize {
+            bytes: 2 * crate::OBJECT_PAGES * PAGE as u64,
+            has_stripes: false,
+        };
+        let state = ObjectMap::new_state(space, false).unwrap();
+        let mut before = ObjectMap::new(CLIENT.host, space, None, state.clone());
+        act(&mut before);
+        before.save(|_| ());
+        let objects = ObjectMap::new(CLIENT.host, space, None, state);
+        let (queue, arrived) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let connectors = Connectors {
+            client: CLIENT,
+            name: "client".to_owned(),
+            keys: None,
+            arrivals: Arrivals { queue, bell },
+        };
+        let mut transport =
+            RemoteTransport::new(objects, Vec::new(), 2, None, connectors, arrived).unwrap();
+        transport.restore(1).unwrap();
+        transport
+    }
+
+    fn copy(state: CopyState) -> ObjectCopy {
+        ObjectCopy {
+            server: 0,
+            state,
+            is_leaving: false,
+            generation: Generation(4),
+        }
+    }
+
+    /// Has one page of the first object written, whose only copy was at a server that is not known any more.
+    fn without_a_copy() -> RemoteTransport {
+        left_by(|objects| {
+            objects.records().on_write_begun(7, Version(9));
+            objects.acknowledge(0, 7, Version(9));
+            objects.get(0).latest = Generation(4);
+            objects.get(0).copies.push(copy(CopyState::Current));
+        })
+    }
+
+    #[test]
+    fn a_page_whose_only_copy_is_gone_is_lost_and_one_never_written_is_absent() {
+        let transport = without_a_copy();
+        assert!(transport.objects.is_lost(0, 7));
+        assert!(!transport.objects.is_lost(0, 6));
+        assert_eq!(transport.objects.version(0, 6), Version(0));
+        assert!(!transport.objects.is_held(0, 7));
+    }
+
+    #[test]
+    fn what_is_written_to_an_object_without_a_copy_is_read_again() {
+        let mut transport = without_a_copy();
+        let of = transport.objects.get(0);
+        assert_eq!((of.latest, of.has_pages), (Generation(4), false));
+        // A server creates the next copy.
+        let next = ObjectCopy {
+            generation: Generation(5),
+            ..copy(CopyState::Creating)
+        };
+        of.copies.push(next);
+        transport.on_created(0, 0, 5);
+        assert_eq!(transport.objects.at(0).readable(), bit(0));
+        transport.objects.acknowledge(0, 7, Version(10));
+        assert!(transport.objects.is_held(0, 7));
+    }
 }
