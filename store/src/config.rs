@@ -103,6 +103,9 @@ pub enum ConfigError {
     /// `disk:` with no size.
     #[error("disk:{} needs a size, as in disk:{},size=2G", .0.display(), .0.display())]
     NoSize(PathBuf),
+    /// `disk:` with a size in the place of the path.
+    #[error("disk:{0} names a file {0}: a path comes first, as in disk:/var/tmp,size={0}")]
+    SizeForPath(String),
     /// An unknown option.
     #[error("disk: unknown option {0:?}; expected size=SIZE, written, or grow")]
     Option(String),
@@ -267,7 +270,10 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
             return Err(ConfigError::Option(option.to_owned()));
         }
     }
-    let size = size.ok_or_else(|| ConfigError::NoSize(path.clone()))?;
+    let size = size.ok_or_else(|| match path.to_str() {
+        Some(text) if text.parse::<Bytes>().is_ok() => ConfigError::SizeForPath(text.to_owned()),
+        _ => ConfigError::NoSize(path.clone()),
+    })?;
     if written && grows {
         return Err(ConfigError::Both);
     }
@@ -343,6 +349,7 @@ mod tests {
             ("ram:1M+ram:1M", "twice"),
             ("disk:,size=1G", "needs a path"),
             ("disk:/tmp", "needs a size"),
+            ("disk:2G", "disk:/var/tmp,size=2G"),
             ("disk:/tmp,size=0", "too small"),
             ("disk:/tmp,colour=red,size=1G", "unknown option"),
             ("disk:/tmp,size=1G,grow,written", "not both"),
