@@ -8,10 +8,10 @@ use e2e::contract::Size;
 use e2e::verdict::{Verdict, ensure};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// After this long the threads of a program page.
-const UNDER_WAY: Duration = Duration::from_millis(1500);
+/// After so many accesses the threads of a load page.
+const UNDER_WAY: u64 = 20_000;
 
 pub fn trials(_: Size) -> Vec<Trial> {
     vec![
@@ -59,24 +59,21 @@ fn named() -> Verdict {
     let sandbox = Sandbox::new("hosts_named")?;
     let hosts = Hosts::start(&sandbox, "b", 3, 2)?;
     let near = hosts.network.address(0);
-    let program = hosts.program(2, &["--remote", &near])?;
+    let load = hosts.load_with(2, &["--remote", &near])?;
     hosts.wait_for(2, "objects are on both servers", |status| {
         objects_on(status, 2) > 0
     })?;
-    program.succeeds()
+    load.stop()
 }
 
 fn broker_ends(signal: Signal) -> Verdict {
     let sandbox = Sandbox::new("hosts_broker")?;
     let name = if signal == Signal::KILL { "c" } else { "d" };
     let hosts = Hosts::start(&sandbox, name, 4, 3)?;
-    let mut program = hosts.program(3, &[])?;
-    std::thread::sleep(UNDER_WAY);
+    let mut load = hosts.load(3)?;
+    load.accesses(UNDER_WAY)?;
     let status = hosts.wait_for_servers(3, 3)?;
     let broker = hosts.broker(&status)?;
-    ensure(program.is_running(), || {
-        format!("the program has ended: {}", program.said())
-    })?;
     hosts.signal(broker, signal);
     // The two that are left have one broker, and the program ends well.
     let begun = Instant::now();
@@ -87,9 +84,10 @@ fn broker_ends(signal: Signal) -> Verdict {
         "{signal:?}: another broker has the servers after {:.2?}",
         begun.elapsed()
     );
-    let outcome = others.and_then(|_| program.succeeds());
+    let outcome = others.and_then(|_| load.accesses(UNDER_WAY));
     hosts.signal(broker, Signal::CONT);
     outcome?;
+    load.stop()?;
     if signal == Signal::STOP {
         // It is one of the servers again.
         hosts.wait_for_servers(3, 3)?;
@@ -120,7 +118,8 @@ fn divided() -> Verdict {
 fn later() -> Verdict {
     let sandbox = Sandbox::new("hosts_later")?;
     let mut hosts = Hosts::start(&sandbox, "f", 3, 1)?;
-    let program = hosts.program(2, &[])?;
+    // It runs until it is stopped: a program that ends meanwhile has no objects.
+    let load = hosts.load(2)?;
     hosts.wait_for(2, "objects are on the first server", |status| {
         objects_on(status, 1) > 0
     })?;
@@ -128,5 +127,5 @@ fn later() -> Verdict {
     hosts.wait_for(2, "objects are on both servers", |status| {
         objects_on(status, 2) > 0
     })?;
-    program.succeeds()
+    load.stop()
 }
