@@ -2,14 +2,16 @@
 
 mod tenant;
 
-use disk::time::Time;
-use disk::usd::{IoTarget, PartId, Transport, Usd};
+use disk::atropos::DiskContract;
+use disk::time::{Nanos, Time};
+use disk::usd::{BackgroundWork, IoTarget, PartId, Transport, Usd};
 use iochannel::{IoVec, Op};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tenant::*;
 
@@ -31,6 +33,16 @@ struct Memory {
     done: Receiver<(PartId, i32)>,
     bell: Arc<OwnedFd>,
     in_flight: usize,
+    own: OwnWork,
+}
+
+/// Pieces of a transport's own work, each of which takes some turns of the disk's thread.
+#[derive(Default)]
+struct OwnWork {
+    left: u32,
+    /// Turns that the piece in flight still takes.
+    turns: Option<u32>,
+    done: Arc<AtomicU32>,
 }
 
 impl Memory {
@@ -56,6 +68,7 @@ impl Memory {
             done,
             bell,
             in_flight: 0,
+            own: OwnWork::default(),
         }
     }
 }
@@ -118,7 +131,35 @@ impl Transport for Memory {
     }
 
     fn next_due(&self) -> Option<Time> {
-        None
+        self.own.turns.map(|_| Time(0))
+    }
+
+    fn background(&mut self) -> Option<BackgroundWork> {
+        assert_eq!(self.own.turns, None, "a piece is in flight");
+        (self.own.left > 0).then_some(BackgroundWork {
+            read: 4 * PAGE as u32,
+            written: 4 * PAGE as u32,
+        })
+    }
+
+    fn start_background(&mut self, _: Time) {
+        assert_eq!(self.own.turns, None, "a piece is in flight");
+        self.own.left -= 1;
+        self.own.turns = Some(3);
+    }
+
+    fn is_background_in_flight(&mut self) -> bool {
+        match self.own.turns.take() {
+            Some(1) => {
+                self.own.done.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            Some(turns) => {
+                self.own.turns = Some(turns - 1);
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -172,4 +213,47 @@ fn a_thread_with_a_transport_alone_has_no_device() {
     let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
     let failed = -Errno::NODEV.raw_os_error();
     assert_eq!(read_pages(&mut tenant.channel, 0), failed);
+}
+
+/// A disk whose transport has work of its own, and how much of it is done.
+fn with_own_work(pieces: u32) -> (Usd, Arc<AtomicU32>) {
+    let mut memory = Memory::start();
+    memory.own.left = pieces;
+    let done = Arc::clone(&memory.own.done);
+    (
+        Usd::start_transport(Box::new(memory), quick()).unwrap(),
+        done,
+    )
+}
+
+#[test]
+fn a_transports_own_work_is_done_once_it_has_a_contract_a_piece_at_a_time() {
+    const PIECES: u32 = 200;
+    let (usd, done) = with_own_work(PIECES);
+    let mut tenant = Tenant::new(&usd, contract(80, 100), Some(space(1)));
+    tenant.channel.write(1, 0, 8);
+    assert_eq!(done.load(Ordering::Relaxed), 0);
+    usd.admit_background(contract(1, 20)).unwrap();
+    // Pages go on beside it.
+    while done.load(Ordering::Relaxed) < PIECES {
+        tenant.channel.check(1, 0, 8);
+    }
+    assert_eq!(usd.disk_stats().in_flight, 0);
+}
+
+#[test]
+fn a_transports_own_work_without_slack_goes_on_beside_a_client_that_always_has_work() {
+    let (usd, done) = with_own_work(u32::MAX);
+    let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
+    tenant.channel.write(1, 0, 8);
+    let own = DiskContract {
+        period: Nanos::millis(20),
+        slice: Nanos::micros(100),
+        extra: false,
+        laxity: Nanos::ZERO,
+    };
+    usd.admit_background(own).unwrap();
+    while done.load(Ordering::Relaxed) < 50 {
+        tenant.channel.check(1, 0, 8);
+    }
 }

@@ -36,6 +36,10 @@ pub(super) enum UsdCommand {
         contract: DiskContract,
         answer: Sender<Result<ClientId, AdmissionError>>,
     },
+    AdmitBackground {
+        contract: DiskContract,
+        answer: Sender<Result<ClientId, AdmissionError>>,
+    },
     Change {
         client: ClientId,
         contract: DiskContract,

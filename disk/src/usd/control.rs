@@ -1,5 +1,6 @@
 //! Executes control commands on the disk's thread.
 
+use super::background::Background;
 use super::client::{Client, client_at};
 use super::command::{UsdCommand, UsdEvent};
 use super::doorbells::Doorbells;
@@ -32,6 +33,11 @@ impl DiskThread {
                     if let Ok(id) = admitted {
                         self.enter(id);
                     }
+                    let _ = answer.send(admitted);
+                }
+                UsdCommand::AdmitBackground { contract, answer } => {
+                    let admitted = Background::admit(&mut self.atropos, contract);
+                    let admitted = admitted.map(|own| self.background.insert(own).client);
                     let _ = answer.send(admitted);
                 }
                 UsdCommand::Change {

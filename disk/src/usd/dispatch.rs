@@ -1,5 +1,6 @@
 //! Starts the transactions that the scheduler names, on a device or through a transport.
 
+use super::background::BACKGROUND_TAG;
 use super::client::client_at;
 use super::ring::RingEvent;
 use super::thread::{DiskThread, untag};
@@ -44,6 +45,12 @@ impl DiskThread {
     }
 
     fn start(&mut self, now: Time, start: &Dispatch) {
+        if start.job.tag == BACKGROUND_TAG {
+            if let (Some(own), Some(transport)) = (&mut self.background, &mut self.transport) {
+                own.start(now, start.ticket, &mut **transport);
+            }
+            return;
+        }
         let (at, number) = untag(start.job.tag);
         let Some(client) = client_at(&mut self.clients, at) else {
             return;

@@ -11,7 +11,7 @@
 //! | `dispatch` | starts what the scheduler names |
 //! | `command`, `control` | commands to the thread and its events; their execution |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
-//! | `transport` | transactions with another place than a device |
+//! | `transport`, `background` | transactions with another place than a device; work of the transport's own |
 //! | `transaction` | one request: its parts on the device, and which are in flight |
 //! | `poll_policy` | how long the thread polls before it sleeps |
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
@@ -30,6 +30,7 @@
 //! - Requests that are not started when the disk is dropped stay in their channel, for the next
 //!   disk that takes the channel over.
 
+mod background;
 mod channel;
 mod client;
 mod command;
@@ -44,6 +45,7 @@ mod transaction;
 mod transport;
 mod waiting_threads;
 
+pub use background::BackgroundWork;
 pub use command::{ChannelId, UsdEvent};
 pub use stats::{ClientStats, DiskStats};
 pub use transport::{PartId, Transport};
@@ -222,6 +224,12 @@ impl Usd {
     /// Admits a contract. The client is served once it has a target and channels.
     pub fn admit(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         self.ask(|answer| UsdCommand::Admit { contract, answer })
+            .unwrap_or(Err(AdmissionError::Gone))
+    }
+
+    /// Admits a client of the transport's own work, which has no channels. Without one that work is not done.
+    pub fn admit_background(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
+        self.ask(|answer| UsdCommand::AdmitBackground { contract, answer })
             .unwrap_or(Err(AdmissionError::Gone))
     }
 

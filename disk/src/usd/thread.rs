@@ -5,6 +5,7 @@
 //! quiet channel is armed, so that it rings, and not polled any more: an unused channel costs
 //! nothing, however long the thread stays awake for other clients.
 
+use super::background::Background;
 use super::client::{Client, Received, WINDOW, client_at};
 use super::command::{EventSender, UsdCommand, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
@@ -36,6 +37,7 @@ pub(super) struct UsdParts {
 pub(super) struct DiskThread {
     pub(super) device: Option<Arc<dyn AsFd + Send + Sync>>,
     pub(super) transport: Option<Box<dyn Transport>>,
+    pub(super) background: Option<Background>,
     model: CostModel,
     pub(super) poll_policy: PollPolicy,
     pub(super) commands: Receiver<UsdCommand>,
@@ -73,6 +75,7 @@ impl DiskThread {
         Ok(Self {
             device: parts.device,
             transport: parts.transport,
+            background: None,
             model,
             poll_policy: PollPolicy::new(spin.into()),
             commands: parts.commands,
@@ -97,6 +100,12 @@ impl DiskThread {
             self.doorbells.rearm(&mut self.ring, now, &mut self.clients);
             let heard = self.drain_events(now);
             let taken = self.take_requests(now);
+            if let (Some(own), Some(transport)) = (&mut self.background, &mut self.transport) {
+                if taken {
+                    own.note_client(now);
+                }
+                own.queue(now, &mut self.atropos, &mut **transport, &self.model);
+            }
             let next = self.schedule(now);
             self.ring.submit();
             if let Some(transport) = &mut self.transport {
@@ -156,6 +165,9 @@ impl DiskThread {
             self.on_part_completed(now, part.client, part.transaction, result);
             any = true;
         }
+        if let (Some(own), Some(transport)) = (&mut self.background, &mut self.transport) {
+            any |= own.complete(now, &mut self.atropos, &mut **transport);
+        }
         any
     }
 
@@ -190,6 +202,9 @@ impl DiskThread {
 
     /// Completes a transaction with nothing in flight.
     pub(super) fn complete(&mut self, now: Time, at: u32, transaction: u32) {
+        if let Some(own) = &mut self.background {
+            own.note_client(now);
+        }
         let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };

@@ -9,6 +9,7 @@
 //! - Nothing blocks, and nothing allocates per transaction.
 //! - A part that was started completes once, whatever happens to the other end.
 
+use super::background::BackgroundWork;
 use crate::time::Time;
 use iochannel::{IoVec, Op};
 use rustix::fd::BorrowedFd;
@@ -54,4 +55,17 @@ pub trait Transport: Send {
 
     /// When it is to be asked again though nothing is readable.
     fn next_due(&self) -> Option<Time>;
+
+    /// The next piece of the transport's own work, if there is one and none is in flight.
+    fn background(&mut self) -> Option<BackgroundWork> {
+        None
+    }
+
+    /// Starts that piece, if it is still to be done. It may be sent with the next [`Transport::flush`] only.
+    fn start_background(&mut self, _now: Time) {}
+
+    /// Returns true until the piece has ended, failed or not.
+    fn is_background_in_flight(&mut self) -> bool {
+        false
+    }
 }
