@@ -6,12 +6,15 @@
 //! factor between two servers, so that noise moves nothing back and forth. What a busy processor adds to
 //! samples is noise, too: a server is poor only where the shortest of its last ones is long.
 
+use crate::hedging::ResponseTime;
 use crate::identity::HostId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A sample's weight in the smoothed time is one in so many: TCP's gain (RFC 6298).
 const GAIN: u32 = 8;
+/// The same for the smoothed deviation.
+const DEVIATION_GAIN: u32 = 4;
 
 /// Samples before a server is judged: with the gain above, the first one's weight is then below a
 /// half.
@@ -38,6 +41,8 @@ pub struct LatencyTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RoundTrip {
     smoothed: Duration,
+    /// Of the samples from the smoothed time, smoothed.
+    deviation: Duration,
     /// The last samples, in a ring.
     recent: [Duration; RECENT],
     samples: u32,
@@ -49,6 +54,7 @@ impl LatencyTable {
     pub fn on_sample(&mut self, server: HostId, round_trip: Duration, now: Duration) {
         let first = RoundTrip {
             smoothed: round_trip,
+            deviation: round_trip / 2,
             recent: [round_trip; RECENT],
             samples: 0,
             last: now,
@@ -57,6 +63,9 @@ impl LatencyTable {
         if now.saturating_sub(entry.last) > STALE_AFTER {
             *entry = first;
         }
+        let off = entry.smoothed.abs_diff(round_trip);
+        let kept = entry.deviation - entry.deviation / DEVIATION_GAIN;
+        entry.deviation = kept.saturating_add(off / DEVIATION_GAIN);
         let kept = entry.smoothed - entry.smoothed / GAIN;
         entry.smoothed = kept.saturating_add(round_trip / GAIN);
         entry.recent[entry.samples as usize % RECENT] = round_trip;
@@ -74,6 +83,13 @@ impl LatencyTable {
         let entry = self.servers.get(&server)?;
         let is_fresh = now.saturating_sub(entry.last) <= STALE_AFTER;
         (is_fresh && entry.samples >= MIN_SAMPLES).then_some(entry.smoothed)
+    }
+
+    /// The time that a server takes and its deviation, if they are known well enough.
+    pub fn response_time(&self, server: HostId, now: Duration) -> Option<ResponseTime> {
+        let usual = self.of(server, now)?;
+        let deviation = self.servers.get(&server)?.deviation;
+        Some(ResponseTime { usual, deviation })
     }
 
     /// The servers that are known well enough, the nearest first.

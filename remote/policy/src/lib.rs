@@ -11,6 +11,7 @@
 //! | [`election::Candidate`] | which broker a server obeys | lets a server obey two |
 //! | [`organizer::Organizer`] | which server has which object, and what moves | has two copies at one server |
 //! | [`migration`] | which copy of a moving object serves | lets a copy serve that could lack a write |
+//! | [`hedging`] | which reads are sent twice | sends a network that is slow twice as much |
 //! | [`redundancy`] | how many parts an object has, on which servers; what is rebuilt | puts two parts on one server |
 //!
 //! Rule: this crate reads no clock, keeps no thread and does no I/O. Time comes in as a `Duration`
@@ -21,6 +22,7 @@
 pub mod broker;
 pub mod capacity;
 pub mod election;
+pub mod hedging;
 pub mod identity;
 pub mod latency;
 pub mod lease;

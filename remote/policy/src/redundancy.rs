@@ -9,12 +9,14 @@ mod cold;
 mod own_servers;
 mod pending_write;
 mod placement;
+mod read_route;
 mod rebuild;
 mod stripe;
 
 pub use cold::{ColdPolicy, StripeChoice};
 pub use pending_write::{PendingWrite, WriteState};
 pub use placement::{NoPlace, ServerOffer, choose_servers};
+pub use read_route::{ReadRoute, ReadView, StripeRead};
 pub use rebuild::{Layout, RebuildStep, plan_rebuild};
 pub use stripe::{
     MAX_PARTS, PartCopies, PartLoss, ServerSet, Stripe, StripeState, StripeStep, StripeView,
