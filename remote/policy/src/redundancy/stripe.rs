@@ -293,6 +293,24 @@ impl Stripe {
         (self.protects() && sources.len() == usize::from(self.shape.data)).then_some(sources)
     }
 
+    /// The parts that give another one at once: as many as there are members, which are read at some servers. `None` if
+    /// too few can be.
+    pub fn sources_at<const N: usize>(
+        &self,
+        part: usize,
+        view: StripeView<'_>,
+        servers: ServerSet,
+    ) -> Option<[usize; N]> {
+        let is_readable =
+            |other: &usize| *other != part && view.parts[*other].current & servers != 0;
+        let mut readable = (0..view.parts.len()).filter(is_readable);
+        let mut sources = [0; N];
+        for source in &mut sources {
+            *source = readable.next()?;
+        }
+        (self.protects() && N == usize::from(self.shape.data)).then_some(sources)
+    }
+
     /// Returns true if a part whose copies are gone can be had from the others.
     pub fn can_rebuild(&self, part: usize, view: StripeView<'_>) -> bool {
         self.protects() && self.has_others(part, view, ServerSet::MAX)

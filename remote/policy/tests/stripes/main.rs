@@ -94,6 +94,7 @@ fn survives(servers: usize, events: &[Event], is_striped: bool) -> Result<(), Te
     for event in events {
         let before = truth::margins(&mut world);
         happen(&mut world, event)?;
+        truth::check_reconstruction(&mut world)?;
         if matches!(event, Event::Tick | Event::Deliver(_) | Event::Write { .. }) {
             truth::check_margins(&mut world, &before)?;
         }

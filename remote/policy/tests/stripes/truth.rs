@@ -70,6 +70,78 @@ pub fn margins(world: &mut World) -> Vec<Option<usize>> {
     (0..MEMBERS).map(margin).collect()
 }
 
+/// What a read of a member is made of, where its own server does not answer, is what the member's page was when it was
+/// acknowledged last, or what a later write has begun to write: no server of the sources has another page.
+pub fn check_reconstruction(world: &mut World) -> Result<(), TestCaseError> {
+    let connected = world.connected();
+    for member in 0..MEMBERS {
+        let sources = world.ask(|stripe, view| stripe.sources_at(member, view, connected));
+        let Some(sources): Option<[usize; MEMBERS]> = sources.flatten() else {
+            continue;
+        };
+        prop_assert!(!sources.contains(&member));
+        for page in 0..PAGES {
+            let is_lost = |part: &usize| world.objects[*part].lost[page];
+            if world.objects[member].acknowledged[page] == 0 || sources.iter().any(is_lost) {
+                continue;
+            }
+            let there: Vec<_> = sources
+                .map(|part| pages_at(world, part, page, connected))
+                .into();
+            check_sum(world, (member, page), &sources, &there)?;
+        }
+    }
+    Ok(())
+}
+
+/// What servers have as a page of a part, where a read of it may go.
+fn pages_at(world: &World, part: usize, page: usize, among: ServerSet) -> Vec<Page> {
+    let copies = world.objects[part].copies.iter();
+    let copies = copies.filter(|copy| copy.is_current && among & bit(copy.server) != 0);
+    let kept = |copy: &Copy| {
+        world.servers[copy.server]
+            .kept
+            .get(&(part, copy.generation))
+    };
+    copies.filter_map(|copy| Some(kept(copy)?[page])).collect()
+}
+
+fn check_sum(
+    world: &World,
+    (member, page): (usize, usize),
+    sources: &[usize; MEMBERS],
+    there: &[Vec<Page>],
+) -> Result<(), TestCaseError> {
+    let of_member = &world.objects[member];
+    let right = of_member.acknowledged[page]..=of_member.issued[page];
+    let parities = there.iter().flatten().filter_map(|page| match page {
+        Page::Parity { of, .. } => Some(*of),
+        _ => None,
+    });
+    for of in parities {
+        prop_assert!(
+            right.contains(&of[member]),
+            "{member} as {of:?}, not {right:?}"
+        );
+        for (source, pages) in sources
+            .iter()
+            .zip(there)
+            .filter(|(part, _)| **part < MEMBERS)
+        {
+            let is_same = |there: &Page| match there {
+                Page::Written(version) => *version == of[*source],
+                Page::Empty => of[*source] == 0,
+                Page::Parity { .. } => false,
+            };
+            prop_assert!(
+                pages.iter().all(is_same),
+                "{source} has {pages:?} beside {of:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// No step of the client's own makes a member easier to lose than it is to be.
 pub fn check_margins(world: &mut World, before: &[Option<usize>]) -> Result<(), TestCaseError> {
     let promised = if world.is_whole() {
