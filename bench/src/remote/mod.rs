@@ -52,6 +52,9 @@ pub struct Options {
     /// Only these arms; without it all but those that have a server killed.
     #[arg(long, value_delimiter = ',')]
     pub arms: Vec<RemoteArm>,
+    /// Arms that have a server killed have it stopped instead: it keeps its connections and answers nothing.
+    #[arg(long)]
+    pub stop: bool,
     /// A quick look: 8 MiB, 1000 pages, 2 runs.
     #[arg(long)]
     pub quick: bool,
@@ -71,6 +74,8 @@ pub struct Amount {
     pub depth: usize,
     /// Makes the order.
     pub seed: u64,
+    /// A server is stopped, where one is killed otherwise.
+    pub is_stopped: bool,
 }
 
 /// An arm and its runs.
@@ -110,6 +115,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
                 accesses: options.accesses,
                 depth: options.depth as usize,
                 seed: repeat + 1,
+                is_stopped: options.stop,
             };
             match arm::run(&env, one.arm, amount) {
                 Ok(figures) => one.runs.push(figures),

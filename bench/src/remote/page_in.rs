@@ -35,6 +35,7 @@ pub fn serve(plan: &RemotePlan) -> Result<()> {
         accesses: plan.accesses,
         depth: plan.threads as usize,
         seed: plan.seed,
+        is_stopped: false,
     };
     if !plan.is_paged {
         let mut reader = ChannelReader::connect(plan.server, plan.pages)?;

@@ -1,8 +1,8 @@
 //! Reads of a remote client before a server is killed, while what it had is made again, and after that.
 //!
-//! One thread reads pages in no order, one at a time. What a killed server had is read elsewhere at once where there is
-//! another copy; of a stripe a read waits until the object is made again, which is within the figure. The rebuild is over
-//! with the last copy before a pause in which none is made.
+//! One thread reads pages in no order, one at a time, so it always has a read under way while the client makes copies.
+//! What a killed server had is read elsewhere: at another copy, or from the rest of its stripe. The rebuild is over with
+//! the last copy before a pause in which none is made; its time has the second in it for which a server is waited for.
 
 use super::channel::ChannelReader;
 use super::server_process::ServerProcess;
@@ -51,6 +51,8 @@ pub struct RebuildPlan {
     pids: Vec<u32>,
     pages: u64,
     seed: u64,
+    /// It is stopped, not killed.
+    is_stopped: bool,
 }
 
 /// Reads of one phase.
@@ -85,6 +87,7 @@ pub fn run(env: &TestEnv, amount: Amount, redundancy: Redundancy) -> Result<Figu
         pids: servers.iter().map(ServerProcess::id).collect(),
         pages: amount.pages,
         seed: amount.seed,
+        is_stopped: amount.is_stopped,
     });
     let mut worker = plan.start()?;
     let figures = worker.call(&"go")?;
@@ -162,7 +165,11 @@ pub fn serve(plan: &RebuildPlan) -> Result<()> {
     let before = progress.copies_made();
     let victim =
         Pid::from_raw(plan.pids[busiest] as i32).ok_or_else(|| anyhow!("no server to kill"))?;
-    kill_process(victim, Signal::KILL).doing("kill a server")?;
+    let signal = match plan.is_stopped {
+        true => Signal::STOP,
+        false => Signal::KILL,
+    };
+    kill_process(victim, signal).doing("end a server")?;
     let killed = reads.began.elapsed();
     let (mut made, mut last) = (before, killed);
     reads.until(|now| {
