@@ -64,7 +64,9 @@ impl Arrivals {
 /// Receives what has arrived: most times from the server that was sent to last.
 pub fn receive(transport: &mut RemoteTransport, now: Time) {
     transport.probes = (transport.probes + 1) % PROBES;
-    if transport.probes == 0 || transport.copy.is_some() {
+    // What the client does by itself has replies of other servers, which a read of the program need not wait for.
+    let is_alone = transport.requests.parts_in_use() == 0 && transport.is_copying();
+    if transport.probes == 0 || is_alone || transport.degraded.is_busy() {
         return receive_all(transport, now);
     }
     // Without a request only what comes unasked is awaited.
@@ -136,6 +138,7 @@ fn receive_from(transport: &mut RemoteTransport, index: usize, now: Time) {
     transport.servers[index].open = Some(open);
     if has_answered {
         transport.servers[index].presence.on_answer(now);
+        transport.servers[index].is_suspected = false;
     }
     for (header, body) in later {
         permits::on_control_frame(transport, now, index, &header, &body);

@@ -183,7 +183,14 @@ impl RemoteTransport {
             let Some(segment) = self.requests.get(slot) else {
                 continue;
             };
-            if segment.object != object || segment.op != Op::Write || segment.awaited == 0 {
+            if segment.object != object || segment.awaited == 0 {
+                continue;
+            }
+            if segment.op == Op::Read {
+                // The reply would be of a copy that is not there any more: another one is read.
+                segment.awaited &= !bit(server);
+                segment.unsent &= !bit(server);
+                self.has_unsent = true;
                 continue;
             }
             segment.awaited &= !bit(server) & remaining;

@@ -5,13 +5,14 @@
 //! to the copy from its creation on, with versions above those that are copied, so their order does not
 //! matter.
 
+use crate::background::RUN;
 use crate::objects::{CopyState, bit};
 use crate::requests::{Purpose, Segment};
 use crate::transport::RemoteTransport;
 use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_policy::migration::{Generation, PageNumber, Version};
-use remote_wire::{Header, Kind, MAX_RUN};
+use remote_wire::{Header, Kind};
 use wired::PAGE;
 
 /// How long nothing is copied after pages could not be read from any copy.
@@ -80,14 +81,17 @@ pub fn start(transport: &mut RemoteTransport) {
     });
 }
 
+/// Returns true if the next run is to be read.
+pub fn awaits_run(transport: &RemoteTransport) -> bool {
+    let idle = |job: CopyJob| !job.is_reading && job.writing == 0;
+    transport.copy.is_some_and(idle)
+}
+
 /// Reads the next run, once the one before is written.
-pub fn step(transport: &mut RemoteTransport, now: Time) {
-    let Some(mut job) = transport.copy else {
+pub fn begin_run(transport: &mut RemoteTransport, now: Time) {
+    let Some(mut job) = transport.copy.filter(|_| awaits_run(transport)) else {
         return;
     };
-    if job.is_reading || job.writing > 0 {
-        return;
-    }
     let end = transport.objects.pages_of(job.object).end;
     while job.next < end && !transport.objects.is_held(job.object, job.next) {
         job.next += 1;
@@ -98,7 +102,7 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
     }
     let most = match job.next < job.single_until {
         true => 1,
-        false => MAX_RUN as u64,
+        false => RUN as u64,
     };
     let most = job.next..end.min(job.next + most);
     // A run with a lost page cannot be read.
@@ -225,14 +229,13 @@ fn send_copied(
 }
 
 /// A run of a copy is written.
-pub fn on_written(transport: &mut RemoteTransport, now: Time) {
+pub fn on_written(transport: &mut RemoteTransport) {
     if let Some(job) = &mut transport.copy {
         job.writing = job.writing.saturating_sub(1);
     }
-    step(transport, now);
 }
 
-/// Pages for a copy could not be read anywhere: they are read one by one, with the next ticks, and those
+/// Pages for a copy could not be read anywhere: they are read one by one, and those
 /// that fail alone are passed over. They are lost if the other copies are, and the rest is not.
 pub fn on_unreadable(transport: &mut RemoteTransport, read: &Segment, now: Time) {
     let Some(mut job) = transport.copy.filter(|job| job.has_read(read)) else {

@@ -11,8 +11,10 @@
 //! | `requests` | what is under way |
 //! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
 //! | `transport`, `pages`, `refusals`, `copies` | the transport: links and time; requests of pages; those that are refused; copies of objects |
-//! | `outage` | when a server is given up, and when this host's own network may be out |
+//! | `reading`, `degraded` | where reads go, also those whose server is late; reads from the other parts of a stripe |
+//! | `outage`, `silence` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `permits`, `copying` | which servers get copies, under which permits, and how these get their pages |
+//! | `background` | when these are moved, beside the tree's own pages |
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
 //! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
 //! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
@@ -24,11 +26,13 @@
 //! - Requests of pages allocate nothing. Objects and permits do, once for each 16 MiB.
 
 mod arrival;
+mod background;
 mod broker_link;
 mod client_state;
 mod connector;
 mod copies;
 mod copying;
+mod degraded;
 mod keeper;
 mod objects;
 mod outage;
@@ -40,10 +44,12 @@ mod placement;
 mod process;
 mod progress;
 pub mod protocol;
+mod reading;
 mod refusals;
 mod requests;
 mod restore;
 mod server;
+mod silence;
 mod start;
 mod stripe_code;
 mod stripe_gathering;

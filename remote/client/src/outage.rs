@@ -69,6 +69,11 @@ impl Presence {
         }
     }
 
+    /// Returns true if something has arrived since a time.
+    pub fn has_answered_since(&self, time: Time) -> bool {
+        self.answers.is_some_and(|answers| answers.last >= time)
+    }
+
     /// An attempt to connect that was begun at a time has failed.
     pub fn on_attempt_failed(&mut self, begun: Time) {
         self.failed_attempt = Some(begun);

@@ -7,7 +7,7 @@ use crate::placement;
 use crate::refusals::{self, PageRefusal};
 use crate::requests::{Purpose, Segment};
 use crate::transport::{RemoteTransport, connected, since_start};
-use crate::{stripe_job, stripes};
+use crate::{degraded, reading, stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{PageNumber, Version};
@@ -22,7 +22,7 @@ impl RemoteTransport {
             return;
         };
         match segment.op {
-            Op::Read => self.route_read(slot, &segment, now),
+            Op::Read => reading::route(self, slot, &segment, now),
             // A parity depends on what its pages were: it waits.
             Op::Write if stripes::holds_write(self, segment.object, now) => {
                 self.has_unsent = true;
@@ -47,60 +47,18 @@ impl RemoteTransport {
         }
     }
 
-    fn route_read(&mut self, slot: usize, segment: &Segment, now: Time) {
-        let pages = segment.page..segment.page + segment.count as u64;
-        if pages
-            .clone()
-            .any(|page| self.objects.is_lost(segment.object, page))
-        {
-            return self.end_read(slot, Err(Errno::IO), now);
-        }
-        if pages
-            .clone()
-            .all(|page| self.objects.version(segment.object, page).0 == 0)
-        {
-            for page in self.requests.pages(segment) {
-                // SAFETY: a page of the part, which the transport alone writes until it is reaped.
-                unsafe { page.write_bytes(0, PAGE) };
-            }
-            return self.end_read(slot, Ok(()), now);
-        }
-        let current = self.objects.get(segment.object).readable();
-        if current == 0 && stripes::can_rebuild(self, segment.object) {
-            // It is being made again from the others of its stripe, perhaps where it was.
-            if let Some(segment) = self.requests.get(slot) {
-                segment.failed = 0;
-            }
-            self.has_unsent = true;
-            return;
-        }
-        let readable = current & !segment.failed;
-        if readable == 0 {
-            return self.end_read(slot, Err(Errno::IO), now);
-        }
-        let there = readable & connected(&self.servers);
-        let time = since_start(now);
-        let latency = |server: &usize| {
-            let host = self.servers[*server].host();
-            host.and_then(|host| self.latencies.of(host, time))
-        };
-        let servers = (0..self.servers.len()).filter(|server| there & bit(*server) != 0);
-        let nearest = servers.min_by_key(latency).map_or(0, bit);
-        if let Some(segment) = self.requests.get(slot) {
-            (segment.awaited, segment.unsent) = (nearest, nearest);
-        }
-        self.has_unsent = true;
-    }
-
     /// Ends a read. One for a copy ends the copy, too, where it failed.
     pub(crate) fn end_read(&mut self, slot: usize, result: Result<(), Errno>, now: Time) {
-        let segment = self.requests.get(slot).copied();
+        let Some(segment) = self.requests.get(slot).copied() else {
+            return;
+        };
         self.end(slot, result);
-        match segment {
+        match segment.purpose {
             // Those of an earlier copy end with it.
-            Some(write) if write.purpose == Purpose::CopyWrite => copying::on_failed(self, now),
-            Some(read) => copying::on_unreadable(self, &read, now),
-            None => {}
+            Purpose::CopyWrite => copying::on_failed(self, now),
+            Purpose::CopyRead { .. } => copying::on_unreadable(self, &segment, now),
+            Purpose::DegradedRead { at } => degraded::fail(self, at, now),
+            Purpose::Part(_) | Purpose::StripeRead | Purpose::StripeWrite => {}
         }
     }
 
@@ -112,7 +70,7 @@ impl RemoteTransport {
             let Some(segment) = self.requests.get(slot).copied() else {
                 continue;
             };
-            if segment.awaited == 0 {
+            if segment.awaits_route(now) {
                 // It waits for an object or a server.
                 self.route(slot, now);
             }
@@ -125,7 +83,9 @@ impl RemoteTransport {
                 {
                     segment.unsent &= !bit(server);
                     segment.sent = now;
-                    self.recent = server;
+                    if segment.is_awaited() {
+                        self.recent = server;
+                    }
                 }
             }
             let left = self.requests.get(slot).map_or(0, |segment| segment.unsent);
@@ -199,7 +159,9 @@ impl RemoteTransport {
         }
         let trip = since_start(now).saturating_sub(since_start(segment.sent));
         let time = since_start(now);
-        if let Some(host) = self.servers[server].host() {
+        if let Some(host) = self.servers[server].host()
+            && segment.is_measured(server)
+        {
             self.latencies.on_sample(host, trip, time);
         }
         let id = self.objects.id(segment.object);
@@ -259,14 +221,20 @@ impl RemoteTransport {
             self.end(slot, Ok(()));
             return stripe_job::step(self, now);
         }
+        if let Purpose::DegradedRead { .. } = segment.purpose {
+            return degraded::on_read(self, (slot, segment), bodies, now);
+        }
         match self.hand_over(segment, bodies) {
-            Ok(()) => self.end(slot, Ok(())),
+            Ok(()) => {
+                self.budget.on_answer();
+                self.end(slot, Ok(()));
+            }
             Err(why) => self.on_bad_copy(slot, segment, server, &why.to_string(), now),
         }
     }
 
     /// Copies the pages that a read has brought to where they were asked for, decrypted.
-    fn hand_over<'a>(
+    pub(crate) fn hand_over<'a>(
         &self,
         segment: &Segment,
         bodies: impl Iterator<Item = (u64, &'a [u8])>,
@@ -322,8 +290,11 @@ impl RemoteTransport {
     pub(crate) fn retry_elsewhere(&mut self, slot: usize, server: usize, now: Time) {
         if let Some(segment) = self.requests.get(slot) {
             segment.failed |= bit(server);
-            (segment.awaited, segment.unsent) = (0, 0);
-            self.route(slot, now);
+            segment.awaited &= !bit(server);
+            segment.unsent &= !bit(server);
+            if segment.awaits_route(now) {
+                self.route(slot, now);
+            }
         }
     }
 
@@ -346,7 +317,7 @@ impl RemoteTransport {
         // What is copied was acknowledged before.
         if segment.purpose == Purpose::CopyWrite {
             self.end(slot, Ok(()));
-            return copying::on_written(self, now);
+            return copying::on_written(self);
         }
         if segment.purpose == Purpose::StripeWrite {
             stripe_job::on_written(self, slot, &segment);
@@ -371,7 +342,10 @@ impl RemoteTransport {
                 continue;
             }
             match (segment.op, segment.purpose) {
-                (Op::Read, _) => (segment.awaited, segment.unsent) = (0, 0),
+                (Op::Read, _) => {
+                    segment.awaited &= !bit(server);
+                    segment.unsent &= !bit(server);
+                }
                 (Op::Write, Purpose::Part(_)) => segment.unsent |= bit(server),
                 // Its pages are not here any more: the copy begins anew.
                 (Op::Write, _) => self.end(slot, Err(Errno::IO)),

@@ -220,7 +220,6 @@ pub fn place_all(transport: &mut RemoteTransport, now: Time) {
     request_waiting(transport, now);
     comply(transport, now);
     copying::start(transport);
-    copying::step(transport, now);
     stripes::step(transport, now);
     for object in 0..transport.objects.len() {
         let of = transport.objects.get(object);

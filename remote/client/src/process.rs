@@ -5,9 +5,11 @@
 //! thread a server connects, and the disk's thread does the rest.
 
 use crate::arrival::Arrivals;
+use crate::background;
 use crate::broker_link::ServerSource;
 use crate::client_state::ClientState;
 use crate::connector::Connectors;
+use crate::degraded::DegradedReads;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
 use crate::progress::ClientProgress;
@@ -248,6 +250,7 @@ impl Process {
             RemoteTransport::new(objects, servers, replicas, broker, connectors, arrived)
                 .map_err(call("make an epoll"))?;
         transport.progress = Arc::clone(&config.progress);
+        transport.degraded = DegradedReads::new(config.stripe_after.is_some());
         transport.stripes = Stripes::new(config.space().stripes(), config.stripe_after);
         if is_resumed {
             transport.restore(starts).map_err(|why| thread(&why))?;
@@ -256,6 +259,8 @@ impl Process {
         let usd =
             Usd::start_transport(Box::new(transport), settings()).map_err(|why| thread(&why))?;
         let client = usd.admit(WHOLE).map_err(|why| thread(&why))?;
+        usd.admit_background(background::CONTRACT)
+            .map_err(|why| thread(&why))?;
         let bell = || Doorbell::attach(&kept.doorbell).map_err(|why| thread(&why));
         let (doorbell, own) = (bell()?, bell()?);
         let space = IoTarget::Space {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ClientProgress {
     copies: AtomicU64,
     stripes: AtomicU64,
+    degraded_reads: AtomicU64,
+    hedged_reads: AtomicU64,
 }
 
 impl ClientProgress {
@@ -20,8 +22,26 @@ impl ClientProgress {
         self.stripes.load(Ordering::Relaxed)
     }
 
+    /// Reads of a stripe's part for which its other parts were asked.
+    pub fn degraded_reads(&self) -> u64 {
+        self.degraded_reads.load(Ordering::Relaxed)
+    }
+
+    /// Reads that went elsewhere, too, since their server was late.
+    pub fn hedged_reads(&self) -> u64 {
+        self.hedged_reads.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn count_copy(&self) {
         self.copies.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_degraded_read(&self) {
+        self.degraded_reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_hedged_read(&self) {
+        self.hedged_reads.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_stripe(&self) {

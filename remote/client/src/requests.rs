@@ -8,7 +8,7 @@
 //! Rule: both tables have a fixed size, made once. The disk's thread has no more parts in flight than
 //! its window, each of two segments at most.
 
-use crate::objects::ServerSet;
+use crate::objects::{ServerSet, bit};
 use disk::time::Time;
 use disk::usd::PartId;
 use iochannel::{IoVec, Op};
@@ -29,6 +29,8 @@ pub enum Purpose {
     /// Reads pages of an object to be copied to a server, for its copy of that generation: the reply
     /// may come when that copy is gone and another is made.
     CopyRead { to: usize, generation: Generation },
+    /// Reads pages of a stripe's part for a degraded read, which has this place.
+    DegradedRead { at: usize },
     /// Writes such pages.
     CopyWrite,
     /// Reads pages of a stripe's part.
@@ -58,6 +60,13 @@ pub struct Segment {
     pub failed: ServerSet,
     pub begun: Time,
     pub sent: Time,
+    /// It is routed no sooner.
+    pub not_before: Time,
+    /// When a read is late, and the servers that were late with it.
+    pub late_at: Time,
+    pub late: ServerSet,
+    /// Its pages are being reconstructed from the other parts of its stripe.
+    pub is_reconstructed: bool,
 }
 
 impl Segment {
@@ -77,7 +86,37 @@ impl Segment {
             failed: 0,
             begun,
             sent: begun,
+            not_before: Time(0),
+            late_at: Time::NEVER,
+            late: 0,
+            is_reconstructed: false,
         }
+    }
+
+    /// Returns true if it is of the tree's processes.
+    pub fn is_own(&self) -> bool {
+        matches!(self.purpose, Purpose::Part(_))
+    }
+
+    /// Returns true if it is to be routed: no server is asked for it.
+    pub fn awaits_route(&self, now: Time) -> bool {
+        self.awaited == 0 && !self.is_reconstructed && now >= self.not_before
+    }
+
+    /// Returns true if a process waits for it.
+    pub fn is_awaited(&self) -> bool {
+        self.is_own() || matches!(self.purpose, Purpose::DegradedRead { .. })
+    }
+
+    /// Returns true if it is a read that a process waits for, and its server is late.
+    pub fn is_late(&self, now: Time) -> bool {
+        self.op == Op::Read && self.is_awaited() && self.awaited != 0 && now >= self.late_at
+    }
+
+    /// Returns true if the time since it was sent is how long a server takes for a page: a longer run, and a read that
+    /// was sent elsewhere since, say nothing.
+    pub fn is_measured(&self, server: usize) -> bool {
+        self.is_awaited() && self.late & bit(server) == 0
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Server {
     pub open: Option<OpenLink>,
     /// Whether and since when it answers.
     pub presence: Presence,
+    /// It leaves a read unanswered for too long, and nothing else comes from it.
+    pub is_suspected: bool,
     /// It was last found to be known under another address.
     is_alias: bool,
     /// It was saved so: its life and its permit.
@@ -109,6 +111,7 @@ impl Server {
             incarnation: None,
             open: None,
             presence: Presence::default(),
+            is_suspected: false,
             is_alias: false,
             saved: None,
             permit: None,
@@ -200,6 +203,7 @@ impl Server {
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
         self.presence.on_connected(now);
+        self.is_suspected = false;
         (self.full_until, self.heard, self.round_trips) = (Time(0), now, 0);
         Ok(is_other)
     }

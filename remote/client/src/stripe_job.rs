@@ -3,6 +3,7 @@
 //! Rule: what is written is checked. Each page that is read passes its record's check as a program's read does, and a
 //! page that is made again is what its record says was written, or is lost and named.
 
+use crate::background::RUN;
 use crate::objects::{CopyState, ObjectMap, bit};
 use crate::requests::{Purpose, Segment};
 use crate::stripe_code::{MEMBERS, add_product, factors};
@@ -11,7 +12,7 @@ use crate::transport::RemoteTransport;
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{Generation, PageNumber, Version};
-use remote_wire::{Header, Kind, MAX_RUN};
+use remote_wire::{Header, Kind};
 use wired::PAGE;
 
 /// An object that is written.
@@ -71,7 +72,7 @@ impl StripeJob {
             sources: objects.try_into().ok()?,
             next: 0,
             count: 0,
-            pages: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
+            pages: vec![vec![0; RUN * PAGE]; targets.len()],
             targets,
             reading: Vec::new(),
             writing: Vec::new(),
@@ -124,7 +125,34 @@ pub fn cancel(transport: &mut RemoteTransport, job: &StripeJob) {
     }
 }
 
-/// Goes on, or gives the job up where a request of it has failed.
+/// Returns true if the next run is to be read.
+pub fn awaits_run(transport: &RemoteTransport) -> bool {
+    let job = transport.stripes.job.as_ref();
+    job.is_some_and(|job| job.reading.is_empty() && job.writing.is_empty() && !job.has_read)
+}
+
+/// The objects that a job reads, and those that it writes.
+pub fn counts(transport: &RemoteTransport) -> (usize, usize) {
+    let job = transport.stripes.job.as_ref();
+    job.map_or((0, 0), |job| (job.sources.len(), job.targets.len()))
+}
+
+/// Reads the next run, or ends the job if there is none.
+pub fn begin_run(transport: &mut RemoteTransport, now: Time) {
+    step(transport, now);
+    if !awaits_run(transport) {
+        return;
+    }
+    let Some(mut job) = transport.stripes.job.take() else {
+        return;
+    };
+    match read(transport, &mut job, now) {
+        true => transport.stripes.job = Some(job),
+        false => complete(transport, &job, now),
+    }
+}
+
+/// Writes what was read, or gives the job up where a request of it has failed.
 pub fn step(transport: &mut RemoteTransport, now: Time) {
     let Some(mut job) = transport.stripes.job.take() else {
         return;
@@ -138,14 +166,10 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
         cancel(transport, &job);
         return stripes::on_job_failed(transport, job.stripe, now);
     }
-    if job.reading.is_empty() && job.writing.is_empty() {
-        if job.has_read && !write(transport, &mut job, now) {
-            cancel(transport, &job);
-            return stripes::on_job_failed(transport, job.stripe, now);
-        }
-        if job.writing.is_empty() && !read(transport, &mut job, now) {
-            return complete(transport, &job, now);
-        }
+    let is_read = job.has_read && job.reading.is_empty() && job.writing.is_empty();
+    if is_read && !write(transport, &mut job, now) {
+        cancel(transport, &job);
+        return stripes::on_job_failed(transport, job.stripe, now);
     }
     transport.stripes.job = Some(job);
 }
@@ -168,7 +192,7 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     while job.next < end && !is_made(transport, job, job.next) {
         job.next += 1;
     }
-    let run = job.next..end.min(job.next + MAX_RUN as u64);
+    let run = job.next..end.min(job.next + RUN as u64);
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
     job.pages.iter_mut().for_each(|pages| pages.fill(0));

@@ -6,14 +6,17 @@
 //! made again of what the others have ([`crate::stripe_job`]). `remote_policy::redundancy::Stripe` decides; this carries
 //! it out.
 
+use crate::degraded;
 use crate::objects::{CopyState, bit};
 use crate::placement;
+use crate::stripe_code::MEMBERS;
 use crate::stripe_gathering;
 use crate::stripe_job::{self, StripeJob};
 use crate::transport::{RemoteTransport, connected, since_start};
 use disk::time::{Nanos, Time};
 use remote_policy::redundancy::{
-    MAX_PARTS, PartCopies, PartLoss, Stripe, StripeState, StripeStep, StripeView, StripeWrite,
+    MAX_PARTS, PartCopies, PartLoss, ServerSet, Stripe, StripeRead, StripeState, StripeStep,
+    StripeView, StripeWrite,
 };
 use std::time::Duration;
 
@@ -175,6 +178,30 @@ pub fn sources_of(transport: &RemoteTransport, object: usize) -> Option<Vec<usiz
     look(transport, object, Stripe::sources)?
 }
 
+/// Whether the other parts of an object's stripe give its pages, those at some servers in particular.
+pub fn read_of(transport: &RemoteTransport, object: usize, usable: ServerSet) -> StripeRead {
+    let of_part = |rules: &Stripe, part, view: StripeView<'_>| {
+        let is_usable = rules.sources_at::<MEMBERS>(part, view, usable).is_some();
+        match (is_usable, rules.can_rebuild(part, view)) {
+            (true, _) => StripeRead::Now,
+            (false, true) => StripeRead::NotNow,
+            (false, false) => StripeRead::Never,
+        }
+    };
+    look(transport, object, of_part).unwrap_or_default()
+}
+
+/// The stripe of an object, which part it is, and as many others as give it that can be read at some servers.
+pub fn usable_sources(
+    transport: &RemoteTransport,
+    object: usize,
+    usable: ServerSet,
+) -> Option<(usize, usize, [usize; MEMBERS])> {
+    let (at, _, part) = part_of(transport, object)?;
+    let of_part = |rules: &Stripe, part, view: StripeView<'_>| rules.sources_at(part, view, usable);
+    Some((at, part, look(transport, object, of_part)??))
+}
+
 /// Returns true if a copy at a server that is away can be given up, since the rest of the stripe is connected.
 pub fn survives(transport: &RemoteTransport, object: usize, server: usize) -> bool {
     let can_spare =
@@ -221,6 +248,7 @@ pub fn release(transport: &mut RemoteTransport, at: usize, now: Time) {
     if let Some(job) = transport.stripes.job.take_if(|job| job.stripe == at) {
         stripe_job::cancel(transport, &job);
     }
+    degraded::on_stripe_ended(transport, at, now);
     for object in stripe.parts {
         transport.objects.set_stripe(object, None);
         if object < transport.objects.data() {

@@ -6,9 +6,9 @@
 //!
 //! | what happens | reads | writes |
 //! |---|---|---|
-//! | a server is slow | wait for it | wait for it |
-//! | its connection ends | go to another copy, else wait | wait [`GRACE`] for it, then go on without it |
-//! | it is silent, or busy, for [`STALLED`] | go to another copy, else wait | go on without it; at the only copy wait |
+//! | a server is slow | go elsewhere, too, once they are late (`reading`) | wait for it |
+//! | its connection ends | go to another copy or the rest of the stripe, else wait | wait `GRACE` for it, then go on without it |
+//! | it is silent, or busy, for `STALLED` | likewise | go on without it; at the only copy wait |
 //! | all servers end or are silent at once (`outage`) | wait | wait until they are back |
 //! | it sends what no correct server sends | as where its connection ends | likewise |
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
@@ -18,29 +18,31 @@
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
 //!
 //! A server that sends no page between two losses of its connection is connected to after pauses that
-//! double, so that one whose every reply is wrong is away for longer than [`GRACE`] soon. One that is silent
+//! double, so that one whose every reply is wrong is away for longer than `GRACE` soon. One that is silent
 //! or sent a wrong page gets no new copies for a while.
 //!
 //! A server that is left out loses its copies before a write is acknowledged without it, so no copy
-//! that is read lacks a write; objects with too few copies get others (`placement`).
+//! that is read lacks a write; objects with too few copies get others (`placement`). The times are those of `outage`.
 
 use crate::arrival::{self, Arrival};
+use crate::background::{self, Background};
 use crate::broker_link::BrokerLink;
 use crate::connector::Connectors;
 use crate::copying::{self, CopyJob};
+use crate::degraded::DegradedReads;
 use crate::objects::{ObjectMap, bit};
-use crate::outage::{GRACE, STALLED, witnesses_of_silence};
 use crate::placement::{self, ObjectMove};
 use crate::progress::ClientProgress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
 use crate::server::Server;
 use crate::stripes::Stripes;
-use crate::{permits, stripe_state, usage};
+use crate::{permits, reading, silence, stripe_state, usage};
 use disk::time::{Nanos, Time};
-use disk::usd::{PartId, Transport};
+use disk::usd::{BackgroundWork, PartId, Transport};
 use iochannel::{IoVec, Op};
 use remote_policy::broker::AllocationRequest;
+use remote_policy::hedging::HedgeBudget;
 use remote_policy::identity::{Incarnation, RequestId};
 use remote_policy::latency::LatencyTable;
 use remote_policy::migration::Version;
@@ -86,6 +88,13 @@ pub struct RemoteTransport {
     pub(crate) permit_queue: VecDeque<RequestId>,
     /// Objects that move.
     pub(crate) moves: BTreeMap<usize, ObjectMove>,
+    /// The schedule's client for what the client does by itself.
+    pub(crate) background: Background,
+    /// When the first read is late.
+    pub(crate) late_at: Time,
+    /// How many late reads may go elsewhere, too.
+    pub(crate) budget: HedgeBudget,
+    pub(crate) degraded: DegradedReads,
     /// Stripes of cold objects.
     pub(crate) stripes: Stripes,
     /// What it has done by itself.
@@ -144,6 +153,10 @@ impl RemoteTransport {
             awaited_permit: None,
             permit_queue: VecDeque::new(),
             moves: BTreeMap::new(),
+            background: Background::default(),
+            late_at: Time::NEVER,
+            budget: HedgeBudget::default(),
+            degraded: DegradedReads::default(),
             stripes: Stripes::default(),
             progress: Arc::default(),
             improved: Time(0),
@@ -236,30 +249,7 @@ impl RemoteTransport {
         self.ticked = now;
         // What arrived while this thread had no processor is no silence.
         arrival::receive_all(self, now);
-        let presences: Vec<_> = self.servers.iter().map(|server| server.presence).collect();
-        for server in 0..self.servers.len() {
-            self.servers[server].renew(now);
-            self.servers[server].reconnect_if_due(now);
-            let since = self.silent_since(server);
-            if let Some(since) = since.filter(|since| now >= *since + STALLED) {
-                self.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
-                let witnesses = witnesses_of_silence(presences.iter().copied(), server, since, now);
-                if witnesses != 0 {
-                    // It may be back at once, and be silent again.
-                    self.servers[server].avoid(now);
-                    self.leave_out(server, witnesses, now, "it is silent");
-                }
-            }
-            let witnesses = self.witnesses_of_absence(server, now);
-            if witnesses != 0 {
-                self.leave_out(
-                    server,
-                    witnesses,
-                    now,
-                    &format!("no connection for {GRACE}"),
-                );
-            }
-        }
+        silence::check(self, now);
         placement::place_all(self, now);
         self.give_up_late(now);
         if let Some(broker) = &self.broker
@@ -271,25 +261,13 @@ impl RemoteTransport {
         self.has_unsent = true;
     }
 
-    /// Since when a connected server has not answered a request that was sent to it.
-    fn silent_since(&mut self, server: usize) -> Option<Time> {
-        if !self.servers[server].is_up() {
-            return None;
-        }
-        let mut since = self.servers[server].awaits_since();
-        for slot in self.requests.slots() {
-            if let Some(segment) = self.requests.get(slot)
-                && segment.awaited & !segment.unsent & bit(server) != 0
-            {
-                since = Some(since.map_or(segment.sent, |since| since.min(segment.sent)));
-            }
-        }
-        since
+    /// Returns true if pages are copied or made again.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copy.is_some() || self.stripes.job.is_some()
     }
 
     fn tick_length(&self) -> Nanos {
-        let is_copying = self.copy.is_some() || self.stripes.job.is_some();
-        let is_troubled = self.has_unsent || is_copying || self.requests.parts_in_use() > 0;
+        let is_troubled = self.has_unsent || self.is_copying() || self.requests.parts_in_use() > 0;
         match is_troubled {
             true => TICK,
             false => IDLE_TICK,
@@ -340,6 +318,7 @@ impl Transport for RemoteTransport {
         if now >= self.ticked + self.tick_length() {
             self.tick(now);
         }
+        reading::hedge_late(self, now);
         if self.has_unsent {
             self.send_unsent(now);
         }
@@ -372,7 +351,19 @@ impl Transport for RemoteTransport {
         if !self.done.is_empty() {
             return Some(Time(0));
         }
-        Some(self.ticked + self.tick_length())
+        Some(self.late_at.min(self.ticked + self.tick_length()))
+    }
+
+    fn background(&mut self) -> Option<BackgroundWork> {
+        background::work(self)
+    }
+
+    fn start_background(&mut self, now: Time) {
+        background::start(self, now);
+    }
+
+    fn is_background_in_flight(&mut self) -> bool {
+        background::is_under_way(self)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::interposer::{Direction, Network, Verdict};
 use crate::space::{Page, Space};
-use crate::{PagingServer, encryption, space_on};
+use crate::{PagingServer, encryption, space_on, wait_until};
 use iochannel::IoVec;
 use remote_wire::Kind;
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use wired::PAGE;
 
 const PAGES: u64 = 256;
+/// Pages in a row: where a space has several objects, the next are in the next one.
+const ROW: u64 = 64;
 /// Requests under way at once: each has pages of its own.
 const DEPTH: usize = 8;
 /// Pages of a request, at most.
@@ -39,6 +41,8 @@ struct Request {
 struct Checker {
     random: fastrand::Rng,
     history: Vec<History>,
+    /// The space's objects.
+    objects: u64,
     under_way: BTreeMap<usize, Request>,
     last: u64,
     reads: u64,
@@ -55,8 +59,9 @@ fn fill(page: &mut Page, number: u64, written: u64) {
 }
 
 impl Checker {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, objects: u64) -> Self {
         Self {
+            objects,
             random: fastrand::Rng::with_seed(seed),
             history: vec![History::default(); PAGES as usize],
             under_way: BTreeMap::new(),
@@ -69,6 +74,9 @@ impl Checker {
 
     /// Has requests made and checked until `is_over`, and then reads every page.
     fn run(&mut self, space: &mut Space, is_over: impl Fn() -> bool) {
+        if self.objects > 1 {
+            self.make_stripe(space);
+        }
         while !is_over() {
             while self.under_way.len() < DEPTH {
                 self.begin(space);
@@ -84,18 +92,31 @@ impl Checker {
         }
     }
 
+    /// Writes every page, and waits for a stripe of all objects.
+    fn make_stripe(&mut self, space: &mut Space) {
+        for first in (0..PAGES).step_by(RUN as usize) {
+            self.last += 1;
+            self.start(space, 0, first, RUN, Some(self.last));
+            self.end_one(space);
+        }
+        wait_until("there is a stripe", || space.progress.stripes_made() > 0);
+    }
+
     /// Begins a request of pages that no other has.
     fn begin(&mut self, space: &mut Space) {
         let free = (0..DEPTH).find(|op| !self.under_way.contains_key(op));
         let count = self.random.u64(1..=RUN);
-        let first = self.random.u64(0..=PAGES - count);
+        let row = self.random.u64(0..PAGES / ROW) * ROW;
+        let first = row + self.random.u64(0..=ROW - count);
         let is_apart = |other: &Request| {
             first + count <= other.first || other.first + other.pages.len() as u64 <= first
         };
         let (Some(op), true) = (free, self.under_way.values().all(is_apart)) else {
             return;
         };
-        let written = self.random.bool().then(|| {
+        // A stripe ends with the first write of it.
+        let requests_a_write = if self.objects > 1 { 300 } else { 2 };
+        let written = (self.random.u32(0..requests_a_write) == 0).then(|| {
             self.last += 1;
             self.last
         });
@@ -130,7 +151,8 @@ impl Checker {
             },
         );
         let request = &self.under_way[&op];
-        let at = first * PAGE as u64;
+        let row = first / ROW % self.objects;
+        let at = (row * selfpage_remote_client::OBJECT_PAGES + first) * PAGE as u64;
         // SAFETY: pages and pieces are in vectors, which stay until the operation is reaped.
         unsafe {
             space
@@ -179,19 +201,21 @@ fn check(number: u64, page: &Page, history: &History) {
 
 /// Runs the checker beside `disturb`, which has the servers; no request may fail.
 fn none_fails(seed: u64, disturb: impl FnOnce(&mut Vec<PagingServer>) + Send) {
-    none_fails_in(space_on, seed, disturb);
+    none_fails_in(2, space_on, 1, seed, disturb);
 }
 
 /// Likewise, in a space of some kind.
 fn none_fails_in(
+    servers: u64,
     space: impl FnOnce(&[PagingServer]) -> Space,
+    objects: u64,
     seed: u64,
     disturb: impl FnOnce(&mut Vec<PagingServer>) + Send,
 ) {
-    let mut servers = vec![PagingServer::start(1), PagingServer::start(2)];
+    let mut servers: Vec<_> = (1..=servers).map(PagingServer::start).collect();
     let mut space = space(&servers);
     let is_over = AtomicBool::new(false);
-    let mut checker = Checker::new(seed);
+    let mut checker = Checker::new(seed, objects);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             disturb(&mut servers);
@@ -250,13 +274,34 @@ fn no_read_is_older_than_the_last_write_while_servers_are_partitioned_in_turn() 
 }
 
 #[test]
+fn no_read_is_older_than_the_last_write_while_servers_of_stripes_are_silent_and_one_is_killed() {
+    let addresses = |servers: &[PagingServer]| -> Vec<_> {
+        servers.iter().map(PagingServer::address).collect()
+    };
+    let space = |servers: &[PagingServer]| Space::striped(4, &addresses(servers));
+    none_fails_in(5, space, 4, 7, |servers| {
+        pause(3000);
+        for server in &*servers {
+            pause(400);
+            server.interposer.set_network(Network::Partitioned);
+            pause(500);
+            server.interposer.set_network(Network::Connected);
+        }
+        servers.pop();
+        pause(3000);
+    });
+}
+
+#[test]
 fn no_read_is_older_than_the_last_write_while_connections_end_at_any_frame() {
     none_fails(3, |servers| end_connections(servers));
 }
 
 #[test]
 fn no_encrypted_page_is_older_than_the_last_write_while_connections_end_at_any_frame() {
-    none_fails_in(encryption::space, 6, |servers| end_connections(servers));
+    none_fails_in(2, encryption::space, 1, 6, |servers| {
+        end_connections(servers)
+    });
 }
 
 fn end_connections(servers: &[PagingServer]) {

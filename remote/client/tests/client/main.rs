@@ -2,6 +2,7 @@
 //! wrong page is read.
 
 mod copying;
+mod degraded;
 mod encryption;
 mod history;
 mod interposer;

@@ -17,9 +17,9 @@ const LIMIT: Timespec = Timespec {
     tv_sec: 20,
     tv_nsec: 0,
 };
-/// Bytes of an object.
 /// How long an object is not used before it may be part of a stripe.
 const COLD: Duration = Duration::from_millis(100);
+/// Bytes of an object.
 const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
 
 #[repr(align(4096))]
@@ -54,6 +54,11 @@ impl Space {
     /// Starts a client that makes stripes of what it does not use for a moment.
     pub fn striped(objects: u64, servers: &[SocketAddr]) -> Self {
         Self::start(objects, servers, 2, false, Some(COLD))
+    }
+
+    /// Likewise, and encrypts its pages.
+    pub fn striped_and_encrypted(objects: u64, servers: &[SocketAddr]) -> Self {
+        Self::start(objects, servers, 2, true, Some(COLD))
     }
 
     fn start(

@@ -3,6 +3,7 @@
 use crate::space::Space;
 use crate::{PagingServer, wait_until};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const MEMBERS: u64 = 4;
 /// Pages of a request, and requests of an object: its pages are no whole number of a copy's runs.
@@ -16,20 +17,31 @@ fn runs(object: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Servers with a stripe of four objects that are partly written.
-fn striped(servers: u64) -> (Vec<PagingServer>, Space) {
+pub fn striped(servers: u64) -> (Vec<PagingServer>, Space) {
+    striped_in(servers, Space::striped)
+}
+
+/// Likewise, in a space of some kind.
+pub fn striped_in(
+    servers: u64,
+    space: impl FnOnce(u64, &[SocketAddr]) -> Space,
+) -> (Vec<PagingServer>, Space) {
     let servers: Vec<_> = (1..=servers).map(PagingServer::start).collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(PagingServer::address).collect();
-    let mut space = Space::striped(MEMBERS, &addresses);
+    let mut space = space(MEMBERS, &addresses);
     for object in 0..MEMBERS {
         for from in runs(object) {
             space.write(from, RUN, 1 + object as u8).unwrap();
         }
     }
     wait_until("there is a stripe", || space.progress.stripes_made() > 0);
+    // The second copies go with the next ticks.
+    std::thread::sleep(Duration::from_millis(500));
     (servers, space)
 }
 
-fn check(space: &mut Space) {
+/// Reads what was written there, and what never was.
+pub fn check(space: &mut Space) {
     for object in 0..MEMBERS {
         for from in runs(object) {
             let expected = vec![1 + object as u8; RUN];

@@ -1,0 +1,82 @@
+//! What the client does by itself under the schedule: copies and moves of objects, parities, parts that are made again.
+//!
+//! All of it is runs of pages that are read at some servers and written at another. The disk's thread starts a run when
+//! Atropos names it ([`disk::usd::BackgroundWork`]), by a contract of its own beside the tree's ([`CONTRACT`]). Rule: one
+//! run is under way at a time, so a page-in waits for one at most, at the client, on a link and at a server.
+
+use crate::copying;
+use crate::stripe_job;
+use crate::transport::RemoteTransport;
+use disk::atropos::DiskContract;
+use disk::time::{Nanos, Time};
+use disk::usd::BackgroundWork;
+use wired::PAGE;
+
+/// Pages of a run.
+pub const RUN: usize = 8;
+
+/// A tenth of the link, and what the tree leaves. It has its slice within one period of a fifth of the tree's, so a
+/// copy goes on beside a tree that pages all the time.
+pub const CONTRACT: DiskContract = DiskContract {
+    period: Nanos::millis(20),
+    slice: Nanos::millis(2),
+    extra: true,
+    laxity: Nanos::ZERO,
+};
+
+/// What a run is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    Copy,
+    Stripe,
+}
+
+/// The job whose turn it was last.
+#[derive(Debug, Default)]
+pub struct Background {
+    last: Option<Job>,
+}
+
+/// The job whose turn it is.
+fn next(transport: &RemoteTransport) -> Option<Job> {
+    let jobs = [
+        (Job::Copy, copying::awaits_run(transport)),
+        (Job::Stripe, stripe_job::awaits_run(transport)),
+    ];
+    let ready = jobs.iter().filter(|(_, is_ready)| *is_ready);
+    let last = transport.background.last;
+    ready
+        .map(|(job, _)| *job)
+        .max_by_key(|job| Some(*job) != last)
+}
+
+/// The next run, if it may be started.
+pub fn work(transport: &RemoteTransport) -> Option<BackgroundWork> {
+    let run = (RUN * PAGE) as u32;
+    let (read, written) = match next(transport)? {
+        Job::Copy => (1, 1),
+        Job::Stripe => stripe_job::counts(transport),
+    };
+    Some(BackgroundWork {
+        read: run * read as u32,
+        written: run * written as u32,
+    })
+}
+
+/// Starts a run.
+pub fn start(transport: &mut RemoteTransport, now: Time) {
+    let job = next(transport);
+    transport.background.last = job;
+    match job {
+        Some(Job::Copy) => copying::begin_run(transport, now),
+        Some(Job::Stripe) => stripe_job::begin_run(transport, now),
+        None => {}
+    }
+}
+
+/// Returns true while a run is under way.
+pub fn is_under_way(transport: &RemoteTransport) -> bool {
+    let has_copy = transport.copy.is_some() && !copying::awaits_run(transport);
+    let has_stripe = transport.stripes.job.is_some() && !stripe_job::awaits_run(transport);
+    has_copy || has_stripe
+}
