@@ -209,6 +209,12 @@ fn hand_over(transport: &RemoteTransport, segment: &Segment, sum: &[u8]) -> Resu
     opened.map_err(|why| why.to_string())
 }
 
+/// Returns true if a degraded read can be begun anew of parts at `usable` servers.
+pub fn has_sources(transport: &RemoteTransport, at: usize, usable: ServerSet) -> bool {
+    let object = transport.degraded.list[at].object;
+    stripes::usable_sources(transport, object, usable).is_some()
+}
+
 /// A source of a degraded read cannot be read now: the read goes on as if it had not begun, somewhat later.
 pub fn fail(transport: &mut RemoteTransport, at: usize, now: Time) {
     let parent = transport.degraded.list[at].parent;

@@ -120,6 +120,7 @@ pub fn hedge_late(transport: &mut RemoteTransport, now: Time) {
             hedge(transport, slot, &segment, now);
         }
         if let Some(segment) = transport.requests.get(slot)
+            && segment.is_awaited()
             && segment.awaited != 0
         {
             transport.late_at = transport.late_at.min(segment.late_at);
@@ -159,8 +160,13 @@ fn hedge(transport: &mut RemoteTransport, slot: usize, segment: &Segment, now: T
             let usable = view.connected & !view.suspected;
             degraded::begin(transport, slot, segment, usable, now);
         }
-        // Other sources may answer.
-        (None, Purpose::DegradedRead { at }) => degraded::fail(transport, at, now),
+        // It is silent, not slow, and other sources may answer.
+        (None, Purpose::DegradedRead { at })
+            if view.asked & view.suspected != 0
+                && degraded::has_sources(transport, at, view.connected & !view.suspected) =>
+        {
+            degraded::fail(transport, at, now);
+        }
         _ => {}
     }
 }
