@@ -139,6 +139,7 @@ impl Transport for Memory {
         (self.own.left > 0).then_some(BackgroundWork {
             read: 4 * PAGE as u32,
             written: 4 * PAGE as u32,
+            is_awaited: false,
         })
     }
 

@@ -6,7 +6,8 @@
 //!
 //! Where the contract has x, the work is done in spare time, too. That is stricter than slack: many transactions are in
 //! flight at once, so slack is there even while a client waits for its one read. Spare time is that in which no client
-//! has a transaction, nor had one for [`TURNAROUND`]. Pieces of it are of a client with slack alone.
+//! has a transaction, nor had one for [`TURNAROUND`]. Pieces of it are of a client with slack alone, as are those that
+//! a client's request waits for.
 
 use super::transport::Transport;
 use crate::atropos::{
@@ -29,6 +30,8 @@ pub struct BackgroundWork {
     pub read: u32,
     /// Bytes written.
     pub written: u32,
+    /// A client's request waits for it: it need not wait for spare time.
+    pub is_awaited: bool,
 }
 
 /// The client of a transport's own work, and that of the same in spare time.
@@ -93,16 +96,17 @@ impl Background {
         let Piece::None = self.piece else {
             return;
         };
-        let Some(BackgroundWork { read, written }) = transport.background() else {
+        let Some(work) = transport.background() else {
             return;
         };
+        let BackgroundWork { read, written, .. } = work;
         let job = TransactionDesc {
             op: Op::Write,
             bytes: read + written,
             cost: model.cost(Op::Read, read) + model.cost(Op::Write, written),
             tag: BACKGROUND_TAG,
         };
-        let is_spare = now >= self.busy + TURNAROUND;
+        let is_spare = work.is_awaited || now >= self.busy + TURNAROUND;
         let spare = self.spare.filter(|_| is_spare);
         self.piece = Piece::Queued;
         atropos.submit(now, spare.unwrap_or(self.client), job);

@@ -2,7 +2,8 @@
 //!
 //! All of it is runs of pages that are read at some servers and written at another. The disk's thread starts a run when
 //! Atropos names it ([`disk::usd::BackgroundWork`]), by a contract of its own beside the tree's ([`CONTRACT`]). Rule: one
-//! run is under way at a time, so a page-in waits for one at most, at the client, on a link and at a server.
+//! run is under way at a time, so a page-in waits for one at most, at the client, on a link and at a server. While a
+//! request of the tree waits for a copy, or for the end of its stripe, runs follow each other.
 
 use crate::copying;
 use crate::stripe_job;
@@ -60,6 +61,7 @@ pub fn work(transport: &RemoteTransport) -> Option<BackgroundWork> {
     Some(BackgroundWork {
         read: run * read as u32,
         written: run * written as u32,
+        is_awaited: transport.requests.has_waiting(),
     })
 }
 

@@ -198,6 +198,16 @@ impl RequestTable {
         self.slots.get_mut(slot)?.segment.as_mut()
     }
 
+    /// Returns true if a request of the tree's processes is asked of no server: it waits for what the client does by
+    /// itself, or for a server.
+    pub fn has_waiting(&self) -> bool {
+        let mut segments = self.slots[..self.high]
+            .iter()
+            .filter_map(|slot| slot.segment);
+        segments
+            .any(|segment| segment.is_own() && segment.awaited == 0 && !segment.is_reconstructed)
+    }
+
     /// Returns true if a write of an object is under way.
     pub fn has_write(&self, object: usize) -> bool {
         let slots = self.slots[..self.high].iter();
