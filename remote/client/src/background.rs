@@ -11,10 +11,11 @@ use crate::transport::RemoteTransport;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use disk::usd::BackgroundWork;
+use remote_wire::MAX_RUN;
 use wired::PAGE;
 
 /// Pages of a run.
-pub const RUN: usize = 8;
+const RUN: usize = 8;
 
 /// A tenth of the link, and what the tree leaves. It has its slice within one period of a fifth of the tree's, so a
 /// copy goes on beside a tree that pages all the time.
@@ -51,9 +52,17 @@ fn next(transport: &RemoteTransport) -> Option<Job> {
         .max_by_key(|job| Some(*job) != last)
 }
 
+/// Most pages of the next run: what a request of the tree waits for is done in fewer steps.
+pub fn run_pages(transport: &RemoteTransport) -> u64 {
+    match transport.requests.has_waiting() {
+        true => MAX_RUN as u64,
+        false => RUN as u64,
+    }
+}
+
 /// The next run, if it may be started.
 pub fn work(transport: &RemoteTransport) -> Option<BackgroundWork> {
-    let run = (RUN * PAGE) as u32;
+    let run = (run_pages(transport) * PAGE as u64) as u32;
     let (read, written) = match next(transport)? {
         Job::Copy => (1, 1),
         Job::Stripe => stripe_job::counts(transport),

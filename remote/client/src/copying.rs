@@ -5,7 +5,7 @@
 //! to the copy from its creation on, with versions above those that are copied, so their order does not
 //! matter.
 
-use crate::background::RUN;
+use crate::background;
 use crate::objects::{CopyState, bit};
 use crate::requests::{Purpose, Segment};
 use crate::transport::RemoteTransport;
@@ -102,7 +102,7 @@ pub fn begin_run(transport: &mut RemoteTransport, now: Time) {
     }
     let most = match job.next < job.single_until {
         true => 1,
-        false => RUN as u64,
+        false => background::run_pages(transport),
     };
     let most = job.next..end.min(job.next + most);
     // A run with a lost page cannot be read.

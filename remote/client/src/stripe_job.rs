@@ -3,7 +3,7 @@
 //! Rule: what is written is checked. Each page that is read passes its record's check as a program's read does, and a
 //! page that is made again is what its record says was written, or is lost and named.
 
-use crate::background::RUN;
+use crate::background;
 use crate::objects::{CopyState, ObjectMap, bit};
 use crate::requests::{Purpose, Segment};
 use crate::stripe_code::{MEMBERS, add_product, factors};
@@ -12,7 +12,7 @@ use crate::transport::RemoteTransport;
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{Generation, PageNumber, Version};
-use remote_wire::{Header, Kind};
+use remote_wire::{Header, Kind, MAX_RUN};
 use wired::PAGE;
 
 /// An object that is written.
@@ -72,7 +72,7 @@ impl StripeJob {
             sources: objects.try_into().ok()?,
             next: 0,
             count: 0,
-            pages: vec![vec![0; RUN * PAGE]; targets.len()],
+            pages: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
             targets,
             reading: Vec::new(),
             writing: Vec::new(),
@@ -192,7 +192,7 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     while job.next < end && !is_made(transport, job, job.next) {
         job.next += 1;
     }
-    let run = job.next..end.min(job.next + RUN as u64);
+    let run = job.next..end.min(job.next + background::run_pages(transport));
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
     job.pages.iter_mut().for_each(|pages| pages.fill(0));
