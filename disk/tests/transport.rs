@@ -4,7 +4,7 @@ mod tenant;
 
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
-use disk::usd::{BackgroundWork, IoTarget, PartId, Transport, Usd};
+use disk::usd::{BackgroundWork, IoTarget, PartId, Transport, Usd, UsdConfig};
 use iochannel::{IoVec, Op};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,6 +40,8 @@ struct Memory {
 #[derive(Default)]
 struct OwnWork {
     left: u32,
+    /// Parts are sent when it is done.
+    is_awaited: bool,
     /// Turns that the piece in flight still takes.
     turns: Option<u32>,
     done: Arc<AtomicU32>,
@@ -110,6 +112,9 @@ impl Transport for Memory {
     }
 
     fn flush(&mut self, _: Time) {
+        if self.own.is_awaited && (self.own.left > 0 || self.own.turns.is_some()) {
+            return;
+        }
         if let (false, Some(parts)) = (self.queued.is_empty(), &self.parts) {
             parts.send(std::mem::take(&mut self.queued)).unwrap();
         }
@@ -139,7 +144,7 @@ impl Transport for Memory {
         (self.own.left > 0).then_some(BackgroundWork {
             read: 4 * PAGE as u32,
             written: 4 * PAGE as u32,
-            is_awaited: false,
+            is_awaited: self.own.is_awaited,
         })
     }
 
@@ -257,4 +262,19 @@ fn a_transports_own_work_without_slack_goes_on_beside_a_client_that_always_has_w
     while done.load(Ordering::Relaxed) < 50 {
         tenant.channel.check(1, 0, 8);
     }
+}
+
+#[test]
+fn own_work_that_a_request_waits_for_is_done_where_that_request_is_all_that_may_be_in_flight() {
+    let mut memory = Memory::start();
+    (memory.own.left, memory.own.is_awaited) = (5, true);
+    let config = UsdConfig {
+        bound: Nanos(1),
+        ..quick()
+    };
+    let usd = Usd::start_transport(Box::new(memory), config).unwrap();
+    usd.admit_background(contract(1, 20)).unwrap();
+    let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
+    tenant.channel.write(1, 0, 8);
+    tenant.channel.check(1, 0, 8);
 }

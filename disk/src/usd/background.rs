@@ -6,8 +6,8 @@
 //!
 //! Where the contract has x, the work is done in spare time, too. That is stricter than slack: many transactions are in
 //! flight at once, so slack is there even while a client waits for its one read. Spare time is that in which no client
-//! has a transaction, nor had one for [`TURNAROUND`]. Pieces of it are of a client with slack alone, as are those that
-//! a client's request waits for.
+//! has a transaction, nor had one for [`TURNAROUND`]. Pieces of it are of a client with slack alone. A piece that a
+//! client's request waits for is part of that request, which was scheduled: it is started at once.
 
 use super::transport::Transport;
 use crate::atropos::{
@@ -30,7 +30,7 @@ pub struct BackgroundWork {
     pub read: u32,
     /// Bytes written.
     pub written: u32,
-    /// A client's request waits for it: it need not wait for spare time.
+    /// A client's request waits for it.
     pub is_awaited: bool,
 }
 
@@ -39,16 +39,18 @@ pub struct BackgroundWork {
 pub(super) struct Background {
     pub client: ClientId,
     spare: Option<ClientId>,
-    piece: Piece,
+    /// The scheduler has a piece to name.
+    is_queued: bool,
+    in_flight: Option<Piece>,
     /// When a client's transaction was in flight last, arrived or completed.
     busy: Time,
 }
 
-#[derive(Debug)]
-enum Piece {
-    None,
-    Queued,
-    InFlight { ticket: InFlightId, started: Time },
+/// A piece in flight. One that a client's request waits for has no ticket.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    ticket: Option<InFlightId>,
+    started: Time,
 }
 
 impl Background {
@@ -70,7 +72,8 @@ impl Background {
         Ok(Self {
             client,
             spare: spare.transpose()?,
-            piece: Piece::None,
+            is_queued: false,
+            in_flight: None,
             busy: Time(0),
         })
     }
@@ -80,7 +83,8 @@ impl Background {
         self.busy = now;
     }
 
-    /// Queues the next piece of work, if there is one.
+    /// Queues the next piece of work, if there is one, or starts it, if a client's request waits for it: such requests may
+    /// be all that the bound lets be in flight.
     pub fn queue(
         &mut self,
         now: Time,
@@ -88,17 +92,23 @@ impl Background {
         transport: &mut dyn Transport,
         model: &CostModel,
     ) {
-        let is_in_flight = matches!(self.piece, Piece::InFlight { .. });
         // The piece itself is not a client's.
-        if atropos.in_flight() > usize::from(is_in_flight) {
+        let own = self.in_flight.and_then(|piece| piece.ticket);
+        if atropos.in_flight() > usize::from(own.is_some()) {
             self.busy = now;
         }
-        let Piece::None = self.piece else {
+        if self.in_flight.is_some() {
             return;
-        };
+        }
         let Some(work) = transport.background() else {
             return;
         };
+        if work.is_awaited {
+            return self.begin(now, None, transport);
+        }
+        if std::mem::replace(&mut self.is_queued, true) {
+            return;
+        }
         let BackgroundWork { read, written, .. } = work;
         let job = TransactionDesc {
             op: Op::Write,
@@ -106,19 +116,32 @@ impl Background {
             cost: model.cost(Op::Read, read) + model.cost(Op::Write, written),
             tag: BACKGROUND_TAG,
         };
-        let is_spare = work.is_awaited || now >= self.busy + TURNAROUND;
+        let is_spare = now >= self.busy + TURNAROUND;
         let spare = self.spare.filter(|_| is_spare);
-        self.piece = Piece::Queued;
         atropos.submit(now, spare.unwrap_or(self.client), job);
     }
 
-    /// Starts the piece that is queued.
-    pub fn start(&mut self, now: Time, ticket: InFlightId, transport: &mut dyn Transport) {
+    /// Starts the piece that was queued, unless one was started meanwhile.
+    pub fn start(
+        &mut self,
+        now: Time,
+        ticket: InFlightId,
+        atropos: &mut Atropos<Writer>,
+        transport: &mut dyn Transport,
+    ) {
+        self.is_queued = false;
+        match self.in_flight {
+            Some(_) => atropos.complete(now, ticket, Nanos::ZERO),
+            None => self.begin(now, Some(ticket), transport),
+        }
+    }
+
+    fn begin(&mut self, now: Time, ticket: Option<InFlightId>, transport: &mut dyn Transport) {
         transport.start_background(now);
-        self.piece = Piece::InFlight {
+        self.in_flight = Some(Piece {
             ticket,
             started: now,
-        };
+        });
     }
 
     /// Completes the piece in flight, if it has ended. Returns true if it has.
@@ -128,14 +151,14 @@ impl Background {
         atropos: &mut Atropos<Writer>,
         transport: &mut dyn Transport,
     ) -> bool {
-        let Piece::InFlight { ticket, started } = self.piece else {
+        if self.in_flight.is_none() || transport.is_background_in_flight() {
             return false;
-        };
-        let has_ended = !transport.is_background_in_flight();
-        if has_ended {
-            self.piece = Piece::None;
+        }
+        if let Some(Piece { ticket, started }) = self.in_flight.take()
+            && let Some(ticket) = ticket
+        {
             atropos.complete(now, ticket, now - started);
         }
-        has_ended
+        true
     }
 }

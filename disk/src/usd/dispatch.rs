@@ -47,7 +47,7 @@ impl DiskThread {
     fn start(&mut self, now: Time, start: &Dispatch) {
         if start.job.tag == BACKGROUND_TAG {
             if let (Some(own), Some(transport)) = (&mut self.background, &mut self.transport) {
-                own.start(now, start.ticket, &mut **transport);
+                own.start(now, start.ticket, &mut self.atropos, &mut **transport);
             }
             return;
         }
