@@ -17,7 +17,7 @@ use wired::PAGE;
 /// Pages of a run.
 const RUN: usize = 8;
 
-/// A tenth of the link, and what the tree leaves. It has its slice within one period of a fifth of the tree's, so a
+/// A tenth of the link, and the time in which the tree has no request. It has its slice within one period of a fifth of the tree's, so a
 /// copy goes on beside a tree that pages all the time.
 pub const CONTRACT: DiskContract = DiskContract {
     period: Nanos::millis(20),
