@@ -2,7 +2,7 @@
 //!
 //! All of it is runs of pages that are read at some servers and written at another. The disk's thread starts a run when
 //! Atropos names it ([`disk::usd::BackgroundWork`]), by a contract of its own beside the tree's ([`CONTRACT`]). Rule: one
-//! run is under way at a time, so a page-in waits for one at most, at the client, on a link and at a server. While a
+//! run of each job is under way at a time, so a page-in waits for two at most, at the client, on a link and at a server. While a
 //! request of the tree waits for a copy, or for the end of its stripe, runs follow each other.
 
 use crate::copying;
@@ -85,8 +85,12 @@ pub fn start(transport: &mut RemoteTransport, now: Time) {
     }
 }
 
-/// Returns true while a run is under way.
+/// Returns true while a run is under way, and no other job has one: a copy may wait for the object that a stripe is to
+/// give back, so neither waits for the other.
 pub fn is_under_way(transport: &RemoteTransport) -> bool {
+    if next(transport).is_some() {
+        return false;
+    }
     let has_copy = transport.copy.is_some() && !copying::awaits_run(transport);
     let has_stripe = transport.stripes.job.is_some() && !stripe_job::awaits_run(transport);
     has_copy || has_stripe

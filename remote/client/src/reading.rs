@@ -52,6 +52,10 @@ pub fn route(transport: &mut RemoteTransport, slot: usize, segment: &Segment, no
             let usable = view.connected & !view.suspected;
             degraded::begin(transport, slot, segment, usable, now);
         }
+        // The job may be what this source waits for: it begins anew, of others.
+        (ReadRoute::Wait, Purpose::StripeRead) => {
+            transport.end_read(slot, Err(Errno::IO), now);
+        }
         (ReadRoute::Wait, _) => {}
     }
 }
