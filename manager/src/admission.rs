@@ -128,19 +128,8 @@ impl Admission<'_> {
             parts.extend(memfd.into_iter().chain(process).chain(store));
             slot.keep(&parts).map_err(AdmissionRefusal::Keeper)?;
         }
-        let parts = ClientParts {
-            record: Arc::clone(record),
-            kept: slot.cloned(),
-            uffd,
-            memory,
-            origin: config.snapshot.clone(),
-            contract,
-            working_set: None,
-            recording: None,
-            process,
-            stop: Arc::clone(&self.shared.stop),
-            commands: Arc::clone(commands),
-        };
+        let kept = (Arc::clone(record), slot.cloned());
+        let parts = self.parts(kept, (uffd, memory, process), contract, commands);
         Ok((parts, peer.connection))
     }
 
@@ -180,20 +169,31 @@ impl Admission<'_> {
             }
             _ => None,
         };
-        let parts = ClientParts {
+        let parts = self.parts((record, slot), (uffd, memory, process), contract, commands);
+        Ok((parts, UnixStream::from(client.connection).into()))
+    }
+
+    /// What a client is served with: what outlives this manager, the client's own, and its contract.
+    fn parts(
+        &self,
+        (record, kept): (Arc<ClientRecord>, Option<KeptSlot>),
+        (uffd, memory, process): (ForeignUserfault, ClientMemory, Option<OwnedFd>),
+        contract: Option<(usize, PagingObject)>,
+        commands: &Arc<Commands>,
+    ) -> ClientParts {
+        ClientParts {
             record,
-            kept: slot,
+            kept,
             uffd,
             memory,
-            origin: config.snapshot.clone(),
+            origin: self.shared.config.snapshot.clone(),
             contract,
             working_set: None,
             recording: None,
             process,
             stop: Arc::clone(&self.shared.stop),
             commands: Arc::clone(commands),
-        };
-        Ok((parts, UnixStream::from(client.connection).into()))
+        }
     }
 
     fn memory(

@@ -1,11 +1,11 @@
 //! `dlopen`, without RTLD_DEEPBIND.
 //!
-//! With that flag a plug-in takes the C library's functions from the C library itself, past every preloaded one: it would
-//! free memory of ours by another allocator, and unmap memory without our knowing (PHP loads its extensions
-//! so). Without it a plug-in takes what the program has.
+//! With that flag a plug-in resolves symbols in the C library before any preloaded library: it would free memory of this
+//! allocator by another one, and unmap paged memory unnoticed (PHP loads its extensions with the flag). Without it a
+//! plug-in resolves symbols as the program does.
 //!
-//! The loader searches for a library by the run path of its caller, whom it knows by the return address. So these functions
-//! change the flags and jump to the C library's own.
+//! The loader searches the run path of its caller, which it identifies by the return address. So these functions change the
+//! flags and jump to the C library's own.
 
 use crate::dlsym;
 use std::arch::naked_asm;
