@@ -13,6 +13,7 @@ use disk::time::Time;
 use iochannel::Op;
 use remote_policy::migration::{Generation, PageNumber, Version};
 use remote_wire::{Header, Kind, MAX_RUN};
+use std::ops::Range;
 use wired::PAGE;
 
 /// An object that is written.
@@ -36,15 +37,17 @@ pub struct StripeJob {
     is_first: bool,
     /// The objects that are read.
     sources: [usize; MEMBERS],
-    /// The run.
+    /// The run, and the version that its parities' pages get.
     next: u64,
     count: usize,
+    version: Option<Version>,
     /// For each target the sum of what was read of it.
     pages: Vec<Vec<u8>>,
     /// The numbers of requests without a reply; those of reads with the place of their source.
     reading: Vec<(u32, usize)>,
     writing: Vec<u32>,
-    has_read: bool,
+    /// The run's pages that are not sent yet, target by target.
+    unsent: Range<usize>,
 }
 
 impl StripeJob {
@@ -72,11 +75,12 @@ impl StripeJob {
             sources: objects.try_into().ok()?,
             next: 0,
             count: 0,
+            version: None,
             pages: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
             targets,
             reading: Vec::new(),
             writing: Vec::new(),
-            has_read: false,
+            unsent: 0..0,
         })
     }
 }
@@ -128,7 +132,7 @@ pub fn cancel(transport: &mut RemoteTransport, job: &StripeJob) {
 /// Returns true if the next run is to be read.
 pub fn awaits_run(transport: &RemoteTransport) -> bool {
     let job = transport.stripes.job.as_ref();
-    job.is_some_and(|job| job.reading.is_empty() && job.writing.is_empty() && !job.has_read)
+    job.is_some_and(|job| job.reading.is_empty() && job.writing.is_empty() && job.unsent.is_empty())
 }
 
 /// The objects that a job reads, and those that it writes.
@@ -166,10 +170,8 @@ pub fn step(transport: &mut RemoteTransport, now: Time) {
         cancel(transport, &job);
         return stripes::on_job_failed(transport, job.stripe, now);
     }
-    let is_read = job.has_read && job.reading.is_empty() && job.writing.is_empty();
-    if is_read && !write(transport, &mut job, now) {
-        cancel(transport, &job);
-        return stripes::on_job_failed(transport, job.stripe, now);
+    if job.reading.is_empty() {
+        write(transport, &mut job, now);
     }
     transport.stripes.job = Some(job);
 }
@@ -196,7 +198,8 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
     job.pages.iter_mut().for_each(|pages| pages.fill(0));
-    job.has_read = job.count > 0;
+    job.unsent = 0..job.targets.len() * job.count;
+    job.version = job.is_first.then(|| transport.take_version());
     let pages = job.next..job.next + job.count as u64;
     for (at, source) in job.sources.into_iter().enumerate() {
         let is_held = |page: u64| transport.objects.is_held(source, page);
@@ -213,7 +216,7 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
             None => job.reading.push((u32::MAX, at)),
         }
     }
-    job.has_read
+    job.count > 0
 }
 
 /// Pages of a source have come.
@@ -238,30 +241,31 @@ pub fn on_read(transport: &mut RemoteTransport, slot: usize, versions: &[u64], p
     transport.has_unsent = true;
 }
 
-/// Writes the run. Returns false if a server's buffer has no room for it.
-fn write(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool {
-    job.has_read = false;
-    let version = job.is_first.then(|| transport.take_version());
-    for (target, pages) in job.targets.iter().zip(&job.pages) {
-        for (page, contents) in (job.next..).zip(pages.chunks_exact(PAGE).take(job.count)) {
-            let number = ObjectMap::number(target.object, page);
-            let records = transport.objects.records();
-            if let Some(version) = version {
-                records.on_parity_sent(number, version, contents);
-            } else if let Err(why) = records.check(number, records.acknowledged(number), contents) {
-                let id = transport.objects.id(target.object);
-                tracing::error!("page {page} of {id} is lost: its stripe has {why}");
-                records.lose(number);
-                continue;
-            }
-            let version = version.unwrap_or(records.acknowledged(number));
-            match write_page(transport, target, (page, version), contents, now) {
-                Some(request) => job.writing.push(request),
-                None => return false,
+/// Writes the pages of the run that its servers' buffers have room for. The others follow with the next step.
+fn write(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) {
+    while let Some(at) = job.unsent.next() {
+        let (target, place) = (&job.targets[at / job.count], at % job.count);
+        let contents = &job.pages[at / job.count][place * PAGE..(place + 1) * PAGE];
+        let page = job.next + place as u64;
+        let number = ObjectMap::number(target.object, page);
+        let records = transport.objects.records();
+        let version = job.version.unwrap_or(records.acknowledged(number));
+        if job.is_first {
+            records.on_parity_sent(number, version, contents);
+        } else if let Err(why) = records.check(number, version, contents) {
+            let id = transport.objects.id(target.object);
+            tracing::error!("page {page} of {id} is lost: its stripe has {why}");
+            records.lose(number);
+            continue;
+        }
+        match write_page(transport, target, (page, version), contents, now) {
+            Some(request) => job.writing.push(request),
+            None => {
+                job.unsent.start = at;
+                return;
             }
         }
     }
-    true
 }
 
 /// Writes a page. Returns the number of its request; `None` if there is no room for it.
