@@ -6,6 +6,7 @@
 //! at most half, one person's at most a quarter. The daemon never blocks on a peer.
 
 use crate::fd_reaper::FdReaper;
+use crate::listener::Listener;
 use crate::peer::Peer;
 use crate::policy::PeerIdentity;
 use crate::refusal::Refusal;
@@ -16,11 +17,9 @@ use host::seqpacket::UntrustedMessage;
 use protocol::{DaemonEvent, TenantNumber, encode};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Connections accepted, and messages received from one, in a turn of the loop.
@@ -70,7 +69,7 @@ pub(crate) struct Connections {
     pending: bool,
     /// Unidentified peers are not served before this.
     not_before: Instant,
-    listener: OwnedFd,
+    listener: Listener,
     /// True while the listener is disarmed, after EMFILE.
     disarmed: bool,
     by_token: BTreeMap<u64, Connection>,
@@ -81,7 +80,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// None yet.
-    pub fn new(listener: OwnedFd) -> Result<Self, DaemonError> {
+    pub fn new(listener: Listener) -> Result<Self, DaemonError> {
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
         let new = Self {
             epoll: make()?,
@@ -315,44 +314,4 @@ impl Connections {
         let over = there >= most && !is_trusted(uid);
         over.then_some(Refusal::UnidentifiedQuota(there))
     }
-}
-
-/// Listens at `path`. A stale socket, without a listener, is removed.
-pub(crate) fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
-    let fail = |why: String| DaemonError::Listen {
-        path: path.into(),
-        why,
-    };
-    if host::seqpacket::connect(path).is_ok() {
-        return Err(fail(
-            "another daemon does already; stop that one first".into(),
-        ));
-    }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)
-            .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
-    }
-    let is_socket = std::fs::symlink_metadata(path)
-        .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
-    if is_socket {
-        let _ = std::fs::remove_file(path);
-    }
-    let bound = || -> Result<OwnedFd, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (family, kind) = (
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-        );
-        let socket = rustix::net::socket_with(family, kind, flags, None)?;
-        let address = rustix::net::SocketAddrUnix::new(path)?;
-        // Authorisation is by SO_PEERCRED, not by the socket's mode. The mode is set as the
-        // file is made: a later change by name could hit another file.
-        let mask = rustix::process::umask(Mode::from_raw_mode(0o111));
-        let bound = rustix::net::bind(&socket, &address);
-        rustix::process::umask(mask);
-        bound?;
-        rustix::net::listen(&socket, 1024)?;
-        Ok(socket)
-    };
-    bound().map_err(|errno| fail(errno.to_string()))
 }

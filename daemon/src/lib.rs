@@ -33,6 +33,7 @@ mod fault_rates;
 mod fd_reaper;
 mod frame_control;
 mod jobs;
+mod listener;
 mod machine;
 mod peer;
 mod persisted_tenants;
@@ -53,13 +54,14 @@ mod zero_writer;
 
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
-use connections::{Connections, Incoming, LISTENER, MAX_BATCH, MAX_SERVICE, listen};
+use connections::{Connections, Incoming, LISTENER, MAX_BATCH, MAX_SERVICE};
 use contracts::{Contracts, has_persisted_tenants};
 use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
 use frame_control::FrameControl;
 use jobs::{JobResult, JobRunner};
+use listener::Listener;
 use logging::LineQueue;
 pub use machine::total_memory;
 use processor_time::ProcessorTime;
@@ -116,20 +118,15 @@ impl Daemon {
         let wrong =
             "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
         let passed = passed.map_err(call(wrong))?;
-        let is_own = passed.is_none();
         let listener = match passed {
-            Some(listener) => listener,
-            None => listen(&config.socket)?,
+            Some(socket) => Listener::passed(socket),
+            None => Listener::open(&config.socket)?,
         };
         // Before there is the disk's thread, which is as this one.
         urgent::enter();
         // Before there are tenants: none waits for the reader of the log.
         let log = LineQueue::start(LOG_FLUSH);
-        let disk = backing::open(&config.disk).inspect_err(|_| {
-            if is_own {
-                let _ = std::fs::remove_file(&config.socket);
-            }
-        })?;
+        let disk = backing::open(&config.disk)?;
         let jobs = JobRunner::new().map_err(call("make an eventfd"))?;
         let writer = ZeroWriter::new(&disk.usd, disk.swap.medium()).map_err(|why| {
             DaemonError::Disk(format!("new swap files cannot be overwritten: {why}"))
@@ -186,11 +183,7 @@ impl Daemon {
                     (UNIDENTIFIED, _) => self.connections_mut().on_unidentified(),
                     (JOBS, _) => self.on_jobs_done(),
                     (DISK, _) => self.on_disk_events(),
-                    (SIGNALS, _) if self.on_signals() => {
-                        // No other daemon's: none listens there while this one does.
-                        let _ = std::fs::remove_file(self.socket());
-                        return Ok(());
-                    }
+                    (SIGNALS, _) if self.on_signals() => return Ok(()),
                     (_, CONNECTION) => self.serve(token),
                     (_, PRESSURE) => self.contracts.frames.on_pressure(token as TenantNumber),
                     _ => {}

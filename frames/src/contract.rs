@@ -25,14 +25,25 @@ pub struct Process {
     pub start: u64,
 }
 
+/// What may be asked for where so many frames are left: nothing where none is.
+pub(crate) fn ask_for(left: u32) -> String {
+    match left {
+        0 => String::new(),
+        _ => format!(
+            "ask for at most {left} frames ({}), ",
+            Bytes::of_pages(left)
+        ),
+    }
+}
+
 /// Why a domain is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// The guarantees would exceed the ledger's frames.
     #[error(
         "cannot guarantee {asked} frames ({}): {admitted} of {total} frames ({}) are already guaranteed to \
-         {domains} domains; ask for at most {} frames, give more memory, or let a domain end first",
-        Bytes::of_pages(*asked), Bytes::of_pages(*total), total - admitted
+         {domains} domains; {}give more memory, or let a domain end first",
+        Bytes::of_pages(*asked), Bytes::of_pages(*total), ask_for(total - admitted)
     )]
     Guarantee {
         /// g of the contract refused.

@@ -33,7 +33,7 @@ impl Log {
 
     /// Logs a message to the host.
     pub(crate) fn write(&self, text: std::fmt::Arguments<'_>) {
-        let line = LogLine::new(format_args!("selfpage: {text}\n"));
+        let line = LogLine::new(text);
         self.hooks.notice(line.as_str());
     }
 

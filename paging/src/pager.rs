@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{HolderId, Store};
 use translation::{Capabilities, Feature, Userfault};
-use wired::{PAGE, WiredMemory};
+use wired::{LogLine, PAGE, WiredMemory};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
@@ -74,7 +74,8 @@ impl Hooks for StderrLog {
     fn notice(&self, text: &str) {
         // SAFETY: descriptor 2 is borrowed for one write; a closed one is an error.
         let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
-        let _ = rustix::io::write(stderr, text.as_bytes());
+        let line = LogLine::new(format_args!("selfpage: {text}\n"));
+        let _ = rustix::io::write(stderr, line.as_str().as_bytes());
     }
 }
 

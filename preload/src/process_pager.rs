@@ -68,7 +68,7 @@ impl selfpage::Hooks for Hooks {
     }
 
     fn notice(&self, text: &str) {
-        diagnostics::log(format_args!("{}", text.trim_end()));
+        diagnostics::log(format_args!("{text}"));
     }
 }
 

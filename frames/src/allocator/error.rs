@@ -4,6 +4,7 @@
 //! asked, what is there, and what would succeed.
 
 use super::TenantId;
+use crate::contract::ask_for;
 use wired::Bytes;
 
 /// Why a contract or a request is refused, now and later.
@@ -12,9 +13,8 @@ pub enum AllocatorError {
     /// The guarantees would exceed the managed memory.
     #[error(
         "cannot guarantee {asked} frames ({}): {guaranteed} of {managed} managed frames ({}) are guaranteed to \
-         {tenants} others; at most {} frames ({}) would fit; ask for that, manage more memory, or let a tenant end",
-        Bytes::of_pages(*asked), Bytes::of_pages(*managed), managed.saturating_sub(*guaranteed),
-        Bytes::of_pages(managed.saturating_sub(*guaranteed))
+         {tenants} others; {}manage more memory, or let a tenant end",
+        Bytes::of_pages(*asked), Bytes::of_pages(*managed), ask_for(managed.saturating_sub(*guaranteed))
     )]
     Guarantee {
         /// g of the contract refused.
