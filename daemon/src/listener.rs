@@ -79,3 +79,24 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_own_file_goes_with_it_and_a_service_managers_stays() {
+        let folder = std::env::temp_dir().join(format!("selfpage-listener-{}", std::process::id()));
+        let path = folder.join("daemon.socket");
+        let own = Listener::open(&path).unwrap();
+        assert!(Listener::open(&path).is_err(), "two listen at one path");
+        assert!(path.exists(), "the one that was refused removed it");
+        let again = own.as_fd().try_clone_to_owned().unwrap();
+        drop(own);
+        assert!(!path.exists());
+        std::fs::write(&path, "made by a service manager").unwrap();
+        drop(Listener::passed(again));
+        assert!(path.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
