@@ -2,10 +2,10 @@
 //!
 //! Each process counts in a block of its own. The memory is the supervisor's too,
 //! so the counts of a process killed at any instruction are not lost, and reading them
-//! disturbs no process. The header carries what is for the whole tree: the flag *careful*, and
-//! the limits of its fault rate with the count that they hold against.
+//! disturbs no process. The header carries what is for the whole tree: the flag *careful*,
+//! the limits of its fault rate with the count that they hold against, and a table of programs.
 //!
-//! Rule: each word is written by the process it describes; nothing here is a lock.
+//! Rule: a process's block is written by it alone; nothing here is a lock.
 
 use crate::handshake::SlotIndex;
 use rustix::fd::{AsFd, OwnedFd};
@@ -20,6 +20,9 @@ const HEADER: usize = wired::PAGE;
 /// away from the flag and from each other.
 const GENERATION: usize = 128;
 const LIMITS: usize = 256;
+
+/// Where the table of programs is: a word for each slot.
+const PROGRAMS: usize = HEADER;
 
 /// Bytes in a process's block: 16 words of state, then the figures and the histograms. No two
 /// processes share a page.
@@ -71,6 +74,12 @@ impl StatsPage {
         )
     }
 
+    /// The program of each slot by its process number, as the supervisor sees it: not 0 while a process, the
+    /// program or its pager, has that program's memory. The supervisor alone writes them; each is a futex.
+    pub fn programs(&self) -> &[AtomicU32] {
+        self.region.slice(PROGRAMS, self.slots.into())
+    }
+
     /// The block of one process.
     ///
     /// # Panics
@@ -81,7 +90,7 @@ impl StatsPage {
             "slot {slot} of a stats page of {}",
             self.slots
         );
-        let start = HEADER + usize::from(slot) * BLOCK;
+        let start = PROGRAMS + programs_bytes(self.slots) + usize::from(slot) * BLOCK;
         ProcessStats {
             words: self.region.slice(start, BLOCK / 8),
             futexes: self.region.slice(start, 2),
@@ -90,7 +99,12 @@ impl StatsPage {
 }
 
 fn bytes(slots: SlotIndex) -> usize {
-    HEADER + usize::from(slots) * BLOCK
+    PROGRAMS + programs_bytes(slots) + usize::from(slots) * BLOCK
+}
+
+/// Bytes of the table of programs: whole pages.
+fn programs_bytes(slots: SlotIndex) -> usize {
+    (usize::from(slots) * size_of::<u32>()).next_multiple_of(wired::PAGE)
 }
 
 /// One process's words on the stats page. It holds no state of its own: make it when needed.
@@ -168,6 +182,8 @@ mod tests {
         assert_eq!(ours.block(3).get(Counter::PeakResidentPages), 7);
         assert_eq!(ours.block(3).careful_seen().load(Ordering::Acquire), 1);
         assert_eq!(ours.block(2).get(Counter::Faults), 0);
+        ours.programs()[3].store(17, Ordering::Release);
+        assert_eq!(theirs.programs()[3].load(Ordering::Acquire), 17);
         ours.block(3).clear();
         assert_eq!(theirs.block(3).get(Counter::Faults), 0);
     }

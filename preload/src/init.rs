@@ -5,7 +5,7 @@ use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
     address_space, adopt, diagnostics, exec, fork, limits, malloc, paged_memory, pager_process,
-    process_pager, pthread, shared_memory, supervisor,
+    process_pager, pthread, shared_memory, supervisor, wait,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
@@ -61,6 +61,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     pthread::init();
     fork::init();
     limits::init(before);
+    wait::init();
     address_space::activate();
 }
 

@@ -49,6 +49,12 @@ extern "C" fn mprotect(addr: usize, len: usize, prot: c_int) -> c_int {
     c_result(map::mprotect(addr, len, prot, -1)) as c_int
 }
 
+/// `mseal`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn mseal(addr: usize, len: usize, flags: usize) -> c_int {
+    c_result(map::mseal(addr, len, flags)) as c_int
+}
+
 /// `pkey_mprotect`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn pkey_mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> c_int {

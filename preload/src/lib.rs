@@ -53,4 +53,6 @@ mod rseq;
 mod shared_memory;
 mod supervisor;
 mod syscall;
+mod trace;
 mod vma_map;
+mod wait;

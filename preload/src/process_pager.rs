@@ -5,7 +5,9 @@
 mod fork_gate;
 
 use crate::supervisor::disk::SupervisorDisk;
-use crate::{diagnostics, mapped_bitmap, pager_process, rseq, shared_memory, supervisor};
+use crate::{
+    diagnostics, mapped_bitmap, pager_process, raw_syscall, rseq, shared_memory, supervisor,
+};
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
@@ -14,6 +16,7 @@ use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
@@ -32,6 +35,10 @@ pub struct AttachedPager {
     disk: StoreKind,
     handlers: [AtomicPtr<HandlerThread>; pager_process::HANDLERS],
 }
+
+/// How long the memory of a child that has ended is waited for: longer than a pager process takes to end on a machine
+/// with much other work.
+const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// The disk behind a store's compressed RAM.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -211,6 +218,27 @@ pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, Stri
     match gate.and_then(ForkGate::into_fork) {
         Some(fork) => start_in_child(fork, joined),
         None => start(joined),
+    }
+}
+
+/// Waits until no pager has the memory of a child any more that the program has reaped. The kernel gives back what an
+/// image held before its parent learns of its end: the file that it executed, shared memory, seals, mounts.
+pub fn await_end_of(child: i32) {
+    let Some(pager) = get() else { return };
+    let programs = pager.stats_page.programs();
+    // Numbers in the table are those of the supervisor's PID namespace.
+    let own = usize::from(slot_of(supervisor::domain()));
+    if programs[own].load(Ordering::Acquire) != raw_syscall::pid() as u32 {
+        return;
+    }
+    let child = child as u32;
+    let begun = Instant::now();
+    for program in programs {
+        while program.load(Ordering::Acquire) == child {
+            let left = LONGEST_END.checked_sub(begun.elapsed());
+            let Some(left) = left else { return };
+            futex::wait(program, child, Some(left));
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
 use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap, remap_file_pages};
+use crate::{trace, wait};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -130,6 +131,13 @@ extern "C" fn route(
         },
         // SAFETY: as above.
         libc::SYS_getrlimit => unsafe { limits::prlimit(0, a as c_int, std::ptr::null(), b as _) },
+        libc::SYS_wait4 => wait::raw_wait4(a, b, c, d),
+        libc::SYS_waitid => wait::raw_waitid(a, b, c, d, e),
+        libc::SYS_mseal => map::mseal(a, b, c),
+        // SAFETY: the program asked for exactly this.
+        libc::SYS_ptrace => {
+            trace::bring_in_and_retry(a, b, c, || unsafe { syscall6(number, [a, b, c, d, e, f]) })
+        }
         libc::SYS_close => fd_guard::close(fd),
         libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),
         libc::SYS_dup2 => fd_guard::dup2(fd, b as c_int),

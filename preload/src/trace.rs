@@ -1,0 +1,135 @@
+//! A tracer's reads and writes of another process's memory: PTRACE_PEEKDATA and its kin, and /proc/PID/mem.
+//!
+//! The kernel brings no page in for these calls that a userfaultfd has, and fails with EIO, which a debugger shows as
+//! memory that is not there. `process_vm_readv` does bring it in, from the traced program's pager. So a call that fails
+//! touches the page that way, and is made again. A tracer outside the tree has no such help.
+
+use crate::dlsym;
+use crate::raw_syscall::{SyscallResult, c_result, errno, error, syscall6};
+use std::ffi::{c_int, c_long, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+
+/// Attempts: a page may leave again before the call is repeated.
+const ATTEMPTS: usize = 64;
+
+/// Bytes of the longest name of a /proc/PID/mem.
+const NAME: usize = 64;
+
+/// Makes a call of `ptrace`, and makes it again where it needs a page that is paged out.
+pub fn bring_in_and_retry(
+    request: usize,
+    traced: usize,
+    addr: usize,
+    call: impl Fn() -> SyscallResult,
+) -> SyscallResult {
+    let words = [
+        libc::PTRACE_PEEKDATA,
+        libc::PTRACE_PEEKTEXT,
+        libc::PTRACE_POKEDATA,
+        libc::PTRACE_POKETEXT,
+    ];
+    let mut answer = call();
+    if !words.contains(&(request as u32)) {
+        return answer;
+    }
+    for _ in 0..ATTEMPTS {
+        // The word may begin in one page and end in the next.
+        if answer != error(libc::EIO) || !(bring_in(traced, addr) && bring_in(traced, addr + 7)) {
+            break;
+        }
+        answer = call();
+    }
+    answer
+}
+
+/// Brings a byte's page in. Returns false if nothing is there.
+fn bring_in(process: usize, addr: usize) -> bool {
+    let mut byte = 0u8;
+    let to = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let from = libc::iovec {
+        iov_base: addr as *mut c_void,
+        iov_len: 1,
+    };
+    let (to, from) = (&raw const to as usize, &raw const from as usize);
+    // SAFETY: one byte of this frame is written.
+    unsafe { syscall6(libc::SYS_process_vm_readv, [process, to, 1, from, 1, 0]) == 1 }
+}
+
+/// `ptrace`, which has four arguments for the kernel. The word that a PEEK reads is returned, with `errno` 0.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn ptrace(request: usize, traced: usize, addr: usize, data: usize) -> c_long {
+    let is_peek = [
+        libc::PTRACE_PEEKDATA,
+        libc::PTRACE_PEEKTEXT,
+        libc::PTRACE_PEEKUSER,
+    ]
+    .contains(&(request as u32));
+    let mut word = 0;
+    let data = if is_peek {
+        &raw mut word as usize
+    } else {
+        data
+    };
+    let answer = bring_in_and_retry(request, traced, addr, || {
+        // SAFETY: the program asked for exactly this.
+        unsafe {
+            syscall6(
+                libc::SYS_ptrace,
+                [request & 0xffff_ffff, traced, addr, data, 0, 0],
+            )
+        }
+    });
+    let answer = c_result(answer) as c_long;
+    if is_peek && answer == 0 {
+        crate::raw_syscall::set_errno(0);
+        return word;
+    }
+    answer
+}
+
+/// The process whose memory a descriptor is: /proc/PID/mem.
+fn process_of(fd: c_int) -> Option<usize> {
+    let mut path = [0u8; 32];
+    let mut name = [0u8; NAME];
+    std::io::Write::write_fmt(&mut &mut path[..], format_args!("/proc/self/fd/{fd}\0")).ok()?;
+    let (path, to) = (path.as_ptr() as usize, name.as_mut_ptr() as usize);
+    // SAFETY: a C string, and room for its length.
+    let len = unsafe { syscall6(libc::SYS_readlink, [path, to, NAME, 0, 0, 0]) };
+    let name = std::str::from_utf8(name.get(..usize::try_from(len).ok()?)?).ok()?;
+    let process = name.strip_prefix("/proc/")?.strip_suffix("/mem")?;
+    // That of a thread is /proc/PID/task/TID/mem.
+    process.rsplit('/').next()?.parse().ok()
+}
+
+/// Defines a call that reads or writes at an offset, which has two names on 64-bit machines.
+macro_rules! at_offset {
+    ($real:literal: $($name:ident)*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C-unwind" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64) -> isize {
+            type Real = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, i64) -> isize;
+            static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            // SAFETY: the C library's function of that name has this type.
+            let real: Real = unsafe { transmute(dlsym::find(&SLOT, $real)) };
+            for _ in 0..ATTEMPTS {
+                // SAFETY: the caller's.
+                let answer = unsafe { real(fd, bytes, len, at) };
+                let is_missing = answer < 0 && errno() == libc::EIO;
+                if !is_missing || !process_of(fd).is_some_and(|it| bring_in(it, at as usize)) {
+                    return answer;
+                }
+            }
+            // SAFETY: as above.
+            unsafe { real(fd, bytes, len, at) }
+        }
+    )*};
+}
+at_offset!("pread64\0": pread pread64);
+at_offset!("pwrite64\0": pwrite pwrite64);

@@ -1,0 +1,167 @@
+//! `wait` and its kin: a child whose end is reported has no memory any more.
+//!
+//! The kernel takes an image's memory apart before its parent can learn of the end. So a parent may write the file that
+//! the child executed (ETXTBSY before), finds shared memory without it, and can unmount what it had mapped. A paged
+//! program's memory is its pager's, too, which ends only when the program has; these functions wait for that.
+//!
+//! Children are told by their process number. A parent that makes its system calls itself is not made to wait.
+
+use crate::dlsym;
+use crate::process_pager::await_end_of;
+use crate::raw_syscall::{SyscallResult, is_error, syscall6};
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+
+type Wait4 = unsafe extern "C-unwind" fn(c_int, *mut c_int, c_int, *mut libc::rusage) -> c_int;
+type WaitId = unsafe extern "C-unwind" fn(c_int, u32, *mut libc::siginfo_t, c_int) -> c_int;
+
+static WAIT4: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static WAITID: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Looks the C library's functions up: a signal handler that waits must not.
+pub fn init() {
+    dlsym::find(&WAIT4, "wait4\0");
+    dlsym::find(&WAITID, "waitid\0");
+}
+
+/// `wait4`. A cancellation point, so a thread may be unwound from here.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn wait4(
+    child: c_int,
+    status: *mut c_int,
+    options: c_int,
+    usage: *mut libc::rusage,
+) -> c_int {
+    let mut own = 0;
+    let status = if status.is_null() {
+        &raw mut own
+    } else {
+        status
+    };
+    // SAFETY: the C library's function of that name has this type.
+    let real: Wait4 = unsafe { transmute(dlsym::find(&WAIT4, "wait4\0")) };
+    // SAFETY: the caller's, and a word for what it does not ask for.
+    let reaped = unsafe { real(child, status, options, usage) };
+    if reaped > 0 {
+        // SAFETY: the kernel has just written it.
+        on_reaped(reaped, unsafe { status.read() });
+    }
+    reaped
+}
+
+/// `wait3`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn wait3(
+    status: *mut c_int,
+    options: c_int,
+    usage: *mut libc::rusage,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { wait4(-1, status, options, usage) }
+}
+
+/// `waitpid`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { wait4(child, status, options, null_mut()) }
+}
+
+/// `waitpid`, by its other name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn __waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { wait4(child, status, options, null_mut()) }
+}
+
+/// `wait`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn wait(status: *mut c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { wait4(-1, status, 0, null_mut()) }
+}
+
+/// `waitid`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn waitid(
+    kind: c_int,
+    id: u32,
+    info: *mut libc::siginfo_t,
+    options: c_int,
+) -> c_int {
+    // SAFETY: zeros are a value of it.
+    let mut own: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let info = if info.is_null() { &raw mut own } else { info };
+    // SAFETY: the C library's function of that name has this type.
+    let real: WaitId = unsafe { transmute(dlsym::find(&WAITID, "waitid\0")) };
+    // SAFETY: the caller's, and room for what it does not ask for.
+    let answer = unsafe { real(kind, id, info, options) };
+    if answer == 0 {
+        // SAFETY: the kernel has just written it.
+        unsafe { on_waited(info) };
+    }
+    answer
+}
+
+/// `wait4` by its number.
+pub fn raw_wait4(child: usize, status: usize, options: usize, usage: usize) -> SyscallResult {
+    let mut own = 0i32;
+    let status = if status == 0 {
+        &raw mut own as usize
+    } else {
+        status
+    };
+    // SAFETY: the program asked for exactly this, and a word for what it does not ask for.
+    let reaped = unsafe { syscall6(libc::SYS_wait4, [child, status, options, usage, 0, 0]) };
+    if !is_error(reaped) && reaped > 0 {
+        // SAFETY: the kernel has just written it.
+        on_reaped(reaped as c_int, unsafe { (status as *const c_int).read() });
+    }
+    reaped
+}
+
+/// `waitid` by its number.
+pub fn raw_waitid(
+    kind: usize,
+    id: usize,
+    info: usize,
+    options: usize,
+    usage: usize,
+) -> SyscallResult {
+    // SAFETY: zeros are a value of it.
+    let mut own: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let info = if info == 0 {
+        &raw mut own as usize
+    } else {
+        info
+    };
+    // SAFETY: as above.
+    let answer = unsafe { syscall6(libc::SYS_waitid, [kind, id, info, options, usage, 0]) };
+    if !is_error(answer) {
+        // SAFETY: as above.
+        unsafe { on_waited(info as *const libc::siginfo_t) };
+    }
+    answer
+}
+
+/// A child has changed, or ended.
+fn on_reaped(child: c_int, status: c_int) {
+    if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+        await_end_of(child);
+    }
+}
+
+/// Likewise; zeros where no child has.
+///
+/// # Safety
+/// The kernel has written the information.
+unsafe fn on_waited(info: *const libc::siginfo_t) {
+    // SAFETY: the caller's.
+    let (code, child) = unsafe { ((*info).si_code, (*info).si_pid()) };
+    let has_ended = matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
+    if child > 0 && has_ended {
+        await_end_of(child);
+    }
+}
