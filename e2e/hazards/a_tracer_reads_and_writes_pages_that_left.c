@@ -1,0 +1,74 @@
+/* A debugger that was started with its program reads and writes memory of it that is paged out: word by word by
+ * ptrace, and through /proc/PID/mem. */
+#include "hazard.h"
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+enum { SIZE = 4 << 20, STEP = 5 * 4096 };
+
+static long word(size_t at)
+{
+    return mix(at);
+}
+
+static void check_by_ptrace(pid_t child, char *p)
+{
+    for (size_t at = 0; at < SIZE; at += STEP) {
+        errno = 0;
+        CHECK(ptrace(PTRACE_PEEKDATA, child, p + at, NULL) == word(at) && errno == 0);
+        CHECK(syscall(SYS_ptrace, PTRACE_PEEKTEXT, child, p + at, &(long){0}) == 0);
+        CHECK(ptrace(PTRACE_POKEDATA, child, p + at + 8, at) == 0);
+    }
+    /* From one page into the next. */
+    long expected;
+    char bytes[8];
+    struct iovec to = {bytes, 8}, from = {p + STEP - 4, 8};
+    CHECK(process_vm_readv(child, &to, 1, &from, 1, 0) == 8);
+    memcpy(&expected, bytes, 8);
+    CHECK(ptrace(PTRACE_PEEKDATA, child, p + STEP - 4, NULL) == expected);
+    errno = 0;
+    CHECK(ptrace(PTRACE_PEEKDATA, child, NULL, NULL) == -1 && errno == EIO);
+}
+
+static void check_by_file(pid_t child, char *p)
+{
+    char name[64];
+    long value;
+    snprintf(name, sizeof name, "/proc/%d/mem", (int)child);
+    int memory = open(name, O_RDWR | O_CLOEXEC);
+    CHECK(memory >= 0);
+    for (size_t at = 0; at < SIZE; at += STEP) {
+        CHECK(pread(memory, &value, 8, (off_t)(uintptr_t)(p + at)) == 8 && value == word(at));
+        value = at + 1;
+        CHECK(pwrite(memory, &value, 8, (off_t)(uintptr_t)(p + at + 16)) == 8);
+    }
+    CHECK(pread(memory, &value, 8, 0) == -1 && errno == EIO);
+    CHECK(close(memory) == 0);
+}
+
+int main(void)
+{
+    char *p = map_private(SIZE);
+    for (size_t at = 0; at < SIZE; at += STEP)
+        *(long *)(p + at) = word(at);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+        push_out();
+        raise(SIGSTOP);
+        for (size_t at = 0; at < SIZE; at += STEP) {
+            CHECK(*(long *)(p + at) == word(at));
+            CHECK(*(size_t *)(p + at + 8) == at && *(size_t *)(p + at + 16) == at + 1);
+        }
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+    check_by_ptrace(child, p);
+    check_by_file(child, p);
+    CHECK(ptrace(PTRACE_CONT, child, NULL, NULL) == 0);
+    reap(child);
+    return 0;
+}
