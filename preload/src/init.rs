@@ -49,6 +49,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     fit_arenas();
     *FIRST_MEMORY.lock() = Some(FirstMemory {
         candidates,
+        is_for_mimalloc: malloc::is_mimalloc(),
         heap: None,
     });
     if let Err(why) = pager_process::start(attach, None) {
@@ -93,6 +94,8 @@ impl SupervisorEndpoint {
 struct FirstMemory {
     /// What it adopts.
     candidates: adopt::Candidates,
+    /// False where the program brings an allocator.
+    is_for_mimalloc: bool,
     /// Addresses for mimalloc, in the first arena.
     heap: Option<Range<usize>>,
 }
@@ -118,7 +121,7 @@ fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, Strin
         fork::lose_unforked();
         process_pager::signal_inherited();
     } else if let Some(memory) = FIRST_MEMORY.lock().as_mut() {
-        memory.heap = first_arena();
+        memory.heap = first_arena(memory.is_for_mimalloc);
         adopt::adopt_all(&memory.candidates);
     }
     Ok(connection)
@@ -168,11 +171,11 @@ fn fit_arenas() {
     address_space::fit_arenas(limit, strict);
 }
 
-/// The first arena, and mimalloc's part of it.
-fn first_arena() -> Option<Range<usize>> {
+/// The first arena, and mimalloc's part of it where there is to be one.
+fn first_arena(for_mimalloc: bool) -> Option<Range<usize>> {
     let space = &mut address_space::lock();
     space.add_arena(HUGE_RANGE)?;
-    let mut size = HEAP;
+    let mut size = if for_mimalloc { HEAP } else { 0 };
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.
         if let Some(start) = space
