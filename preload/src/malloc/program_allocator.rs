@@ -4,7 +4,7 @@
 //! functions that this library has not (C++'s `operator new`, `mallocx`, `mallctl`), whose blocks the program passes to
 //! `free`. So all blocks are that allocator's, over memory that is paged as the program's other mappings are.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
@@ -73,4 +73,11 @@ fn object_of(function: *mut c_void) -> Option<usize> {
     // SAFETY: room for what is found.
     let is_known = unsafe { libc::dladdr(function, &mut object) } != 0;
     is_known.then_some(object.dli_fbase as usize)
+}
+
+/// The options of AddressSanitizer's runtime where neither the program nor its environment sets them. The runtime ends a
+/// program in which another library comes first, since it might miss calls of `malloc`: it gets them from here.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn __asan_default_options() -> *const c_char {
+    c"verify_asan_link_order=0".as_ptr()
 }
