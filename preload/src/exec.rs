@@ -3,6 +3,7 @@
 //! Rule: safe between vfork and exec: this code allocates on no heap.
 
 mod environment;
+mod shell;
 
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
