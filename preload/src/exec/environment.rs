@@ -59,6 +59,14 @@ pub unsafe fn save_environment(environment: CStringArray) {
     });
 }
 
+/// This library's path, where the loader could not read it there: after `chroot`, in a container, or as another user.
+pub fn unreadable_library() -> Option<&'static CStr> {
+    let library = PRELOAD_ENV.get()?.library.as_c_str();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let opened = rustix::fs::open(library, flags, rustix::fs::Mode::empty());
+    opened.is_err().then_some(library)
+}
+
 /// The libraries of LD_PRELOAD.
 fn paths(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|b| *b == b':' || *b == b' ')
