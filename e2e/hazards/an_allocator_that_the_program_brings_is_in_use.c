@@ -1,5 +1,6 @@
 /* A library that defines `malloc`, linked or preloaded as jemalloc and tcmalloc are, is the program's allocator: it takes
- * back with `free` what it gave by functions of its own, and knows each block that `malloc` gave. Its memory is paged. */
+ * back with `free` what it gave by functions of its own, and knows each block that `malloc` gave. Its memory is paged. So
+ * is the heap of a program with a library that only counts blocks of the C library's allocator, as memusage does. */
 #include "hazard.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -33,6 +34,16 @@ static const char ALLOCATOR[] =
     "void *operator_new(size_t n) { return give(32, n); }\n"
     "void operator_delete(void *p) { free(p); }\n"
     "long freed_blocks(void) { return freed; }\n";
+
+/* Takes its blocks from the C library. */
+static const char COUNTER[] =
+    "#include <stddef.h>\nextern void *__libc_malloc(size_t); extern void __libc_free(void *);\n"
+    "extern void *__libc_calloc(size_t, size_t); extern void *__libc_realloc(void *, size_t);\n"
+    "static long blocks;\n"
+    "void *malloc(size_t n) { blocks++; return __libc_malloc(n); }\n"
+    "void *calloc(size_t n, size_t m) { blocks++; return __libc_calloc(n, m); }\n"
+    "void *realloc(void *p, size_t n) { return __libc_realloc(p, n); }\n"
+    "void free(void *p) { blocks--; __libc_free(p); }\n";
 
 static void *operator_new(size_t bytes)
 {
@@ -99,29 +110,64 @@ static void check(void)
     operator_delete(p);
 }
 
-int main(int count, char **arguments)
+static size_t resident_bytes(void)
 {
-    if (count > 1) {
-        check();
-        return 0;
+    char line[256];
+    size_t kilobytes = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status))
+        sscanf(line, "RssAnon: %zu kB", &kilobytes);
+    fclose(status);
+    return kilobytes << 10;
+}
+
+static void check_counted(void)
+{
+    size_t n = hazard_bytes(), block = 32 << 10;
+    char *blocks[n / block];
+    for (size_t i = 0; i < n / block; i++) {
+        blocks[i] = malloc(block);
+        CHECK(blocks[i]);
+        fill(blocks[i], block, i);
     }
+    CHECK(!paged() || resident_bytes() < n);
+    for (size_t i = 0; i < n / block; i++) {
+        CHECK(holds(blocks[i], block, i));
+        free(blocks[i]);
+    }
+}
+
+/* Executes this program with a library of that source preloaded. */
+static void run_with(const char *source, char *program, char *mode)
+{
     char folder[] = "allocator.XXXXXX", text[256];
     CHECK(mkdtemp(folder));
     snprintf(text, sizeof text, "cc -shared -fPIC -x c -O1 -fno-builtin -o %s/allocator.so -", folder);
     FILE *compiler = popen(text, "w");
-    CHECK(compiler && fputs(ALLOCATOR, compiler) >= 0 && pclose(compiler) == 0);
+    CHECK(compiler && fputs(source, compiler) >= 0 && pclose(compiler) == 0);
     snprintf(text, sizeof text, "%s/allocator.so", folder);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         char *preloaded = realpath(text, NULL);
         CHECK(preloaded && setenv("LD_PRELOAD", preloaded, 1) == 0);
-        execl("/proc/self/exe", arguments[0], "check", NULL);
+        execl("/proc/self/exe", program, mode, NULL);
         CHECK(!"executed");
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(unlink(text) == 0 && rmdir(folder) == 0);
     CHECK(status == 0);
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1) {
+        strcmp(arguments[1], "brought") ? check_counted() : check();
+        return 0;
+    }
+    run_with(ALLOCATOR, arguments[0], "brought");
+    run_with(COUNTER, arguments[0], "counted");
     return 0;
 }

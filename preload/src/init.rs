@@ -49,7 +49,6 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     fit_arenas();
     *FIRST_MEMORY.lock() = Some(FirstMemory {
         candidates,
-        is_for_mimalloc: malloc::is_mimalloc(),
         heap: None,
     });
     if let Err(why) = pager_process::start(attach, None) {
@@ -57,12 +56,12 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
-    // SAFETY: the constructor, one thread; the heap is fresh.
-    unsafe { malloc::init(heap) };
     pthread::init();
     fork::init();
     limits::init(before);
     address_space::activate();
+    // SAFETY: the constructor, one thread; the heap is fresh.
+    unsafe { malloc::init(heap) };
 }
 
 /// The mode that the environment selects.
@@ -94,8 +93,6 @@ impl SupervisorEndpoint {
 struct FirstMemory {
     /// What it adopts.
     candidates: adopt::Candidates,
-    /// False where the program brings an allocator.
-    is_for_mimalloc: bool,
     /// Addresses for mimalloc, in the first arena.
     heap: Option<Range<usize>>,
 }
@@ -121,7 +118,7 @@ fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, Strin
         fork::lose_unforked();
         process_pager::signal_inherited();
     } else if let Some(memory) = FIRST_MEMORY.lock().as_mut() {
-        memory.heap = first_arena(memory.is_for_mimalloc);
+        memory.heap = first_arena();
         adopt::adopt_all(&memory.candidates);
     }
     Ok(connection)
@@ -171,11 +168,11 @@ fn fit_arenas() {
     address_space::fit_arenas(limit, strict);
 }
 
-/// The first arena, and mimalloc's part of it where there is to be one.
-fn first_arena(for_mimalloc: bool) -> Option<Range<usize>> {
+/// The first arena, and mimalloc's part of it.
+fn first_arena() -> Option<Range<usize>> {
     let space = &mut address_space::lock();
     space.add_arena(HUGE_RANGE)?;
-    let mut size = if for_mimalloc { HEAP } else { 0 };
+    let mut size = HEAP;
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.
         if let Some(start) = space

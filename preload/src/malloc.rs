@@ -5,7 +5,7 @@
 
 mod program_allocator;
 
-use crate::{early_alloc, raw_syscall};
+use crate::{early_alloc, map, raw_syscall};
 use libmimalloc_sys as mi;
 use program_allocator::ProgramAllocator;
 use std::ffi::{c_int, c_long, c_void};
@@ -28,23 +28,15 @@ const EARLY: u8 = 0;
 const MIMALLOC: u8 = 1;
 const PROGRAM: u8 = 2;
 
-/// The allocator that the program brings, or that it brings none, once the constructor has looked.
-static PROGRAMS: OnceLock<Option<ProgramAllocator>> = OnceLock::new();
+/// The allocator that the program brings.
+static PROGRAMS: OnceLock<ProgramAllocator> = OnceLock::new();
 
 fn source() -> Source {
     match SOURCE.load(Ordering::Relaxed) {
         EARLY => Source::Early,
         MIMALLOC => Source::Mimalloc,
-        _ => match PROGRAMS.get() {
-            Some(Some(program)) => Source::Program(program),
-            _ => Source::Mimalloc,
-        },
+        _ => PROGRAMS.get().map_or(Source::Mimalloc, Source::Program),
     }
-}
-
-/// Returns true if blocks come from mimalloc, not from an allocator that the program brings. In the constructor.
-pub fn is_mimalloc() -> bool {
-    PROGRAMS.get_or_init(ProgramAllocator::find).is_none()
 }
 
 /// Milliseconds before freed memory is given back: long enough that a loop which frees
@@ -78,16 +70,22 @@ unsafe extern "C" {
 /// Switches to the program's allocator, or to mimalloc, whose first memory is `heap`, if any.
 ///
 /// # Safety
-/// Called once, by the constructor, while there is one thread; `heap` is the caller's,
-/// zero, and stays mapped.
+/// Called once, by the constructor, while there is one thread, after memory that is mapped is paged; `heap` is the
+/// caller's, zero, and not used otherwise.
 pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
-    let source = match is_mimalloc() {
-        true => {
+    let source = match ProgramAllocator::find() {
+        Some(program) => {
+            if let Some(heap) = heap {
+                map::munmap(heap.start, heap.len());
+            }
+            let _ = PROGRAMS.set(program);
+            PROGRAM
+        }
+        None => {
             // SAFETY: the caller's.
             unsafe { init_mimalloc(heap) };
             MIMALLOC
         }
-        false => PROGRAM,
     };
     SOURCE.store(source, Ordering::Release);
 }
