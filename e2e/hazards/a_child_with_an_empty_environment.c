@@ -1,7 +1,30 @@
 /* env -i, sudo and many daemons start children without an environment: such a child is
- * paged like any other, by execve, execvpe, posix_spawn and vfork alike. */
+ * paged like any other, by execve, execvpe, posix_spawn, vfork, and the C library's own calls alike. */
 #include "hazard.h"
 #include <spawn.h>
+#include <wordexp.h>
+
+/* The shells of `system`, `popen` and `wordexp` are paged in the last process of its kind, which cleared its environment. */
+static void check_shells(void)
+{
+    const char *look = "grep -q selfpage /proc/$$/maps && echo yes || echo no";
+    char line[16] = "", words[128];
+    clearenv();
+    CHECK(setenv("PATH", "/usr/bin:/bin", 1) == 0 && setenv("KEPT", "kept", 1) == 0);
+    CHECK(system("grep -q selfpage /proc/$$/maps") == (paged() ? 0 : 256));
+    clearenv();
+    CHECK(setenv("PATH", "/usr/bin:/bin", 1) == 0 && setenv("KEPT", "kept", 1) == 0);
+    FILE *shell = popen(look, "r");
+    CHECK(shell && fgets(line, sizeof line, shell) && pclose(shell) == 0);
+    CHECK(strcmp(line, paged() ? "yes\n" : "no\n") == 0);
+    clearenv();
+    CHECK(setenv("PATH", "/usr/bin:/bin", 1) == 0 && setenv("KEPT", "kept", 1) == 0);
+    wordexp_t expanded;
+    snprintf(words, sizeof words, "$KEPT $(%s)", look);
+    CHECK(wordexp(words, &expanded, 0) == 0 && expanded.we_wordc == 2);
+    CHECK(strcmp(expanded.we_wordv[0], "kept") == 0);
+    CHECK(strcmp(expanded.we_wordv[1], paged() ? "yes" : "no") == 0);
+}
 
 int main(int argc, char **argv)
 {
@@ -41,5 +64,6 @@ int main(int argc, char **argv)
         }
         reap(child);
     }
+    check_shells();
     return 0;
 }

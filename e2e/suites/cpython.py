@@ -11,6 +11,10 @@ WITHOUT = {"test_idle", "test_tk", "test_ttk_guionly", "test_ttk_textonly", "tes
 
 
 FRAMES = "32M"
+# Seconds of a unit natively, and under the pager, which Python itself then ends with a trace. Compression with
+# tables of several times the frames (test_lzma) takes minutes.
+TIMEOUT = 300
+PAGED_TIMEOUT = 4 * TIMEOUT
 
 
 def units(folder):
@@ -21,8 +25,8 @@ def units(folder):
 
 
 def unit(module):
-    command = [PYTHON, "-m", "test", "--timeout", "600", "--junit-xml", "{folder}/results.xml", module]
-    return Unit(module, command, lambda run: cases(module, run), timeout=300)
+    command = [PYTHON, "-m", "test", "--timeout", str(PAGED_TIMEOUT), "--junit-xml", "{folder}/results.xml", module]
+    return Unit(module, command, lambda run: cases(module, run), timeout=TIMEOUT)
 
 
 def cases(module, run):

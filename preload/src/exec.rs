@@ -3,6 +3,7 @@
 //! Rule: safe between vfork and exec: this code allocates on no heap.
 
 mod environment;
+mod shell;
 
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
@@ -30,17 +31,40 @@ fn policy_for(path: &CStr) -> ExecPolicy {
     if !address_space::is_active() {
         return ExecPolicy::Paged;
     }
-    match pageable(path) {
-        Ok(()) => ExecPolicy::Paged,
-        Err(why) if supervisor::allows_unpaged() => {
-            log_decision(path, format_args!("runs without a pager: {why:#}"));
+    if let Err(why) = pageable(path) {
+        return policy_without_pager(path, format_args!("{why:#}"), format_args!("{why}"));
+    }
+    let Some(library) = environment::unreadable_library().filter(|_| is_there(path)) else {
+        return ExecPolicy::Paged;
+    };
+    let library = std::str::from_utf8(library.to_bytes()).unwrap_or("the pager's library");
+    let why = format_args!("{library} cannot be read with its root directory and user");
+    let advice =
+        format_args!("put it there, or use --allow-unpaged to let it run outside the contract");
+    policy_without_pager(path, why, format_args!("{why}: {advice}"))
+}
+
+/// The policy for a program that no pager can be loaded into, logged with the reason, or the reason and what to do.
+fn policy_without_pager(
+    path: &CStr,
+    why: std::fmt::Arguments<'_>,
+    advice: std::fmt::Arguments<'_>,
+) -> ExecPolicy {
+    match supervisor::allows_unpaged() {
+        true => {
+            log_decision(path, format_args!("runs without a pager: {why}"));
             ExecPolicy::Unpaged
         }
-        Err(why) => {
-            log_decision(path, format_args!("refused: {why}"));
+        false => {
+            log_decision(path, format_args!("refused: {advice}"));
             ExecPolicy::Refused
         }
     }
+}
+
+/// Returns true if there is a file; otherwise exec decides about the path.
+fn is_there(path: &CStr) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok()
 }
 
 fn log_decision(path: &CStr, what: std::fmt::Arguments<'_>) {

@@ -56,13 +56,13 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
-    // SAFETY: the constructor, one thread; the heap is fresh.
-    unsafe { malloc::init(heap) };
     pthread::init();
     fork::init();
     limits::init(before);
     wait::init();
     address_space::activate();
+    // SAFETY: the constructor, one thread; the heap is fresh.
+    unsafe { malloc::init(heap) };
 }
 
 /// The mode that the environment selects.

@@ -1,16 +1,43 @@
 //! The C library's allocator, over mimalloc, whose memory is a stretch.
 //!
 //! The C library's own allocator grows the heap by internal calls, which cannot be interposed.
+//! An allocator that the program brings is used in mimalloc's place.
 
-use crate::{early_alloc, raw_syscall};
+mod program_allocator;
+
+use crate::{early_alloc, map, raw_syscall};
 use libmimalloc_sys as mi;
+use program_allocator::ProgramAllocator;
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 use wired::PAGE;
 
-/// Set by the constructor; before it, blocks come from the early pool.
-static READY: AtomicBool = AtomicBool::new(false);
+/// The allocator that blocks come from.
+enum Source {
+    /// The early pool, before the constructor.
+    Early,
+    Mimalloc,
+    Program(&'static ProgramAllocator),
+}
+
+/// Which [`Source`], one byte, since every allocation reads it. The constructor sets it.
+static SOURCE: AtomicU8 = AtomicU8::new(EARLY);
+const EARLY: u8 = 0;
+const MIMALLOC: u8 = 1;
+const PROGRAM: u8 = 2;
+
+/// The allocator that the program brings.
+static PROGRAMS: OnceLock<ProgramAllocator> = OnceLock::new();
+
+fn source() -> Source {
+    match SOURCE.load(Ordering::Relaxed) {
+        EARLY => Source::Early,
+        MIMALLOC => Source::Mimalloc,
+        _ => PROGRAMS.get().map_or(Source::Mimalloc, Source::Program),
+    }
+}
 
 /// Milliseconds before freed memory is given back: long enough that a loop which frees
 /// and allocates does not discard each time.
@@ -40,12 +67,32 @@ unsafe extern "C" {
     static mut _mi_process_is_initialized: bool;
 }
 
-/// Switches to mimalloc. Its first memory is `heap`, if any.
+/// Switches to the program's allocator, or to mimalloc, whose first memory is `heap`, if any.
 ///
 /// # Safety
-/// Called once, by the constructor, while there is one thread; `heap` is the caller's,
-/// zero, and stays mapped.
+/// Called once, by the constructor, while there is one thread, after memory that is mapped is paged; `heap` is the
+/// caller's, zero, and not used otherwise.
 pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
+    let source = match ProgramAllocator::find() {
+        Some(program) => {
+            if let Some(heap) = heap {
+                map::munmap(heap.start, heap.len());
+            }
+            let _ = PROGRAMS.set(program);
+            PROGRAM
+        }
+        None => {
+            // SAFETY: the caller's.
+            unsafe { init_mimalloc(heap) };
+            MIMALLOC
+        }
+    };
+    SOURCE.store(source, Ordering::Release);
+}
+
+/// # Safety
+/// As for [`init`].
+unsafe fn init_mimalloc(heap: Option<std::ops::Range<usize>>) {
     // SAFETY: mimalloc is not started; one thread.
     unsafe {
         // At exit mimalloc visits every free block to give all memory back, which would
@@ -62,11 +109,6 @@ pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
             mi_manage_os_memory(heap.start as *mut c_void, heap.len(), true, false, true, -1);
         }
     }
-    READY.store(true, Ordering::Release);
-}
-
-fn early() -> bool {
-    !READY.load(Ordering::Relaxed)
 }
 
 fn filled(ptr: *mut c_void) -> *mut c_void {
@@ -76,34 +118,38 @@ fn filled(ptr: *mut c_void) -> *mut c_void {
     ptr
 }
 
-/// An aligned block; `align` is a power of two.
+/// An aligned block of this library's; `align` is a power of two.
 fn aligned(size: usize, align: usize) -> *mut c_void {
-    match early() {
-        true => early_alloc::allocate(size, align).cast(),
+    match source() {
+        Source::Early => early_alloc::allocate(size, align).cast(),
         // SAFETY: the alignment is a power of two, as the callers checked.
-        false => unsafe { mi::mi_malloc_aligned(size, align) },
+        _ => unsafe { mi::mi_malloc_aligned(size, align) },
     }
 }
 
 /// `malloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn malloc(size: usize) -> *mut c_void {
-    match early() {
-        true => early_alloc::allocate(size, 16).cast(),
+    match source() {
+        Source::Early => early_alloc::allocate(size, 16).cast(),
         // SAFETY: any size will do.
-        false => filled(unsafe { mi::mi_malloc(size) }),
+        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size) }),
+        // SAFETY: as above.
+        Source::Program(program) => unsafe { (program.malloc)(size) },
     }
 }
 
 /// `calloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    match early() {
-        true => count
+    match source() {
+        Source::Early => count
             .checked_mul(size)
             .map_or(null_mut(), |all| early_alloc::allocate(all, 16).cast()),
         // SAFETY: any sizes will do.
-        false => filled(unsafe { mi_calloc(count, size) }),
+        Source::Mimalloc => filled(unsafe { mi_calloc(count, size) }),
+        // SAFETY: as above.
+        Source::Program(program) => unsafe { (program.calloc)(count, size) },
     }
 }
 
@@ -113,9 +159,15 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn free(ptr: *mut c_void) {
-    if !early_alloc::owns(ptr.cast()) {
-        // SAFETY: the caller's.
-        unsafe { mi::mi_free(ptr) };
+    if early_alloc::owns(ptr.cast()) {
+        return;
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        match source() {
+            Source::Program(program) => (program.free)(ptr),
+            _ => mi::mi_free(ptr),
+        }
     }
 }
 
@@ -139,6 +191,10 @@ unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         return malloc(size);
     }
     if !early_alloc::owns(ptr.cast()) {
+        if let Source::Program(program) = source() {
+            // SAFETY: the caller's.
+            return unsafe { (program.realloc)(ptr, size) };
+        }
         if size == 0 {
             // As glibc does: mimalloc would give a new block.
             // SAFETY: the caller's.
@@ -178,6 +234,10 @@ unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usize) -
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if let Source::Program(program) = source() {
+        // SAFETY: the caller's.
+        return unsafe { (program.posix_memalign)(to, align, size) };
+    }
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
@@ -193,6 +253,10 @@ unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: us
 /// `memalign`: an alignment that is not a power of two is raised to one, as by glibc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if let Source::Program(program) = source() {
+        // SAFETY: any sizes will do.
+        return unsafe { (program.memalign)(align, size) };
+    }
     match align
         .checked_next_power_of_two()
         .filter(|align| *align <= usize::MAX / 2)
@@ -208,7 +272,11 @@ extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 /// `aligned_alloc`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    memalign(align, size)
+    match source() {
+        // SAFETY: any sizes will do.
+        Source::Program(program) => unsafe { (program.aligned_alloc)(align, size) },
+        _ => memalign(align, size),
+    }
 }
 
 /// `valloc`.
@@ -232,11 +300,13 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn malloc_usable_size(ptr: *const c_void) -> usize {
-    match early_alloc::owns(ptr.cast()) {
-        // SAFETY: the caller's.
-        true => unsafe { early_alloc::size(ptr.cast()) },
-        // SAFETY: the caller's.
-        false => unsafe { mi_usable_size(ptr) },
+    // SAFETY: the caller's.
+    unsafe {
+        match source() {
+            _ if early_alloc::owns(ptr.cast()) => early_alloc::size(ptr.cast()),
+            Source::Program(program) => (program.malloc_usable_size)(ptr),
+            _ => mi_usable_size(ptr),
+        }
     }
 }
 
@@ -247,35 +317,57 @@ unsafe extern "C" {
 
 /// `malloc_trim`: gives free memory back. Returns 1 once mimalloc runs.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn malloc_trim(_: usize) -> c_int {
-    if early() {
-        return 0;
-    }
+extern "C" fn malloc_trim(pad: usize) -> c_int {
     // SAFETY: may be called at any time.
-    unsafe { mi_collect(false) };
+    unsafe {
+        match source() {
+            Source::Early => return 0,
+            Source::Mimalloc => mi_collect(false),
+            Source::Program(program) => return (program.malloc_trim)(pad),
+        }
+    }
     1
 }
 
-/// `mallopt`: has no effect, since glibc's parameters are for glibc's allocator.
+/// `mallopt`: has no effect on mimalloc, since glibc's parameters are for glibc's allocator.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
-    1
+extern "C" fn mallopt(option: c_int, value: c_int) -> c_int {
+    match source() {
+        // SAFETY: the program's own call.
+        Source::Program(program) => unsafe { (program.mallopt)(option, value) },
+        _ => 1,
+    }
 }
 
-/// `mallinfo2`: all zero, since glibc's allocator is not in use.
+/// `mallinfo2`: all zero of mimalloc, since glibc's allocator is not in use.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    // SAFETY: a structure of integers.
-    unsafe { std::mem::zeroed() }
+    // SAFETY: a structure of integers; the program's own call.
+    unsafe {
+        match source() {
+            Source::Program(program) => (program.mallinfo2)(),
+            _ => std::mem::zeroed(),
+        }
+    }
 }
 
 /// `mallinfo`, the same in smaller numbers.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mallinfo() -> libc::mallinfo {
-    // SAFETY: a structure of integers.
-    unsafe { std::mem::zeroed() }
+    // SAFETY: a structure of integers; the program's own call.
+    unsafe {
+        match source() {
+            Source::Program(program) => (program.mallinfo)(),
+            _ => std::mem::zeroed(),
+        }
+    }
 }
 
 /// `malloc_stats`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn malloc_stats() {}
+extern "C" fn malloc_stats() {
+    if let Source::Program(program) = source() {
+        // SAFETY: the program's own call.
+        unsafe { (program.malloc_stats)() };
+    }
+}

@@ -120,18 +120,18 @@ fn sanitizers() -> Verdict {
     let source = sandbox.join("program.c");
     std::fs::write(&source, SANITIZED).doing(|| "write a program".into())?;
     let mut ran = 0;
-    for (name, runtime) in [
-        ("address", "asan"),
-        ("thread", "tsan"),
-        ("undefined", "ubsan"),
+    for (name, options) in [
+        ("address", "-fsanitize=address -static-libasan"),
+        ("thread", "-fsanitize=thread -static-libtsan"),
+        ("undefined", "-fsanitize=undefined -static-libubsan"),
+        ("shared-address", "-fsanitize=address"),
+        ("shared-thread", "-fsanitize=thread"),
+        ("shared-leak", "-fsanitize=leak"),
     ] {
         let program = sandbox.join(name);
         let built = Command::new("cc")
             .args(["-O1", "-g", "-pthread"])
-            .args([
-                format!("-fsanitize={name}"),
-                format!("-static-lib{runtime}"),
-            ])
+            .args(options.split(' '))
             .arg("-o")
             .args([&program, &source])
             .output()

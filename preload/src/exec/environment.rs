@@ -59,6 +59,14 @@ pub unsafe fn save_environment(environment: CStringArray) {
     });
 }
 
+/// This library's path, where the loader could not read it there: after `chroot`, in a container, or as another user.
+pub fn unreadable_library() -> Option<&'static CStr> {
+    let library = PRELOAD_ENV.get()?.library.as_c_str();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let opened = rustix::fs::open(library, flags, rustix::fs::Mode::empty());
+    opened.is_err().then_some(library)
+}
+
 /// The libraries of LD_PRELOAD.
 fn paths(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|b| *b == b':' || *b == b' ')
@@ -100,12 +108,12 @@ pub unsafe fn with_preload_env<R>(
     };
     // SAFETY: the caller's.
     let entries = || unsafe { strings(environment) };
-    let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
-    let preloads = list.is_some_and(|list| paths(list).any(|p| p == ours.library.as_bytes()));
-    let mut variables = ours.variables.iter();
-    if preloads && variables.all(|ours| entries().any(|e| e == ours.as_c_str())) {
+    // SAFETY: the caller's.
+    if unsafe { ours.are_in(environment) } {
         return go(environment);
     }
+    let list = preload_list(entries());
+    let preloads = list.is_some_and(|list| ours.is_listed(list));
     let theirs = list.filter(|list| !list.is_empty() && !preloads);
     let pointers = (entries().count() + ours.variables.len() + 2) * size_of::<usize>();
     let bytes = pointers + ours.preload.as_bytes().len() + 2 + theirs.map_or(0, <[u8]>::len);
@@ -130,7 +138,58 @@ pub unsafe fn with_preload_env<R>(
     result
 }
 
+/// Puts our variables into the environment of the process where they are missing.
+pub fn restore_environment() {
+    let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {
+        return;
+    };
+    // SAFETY: the program's environment.
+    unsafe {
+        let environment = super::current_environ();
+        if ours.are_in(environment) {
+            return;
+        }
+        let theirs = preload_list(strings(environment)).filter(|list| !list.is_empty());
+        let list = match theirs {
+            Some(list) if ours.is_listed(list) => list.to_vec(),
+            Some(list) => [ours.library.as_bytes(), b":", list].concat(),
+            None => ours.library.as_bytes().to_vec(),
+        };
+        if let Ok(list) = CString::new(list) {
+            libc::setenv(c"LD_PRELOAD".as_ptr(), list.as_ptr(), 1);
+        }
+        for variable in &ours.variables {
+            let text = variable.as_bytes();
+            let end = name_of(variable).len() - 1;
+            if let Ok(name) = CString::new(&text[..end]) {
+                libc::setenv(name.as_ptr(), variable.as_ptr().add(end + 1), 1);
+            }
+        }
+    }
+}
+
+/// The text of LD_PRELOAD.
+fn preload_list<'a>(mut entries: impl Iterator<Item = &'a CStr>) -> Option<&'a [u8]> {
+    entries.find_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))
+}
+
 impl PreloadEnv {
+    fn is_listed(&self, list: &[u8]) -> bool {
+        paths(list).any(|path| path == self.library.as_bytes())
+    }
+
+    /// Returns true if an environment has all of our variables.
+    ///
+    /// # Safety
+    /// As for [`strings`].
+    unsafe fn are_in(&self, environment: CStringArray) -> bool {
+        // SAFETY: the caller's.
+        let entries = || unsafe { strings(environment) };
+        let mut variables = self.variables.iter();
+        preload_list(entries()).is_some_and(|list| self.is_listed(list))
+            && variables.all(|ours| entries().any(|entry| entry == ours.as_c_str()))
+    }
+
     /// Writes an environment of `entries` with ours in their place: the array, of `pointers` bytes,
     /// and then the text of LD_PRELOAD, which loads the libraries of `theirs`, too.
     ///

@@ -1,0 +1,128 @@
+//! The allocator that a program brings: jemalloc, tcmalloc, a sanitizer's.
+//!
+//! Such a library is linked or preloaded behind this one, and stands in front of the C library's allocator. It also has
+//! functions that this library has not (C++'s `operator new`, `mallocx`, `mallctl`), whose blocks the program passes to
+//! `free`. So all blocks are that allocator's, over memory that is paged as the program's other mappings are.
+//!
+//! A library that only counts or checks blocks (memusage, heaptrack) takes them from the C library, whose heap cannot be
+//! paged. It is left out.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+
+/// Bytes of a block that tells whose memory an allocator gives: more than the C library takes for other reasons.
+const PROBE: usize = 64 << 10;
+
+/// Defines the allocator's functions, by their names in C.
+macro_rules! functions {
+    ($($name:ident: $type:ty,)*) => {
+        /// Its functions. What it does not define is the C library's, as without this library.
+        pub struct ProgramAllocator {
+            $(pub $name: $type,)*
+        }
+
+        impl ProgramAllocator {
+            /// Looks up all functions at once: a lookup may itself call `free`.
+            fn look_up() -> Option<Self> {
+                Some(Self {
+                    $($name: {
+                        let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes());
+                        let found = find(libc::RTLD_NEXT, name.ok()?)?;
+                        // SAFETY: the C function of that name has this type.
+                        unsafe { transmute::<*mut c_void, $type>(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+functions! {
+    malloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    calloc: unsafe extern "C" fn(usize, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void),
+    realloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    posix_memalign: unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int,
+    memalign: unsafe extern "C" fn(usize, usize) -> *mut c_void,
+    aligned_alloc: unsafe extern "C" fn(usize, usize) -> *mut c_void,
+    malloc_usable_size: unsafe extern "C" fn(*const c_void) -> usize,
+    malloc_trim: unsafe extern "C" fn(usize) -> c_int,
+    mallopt: unsafe extern "C" fn(c_int, c_int) -> c_int,
+    mallinfo2: unsafe extern "C" fn() -> libc::mallinfo2,
+    mallinfo: unsafe extern "C" fn() -> libc::mallinfo,
+    malloc_stats: unsafe extern "C" fn(),
+}
+
+impl ProgramAllocator {
+    /// The allocator of a library other than the C library, if one is loaded. The executable's own comes before this
+    /// library, and the program calls it without passing here.
+    ///
+    /// In the constructor, after memory that is mapped is paged.
+    pub fn find() -> Option<Self> {
+        let next = |name| object_of(find(libc::RTLD_NEXT, name)?);
+        if next(c"malloc")? == next(c"gnu_get_libc_version")? {
+            return None;
+        }
+        Self::look_up().filter(Self::has_memory_of_its_own)
+    }
+
+    /// Returns false if its blocks are the C library's.
+    fn has_memory_of_its_own(&self) -> bool {
+        let Some(c_library_in_use) = c_library_in_use() else {
+            return true;
+        };
+        let before = c_library_in_use();
+        // SAFETY: the allocator takes back its own block.
+        let block = unsafe { (self.malloc)(PROBE) };
+        let taken = c_library_in_use().saturating_sub(before);
+        // SAFETY: as above.
+        unsafe { (self.free)(block) };
+        taken < PROBE
+    }
+}
+
+/// Bytes of the blocks that the C library's allocator has given.
+fn c_library_in_use() -> Option<impl Fn() -> usize> {
+    // SAFETY: a C string; the library is loaded, so this changes nothing.
+    let library =
+        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return None;
+    }
+    let found = find(library, c"mallinfo2")?;
+    // SAFETY: the C library's function of that name has this type.
+    let mallinfo2 =
+        unsafe { transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(found) };
+    Some(move || {
+        // SAFETY: may be called at any time.
+        let info = unsafe { mallinfo2() };
+        info.uordblks + info.hblkhd
+    })
+}
+
+/// The function of that name in a library, or the next one.
+fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a C string; the loader's lookup changes nothing.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// The address of the library that has a function.
+fn object_of(function: *mut c_void) -> Option<usize> {
+    let mut object = libc::Dl_info {
+        dli_fname: null_mut(),
+        dli_fbase: null_mut(),
+        dli_sname: null_mut(),
+        dli_saddr: null_mut(),
+    };
+    // SAFETY: room for what is found.
+    let is_known = unsafe { libc::dladdr(function, &mut object) } != 0;
+    is_known.then_some(object.dli_fbase as usize)
+}
+
+/// The options of AddressSanitizer's runtime where neither the program nor its environment sets them. The runtime ends a
+/// program in which another library comes first, since it might miss calls of `malloc`: it gets them from here.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn __asan_default_options() -> *const c_char {
+    c"verify_asan_link_order=0".as_ptr()
+}
