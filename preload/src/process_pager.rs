@@ -4,6 +4,7 @@
 
 mod fork_gate;
 
+use crate::raw_syscall::{error, syscall3};
 use crate::supervisor::disk::SupervisorDisk;
 use crate::{
     diagnostics, mapped_bitmap, pager_process, raw_syscall, rseq, shared_memory, supervisor,
@@ -224,6 +225,18 @@ pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, Stri
 /// Waits until no pager has the memory of a child any more that the program has reaped. The kernel gives back what an
 /// image held before its parent learns of its end: the file that it executed, shared memory, seals, mounts.
 pub fn await_end_of(child: i32) {
+    await_ends_of(|program| program == child as u32);
+}
+
+/// Likewise of whatever has ended, where it is not known which children were reaped.
+pub fn await_ends() {
+    // SAFETY: asks whether there is such a process.
+    let is_gone =
+        |program| unsafe { syscall3(libc::SYS_kill, program, 0, 0) } == error(libc::ESRCH);
+    await_ends_of(|program| is_gone(program as usize));
+}
+
+fn await_ends_of(has_ended: impl Fn(u32) -> bool) {
     let Some(pager) = get() else { return };
     let programs = pager.stats_page.programs();
     // Numbers in the table are those of the supervisor's PID namespace.
@@ -231,13 +244,17 @@ pub fn await_end_of(child: i32) {
     if programs[own].load(Ordering::Acquire) != raw_syscall::pid() as u32 {
         return;
     }
-    let child = child as u32;
     let begun = Instant::now();
-    for program in programs {
-        while program.load(Ordering::Acquire) == child {
-            let left = LONGEST_END.checked_sub(begun.elapsed());
-            let Some(left) = left else { return };
-            futex::wait(program, child, Some(left));
+    for word in programs {
+        loop {
+            let program = word.load(Ordering::Acquire);
+            if program == 0 || !has_ended(program) {
+                break;
+            }
+            let Some(left) = LONGEST_END.checked_sub(begun.elapsed()) else {
+                return;
+            };
+            futex::wait(word, program, Some(left));
         }
     }
 }
