@@ -15,6 +15,7 @@
 //! | no-exception mappings, scratch pages (2.2, 3.4.1) | [`ClientView`] |
 //! | GetPhysicalAddress, counting locks (2.3) | [`AddressSpace::pin`] |
 //! | VTLB (3.1), VTLBMiss | `vtlb.rs`; the fault handler calls `Core::resolve` |
+//! | one bound for the page tables of all processes (figure 6) | [`VtlbBudget`] |
 //! | hybrid locking (3.2.2) | `core.rs` |
 //! | growing stacks, probes, recycled pages (3.4.2) | [`stack`] |
 //!
@@ -29,6 +30,7 @@
 
 mod address_space;
 mod backing;
+mod budget_member;
 mod client_view;
 mod core;
 mod error;
@@ -38,10 +40,12 @@ mod held_times;
 mod mapping;
 mod object;
 mod operations;
+mod page_limit;
 mod pin;
 mod region;
 mod registry;
 mod remote_space;
+mod revocation;
 mod saved_copies;
 mod space_protocol;
 mod space_server;
@@ -49,6 +53,9 @@ pub mod stack;
 mod state;
 mod tree;
 mod vtlb;
+mod vtlb_budget;
+mod vtlb_entries;
+mod vtlb_stats;
 
 pub use address_space::{AddressSpace, AllocationInformation, MemoryStatus};
 pub use backing::{Backing, CommitStats};
@@ -63,4 +70,5 @@ pub use region::{RegionInfo, RegionState};
 pub use remote_space::RemoteSpace;
 pub use selfpage::Rights;
 pub use space_protocol::RemoteSpaceError;
-pub use vtlb::VtlbStats;
+pub use vtlb_budget::{VtlbBound, VtlbBudget};
+pub use vtlb_stats::VtlbStats;

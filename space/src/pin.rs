@@ -13,6 +13,12 @@ use crate::state::SpaceState;
 use selfpage::{Rights, Stretch};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A pin of a space with a shared VTLB budget waits for other spaces to give pages back: they answer
+/// in less than a millisecond, unless they are stopped.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Pages that are resident until this is dropped. Pins of the same pages count.
 pub struct PinnedRange<'a> {
@@ -34,18 +40,17 @@ struct StretchPin {
 
 fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
     let range = part.range();
-    space.core.with_vtlb(|vtlb| {
-        let (pinned, needed) = vtlb.pinned_tables(&range);
-        let bound = vtlb.stats().bound;
-        if pinned + needed >= bound {
-            return Err(SpaceError::VtlbFull {
-                needed,
-                pinned,
-                bound,
-            });
+    let mut attempts = match space.revocation {
+        Some(_) => ATTEMPTS,
+        None => 1,
+    };
+    loop {
+        attempts -= 1;
+        match space.core.with_vtlb(|vtlb| vtlb.pin(part)) {
+            Err(SpaceError::VtlbFull { .. }) if attempts > 0 => std::thread::sleep(PAUSE),
+            pinned => break pinned?,
         }
-        Ok(vtlb.pin(part)?)
-    })?;
+    }
     held.push(Held::Mapped(range.clone()));
     Ok(translation::populate(
         range.start,
