@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
 use space::{
     AddressSpace, CommitFlags, MapFlags, MemoryObject, RemoteSpace, RemoteSpaceError, Rights,
-    SpaceError,
+    SpaceError, VtlbBudget,
 };
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -209,6 +209,21 @@ fn a_child_of_a_fork_cannot_use_its_parents_space() {
         unsafe { bytes(at, PAGE)[0].into() }
     });
     assert_eq!(ended, Ok(1), "what was entered at the fork is there");
+}
+
+#[test]
+fn a_child_of_a_fork_leaves_its_parents_place_in_a_budget_to_it() {
+    let _alone = alone();
+    let budget = VtlbBudget::create(8, 1).unwrap();
+    let space = AddressSpace::without_domain(&budget).unwrap();
+    let space = std::cell::RefCell::new(Some(space));
+    let ended = in_child(|| {
+        drop(space.take());
+        i32::from(AddressSpace::without_domain(&budget).is_ok())
+    });
+    assert_eq!(ended, Ok(0), "the place is the parent's still");
+    drop(space.take());
+    assert!(AddressSpace::without_domain(&budget).is_ok());
 }
 
 #[test]
