@@ -267,11 +267,14 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
-        // A child's copy: the objects are the parent's.
-        let mut at = match self.core.other_owner() {
-            Some(_) => usize::MAX,
-            None => 0,
-        };
+        if self.core.other_owner().is_some() {
+            // A child's copy: objects, stretches and threads are the parent's.
+            std::mem::forget(self.registration.take());
+            std::mem::forget(self.revocation.take());
+            std::mem::forget(self.backing.take());
+            return;
+        }
+        let mut at = 0;
         while let Some(region) = self.core.first_after(at) {
             at = region.end;
             let whole = region

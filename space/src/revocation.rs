@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::error::SpaceError;
 use crate::vtlb_budget::{Place, VtlbBudget};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
+use rustix::process::Pid;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -22,11 +22,10 @@ use wired::futex;
 /// Bytes of the thread's stack: saving an entry's copies takes some kilobytes.
 const STACK: usize = 64 << 10;
 
-/// The thread. Dropping it frees the place.
+/// The thread. Dropping it frees the place; a child of a fork, which has no such thread, does not.
 pub(crate) struct RevocationThread {
     budget: VtlbBudget,
     place: usize,
-    process: Pid,
     stop: Arc<AtomicBool>,
     core: Option<SyncSender<Weak<Core>>>,
     thread: Option<JoinHandle<()>>,
@@ -54,7 +53,6 @@ impl RevocationThread {
         let this = Self {
             budget: budget.clone(),
             place,
-            process: getpid(),
             stop,
             core: Some(core),
             thread: Some(thread),
@@ -73,18 +71,12 @@ impl RevocationThread {
 
 impl Drop for RevocationThread {
     fn drop(&mut self) {
-        let thread = self.thread.take();
-        if getpid() != self.process {
-            // A child's copy: it has no such thread.
-            std::mem::forget(thread);
-            return;
-        }
         self.core = None;
         self.stop.store(true, Ordering::SeqCst);
         let word = &self.budget.places()[self.place].requested;
         word.fetch_max(1, Ordering::SeqCst);
         futex::wake_all(word);
-        let _ = thread.map(JoinHandle::join);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
