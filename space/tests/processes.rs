@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space, status_kb};
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space};
 use corosensei::Coroutine;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
@@ -114,29 +114,6 @@ fn shareable_memory_goes_to_another_process_at_another_address_and_ends_with_its
     space.deallocate(at, 0).unwrap();
     let dead = space.map(None, PAGE, &view, 0, read_write());
     assert!(matches!(dead, Err(SpaceError::Dead { .. })));
-}
-
-#[test]
-fn page_tables_of_a_sparse_mapping_stay_within_the_bound() {
-    let _alone = alone();
-    const GIB: usize = 1 << 30;
-    let ended = in_child(|| {
-        let space = AddressSpace::without_domain(64).unwrap();
-        let object = MemoryObject::create(16 * GIB as u64).unwrap();
-        let at = space.map(None, 16 * GIB, &object, 0, read_write()).unwrap();
-        let before = status_kb("VmPTE:");
-        for range in 0..16 * GIB / TABLE {
-            // SAFETY: mapped, and used by this test alone.
-            unsafe { bytes_mut(at + range * TABLE, 1) }.fill(1);
-        }
-        let grown = status_kb("VmPTE:") - before;
-        // 64 pages, one for each GiB, and one page for the upper levels.
-        assert!(grown <= 4 * (64 + 16 + 2), "{grown} kB of page tables");
-        let stats = space.vtlb_stats();
-        assert_eq!((stats.pages, stats.misses), (64, 8192));
-        0
-    });
-    assert_eq!(ended, Ok(0));
 }
 
 /// What a child that overflows a stack writes to standard error; it ends by SIGSEGV.
