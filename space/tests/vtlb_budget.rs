@@ -165,6 +165,10 @@ fn beside_a_stopped_process_each_space_has_its_two_pages() {
     let stopped = Process::start(&budget, &object);
     assert_eq!(stopped.touch(RANGES), 12);
     stopped.signal(libc::SIGSTOP);
+    let mut status = 0;
+    // SAFETY: this test's own child; returns when all its threads have stopped.
+    let waited = unsafe { libc::waitpid(stopped.pid, &mut status, libc::WUNTRACED) };
+    assert!(waited == stopped.pid && libc::WIFSTOPPED(status));
     let ours = Mapped::new(&budget, &object);
     let late = Mapped::new(&budget, &object);
     for _ in 0..3 {
