@@ -144,6 +144,12 @@ pub enum SpaceError {
         /// The most spaces.
         spaces: usize,
     },
+    /// The pager of memory objects refused, or is gone.
+    #[error("the pager of memory objects: {0}")]
+    Pager(String),
+    /// An operation that paged objects do not have.
+    #[error("a paged memory object cannot be {0}")]
+    Paged(&'static str),
     /// Too many spaces and stack pools.
     #[error("the process has {0} address spaces and stack pools, the most there can be")]
     TooMany(usize),

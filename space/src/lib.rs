@@ -11,6 +11,7 @@
 //! | the space of another process (2.1) | [`AddressSpace::serve`], [`RemoteSpace`] |
 //! | committed pages, their erasure (2.1) | [`Backing`]: stretches of a [`selfpage::Domain`] |
 //! | IMemoryObject, restricted views (2.2) | [`MemoryObject`] |
+//! | external pagers, which the paper leaves open (2.2) | [`ObjectPager`], [`PagedMemory`] |
 //! | asymmetric copy-on-write (2.2) | [`MapFlags::copy_on_write`] |
 //! | no-exception mappings, scratch pages (2.2, 3.4.1) | [`ClientView`] |
 //! | GetPhysicalAddress, counting locks (2.3) | [`AddressSpace::pin`] |
@@ -29,6 +30,7 @@
 //! for a stretch: pin buffers of system calls.
 
 mod address_space;
+mod anchor;
 mod backing;
 mod budget_member;
 mod client_view;
@@ -39,14 +41,18 @@ mod flags;
 mod held_times;
 mod mapping;
 mod object;
+mod object_pager;
 mod operations;
 mod page_limit;
+mod paged_memory;
+mod pager_protocol;
 mod pin;
 mod region;
 mod registry;
 mod remote_space;
 mod revocation;
 mod saved_copies;
+mod service_thread;
 mod space_protocol;
 mod space_server;
 pub mod stack;
@@ -65,6 +71,8 @@ pub use error::SpaceError;
 pub use flags::{CommitFlags, MapFlags};
 pub use held_times::SectionTimes;
 pub use object::MemoryObject;
+pub use object_pager::ObjectPager;
+pub use paged_memory::PagedMemory;
 pub use pin::PinnedRange;
 pub use region::{RegionInfo, RegionState};
 pub use remote_space::RemoteSpace;

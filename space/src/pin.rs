@@ -8,6 +8,7 @@
 
 use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
+use crate::paged_memory::PagedObject;
 use crate::region::{Kind, Region};
 use crate::state::SpaceState;
 use selfpage::{Rights, Stretch};
@@ -30,6 +31,7 @@ pub struct PinnedRange<'a> {
 enum Held {
     Committed(#[allow(dead_code, reason = "dropping it releases the pages")] StretchPin),
     Mapped(Range<usize>),
+    Paged(Range<usize>, Arc<PagedObject>),
 }
 
 /// A pin, and the stretch that it borrows, which is dropped after it.
@@ -57,6 +59,21 @@ fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Resu
         range.len(),
         part.rights.contains(Rights::WRITE),
     )?)
+}
+
+fn pin_paged(
+    state: &SpaceState,
+    part: Range<usize>,
+    mapping: u64,
+    held: &mut Vec<Held>,
+) -> Result<(), SpaceError> {
+    let mapped = state.mappings.get(&mapping);
+    let Some(paged) = mapped.and_then(|mapped| mapped.object.paged()) else {
+        return Err(SpaceError::NotReserved { addr: part.start });
+    };
+    paged.lock(&part)?;
+    held.push(Held::Paged(part, paged.clone()));
+    Ok(())
 }
 
 fn pin_committed(
@@ -100,6 +117,9 @@ impl<'a> PinnedRange<'a> {
         };
         let result = space.for_each_region(&range, |region, part| match region.kind {
             Kind::Committed => pin_committed(&state, part, &mut pinned.held),
+            Kind::Mapped(mapping) if mapping.paged => {
+                pin_paged(&state, part, mapping.id, &mut pinned.held)
+            }
             Kind::Mapped(_) => pin_mapped(space, &region.part(&part), &mut pinned.held),
             Kind::Reserved => Err(SpaceError::State {
                 region: region.range(),
@@ -123,8 +143,11 @@ impl Drop for PinnedRange<'_> {
     fn drop(&mut self) {
         let mut state = self.space.state();
         for held in self.held.drain(..) {
-            if let Held::Mapped(range) = held {
-                self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range));
+            match held {
+                Held::Mapped(range) => self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range)),
+                Held::Paged(range, paged) => paged.unlock(&range),
+                // Its drop releases the pages.
+                Held::Committed(_) => {}
             }
         }
         if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {

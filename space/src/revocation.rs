@@ -9,6 +9,7 @@
 use crate::budget_member::BudgetMember;
 use crate::core::Core;
 use crate::error::SpaceError;
+use crate::service_thread;
 use crate::vtlb_budget::{Place, VtlbBudget};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -18,9 +19,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use wired::futex;
-
-/// Bytes of the thread's stack: saving an entry's copies takes some kilobytes.
-const STACK: usize = 64 << 10;
 
 /// The thread. Dropping it frees the place; a child of a fork, which has no such thread, does not.
 pub(crate) struct RevocationThread {
@@ -38,14 +36,8 @@ impl RevocationThread {
         let (core, served) = sync_channel(1);
         let stop = Arc::new(AtomicBool::new(false));
         let (of_thread, stopped) = (budget.clone(), stop.clone());
-        let thread = std::thread::Builder::new()
-            .name("selfpage-vtlb".into())
-            .stack_size(STACK)
-            .spawn(move || run(&of_thread, &owned, &served, &stopped))
-            .map_err(|error| {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                SpaceError::system("starting a thread for a VTLB budget")(errno)
-            })?;
+        let work = move || run(&of_thread, &owned, &served, &stopped);
+        let thread = service_thread::spawn("selfpage-vtlb", work)?;
         // The thread sends once. Where it cannot, it has ended without a place.
         let place = place.recv().unwrap_or(Err(SpaceError::BudgetFull {
             spaces: budget.spaces(),
@@ -86,7 +78,6 @@ fn run(
     served: &Receiver<Weak<Core>>,
     stop: &AtomicBool,
 ) {
-    block_signals();
     let list = pin!(RobustList::default());
     let list = list.as_ref().get_ref();
     let place = list.register().and_then(|()| own_place(budget, list));
@@ -129,16 +120,6 @@ fn answer_requests(place: &Place, core: &Weak<Core>, stop: &AtomicBool) {
         if requested > 0 {
             core.with_vtlb(|vtlb| vtlb.give_back(requested));
         }
-    }
-}
-
-/// No signal of the program interrupts the thread.
-fn block_signals() {
-    let mut set = std::mem::MaybeUninit::uninit();
-    // SAFETY: the set is filled before it is read.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
     }
 }
 
