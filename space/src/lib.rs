@@ -24,8 +24,9 @@
 //! [`SpaceError`]s. Operations on a reserved range are not failure-atomic:
 //! [`AddressSpace::deallocate`] cleans up after each of them.
 //!
-//! There is no second fault path: faults of committed memory are the domain's, and those of mapped
-//! objects come by the same signal handlers ([`selfpage::set_region_handler`]). So a system call
+//! There is no second fault path: faults of committed memory are the domain's, those of mapped
+//! objects come by the same signal handlers ([`selfpage::set_region_handler`]), and those of paged
+//! objects are their pager's. So a system call
 //! that is given an address of a mapped object which is not entered fails with `EFAULT`, as it does
 //! for a stretch: pin buffers of system calls.
 

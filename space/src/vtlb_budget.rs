@@ -44,7 +44,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 const MAGIC: u32 = u32::from_le_bytes(*b"VTLB");
 
 #[repr(C, align(64))]
-struct Header {
+struct BudgetHeader {
     magic: AtomicU32,
     pages: AtomicU32,
     spaces: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) struct Place {
 }
 
 // SAFETY: words of atomics.
-unsafe impl Plain for Header {}
+unsafe impl Plain for BudgetHeader {}
 // SAFETY: words of atomics.
 unsafe impl Plain for Place {}
 
@@ -132,7 +132,7 @@ impl VtlbBudget {
         check(pages, spaces)?;
         let (memory, descriptor) = WiredMemory::shared(bytes(spaces), "selfpage-vtlb-budget")
             .map_err(SpaceError::system("memfd_create"))?;
-        let header = &memory.slice::<Header>(0, 1)[0];
+        let header = &memory.slice::<BudgetHeader>(0, 1)[0];
         header.pages.store(pages as u32, Ordering::Relaxed);
         header.spaces.store(spaces as u32, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
@@ -154,7 +154,7 @@ impl VtlbBudget {
         }
         let memory = WiredMemory::attach(&descriptor, len)
             .map_err(SpaceError::system("mapping a budget"))?;
-        let header = &memory.slice::<Header>(0, 1)[0];
+        let header = &memory.slice::<BudgetHeader>(0, 1)[0];
         let word = |word: &AtomicU32| word.load(Ordering::Acquire);
         if word(&header.magic) != MAGIC {
             return Err(OTHER);
@@ -202,7 +202,7 @@ impl VtlbBudget {
         let shared = &self.shared;
         shared
             .memory
-            .slice::<Place>(size_of::<Header>(), shared.spaces)
+            .slice::<Place>(size_of::<BudgetHeader>(), shared.spaces)
     }
 
     /// Pages that live spaces have taken from the pool.
@@ -216,7 +216,7 @@ impl VtlbBudget {
 }
 
 fn bytes(spaces: usize) -> usize {
-    size_of::<Header>() + spaces * size_of::<Place>()
+    size_of::<BudgetHeader>() + spaces * size_of::<Place>()
 }
 
 fn check(pages: usize, spaces: usize) -> Result<(), SpaceError> {

@@ -6,9 +6,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod page;
 mod step;
 
 use common::{PAGE, TABLE, bytes, bytes_mut};
+use page::{Page, protected};
 use proptest::prelude::*;
 use space::{
     AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError, VtlbBound,
@@ -19,29 +21,6 @@ use step::{Step, step};
 const RANGES: usize = 8;
 const PAGES: usize = 8;
 const OBJECTS: usize = 3;
-
-#[derive(Clone, Debug, PartialEq)]
-enum Page {
-    Free,
-    Reserved,
-    /// Contents are None while they may be zeros or what the page had before.
-    Committed {
-        rights: Rights,
-        contents: Option<Vec<u8>>,
-    },
-    Mapped {
-        rights: Rights,
-        object: usize,
-        page: usize,
-        own: Option<Vec<u8>>,
-        copy_on_write: bool,
-    },
-    /// Shareable memory of the space's own.
-    Shareable {
-        rights: Rights,
-        contents: Vec<u8>,
-    },
-}
 
 struct Model {
     space: AddressSpace,
@@ -358,17 +337,6 @@ impl Model {
             self.compared += 1;
         }
     }
-}
-
-fn protected(page: &Page, to: Rights) -> Option<Page> {
-    let mut page = page.clone();
-    match &mut page {
-        Page::Committed { rights, .. }
-        | Page::Mapped { rights, .. }
-        | Page::Shareable { rights, .. } => *rights = to,
-        Page::Free | Page::Reserved => return None,
-    }
-    Some(page)
 }
 
 proptest! {
