@@ -46,6 +46,7 @@ mod object_pager;
 mod operations;
 mod page_limit;
 mod paged_memory;
+mod pager_member;
 mod pager_protocol;
 mod pin;
 mod region;
