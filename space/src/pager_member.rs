@@ -114,7 +114,7 @@ impl PagerMember {
         Ok(PagerReply::Object(*number))
     }
 
-    /// Ends a hold of this process's; one that it does not have is none.
+    /// Ends a hold of this process's, if it has one.
     fn release(&mut self, number: u32) {
         let Some(own) = self.holds.get_mut(&number) else {
             return;
@@ -225,7 +225,7 @@ mod tests {
         };
         let again = member.perform(PagerRequest::Create, Some(object.try_clone().unwrap()));
         assert!(again.is_err(), "the memory is an object");
-        // No userfaultfd, then one of another kind of file, then mappings that are none.
+        // No userfaultfd, then one of another kind of file, then ranges that cannot be mapped.
         assert!(member.perform(map(number, 0, 0, SIZE), None).is_err());
         member
             .perform(PagerRequest::Join, Some(memory(fixed)))
@@ -255,7 +255,7 @@ mod tests {
             .perform(PagerRequest::Unlock { addr, len }, None)
             .unwrap();
         drop(anchor);
-        // A release that is one too many is none.
+        // A release too many has no effect.
         for _ in 0..3 {
             let object = number;
             member
