@@ -2,8 +2,9 @@
 #             64 MB of frames, and compares the result
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
-# make soak   the end-to-end tests at full size, hours of paging, not minutes; then other
-#             programs' own test suites, natively and paged
+# make soak   the end-to-end tests at full size, hours of paging, not minutes; a server beside
+#             100,000 changes of its clients' memory; then other programs' own test suites,
+#             natively and paged
 # make soak-cpython  one of these suites: stress-ng, cpython, redis, postgresql, chromium
 # make fuzz   random programs over their address space, with the pager and without: FOR=8h,
 #             JOBS=2, SEED=1; what differs is kept in target/fuzz
@@ -40,6 +41,7 @@ test: tools build
 
 soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
+	SELFPAGE_TEST_CHANGES=100000 $(CARGO) test --locked -p space --test clients -- --nocapture every_fault
 	e2e/suites/run --selfpage $(TARGET)/release/selfpage --logs $(TARGET)/suites
 
 soak-%: build

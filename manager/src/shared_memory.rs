@@ -41,6 +41,9 @@
 //! shared-ram,run-ram`, alone and under `taskset -c 0`; Linux 6.18, 2 processors.) To follow the faulting thread to its processor, by its
 //! stat file once in 16 faults, gained nothing: 31 us, since the kernel moves the thread that is woken away.
 //!
+//! **Linked programs** have objects by `space::ObjectPager`, which has no tree: a process that maps an object of
+//! another one's names it by its inode ([`Request::Attach`]).
+//!
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
 //! after the next messages. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;

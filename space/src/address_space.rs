@@ -5,12 +5,16 @@ use crate::client_view::ClientView;
 use crate::core::{Core, LockTimes};
 use crate::error::SpaceError;
 use crate::object::{MemoryObject, aligned};
+use crate::page_limit::PageLimit;
 use crate::pin::PinnedRange;
 use crate::region::{Kind, Region, RegionInfo, RegionState};
 use crate::registry::{self, Registration};
+use crate::revocation::RevocationThread;
 use crate::space_protocol::RemoteSpaceError;
 use crate::state::SpaceState;
-use crate::vtlb::{Vtlb, VtlbStats};
+use crate::vtlb::{MOST_PAGES, Vtlb};
+use crate::vtlb_budget::VtlbBound;
+use crate::vtlb_stats::VtlbStats;
 use selfpage::Rights;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -32,6 +36,8 @@ const ADDRESSES: usize = 1 << 47;
 pub struct AddressSpace {
     // First, so that no fault is inside when the rest goes.
     registration: Option<Registration>,
+    /// Answers the other spaces of a shared budget.
+    pub(crate) revocation: Option<RevocationThread>,
     pub(crate) core: Arc<Core>,
     pub(crate) backing: Option<Arc<Backing>>,
     pub(crate) number: u64,
@@ -64,24 +70,39 @@ pub struct MemoryStatus {
 
 impl AddressSpace {
     /// A space with private memory of `backing`'s domain, whose mappings of memory objects have
-    /// `vtlb_pages` page-table pages at most (2 to 4096).
+    /// `vtlb` page-table pages at most: a number (2 to 4096), or a
+    /// [`VtlbBudget`](crate::VtlbBudget) of several spaces.
     ///
     /// # Errors
-    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`], or the kernel's error.
-    pub fn new(backing: Arc<Backing>, vtlb_pages: usize) -> Result<Self, SpaceError> {
-        Self::make(Some(backing), vtlb_pages)
+    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`], [`SpaceError::BudgetFull`], or the
+    /// kernel's error.
+    pub fn new(backing: Arc<Backing>, vtlb: impl Into<VtlbBound>) -> Result<Self, SpaceError> {
+        Self::make(Some(backing), vtlb.into())
     }
 
     /// A space for memory objects alone: it commits shareable memory only, and needs no userfaultfd.
-    pub fn without_domain(vtlb_pages: usize) -> Result<Self, SpaceError> {
-        Self::make(None, vtlb_pages)
+    pub fn without_domain(vtlb: impl Into<VtlbBound>) -> Result<Self, SpaceError> {
+        Self::make(None, vtlb.into())
     }
 
-    fn make(backing: Option<Arc<Backing>>, vtlb_pages: usize) -> Result<Self, SpaceError> {
+    fn make(backing: Option<Arc<Backing>>, vtlb: VtlbBound) -> Result<Self, SpaceError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let core = Arc::new(Core::new(Vtlb::new(vtlb_pages)?));
+        let (limit, mut revocation) = match vtlb {
+            // An instruction may need two ranges.
+            VtlbBound::Pages(pages) => (PageLimit::Own(pages.clamp(2, MOST_PAGES)), None),
+            VtlbBound::Budget(budget) => {
+                let (thread, member) = RevocationThread::start(&budget)?;
+                (PageLimit::Shared(member), Some(thread))
+            }
+        };
+        let core = Arc::new(Core::new(Vtlb::new(limit)?));
+        let registration = Some(registry::register(core.clone())?);
+        if let Some(thread) = &mut revocation {
+            thread.serve(&core);
+        }
         Ok(Self {
-            registration: Some(registry::register(core.clone())?),
+            registration,
+            revocation,
             core,
             backing,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -246,11 +267,14 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
-        // A child's copy: the objects are the parent's.
-        let mut at = match self.core.other_owner() {
-            Some(_) => usize::MAX,
-            None => 0,
-        };
+        if self.core.other_owner().is_some() {
+            // A child's copy: objects, stretches and threads are the parent's.
+            std::mem::forget(self.registration.take());
+            std::mem::forget(self.revocation.take());
+            std::mem::forget(self.backing.take());
+            return;
+        }
+        let mut at = 0;
         while let Some(region) = self.core.first_after(at) {
             at = region.end;
             let whole = region
@@ -262,6 +286,8 @@ impl Drop for AddressSpace {
             }
         }
         self.registration = None;
+        // It has no entries to give back any more.
+        self.revocation = None;
         // None is left, unless the kernel refused above: a run looks pages up in the tree, which
         // goes first.
         let mut state = self.state();

@@ -114,7 +114,7 @@ impl Core {
             let Kind::Mapped(mapping) = region.kind else {
                 return Ok(Handled::Default);
             };
-            if !region.allows(fault.write, fault.execute) {
+            if mapping.paged || !region.allows(fault.write, fault.execute) {
                 return Ok(Handled::Default);
             }
             match (fault.no_page, mapping.no_exception) {

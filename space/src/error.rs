@@ -128,6 +128,28 @@ pub enum SpaceError {
         /// The bound.
         bound: usize,
     },
+    /// A VTLB budget that cannot be.
+    #[error(
+        "invalid VTLB budget of {pages} page-table pages for {spaces} spaces: expected 1 to 256 spaces, and 2 pages for each to 4096 in all"
+    )]
+    Budget {
+        /// Pages in all.
+        pages: usize,
+        /// The most spaces.
+        spaces: usize,
+    },
+    /// Every place of a VTLB budget is taken.
+    #[error("the VTLB budget is for {spaces} spaces, and has them")]
+    BudgetFull {
+        /// The most spaces.
+        spaces: usize,
+    },
+    /// The pager of memory objects refused, or is gone.
+    #[error("the pager of memory objects: {0}")]
+    Pager(String),
+    /// An operation that paged objects do not have.
+    #[error("a paged memory object cannot be {0}")]
+    Paged(&'static str),
     /// Too many spaces and stack pools.
     #[error("the process has {0} address spaces and stack pools, the most there can be")]
     TooMany(usize),

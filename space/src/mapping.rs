@@ -7,7 +7,7 @@ use crate::fault_record::FaultRecord;
 use crate::flags::MapFlags;
 use crate::object::MemoryObject;
 use crate::operations::{expect, unmap};
-use crate::region::{Kind, Mapping};
+use crate::region::{self, Kind, Mapping};
 use crate::state::{MappedObject, SpaceState};
 use rustix::fs::{MemfdFlags, memfd_create};
 use selfpage::Rights;
@@ -88,6 +88,15 @@ impl AddressSpace {
             let end = object.offset() + offset + range.len() as u64;
             rustix::fs::ftruncate(copies, end).map_err(SpaceError::system("ftruncate"))?;
         }
+        if let Some(paged) = object.paged() {
+            if flags.copy_on_write || record.is_some() {
+                return Err(SpaceError::Paged(
+                    "mapped copy-on-write, or as a client view",
+                ));
+            }
+            let offset = object.offset() + offset;
+            paged.map(object.as_fd(), offset, range, region::access(flags.rights))?;
+        }
         state.next_mapping += 1;
         let id = state.next_mapping;
         let mapping = Mapping {
@@ -95,13 +104,14 @@ impl AddressSpace {
             object: object.as_fd().as_raw_fd(),
             offset: object.offset() + offset,
             copies: copies.as_ref().map(AsRawFd::as_raw_fd),
+            paged: object.paged().is_some(),
             no_exception: record.as_ref().map(|r| NonNull::from(&**r)),
         };
         state.mappings.insert(
             id,
             MappedObject {
                 object: object.clone(),
-                copies,
+                _copies: copies,
                 bytes: range.len(),
                 own: false,
                 _record: record,

@@ -10,6 +10,7 @@
 //! an object of its own; a process of the same user can open any descriptor again.
 
 use crate::error::SpaceError;
+use crate::paged_memory::PagedObject;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -30,10 +31,15 @@ pub struct MemoryObject {
     offset: u64,
     len: u64,
     rights: Rights,
+    /// The hold of an object that has a pager.
+    paged: Option<Arc<PagedObject>>,
 }
 
 /// A view's offset, length and rights, as a message has them.
 const MESSAGE: usize = 24;
+
+/// Where a message says that the object is paged.
+const PAGED: usize = 20;
 
 impl MemoryObject {
     /// New shared memory of `size` bytes of zeros, with all rights.
@@ -50,6 +56,7 @@ impl MemoryObject {
             offset: 0,
             len: size,
             rights: Rights::ALL,
+            paged: None,
         })
     }
 
@@ -78,6 +85,7 @@ impl MemoryObject {
             offset: 0,
             len: (stat.st_size as u64).next_multiple_of(PAGE as u64),
             rights,
+            paged: None,
         })
     }
 
@@ -109,7 +117,9 @@ impl MemoryObject {
     ) -> Result<Self, SpaceError> {
         self.check_range(offset, size)?;
         self.check_rights(rights)?;
-        let memory = if self.rights.contains(Rights::WRITE) && !rights.contains(Rights::WRITE) {
+        let loses_write = self.rights.contains(Rights::WRITE) && !rights.contains(Rights::WRITE);
+        // A pager needs memory that may be written.
+        let memory = if loses_write && self.paged.is_none() {
             Arc::new(self.reopen_read_only()?)
         } else {
             self.memory.clone()
@@ -119,6 +129,7 @@ impl MemoryObject {
             offset: self.offset + offset,
             len: size,
             rights,
+            paged: self.paged.clone(),
         })
     }
 
@@ -166,9 +177,21 @@ impl MemoryObject {
         Ok(())
     }
 
-    /// The descriptor, of the whole object.
+    /// The descriptor, of the whole object. A page of a paged object that is out is a hole of it: read
+    /// and write such an object by mappings alone.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    pub(crate) fn paged(&self) -> Option<&Arc<PagedObject>> {
+        self.paged.as_ref()
+    }
+
+    pub(crate) fn with_pager(self, hold: Arc<PagedObject>) -> Self {
+        Self {
+            paged: Some(hold),
+            ..self
+        }
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -196,7 +219,8 @@ impl MemoryObject {
             .map_err(SpaceError::system("fallocate(PUNCH_HOLE)"))
     }
 
-    /// Sends the object to the process at the other end of a Unix socket.
+    /// Sends the object to the process at the other end of a Unix socket. A paged one is to be held
+    /// until that process has received it.
     pub fn send(&self, socket: impl AsFd) -> Result<(), SpaceError> {
         let mut message = [0; MESSAGE];
         message[..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -205,6 +229,7 @@ impl MemoryObject {
         for (byte, right) in message[16..20].iter_mut().zip(rights) {
             *byte = u8::from(self.rights.contains(right));
         }
+        message[PAGED] = u8::from(self.paged.is_some());
         let descriptors = [self.memory.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -226,8 +251,17 @@ impl MemoryObject {
     /// # Errors
     /// [`SpaceError::Foreign`] for a message of another kind, [`SpaceError::Unaligned`] or
     /// [`SpaceError::Overflow`] for a view that cannot be, [`SpaceError::Dead`] for one whose
-    /// memory is gone.
+    /// memory is gone, [`SpaceError::Paged`] for a paged object, which
+    /// [`PagedMemory`](crate::PagedMemory) receives.
     pub fn receive(socket: impl AsFd) -> Result<Self, SpaceError> {
+        match Self::receive_any(socket)? {
+            (object, false) => Ok(object),
+            (_, true) => Err(SpaceError::Paged("received without its pager")),
+        }
+    }
+
+    /// Receives an object, and whether it is a paged one, which is to be held before it is mapped.
+    pub(crate) fn receive_any(socket: impl AsFd) -> Result<(Self, bool), SpaceError> {
         let mut message = [0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -264,12 +298,14 @@ impl MemoryObject {
                 end,
             });
         }
-        Ok(Self {
+        let object = Self {
             memory: whole.memory,
             offset,
             len,
             rights,
-        })
+            paged: None,
+        };
+        Ok((object, message[PAGED] != 0))
     }
 }
 

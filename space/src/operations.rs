@@ -158,9 +158,12 @@ impl AddressSpace {
                 let needed = crate::mapping::needed_rights(rights, mapping.copies.is_some());
                 object.map_or(Ok(()), |object| object.check_rights(needed))?;
                 self.set_kind(&part, region.part(&part).kind, rights);
-                return Ok(self.core.with_vtlb(|vtlb| vtlb.remove(&part))?);
+                if !mapping.paged {
+                    return Ok(self.core.with_vtlb(|vtlb| vtlb.remove(&part))?);
+                }
+            } else {
+                self.set_kind(&part, region.kind, rights);
             }
-            self.set_kind(&part, region.kind, rights);
             // SAFETY: the region is the space's, and its rights are what is asked to change.
             Ok(unsafe {
                 translation::set_access(part.start, part.len(), crate::region::access(rights))
@@ -186,7 +189,7 @@ impl AddressSpace {
             Kind::Mapped(mapping) if state.mappings.get(&mapping.id).is_some_and(|m| m.own) => {
                 self.set_kind(&part, Kind::Reserved, Rights::NONE);
                 self.core.with_vtlb(|vtlb| vtlb.discard(&part))?;
-                state.release_mapping(&region.part(&part))
+                state.release_mapping(&region.part(&part)).map(drop)
             }
             _ => expect(region, false, "committed"),
         })
@@ -213,9 +216,10 @@ impl AddressSpace {
                 _ => {}
             }
             self.core.replace(region, &part, None);
+            let mut _released_last = None;
             if let Kind::Mapped(_) = region.kind {
                 self.core.with_vtlb(|vtlb| vtlb.discard(&part))?;
-                state.release_mapping(&region.part(&part))?;
+                _released_last = state.release_mapping(&region.part(&part))?;
             }
             if region.kind == Kind::Committed {
                 state.close_runs(&part)?;

@@ -8,11 +8,18 @@
 
 use crate::address_space::AddressSpace;
 use crate::error::SpaceError;
+use crate::paged_memory::PagedObject;
 use crate::region::{Kind, Region};
 use crate::state::SpaceState;
 use selfpage::{Rights, Stretch};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A pin of a space with a shared VTLB budget waits for other spaces to give pages back: they answer
+/// in less than a millisecond, unless they are stopped.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Pages that are resident until this is dropped. Pins of the same pages count.
 pub struct PinnedRange<'a> {
@@ -24,6 +31,7 @@ pub struct PinnedRange<'a> {
 enum Held {
     Committed(#[allow(dead_code, reason = "dropping it releases the pages")] StretchPin),
     Mapped(Range<usize>),
+    Paged(Range<usize>, Arc<PagedObject>),
 }
 
 /// A pin, and the stretch that it borrows, which is dropped after it.
@@ -34,24 +42,38 @@ struct StretchPin {
 
 fn pin_mapped(space: &AddressSpace, part: &Region, held: &mut Vec<Held>) -> Result<(), SpaceError> {
     let range = part.range();
-    space.core.with_vtlb(|vtlb| {
-        let (pinned, needed) = vtlb.pinned_tables(&range);
-        let bound = vtlb.stats().bound;
-        if pinned + needed >= bound {
-            return Err(SpaceError::VtlbFull {
-                needed,
-                pinned,
-                bound,
-            });
+    let mut attempts = match space.revocation {
+        Some(_) => ATTEMPTS,
+        None => 1,
+    };
+    loop {
+        attempts -= 1;
+        match space.core.with_vtlb(|vtlb| vtlb.pin(part)) {
+            Err(SpaceError::VtlbFull { .. }) if attempts > 0 => std::thread::sleep(PAUSE),
+            pinned => break pinned?,
         }
-        Ok(vtlb.pin(part)?)
-    })?;
+    }
     held.push(Held::Mapped(range.clone()));
     Ok(translation::populate(
         range.start,
         range.len(),
         part.rights.contains(Rights::WRITE),
     )?)
+}
+
+fn pin_paged(
+    state: &SpaceState,
+    part: Range<usize>,
+    mapping: u64,
+    held: &mut Vec<Held>,
+) -> Result<(), SpaceError> {
+    let mapped = state.mappings.get(&mapping);
+    let Some(paged) = mapped.and_then(|mapped| mapped.object.paged()) else {
+        return Err(SpaceError::NotReserved { addr: part.start });
+    };
+    paged.lock(&part)?;
+    held.push(Held::Paged(part, paged.clone()));
+    Ok(())
 }
 
 fn pin_committed(
@@ -95,6 +117,9 @@ impl<'a> PinnedRange<'a> {
         };
         let result = space.for_each_region(&range, |region, part| match region.kind {
             Kind::Committed => pin_committed(&state, part, &mut pinned.held),
+            Kind::Mapped(mapping) if mapping.paged => {
+                pin_paged(&state, part, mapping.id, &mut pinned.held)
+            }
             Kind::Mapped(_) => pin_mapped(space, &region.part(&part), &mut pinned.held),
             Kind::Reserved => Err(SpaceError::State {
                 region: region.range(),
@@ -118,8 +143,11 @@ impl Drop for PinnedRange<'_> {
     fn drop(&mut self) {
         let mut state = self.space.state();
         for held in self.held.drain(..) {
-            if let Held::Mapped(range) = held {
-                self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range));
+            match held {
+                Held::Mapped(range) => self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range)),
+                Held::Paged(range, paged) => paged.unlock(&range),
+                // Its drop releases the pages.
+                Held::Committed(_) => {}
             }
         }
         if let Some(index) = state.pins.iter().position(|pin| *pin == self.range) {

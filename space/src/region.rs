@@ -21,6 +21,8 @@ pub(crate) struct Mapping {
     /// Keeps the copied pages of a copy-on-write mapping while no entry maps them; at the object's
     /// offsets.
     pub(crate) copies: Option<RawFd>,
+    /// Its pages are mapped by a pager, and never by an entry of the VTLB.
+    pub(crate) paged: bool,
     /// Counts the faults of a no-exception mapping.
     pub(crate) no_exception: Option<NonNull<FaultRecord>>,
 }

@@ -26,7 +26,8 @@ pub(crate) struct SpaceState {
 /// An object that regions have.
 pub(crate) struct MappedObject {
     pub(crate) object: MemoryObject,
-    pub(crate) copies: Option<OwnedFd>,
+    /// The file of copies, by whose number regions and entries have it.
+    pub(crate) _copies: Option<OwnedFd>,
     /// Bytes of regions.
     pub(crate) bytes: usize,
     /// It is the space's own shareable memory, and ends with its last region.
@@ -85,13 +86,17 @@ impl SpaceState {
         Ok(())
     }
 
-    /// A part of a mapped region is gone; the last part's end releases the object.
-    pub(crate) fn release_mapping(&mut self, part: &Region) -> Result<(), SpaceError> {
+    /// A part of a mapped region is gone. Returns the object with the last part: dropping it releases
+    /// the object, whose pager may have the addresses until they are unmapped.
+    pub(crate) fn release_mapping(
+        &mut self,
+        part: &Region,
+    ) -> Result<Option<MappedObject>, SpaceError> {
         let Kind::Mapped(mapping) = part.kind else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(mapped) = self.mappings.get_mut(&mapping.id) else {
-            return Ok(());
+            return Ok(None);
         };
         let len = part.range().len();
         mapped.bytes -= len;
@@ -101,15 +106,12 @@ impl SpaceState {
                     .object
                     .punch(mapping.offset - mapped.object.offset(), len as u64)?;
             }
-            return Ok(());
+            return Ok(None);
         }
-        let Some(ended) = self.mappings.remove(&mapping.id) else {
-            return Ok(());
-        };
-        drop(ended.copies);
-        match ended.own {
-            true => ended.object.revoke(),
-            false => Ok(()),
+        let ended = self.mappings.remove(&mapping.id);
+        if let Some(own) = ended.as_ref().filter(|ended| ended.own) {
+            own.object.revoke()?;
         }
+        Ok(ended)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! An entry is a *piece*: the part of a mapped region that lies in one 2 MiB range of addresses,
 //! which is what one page of page tables covers. A miss maps its piece; where the bound is reached,
-//! the oldest range without pins is hidden first, which frees its page of page tables. Any entry
+//! the oldest range without pins is hidden first, which frees its page of page tables. The bound is
+//! a number, or what the space has of a budget for several ([`PageLimit`]). Any entry
 //! may be recycled at any time: objects keep what was stored to them, and the pages that a
 //! copy-on-write mapping copied go to its file of copies, from which they come back.
 //!
@@ -10,12 +11,16 @@
 //! in a signal handler. Measurements: `examples/mapping_costs`, `examples/figure_6`.
 
 use crate::error::SpaceError;
+use crate::page_limit::PageLimit;
 use crate::region::{Kind, Mapping, Region};
 use crate::saved_copies;
+use crate::vtlb_budget::GUARANTEED;
+use crate::vtlb_entries::{Piece, VtlbEntries, table_range};
+use crate::vtlb_stats::VtlbStats;
 use rustix::io::Errno;
 use std::ops::Range;
 use translation::{Access, Capabilities, Pagemap, Reservation, Sharing, TranslationError};
-use wired::HUGE_RANGE;
+use wired::{HUGE_RANGE, clock};
 
 /// The most page-table pages that a VTLB may have: choosing a victim looks at every entry, which is
 /// to take less than the rest of a miss.
@@ -26,55 +31,12 @@ pub(crate) const MOST_PAGES: usize = 4096;
 const PIECES_PER_PAGE: usize = 16;
 const FEWEST_PIECES: usize = 1024;
 
-/// An entry.
-#[derive(Clone, Copy)]
-struct Piece {
-    region: Region,
-    /// Pins that hold it.
-    pins: u32,
-    /// Its place in the order of entries.
-    sequence: u64,
-}
-
-impl Piece {
-    fn table(&self) -> usize {
-        self.region.start / HUGE_RANGE
-    }
-
-    fn overlaps(&self, range: &Range<usize>) -> bool {
-        self.region.start < range.end && range.start < self.region.end
-    }
-}
-
-/// What a VTLB did and has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VtlbStats {
-    /// The bound, in page-table pages.
-    pub bound: usize,
-    /// Page-table pages that entries have now.
-    pub pages: usize,
-    /// The most that they had.
-    pub peak_pages: usize,
-    /// Misses that entered a piece.
-    pub misses: u64,
-    /// Page-table pages recycled for a miss.
-    pub recycled: u64,
-    /// Faults whose piece another thread had entered meanwhile.
-    pub spurious: u64,
-    /// Copied pages that went to a file of copies.
-    pub copies_saved: u64,
-    /// Copied pages that came back.
-    pub copies_restored: u64,
-    /// Faults of no-exception mappings that got scratch pages.
-    pub scratch_faults: u64,
-}
-
-/// The entries.
+/// The cache.
 pub(crate) struct Vtlb {
-    /// By address.
-    pieces: Vec<Piece>,
-    most_pieces: usize,
-    next: u64,
+    entries: VtlbEntries,
+    limit: PageLimit,
+    /// The age that other spaces of a budget see is that of the oldest entry.
+    age_published: bool,
     pagemap: Pagemap,
     /// 2 MiB of addresses at which pieces with saved copies are made.
     staging: usize,
@@ -82,67 +44,44 @@ pub(crate) struct Vtlb {
 }
 
 impl Vtlb {
-    /// An empty one of `bound` page-table pages, at least two: an instruction may need two ranges.
-    pub(crate) fn new(bound: usize) -> Result<Self, SpaceError> {
-        let bound = bound.clamp(2, MOST_PAGES);
-        let most_pieces = (bound * PIECES_PER_PAGE).max(FEWEST_PIECES);
+    /// An empty one.
+    pub(crate) fn new(limit: PageLimit) -> Result<Self, SpaceError> {
+        let most_pieces = (limit.most() * PIECES_PER_PAGE).max(FEWEST_PIECES);
         Ok(Self {
-            pieces: Vec::with_capacity(most_pieces),
-            most_pieces,
-            next: 0,
+            entries: VtlbEntries::with_capacity(most_pieces),
+            limit,
+            age_published: false,
             pagemap: Pagemap::open(&Capabilities::probe_fast())
                 .map_err(SpaceError::system("opening /proc/self/pagemap"))?,
             staging: translation::reserve(None, HUGE_RANGE, false)?.addr,
-            stats: VtlbStats {
-                bound,
-                ..VtlbStats::default()
-            },
+            stats: VtlbStats::default(),
         })
     }
 
     pub(crate) fn stats(&self) -> VtlbStats {
-        self.stats
-    }
-
-    fn index_of(&self, addr: usize) -> Option<usize> {
-        let index = self.first_after(addr);
-        let piece = self.pieces.get(index)?;
-        (piece.region.start <= addr).then_some(index)
-    }
-
-    /// The index of the first piece that ends after `addr`.
-    fn first_after(&self, addr: usize) -> usize {
-        self.pieces.partition_point(|p| p.region.end <= addr)
-    }
-
-    /// Returns true if a piece has this page of page tables.
-    fn has_table(&self, table: usize) -> bool {
-        let index = self.pieces.partition_point(|p| p.table() < table);
-        self.pieces.get(index).is_some_and(|p| p.table() == table)
-    }
-
-    /// The pieces of each page of page tables.
-    fn tables(&self) -> impl Iterator<Item = &[Piece]> {
-        self.pieces.chunk_by(|a, b| a.table() == b.table())
+        VtlbStats {
+            bound: self.limit.bound(),
+            ..self.stats
+        }
     }
 
     /// Maps the piece of `region` that holds `addr`. Returns its index.
     fn enter(&mut self, region: &Region, addr: usize) -> Result<usize, TranslationError> {
-        if let Some(index) = self.index_of(addr) {
+        if let Some(index) = self.entries.index_of(addr) {
             self.stats.spurious += 1;
             return Ok(index);
         }
         let table = addr / HUGE_RANGE;
-        let piece = region.part(&(table * HUGE_RANGE..(table + 1) * HUGE_RANGE));
+        let piece = region.part(&table_range(table));
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };
-        if self.pieces.len() >= self.most_pieces
-            || !self.has_table(table) && self.stats.pages >= self.stats.bound
-        {
-            self.recycle(table)?;
+        let has_table = self.entries.has_table(table);
+        let full = !has_table && !self.limit.allows(self.stats.pages + 1);
+        if full || self.entries.is_full() {
+            self.recycle(table, full)?;
         }
-        if self.pieces.len() >= self.most_pieces {
+        if self.entries.is_full() {
             // Pins hold them all: another one would allocate.
             return Err(TranslationError {
                 operation: "entering a mapping beside pinned ones",
@@ -151,19 +90,16 @@ impl Vtlb {
                 errno: Errno::NOMEM,
             });
         }
-        if !self.has_table(table) {
+        if !has_table {
             self.stats.pages += 1;
             self.stats.peak_pages = self.stats.peak_pages.max(self.stats.pages);
         }
         self.stats.misses += 1;
-        self.next += 1;
-        let index = self.first_after(addr);
-        let entry = Piece {
+        let index = self.entries.insert(Piece {
             region: piece,
             pins: 0,
-            sequence: self.next,
-        };
-        self.pieces.insert(index, entry);
+            entered: clock::now(),
+        });
         if let Err(error) = self.map(&piece, &mapping) {
             self.release(&piece.range())?;
             return Err(error);
@@ -173,7 +109,9 @@ impl Vtlb {
 
     /// The fault path's part: enters the piece of `addr`.
     pub(crate) fn miss(&mut self, region: &Region, addr: usize) -> Result<(), TranslationError> {
-        self.enter(region, addr).map(drop)
+        let entered = self.enter(region, addr);
+        self.settle();
+        entered.map(drop)
     }
 
     fn map(&mut self, piece: &Region, mapping: &Mapping) -> Result<(), TranslationError> {
@@ -222,27 +160,69 @@ impl Vtlb {
         Ok(())
     }
 
-    /// Hides the oldest range that has no pin and is not `keep`.
-    fn recycle(&mut self, keep: usize) -> Result<(), TranslationError> {
-        let oldest = self
-            .tables()
-            .filter(|pieces| pieces[0].table() != keep && pieces.iter().all(|p| p.pins == 0))
-            .min_by_key(|pieces| pieces.iter().map(|p| p.sequence).min())
-            .map(|pieces| pieces[0].table());
+    /// Hides the oldest range that has no pin and is not `keep`. Where the budget's pool is `dry`,
+    /// another space may have an older one, and is asked for it.
+    fn recycle(&mut self, keep: usize, dry: bool) -> Result<(), TranslationError> {
+        let oldest = self.entries.oldest(Some(keep));
+        if dry {
+            self.limit.request(1, oldest.map(|(_, entered)| entered));
+        }
         // Pins leave one range at least.
-        let Some(table) = oldest else { return Ok(()) };
+        let Some((table, _)) = oldest else {
+            return Ok(());
+        };
         self.stats.recycled += 1;
-        self.remove(&(table * HUGE_RANGE..(table + 1) * HUGE_RANGE))
+        self.remove_pieces(&table_range(table))
     }
 
-    fn first_in(&self, range: &Range<usize>) -> Option<Piece> {
-        let piece = self.pieces.get(self.first_after(range.start))?;
-        (piece.region.start < range.end).then_some(*piece)
+    /// Gives `count` pages back to the budget: the oldest ranges, beyond the guaranteed pages.
+    pub(crate) fn give_back(&mut self, count: u32) {
+        for _ in 0..count {
+            let spare = self.stats.pages > GUARANTEED;
+            let Some((table, _)) = self.entries.oldest(None).filter(|_| spare) else {
+                break;
+            };
+            // An entry whose copies cannot be saved stays.
+            if self.remove_pieces(&table_range(table)).is_err() {
+                break;
+            }
+            self.stats.given_back += 1;
+        }
+        self.settle();
+    }
+
+    /// Ends each operation: the budget's pool gets what is in no use, and its spaces see the age of
+    /// the oldest entry.
+    fn settle(&mut self) {
+        if !matches!(self.limit, PageLimit::Shared(_)) {
+            return;
+        }
+        // One page stays free for misses.
+        let pinned = self.entries.pinned_tables(&(0..0)).0 + 1;
+        let spare = self.stats.pages > GUARANTEED;
+        let oldest = match self.age_published {
+            true => None,
+            false => self.entries.oldest(None).filter(|_| spare),
+        };
+        let PageLimit::Shared(member) = &mut self.limit else {
+            return;
+        };
+        member.keep(self.stats.pages.max(pinned));
+        if !self.age_published {
+            member.publish(oldest.map(|(_, entered)| entered));
+            self.age_published = oldest.is_some();
+        }
     }
 
     /// Hides every piece that overlaps `range`. Copied pages are saved.
     pub(crate) fn remove(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.first_in(range) {
+        let removed = self.remove_pieces(range);
+        self.settle();
+        removed
+    }
+
+    fn remove_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
+        while let Some(piece) = self.entries.first_in(range) {
             self.save_and_release(&piece.region)?;
         }
         Ok(())
@@ -250,7 +230,13 @@ impl Vtlb {
 
     /// Hides every piece that overlaps `range`, whose copied pages are of no more use.
     pub(crate) fn discard(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
-        while let Some(piece) = self.first_in(range) {
+        let discarded = self.discard_pieces(range);
+        self.settle();
+        discarded
+    }
+
+    fn discard_pieces(&mut self, range: &Range<usize>) -> Result<(), TranslationError> {
+        while let Some(piece) = self.entries.first_in(range) {
             if piece.region.start < range.start || piece.region.end > range.end {
                 self.save_and_release(&piece.region)?;
             } else {
@@ -287,13 +273,14 @@ impl Vtlb {
 
     /// Hides one piece and forgets it.
     fn release(&mut self, piece: &Range<usize>) -> Result<(), TranslationError> {
-        let Some(index) = self.index_of(piece.start) else {
+        let Some(index) = self.entries.index_of(piece.start) else {
             return Ok(());
         };
         // SAFETY: the region is the space's; its accesses fault from here on.
         unsafe { translation::hide(piece.start, piece.len()) }?;
-        let table = self.pieces.remove(index).table();
-        if !self.has_table(table) {
+        let table = self.entries.remove(index).table();
+        self.age_published = false;
+        if !self.entries.has_table(table) {
             self.stats.pages -= 1;
         }
         Ok(())
@@ -305,50 +292,56 @@ impl Vtlb {
         region: &Region,
         addr: usize,
     ) -> Result<(), TranslationError> {
-        let index = self.enter(region, addr)?;
-        let piece = self.pieces[index].region;
+        let index = self.enter(region, addr);
+        self.settle();
+        let piece = self.entries.region(index?);
         let page = addr & !(wired::PAGE - 1);
         self.stats.scratch_faults += 1;
         // SAFETY: the region is the space's; the object has no memory there.
         unsafe { translation::map_scratch(page, piece.end - page) }
     }
 
-    /// Page-table pages that pins hold, and those that pinning `range` too would need.
-    pub(crate) fn pinned_tables(&self, range: &Range<usize>) -> (usize, usize) {
-        let asked = range.start / HUGE_RANGE..range.end.div_ceil(HUGE_RANGE);
-        let held = self
-            .tables()
-            .filter(|pieces| pieces.iter().any(|p| p.pins > 0));
-        let (mut pinned, mut needed) = (0, asked.len());
-        for pieces in held {
-            pinned += 1;
-            needed -= usize::from(asked.contains(&pieces[0].table()));
+    /// Enters the pieces of `region` and pins them. One page stays free for misses. Pages that the
+    /// budget's pool does not have are requested of another space; a later attempt may find them.
+    pub(crate) fn pin(&mut self, region: &Region) -> Result<(), SpaceError> {
+        let (pinned, needed) = self.entries.pinned_tables(&region.range());
+        let pages = pinned + needed + 1;
+        if !self.limit.allows(pages) {
+            let bound = self.limit.bound();
+            self.limit.request(pages - bound, None);
+            self.settle();
+            return Err(SpaceError::VtlbFull {
+                needed,
+                pinned,
+                bound,
+            });
         }
-        (pinned, needed)
+        let entered = self.enter_pinned(region);
+        self.settle();
+        Ok(entered?)
     }
 
-    /// Enters the pieces of `region` and pins them.
-    pub(crate) fn pin(&mut self, region: &Region) -> Result<(), TranslationError> {
+    fn enter_pinned(&mut self, region: &Region) -> Result<(), TranslationError> {
         let mut at = region.start;
         while at < region.end {
             let index = match self.enter(region, at) {
                 Ok(index) => index,
                 Err(error) => {
-                    self.unpin(&(region.start..at));
+                    self.entries.unpin(&(region.start..at));
                     return Err(error);
                 }
             };
-            self.pieces[index].pins += 1;
-            at = self.pieces[index].region.end;
+            self.age_published = false;
+            at = self.entries.pin(index).end;
         }
         Ok(())
     }
 
     /// Undoes [`Vtlb::pin`].
     pub(crate) fn unpin(&mut self, range: &Range<usize>) {
-        for piece in self.pieces.iter_mut().filter(|p| p.overlaps(range)) {
-            piece.pins = piece.pins.saturating_sub(1);
-        }
+        self.entries.unpin(range);
+        self.age_published = false;
+        self.settle();
     }
 }
 

@@ -4,13 +4,13 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space, status_kb};
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space};
 use corosensei::Coroutine;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
 use space::{
     AddressSpace, CommitFlags, MapFlags, MemoryObject, RemoteSpace, RemoteSpaceError, Rights,
-    SpaceError,
+    SpaceError, VtlbBudget,
 };
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -116,29 +116,6 @@ fn shareable_memory_goes_to_another_process_at_another_address_and_ends_with_its
     assert!(matches!(dead, Err(SpaceError::Dead { .. })));
 }
 
-#[test]
-fn page_tables_of_a_sparse_mapping_stay_within_the_bound() {
-    let _alone = alone();
-    const GIB: usize = 1 << 30;
-    let ended = in_child(|| {
-        let space = AddressSpace::without_domain(64).unwrap();
-        let object = MemoryObject::create(16 * GIB as u64).unwrap();
-        let at = space.map(None, 16 * GIB, &object, 0, read_write()).unwrap();
-        let before = status_kb("VmPTE:");
-        for range in 0..16 * GIB / TABLE {
-            // SAFETY: mapped, and used by this test alone.
-            unsafe { bytes_mut(at + range * TABLE, 1) }.fill(1);
-        }
-        let grown = status_kb("VmPTE:") - before;
-        // 64 pages, one for each GiB, and one page for the upper levels.
-        assert!(grown <= 4 * (64 + 16 + 2), "{grown} kB of page tables");
-        let stats = space.vtlb_stats();
-        assert_eq!((stats.pages, stats.misses), (64, 8192));
-        0
-    });
-    assert_eq!(ended, Ok(0));
-}
-
 /// What a child that overflows a stack writes to standard error; it ends by SIGSEGV.
 fn overflow(child: impl FnOnce()) -> String {
     let (mut reader, writer) = std::io::pipe().unwrap();
@@ -209,6 +186,21 @@ fn a_child_of_a_fork_cannot_use_its_parents_space() {
         unsafe { bytes(at, PAGE)[0].into() }
     });
     assert_eq!(ended, Ok(1), "what was entered at the fork is there");
+}
+
+#[test]
+fn a_child_of_a_fork_leaves_its_parents_place_in_a_budget_to_it() {
+    let _alone = alone();
+    let budget = VtlbBudget::create(8, 1).unwrap();
+    let space = AddressSpace::without_domain(&budget).unwrap();
+    let space = std::cell::RefCell::new(Some(space));
+    let ended = in_child(|| {
+        drop(space.take());
+        i32::from(AddressSpace::without_domain(&budget).is_ok())
+    });
+    assert_eq!(ended, Ok(0), "the place is the parent's still");
+    drop(space.take());
+    assert!(AddressSpace::without_domain(&budget).is_ok());
 }
 
 #[test]

@@ -55,7 +55,9 @@ pub use foreign::{ForeignUserfault, Modes, NotUserfault, UffdMessage};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use message_slot::MessageSlot;
-pub use object_map::{Sharing, hide, map_object, map_scratch, move_mapping, populate};
+pub use object_map::{
+    Sharing, hide, map_object, map_scratch, move_mapping, populate, prepare_for_pager,
+};
 pub use pagemap::{Pagemap, Translation};
 pub use pinned::{
     RelocateError, SeparateError, relocate, restore_pinned, separate_pinned, separate_pinned_sparse,

@@ -86,6 +86,23 @@ unsafe fn map_anonymous(addr: usize, len: usize, rights: ProtFlags) -> rustix::i
     unsafe { mmap_anonymous(at, len, rights, flags) }.map(drop)
 }
 
+/// Prepares a mapping of shared memory whose faults a userfaultfd is to receive: without huge pages,
+/// of which a part cannot be evicted, and not in children of a fork, whose faults it does not receive.
+///
+/// # Safety
+/// The mapping is the caller's.
+pub unsafe fn prepare_for_pager(addr: usize, len: usize) -> Result<(), TranslationError> {
+    let at = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: the caller's promise. A kernel without huge pages refuses the advice.
+    let _ = unsafe { madvise(at, len, Advice::LinuxNoHugepage) };
+    // SAFETY: as above.
+    unsafe { madvise(at, len, Advice::LinuxDontFork) }.map_err(failed(
+        "keeping a mapping from children",
+        addr,
+        len,
+    ))
+}
+
 /// Moves a mapping with its pages over `to..to + len`, at once for all threads. What stays at
 /// `from` is an empty mapping of the same object.
 ///

@@ -111,6 +111,33 @@ impl MappedObjects {
         client.mappings = mappings;
     }
 
+    /// A client maps at `to` pages from `first` on of the object with this inode.
+    pub fn attach(
+        &mut self,
+        id: ClientId,
+        inode: u64,
+        first: usize,
+        to: Range<usize>,
+    ) -> Result<(), String> {
+        let client = self.clients.get_mut(id).ok_or("the process has ended")?;
+        let mut objects = self.objects.iter_mut();
+        let (number, object) = objects
+            .find(|(_, object)| object.inode() == inode)
+            .ok_or("the object has ended")?;
+        let pages = to.len() / PAGE;
+        if first
+            .checked_add(pages)
+            .is_none_or(|end| end > object.pages())
+        {
+            return Err("the object has fewer pages".into());
+        }
+        let registered = client.uffd.register(to.start, to.len(), MODES);
+        registered.map_err(|why| why.to_string())?;
+        client.mappings.insert(to.start, to.len(), *number, first);
+        object.add_user(id);
+        Ok(())
+    }
+
     /// A client maps at `to` pages of the object that it maps at `like`: the first is found from the one at
     /// `like`.
     pub fn add_mapping(

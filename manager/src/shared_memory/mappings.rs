@@ -115,6 +115,11 @@ impl Mappings {
             .map(|(start, it)| (*start, it.bytes, it.object))
     }
 
+    /// Returns true if nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns true if some page of the object is mapped.
     pub fn has(&self, object: ObjectId) -> bool {
         self.0.values().any(|it| it.object == object)

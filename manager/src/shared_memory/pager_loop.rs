@@ -8,6 +8,7 @@ use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use selfpage::Replacement;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use store::{Completion, Wait};
 use translation::ForeignUserfault;
@@ -168,6 +169,14 @@ impl PagerLoop {
                 memory,
                 respond,
             } => respond(self.share(slot, uffd, addr, len, memory)),
+            Request::Attach {
+                slot,
+                uffd,
+                inode,
+                page,
+                to,
+                respond,
+            } => respond(self.attach(slot, uffd, inode, page, to)),
             Request::Fork {
                 parent,
                 child,
@@ -237,15 +246,34 @@ impl PagerLoop {
         len: usize,
         memory: OwnedFd,
     ) -> Result<(), String> {
-        let id = match (self.pager.mapped.clients.in_slot(slot), uffd) {
-            (Some(id), _) => id,
-            (None, Some(uffd)) => self.add_client(slot, uffd)?,
-            (None, None) => return Err("the process has handed over no userfaultfd".into()),
-        };
+        let id = self.client(slot, uffd)?;
         if (self.pager.careful)() {
             return Err("the kernel may hold pages of this tree for direct I/O".into());
         }
         self.pager.mapped.share(id, addr, len, memory)
+    }
+
+    fn attach(
+        &mut self,
+        slot: SlotIndex,
+        uffd: Option<OwnedFd>,
+        inode: u64,
+        page: usize,
+        to: Range<usize>,
+    ) -> Result<(), String> {
+        let id = self.client(slot, uffd)?;
+        // What the process has unmapped before.
+        self.pager.receive(id);
+        self.pager.mapped.attach(id, inode, page, to)
+    }
+
+    /// The process in a slot, which hands its userfaultfd over if it is new.
+    fn client(&mut self, slot: SlotIndex, uffd: Option<OwnedFd>) -> Result<ClientId, String> {
+        match (self.pager.mapped.clients.in_slot(slot), uffd) {
+            (Some(id), _) => Ok(id),
+            (None, Some(uffd)) => self.add_client(slot, uffd),
+            (None, None) => Err("the process has handed over no userfaultfd".into()),
+        }
     }
 
     fn add_client(&mut self, slot: SlotIndex, uffd: OwnedFd) -> Result<ClientId, String> {
@@ -274,11 +302,12 @@ impl PagerLoop {
         Ok(())
     }
 
-    /// Ends the clients whose address spaces have ended.
+    /// Ends the clients that have left, and have no address space any more or map nothing in it.
     fn drop_ended(&mut self) {
         self.checked = Instant::now();
         let clients = self.pager.mapped.clients.iter();
-        let ended = clients.filter(|(_, it)| it.has_left && !it.uffd.is_owner_alive());
+        let ended = clients
+            .filter(|(_, it)| it.has_left && (it.mappings.is_empty() || !it.uffd.is_owner_alive()));
         let ended: Vec<_> = ended.map(|(id, _)| id).collect();
         ended.into_iter().for_each(|id| self.pager.drop_client(id));
     }

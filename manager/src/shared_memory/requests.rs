@@ -28,6 +28,21 @@ pub enum Request {
         /// Answered when faults are served.
         respond: Responder,
     },
+    /// A process has mapped pages of an object that another one has shared.
+    Attach {
+        /// The process.
+        slot: SlotIndex,
+        /// Its userfaultfd, with its first object.
+        uffd: Option<OwnedFd>,
+        /// The inode of the object's memfd.
+        inode: u64,
+        /// The first of the pages.
+        page: usize,
+        /// Where they are mapped.
+        to: Range<usize>,
+        /// Answered when faults are served.
+        respond: Responder,
+    },
     /// The child of a fork maps what its parent maps.
     Fork {
         /// The parent, which does not run.

@@ -75,6 +75,7 @@ fn refuse_all(requests: &Mailbox, why: &PagerError) {
         while let Some(request) = requests.receive() {
             match request {
                 Request::Share { respond, .. }
+                | Request::Attach { respond, .. }
                 | Request::Fork { respond, .. }
                 | Request::Change { respond, .. } => respond(Err(why.to_string())),
                 Request::End { .. } => {}

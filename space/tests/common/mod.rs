@@ -4,6 +4,7 @@
 use selfpage::{Contract, DirectIo, Domain};
 use space::{AddressSpace, Backing};
 use std::hint::black_box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a page.
@@ -55,13 +56,13 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `child` in a forked process. Its exit status, or the signal that ended it.
+/// Runs `child` in a forked process. Its exit status (101 for a panic), or the signal that ended it.
 pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
     // SAFETY: the child runs the closure and ends by `_exit`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
-        let status = child();
+        let status = catch_unwind(AssertUnwindSafe(child)).unwrap_or(101);
         // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(status) };
     }
@@ -75,9 +76,9 @@ pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
     }
 }
 
-/// A line of `/proc/self/status`, in kilobytes.
-pub fn status_kb(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+/// A line of `/proc/PID/status`, in kilobytes.
+pub fn status_kb(pid: i32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

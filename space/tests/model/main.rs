@@ -6,39 +6,21 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod page;
 mod step;
 
 use common::{PAGE, TABLE, bytes, bytes_mut};
+use page::{Page, protected};
 use proptest::prelude::*;
-use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
+use space::{
+    AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError, VtlbBound,
+    VtlbBudget,
+};
 use step::{Step, step};
 
 const RANGES: usize = 8;
 const PAGES: usize = 8;
 const OBJECTS: usize = 3;
-
-#[derive(Clone, Debug, PartialEq)]
-enum Page {
-    Free,
-    Reserved,
-    /// Contents are None while they may be zeros or what the page had before.
-    Committed {
-        rights: Rights,
-        contents: Option<Vec<u8>>,
-    },
-    Mapped {
-        rights: Rights,
-        object: usize,
-        page: usize,
-        own: Option<Vec<u8>>,
-        copy_on_write: bool,
-    },
-    /// Shareable memory of the space's own.
-    Shareable {
-        rights: Rights,
-        contents: Vec<u8>,
-    },
-}
 
 struct Model {
     space: AddressSpace,
@@ -51,9 +33,9 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Self {
-        let space = common::space(24, 3);
-        let writer = AddressSpace::without_domain(4).unwrap();
+    fn new(bound: impl Into<VtlbBound>, bound_of_writer: impl Into<VtlbBound>) -> Self {
+        let space = AddressSpace::new(common::backing(24), bound).unwrap();
+        let writer = AddressSpace::without_domain(bound_of_writer).unwrap();
         let base = space.reserve(None, RANGES * TABLE, false).unwrap();
         // Only the first pages of each range are the model's.
         let objects = (0..OBJECTS)
@@ -63,9 +45,10 @@ impl Model {
                     rights: Rights::READ | Rights::WRITE,
                     ..MapFlags::default()
                 };
-                let at = writer
-                    .map(None, 2 * PAGES * PAGE, &object, 0, flags)
-                    .unwrap();
+                // Each object has a page of page tables.
+                let at = writer.reserve(None, TABLE, false).unwrap();
+                let size = 2 * PAGES * PAGE;
+                writer.map(Some(at), size, &object, 0, flags).unwrap();
                 (object, at, vec![vec![0; PAGE]; 2 * PAGES])
             })
             .collect();
@@ -356,24 +339,13 @@ impl Model {
     }
 }
 
-fn protected(page: &Page, to: Rights) -> Option<Page> {
-    let mut page = page.clone();
-    match &mut page {
-        Page::Committed { rights, .. }
-        | Page::Mapped { rights, .. }
-        | Page::Shareable { rights, .. } => *rights = to,
-        Page::Free | Page::Reserved => return None,
-    }
-    Some(page)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_sequence_of_operations_agrees_with_a_model(
         steps in proptest::collection::vec((0..RANGES, 0..PAGES, 1..PAGES, step()), 1..120)
     ) {
-        let mut model = Model::new();
+        let mut model = Model::new(3, 4);
         for (range, first, count, step) in &steps {
             model.apply(*range, *first, *count, step);
         }
@@ -381,5 +353,20 @@ proptest! {
         let stats = model.space.vtlb_stats();
         prop_assert!(stats.peak_pages <= stats.bound);
         prop_assert!(model.writer.vtlb_stats().pages <= 4);
+    }
+
+    /// The two spaces take entries from each other meanwhile.
+    #[test]
+    fn any_sequence_of_operations_with_one_budget_agrees_with_a_model(
+        steps in proptest::collection::vec((0..RANGES, 0..PAGES, 1..PAGES, step()), 1..120)
+    ) {
+        let budget = VtlbBudget::create(6, 2).unwrap();
+        let mut model = Model::new(&budget, &budget);
+        for (range, first, count, step) in &steps {
+            model.apply(*range, *first, *count, step);
+            let pages = [&model.space, &model.writer].map(|s| s.vtlb_stats().pages);
+            prop_assert!(pages[0].max(pages[1]) <= 4, "{:?}", pages);
+        }
+        model.compare();
     }
 }

@@ -1,0 +1,239 @@
+//! A process's side of paged memory objects: its connection to their pager.
+//!
+//! A paged object is mapped as a whole region, not by entries of the VTLB: its pages come by faults
+//! that the pager answers, and leave all processes at once. Until the pager serves a mapping it has
+//! no access, and a child of a fork does not have it: an access that the pager does not see would
+//! put a page of zeros in the place of one that is out.
+
+use crate::anchor::map_without_access;
+use crate::error::SpaceError;
+use crate::object::{MemoryObject, aligned};
+use crate::object_pager::open_userfault;
+use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
+use crate::service_thread;
+use manager::shared_memory::LEAST_BYTES;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Pid, getpid};
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use translation::{Access, Userfault};
+use wired::PAGE;
+
+/// Makes and receives memory objects whose contents an [`ObjectPager`](crate::ObjectPager) pages.
+/// Clones are the same connection.
+///
+/// If the pager's process ends, this one is aborted while it has objects of it: a page that is out
+/// cannot be had any more, and an access never reads something else. Rights of views are kept by
+/// this library alone, since the pager's memory is writable. Paged objects keep their size, and are
+/// mapped shared: not copy-on-write, and not as client views, whose owner they protect against
+/// cannot truncate them.
+#[derive(Clone)]
+pub struct PagedMemory {
+    connection: Arc<PagerConnection>,
+}
+
+impl PagedMemory {
+    /// Joins the pager at the other end of a connection
+    /// ([`ObjectPager::connect`](crate::ObjectPager::connect)).
+    ///
+    /// # Errors
+    /// [`SpaceError::Pager`], or the kernel's error.
+    pub fn new(socket: OwnedFd) -> Result<Self, SpaceError> {
+        let userfault = open_userfault()?;
+        let socket = Arc::new(socket);
+        let holds = Arc::new(AtomicUsize::new(0));
+        let (watched, held) = (socket.clone(), holds.clone());
+        let watch = move || abort_with_pager(&watched, &held);
+        let connection = PagerConnection {
+            process: getpid(),
+            socket: Mutex::new(socket),
+            watcher: Some(service_thread::spawn("selfpage-watch", watch)?),
+            holds,
+            userfault,
+        };
+        let descriptor = Some(connection.userfault.as_fd());
+        connection.ask(PagerRequest::Join, descriptor)?;
+        let connection = Arc::new(connection);
+        Ok(Self { connection })
+    }
+
+    /// A new object of `size` bytes of zeros, 64 KiB at least, with all rights.
+    ///
+    /// # Errors
+    /// [`SpaceError::Unaligned`], [`SpaceError::Pager`], or the kernel's error.
+    pub fn create(&self, size: u64) -> Result<MemoryObject, SpaceError> {
+        aligned("size", size)?;
+        if size < LEAST_BYTES as u64 {
+            let why = format!("{size} bytes are too few: expected {LEAST_BYTES} at least");
+            return Err(SpaceError::Pager(why));
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory =
+            memfd_create("selfpage-paged", flags).map_err(SpaceError::system("memfd_create"))?;
+        ftruncate(&memory, size).map_err(SpaceError::system("ftruncate"))?;
+        fcntl_add_seals(
+            &memory,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+        )
+        .map_err(SpaceError::system("sealing a memory object"))?;
+        let hold = self.hold(PagerRequest::Create, memory.as_fd())?;
+        Ok(MemoryObject::from_file(memory)?.with_pager(hold))
+    }
+
+    /// Receives an object of the same pager that another process sent, and still holds.
+    ///
+    /// # Errors
+    /// As for [`MemoryObject::receive`]; [`SpaceError::Pager`] for an object that has ended.
+    pub fn receive(&self, socket: impl AsFd) -> Result<MemoryObject, SpaceError> {
+        let (object, paged) = MemoryObject::receive_any(socket)?;
+        if !paged {
+            return Ok(object);
+        }
+        let hold = self.hold(PagerRequest::Hold, object.as_fd())?;
+        Ok(object.with_pager(hold))
+    }
+
+    fn hold(
+        &self,
+        request: PagerRequest,
+        memory: BorrowedFd<'_>,
+    ) -> Result<Arc<PagedObject>, SpaceError> {
+        match self.connection.ask(request, Some(memory))? {
+            PagerReply::Object(number) => {
+                let connection = self.connection.clone();
+                connection.holds.fetch_add(1, Ordering::SeqCst);
+                Ok(Arc::new(PagedObject { connection, number }))
+            }
+            _ => Err(SpaceError::Pager("its reply is of another request".into())),
+        }
+    }
+}
+
+/// The connection of a process to its pager.
+struct PagerConnection {
+    process: Pid,
+    /// Locked for a request and its reply.
+    socket: Mutex<Arc<OwnedFd>>,
+    /// Objects held. A mapping is made and removed while its object is held.
+    holds: Arc<AtomicUsize>,
+    watcher: Option<JoinHandle<()>>,
+    /// Kept beside the pager's: an access waits once the pager is gone, and reads no zeros.
+    userfault: Userfault,
+}
+
+impl PagerConnection {
+    fn ask(
+        &self,
+        request: PagerRequest,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<PagerReply, SpaceError> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&socket, &request, descriptor)?;
+        match receive(&socket)? {
+            Some((PagerReply::Refused(why), _)) => Err(SpaceError::Pager(why)),
+            Some((reply, _)) => Ok(reply),
+            None => Err(SpaceError::Pager("it has ended".into())),
+        }
+    }
+}
+
+impl Drop for PagerConnection {
+    fn drop(&mut self) {
+        let watcher = self.watcher.take();
+        if getpid() != self.process {
+            // A child's copy: the connection is the parent's, and so is the thread.
+            std::mem::forget(watcher);
+            return;
+        }
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = shutdown(&**socket, Shutdown::Both);
+        let _ = watcher.map(JoinHandle::join);
+    }
+}
+
+/// Ends the process when its pager has ended, if it has objects of it.
+fn abort_with_pager(socket: &OwnedFd, holds: &AtomicUsize) {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    while !matches!(poll(&mut fds, None), Ok(1..)) {}
+    if holds.load(Ordering::SeqCst) > 0 {
+        eprintln!("selfpage: the pager of this process's memory objects has ended, and so does it");
+        std::process::abort();
+    }
+}
+
+/// A hold of an object. Dropping it ends the hold.
+pub(crate) struct PagedObject {
+    connection: Arc<PagerConnection>,
+    number: u32,
+}
+
+impl PagedObject {
+    /// Maps a part of the object over reserved addresses; they are reserved again where this fails.
+    pub(crate) fn map(
+        &self,
+        memory: BorrowedFd<'_>,
+        offset: u64,
+        range: &Range<usize>,
+        access: Access,
+    ) -> Result<(), SpaceError> {
+        let (addr, len) = (range.start, range.len());
+        let request = PagerRequest::Map {
+            object: self.number,
+            page: offset / PAGE as u64,
+            addr: addr as u64,
+            len: len as u64,
+        };
+        let mapped = map_without_access(memory, offset, addr, len)
+            .and_then(|()| self.connection.ask(request, None))
+            // SAFETY: the mapping just made, whose faults the pager serves.
+            .and_then(|_| Ok(unsafe { translation::set_access(addr, len, access) }?));
+        if mapped.is_err() {
+            // SAFETY: the range is the caller's, and no code uses it yet.
+            unsafe { translation::hide(addr, len) }?;
+        }
+        mapped
+    }
+
+    /// Brings mapped pages in, and keeps them.
+    pub(crate) fn lock(&self, range: &Range<usize>) -> Result<(), SpaceError> {
+        let (addr, len) = (range.start as u64, range.len() as u64);
+        self.connection
+            .ask(PagerRequest::Lock { addr, len }, None)?;
+        for page in range.clone().step_by(PAGE) {
+            // SAFETY: mapped for reading. In user mode, since the pager serves no other faults.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+        }
+        Ok(())
+    }
+
+    /// Undoes [`PagedObject::lock`].
+    pub(crate) fn unlock(&self, range: &Range<usize>) {
+        let (addr, len) = (range.start as u64, range.len() as u64);
+        // A pager that has ended has no locks.
+        let _ = self
+            .connection
+            .ask(PagerRequest::Unlock { addr, len }, None);
+    }
+}
+
+impl Drop for PagedObject {
+    fn drop(&mut self) {
+        if getpid() == self.connection.process {
+            let object = self.number;
+            let _ = self.connection.ask(PagerRequest::Release { object }, None);
+            self.connection.holds.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl fmt::Debug for PagedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PagedObject").field(&self.number).finish()
+    }
+}

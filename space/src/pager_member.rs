@@ -1,0 +1,267 @@
+//! The pager's side of a connection: a process's requests, and the objects that it holds.
+
+use crate::anchor::Anchor;
+use crate::error::SpaceError;
+use crate::object_pager::{HeldObject, PagerState};
+use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
+use manager::shared_memory::clients::SlotIndex;
+use manager::shared_memory::{Change, Request};
+use rustix::fs::fstat;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// The slot of the anchors, and the first one of a process.
+const ANCHORS: SlotIndex = 1;
+const FIRST: SlotIndex = 2;
+
+/// A process with a connection.
+pub(crate) struct PagerMember {
+    state: Arc<PagerState>,
+    slot: SlotIndex,
+    /// Its userfaultfd, until the pager has it.
+    userfault: Option<OwnedFd>,
+    /// Objects that it holds, and how many times.
+    holds: BTreeMap<u32, usize>,
+}
+
+impl PagerMember {
+    pub(crate) fn new(state: Arc<PagerState>) -> Result<Self, SpaceError> {
+        let mut objects = state.objects();
+        let slot = (FIRST..SlotIndex::MAX).find(|slot| !objects.slots.contains(slot));
+        let slot = slot.ok_or_else(|| SpaceError::Pager("it has too many connections".into()))?;
+        objects.slots.insert(slot);
+        drop(objects);
+        Ok(Self {
+            state,
+            slot,
+            userfault: None,
+            holds: BTreeMap::new(),
+        })
+    }
+
+    /// Serves requests until the connection ends, or has another message.
+    pub(crate) fn serve(&mut self, socket: &OwnedFd) {
+        while let Ok(Some((request, descriptor))) = receive(socket) {
+            let reply = self
+                .perform(request, descriptor)
+                .unwrap_or_else(|why| PagerReply::refused(&why.to_string()));
+            if send(socket, &reply, None).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn perform(
+        &mut self,
+        request: PagerRequest,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<PagerReply, SpaceError> {
+        let lacks = || SpaceError::Pager("a descriptor comes with this request".into());
+        let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
+        match request {
+            PagerRequest::Join => self.userfault = Some(descriptor.ok_or_else(lacks)?),
+            PagerRequest::Create => return self.create(descriptor.ok_or_else(lacks)?),
+            PagerRequest::Hold => return self.hold(&descriptor.ok_or_else(lacks)?),
+            PagerRequest::Release { object } => self.release(object),
+            PagerRequest::Map {
+                object,
+                page,
+                addr,
+                len,
+            } => self.map(object, page as usize, range(addr, len))?,
+            PagerRequest::Lock { addr, len } => self.change(Change::Lock(range(addr, len)))?,
+            PagerRequest::Unlock { addr, len } => self.change(Change::Unlock(range(addr, len)))?,
+        }
+        Ok(PagerReply::Done)
+    }
+
+    fn create(&mut self, memory: OwnedFd) -> Result<PagerReply, SpaceError> {
+        let stat = fstat(&memory).map_err(SpaceError::system("fstat"))?;
+        let mut objects = self.state.objects();
+        let anchor = Anchor::new(memory.as_fd(), stat.st_size as usize)?;
+        let uffd = objects.userfault.take();
+        let (addr, len) = (anchor.addr(), anchor.len());
+        self.state.ask(|respond| Request::Share {
+            slot: ANCHORS,
+            uffd,
+            addr,
+            len,
+            memory,
+            respond,
+        })?;
+        let number = objects.next;
+        objects.next += 1;
+        let held = HeldObject {
+            inode: stat.st_ino,
+            _anchor: anchor,
+            holds: 1,
+        };
+        objects.by_number.insert(number, held);
+        self.holds.insert(number, 1);
+        Ok(PagerReply::Object(number))
+    }
+
+    fn hold(&mut self, memory: &OwnedFd) -> Result<PagerReply, SpaceError> {
+        let inode = fstat(memory).map_err(SpaceError::system("fstat"))?.st_ino;
+        let mut objects = self.state.objects();
+        let mut all = objects.by_number.iter_mut();
+        let (number, held) = all
+            .find(|(_, held)| held.inode == inode)
+            .ok_or_else(|| SpaceError::Pager("the object has ended".into()))?;
+        held.holds += 1;
+        *self.holds.entry(*number).or_default() += 1;
+        Ok(PagerReply::Object(*number))
+    }
+
+    /// Ends a hold of this process's, if it has one.
+    fn release(&mut self, number: u32) {
+        let Some(own) = self.holds.get_mut(&number) else {
+            return;
+        };
+        *own -= 1;
+        if *own == 0 {
+            self.holds.remove(&number);
+        }
+        let mut objects = self.state.objects();
+        let Some(held) = objects.by_number.get_mut(&number) else {
+            return;
+        };
+        held.holds -= 1;
+        if held.holds == 0 {
+            objects.by_number.remove(&number);
+        }
+    }
+
+    fn map(
+        &mut self,
+        number: u32,
+        page: usize,
+        to: std::ops::Range<usize>,
+    ) -> Result<(), SpaceError> {
+        let holds = self.holds.contains_key(&number);
+        let objects = self.state.objects();
+        let inode = objects
+            .by_number
+            .get(&number)
+            .filter(|_| holds)
+            .map(|held| held.inode);
+        drop(objects);
+        let inode = inode.ok_or_else(|| SpaceError::Pager("it holds no such object".into()))?;
+        let (slot, uffd) = (self.slot, self.userfault.take());
+        self.state.ask(|respond| Request::Attach {
+            slot,
+            uffd,
+            inode,
+            page,
+            to,
+            respond,
+        })
+    }
+
+    fn change(&self, change: Change) -> Result<(), SpaceError> {
+        let slot = self.slot;
+        self.state.ask(|respond| Request::Change {
+            slot,
+            change,
+            respond,
+        })
+    }
+}
+
+impl Drop for PagerMember {
+    fn drop(&mut self) {
+        while let Some((number, _)) = self.holds.first_key_value() {
+            self.release(*number);
+        }
+        let slot = self.slot;
+        self.state.mailbox.send(Request::End { slot });
+        self.state.objects().slots.remove(&slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ObjectPager;
+    use crate::object_pager::open_userfault;
+    use frames::Contract;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    const SIZE: u64 = 64 << 10;
+
+    fn memory(seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = memfd_create("test", flags).unwrap();
+        ftruncate(&memory, SIZE).unwrap();
+        fcntl_add_seals(&memory, seals).unwrap();
+        memory
+    }
+
+    #[test]
+    fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
+        let contract = Contract { g: 64, x: 64 };
+        let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
+        let mut member = PagerMember::new(pager.state.clone()).unwrap();
+        let mut refused = |request, descriptor: Option<OwnedFd>| {
+            assert!(member.perform(request, descriptor).is_err(), "{request:?}");
+        };
+        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        refused(PagerRequest::Join, None);
+        refused(PagerRequest::Create, None);
+        refused(PagerRequest::Create, Some(memory(SealFlags::SEAL)));
+        refused(PagerRequest::Hold, Some(memory(fixed)));
+        let map = |object, page, addr, len| PagerRequest::Map {
+            object,
+            page,
+            addr,
+            len,
+        };
+        refused(map(0, 0, 0, SIZE), None);
+        let object = memory(fixed);
+        let made = member.perform(PagerRequest::Create, Some(object.try_clone().unwrap()));
+        let Ok(PagerReply::Object(number)) = made else {
+            panic!("{made:?}");
+        };
+        let again = member.perform(PagerRequest::Create, Some(object.try_clone().unwrap()));
+        assert!(again.is_err(), "the memory is an object");
+        // No userfaultfd, then one of another kind of file, then ranges that cannot be mapped.
+        assert!(member.perform(map(number, 0, 0, SIZE), None).is_err());
+        member
+            .perform(PagerRequest::Join, Some(memory(fixed)))
+            .unwrap();
+        assert!(member.perform(map(number, 0, 0, SIZE), None).is_err());
+        let userfault = open_userfault().unwrap();
+        let own = AsFd::as_fd(&userfault).try_clone_to_owned().unwrap();
+        member.perform(PagerRequest::Join, Some(own)).unwrap();
+        let anchor = Anchor::new(object.as_fd(), SIZE as usize).unwrap();
+        let at = anchor.addr() as u64;
+        for wrong in [
+            map(number, 16, at, SIZE),
+            map(number, u64::MAX, at, SIZE),
+            map(number, 0, at, u64::MAX),
+            map(number, 0, at + 1, SIZE),
+            map(number, 0, 0, SIZE),
+            map(number + 1, 0, at, SIZE),
+        ] {
+            assert!(member.perform(wrong, None).is_err(), "{wrong:?}");
+        }
+        member.perform(map(number, 0, at, SIZE), None).unwrap();
+        let (addr, len) = (at, SIZE);
+        member
+            .perform(PagerRequest::Lock { addr, len }, None)
+            .unwrap();
+        member
+            .perform(PagerRequest::Unlock { addr, len }, None)
+            .unwrap();
+        drop(anchor);
+        // A release too many has no effect.
+        for _ in 0..3 {
+            let object = number;
+            member
+                .perform(PagerRequest::Release { object }, None)
+                .unwrap();
+        }
+        assert!(pager.state.objects().by_number.is_empty());
+    }
+}
