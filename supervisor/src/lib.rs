@@ -21,6 +21,7 @@ mod links;
 pub mod memory_sampler;
 mod orphaned_memory;
 mod processes;
+mod program_ends;
 pub mod remote_link;
 pub mod run;
 pub mod server;

@@ -8,10 +8,14 @@
 //! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
 //! supervisor's loop only starts them.
 
+use crate::program_ends::ProgramEnds;
 use host::process_tree;
 use host::procfs::{field, rollup};
+use link::MAX_PROCESSES;
 use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
+use rustix::fd::OwnedFd;
+use rustix::io;
 use rustix::process::Pid;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,11 +101,20 @@ impl Default for Samples {
 pub struct Observed {
     stats_page: StatsPage,
     store: Option<SharedStore>,
+    program_ends: Arc<ProgramEnds>,
 }
 
 impl Observed {
-    pub(crate) fn new(stats_page: StatsPage, store: Option<SharedStore>) -> Self {
-        Self { stats_page, store }
+    pub(crate) fn attach(
+        stats_fd: &OwnedFd,
+        store: Option<SharedStore>,
+        program_ends: &Arc<ProgramEnds>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            stats_page: StatsPage::attach(stats_fd, MAX_PROCESSES)?,
+            store,
+            program_ends: Arc::clone(program_ends),
+        })
     }
 }
 
@@ -221,31 +234,42 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid], own: impl Fn(Pid) 
     let mut all = Sample::default();
     // A pager process has its program's memory.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
-        let slot = slot_of(members, *pid);
-        if slot.is_none() && shares_paged_memory(*pid) {
-            continue;
-        }
-        let in_frames = || slot.map_or(0, |slot| resident(observed, slot));
-        let before = in_frames();
-        let Some(memory) = rollup(*pid) else {
-            continue;
-        };
-        all.processes += 1;
-        all.anonymous += memory.anonymous;
-        all.shared += memory.shared;
-        if slot.is_none() {
-            // A child that is about to join still shares its pages with its parent.
-            all.unpaged += memory.anonymous.min(memory.private);
-            continue;
-        }
-        // What is evicted meanwhile counts as paged.
-        let resident = before.max(in_frames());
-        let own = own(*pid);
-        all.pagers += own;
-        all.unpaged += memory.anonymous.saturating_sub(resident + own);
-        all.held += resident;
+        let add = || add(&mut all, observed, slot_of(members, *pid), *pid, &own);
+        observed.program_ends.read(*pid, add);
     }
     all
+}
+
+/// Adds what one process has.
+fn add(
+    all: &mut Sample,
+    observed: &Observed,
+    slot: Option<SlotIndex>,
+    pid: Pid,
+    own: impl Fn(Pid) -> u64,
+) {
+    if slot.is_none() && shares_paged_memory(pid) {
+        return;
+    }
+    let in_frames = || slot.map_or(0, |slot| resident(observed, slot));
+    let before = in_frames();
+    let Some(memory) = rollup(pid) else {
+        return;
+    };
+    all.processes += 1;
+    all.anonymous += memory.anonymous;
+    all.shared += memory.shared;
+    if slot.is_none() {
+        // A child that is about to join still shares its pages with its parent.
+        all.unpaged += memory.anonymous.min(memory.private);
+        return;
+    }
+    // What is evicted meanwhile counts as paged.
+    let resident = before.max(in_frames());
+    let own = own(pid);
+    all.pagers += own;
+    all.unpaged += memory.anonymous.saturating_sub(resident + own);
+    all.held += resident;
 }
 
 /// Bytes that a process has in frames.

@@ -19,6 +19,7 @@ use crate::links::Links;
 use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
+use crate::program_ends::ProgramEnds;
 use crate::shared_memory::{SharedMemory, TreeParts};
 use crate::sockets::{self, Listeners, Peer, refuse};
 use crate::tree_store::TreeStore;
@@ -35,14 +36,14 @@ use rustix::net::RecvFlags;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Occupancy, SharedStore};
 use unclaimed::UnclaimedDomains;
 use wired::{Counter, Stage, StageHistogram};
 
-/// How long the threads of a process that is ending may still be on their way out of
-/// user code after its connection has hung up. After an exec the process lives on, so
-/// its death cannot be waited for.
+/// How long a process's threads may still be in user code after its connection has hung up. After an exec the process
+/// lives on, so its death cannot be waited for.
 const LAST_STEPS: Duration = Duration::from_millis(20);
 
 /// How often the supervisor checks for domains whose process never joined.
@@ -55,8 +56,7 @@ const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
 
-/// Connections and messages taken from one socket in a turn: what more there is waits until
-/// the others have had theirs.
+/// Connections and messages taken from one socket in a turn, before those of the others.
 const A_TURN: usize = 16;
 
 /// A connection whose process has not sent its first message.
@@ -79,6 +79,7 @@ pub struct Supervisor {
     store: Option<TreeStore>,
     stats_page: StatsPage,
     stats_fd: OwnedFd,
+    program_ends: Arc<ProgramEnds>,
     members: ProcessTable,
     /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
     /// another dead process holds a page of theirs.
@@ -108,6 +109,8 @@ impl Supervisor {
         let store = TreeStore::create(&settings)?;
         let (stats_page, stats_fd) = StatsPage::create(MAX_PROCESSES)
             .map_err(StartError::call("make the stats page's memory"))?;
+        let program_ends =
+            ProgramEnds::attach(&stats_fd).map_err(StartError::call("map the stats page"))?;
         let doors =
             Listeners::open().map_err(StartError::call("open the sockets processes come in by"))?;
         let watched = EpollSet::new().map_err(StartError::call("make an epoll"))?;
@@ -127,6 +130,7 @@ impl Supervisor {
             store,
             stats_page,
             stats_fd,
+            program_ends: Arc::new(program_ends),
             members: ProcessTable::default(),
             unfinished: Vec::new(),
             unclaimed: UnclaimedDomains::default(),
@@ -198,8 +202,7 @@ impl Supervisor {
 
     /// What a sampler reads.
     pub fn observed(&self) -> io::Result<Observed> {
-        let stats_page = StatsPage::attach(&self.stats_fd, MAX_PROCESSES)?;
-        Ok(Observed::new(stats_page, self.store().cloned()))
+        Observed::attach(&self.stats_fd, self.store().cloned(), &self.program_ends)
     }
 
     /// Has compressed RAM sized, where it is part of the frames; without it pages go to the disk.
@@ -267,10 +270,8 @@ impl Supervisor {
     pub fn members(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let shared = self.shared_memory.slot();
         let shared = shared.map(|slot| (slot, rustix::process::getpid()));
-        let members = self
-            .members
-            .iter()
-            .map(|member| (member.slot(), member.pid));
+        let members = self.members.iter();
+        let members = members.map(|member| (member.slot(), member.pid));
         members.chain(shared)
     }
 

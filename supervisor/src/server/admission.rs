@@ -233,9 +233,7 @@ impl Supervisor {
         let block = self.stats_page.block(slot);
         block.clear();
         self.members.insert(member);
-        let programs = self.stats_page.programs();
-        let number = program.as_raw_nonzero().get() as u32;
-        programs[usize::from(slot)].store(number, Ordering::Release);
+        self.program_ends.on_joined(slot, program);
         // A process that starts careful has nothing to acknowledge.
         let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);

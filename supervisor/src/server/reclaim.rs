@@ -7,10 +7,8 @@ use crate::TreeEvent;
 use frames::{DomainId, DomainPhase};
 use host::process_tree;
 use link::handshake::{SlotIndex, slot_of};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::Store;
-use wired::futex;
 
 /// How long to wait for a dead process's last writes. A device that takes longer has
 /// failed; checksums detect what it then overwrites.
@@ -22,10 +20,7 @@ impl Supervisor {
         let Some(member) = self.members.remove(slot) else {
             return;
         };
-        // Nothing has its memory any more: its parent may go on, if it has waited for it.
-        let program = &self.stats_page.programs()[usize::from(slot)];
-        program.store(0, Ordering::Release);
-        futex::wake_all(program);
+        self.program_ends.on_ended(slot, member.program);
         self.watched.remove(&member.connection);
         self.watched.remove(&member.pidfd);
         self.shared_memory.end(slot);
