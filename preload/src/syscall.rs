@@ -134,10 +134,7 @@ extern "C" fn route(
         libc::SYS_wait4 => wait::raw_wait4(a, b, c, d),
         libc::SYS_waitid => wait::raw_waitid(a, b, c, d, e),
         libc::SYS_mseal => map::mseal(a, b, c),
-        // SAFETY: the program asked for exactly this.
-        libc::SYS_ptrace => {
-            trace::bring_in_and_retry(a, b, c, || unsafe { syscall6(number, [a, b, c, d, e, f]) })
-        }
+        libc::SYS_ptrace => trace::raw_ptrace(a, b, c, d),
         libc::SYS_close => fd_guard::close(fd),
         libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),
         libc::SYS_dup2 => fd_guard::dup2(fd, b as c_int),

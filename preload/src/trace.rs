@@ -17,26 +17,24 @@ const ATTEMPTS: usize = 64;
 /// Bytes of the longest name of a /proc/PID/mem.
 const NAME: usize = 64;
 
-/// Makes a call of `ptrace`, and makes it again where it needs a page that is paged out.
-pub fn bring_in_and_retry(
-    request: usize,
-    traced: usize,
-    addr: usize,
-    call: impl Fn() -> SyscallResult,
-) -> SyscallResult {
+/// `ptrace` by its number: made again where it needs a page that is paged out.
+pub fn raw_ptrace(request: usize, traced: usize, addr: usize, data: usize) -> SyscallResult {
     let words = [
         libc::PTRACE_PEEKDATA,
         libc::PTRACE_PEEKTEXT,
         libc::PTRACE_POKEDATA,
         libc::PTRACE_POKETEXT,
     ];
+    // SAFETY: the program asked for exactly this.
+    let call = || unsafe { syscall6(libc::SYS_ptrace, [request, traced, addr, data, 0, 0]) };
     let mut answer = call();
     if !words.contains(&(request as u32)) {
         return answer;
     }
     for _ in 0..ATTEMPTS {
         // The word may begin in one page and end in the next.
-        if answer != error(libc::EIO) || !(bring_in(traced, addr) && bring_in(traced, addr + 7)) {
+        let last = addr.wrapping_add(size_of::<c_long>() - 1);
+        if answer != error(libc::EIO) || !(bring_in(traced, addr) && bring_in(traced, last)) {
             break;
         }
         answer = call();
@@ -78,16 +76,7 @@ unsafe extern "C" fn ptrace(request: usize, traced: usize, addr: usize, data: us
     } else {
         data
     };
-    let answer = bring_in_and_retry(request, traced, addr, || {
-        // SAFETY: the program asked for exactly this.
-        unsafe {
-            syscall6(
-                libc::SYS_ptrace,
-                [request & 0xffff_ffff, traced, addr, data, 0, 0],
-            )
-        }
-    });
-    let answer = c_result(answer) as c_long;
+    let answer = c_result(raw_ptrace(request & 0xffff_ffff, traced, addr, data)) as c_long;
     if is_peek && answer == 0 {
         crate::raw_syscall::set_errno(0);
         return word;
