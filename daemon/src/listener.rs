@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::path::{Path, PathBuf};
 
-/// A socket that listens. Its file goes with it, before another daemon can listen there.
+/// A listening socket. Dropping it removes its file and then closes it, so it never removes another daemon's file.
 pub(crate) struct Listener {
     socket: OwnedFd,
     /// The file, unless a service manager made it.

@@ -38,7 +38,7 @@ fn policy_for(path: &CStr) -> ExecPolicy {
         return ExecPolicy::Paged;
     };
     let library = std::str::from_utf8(library.to_bytes()).unwrap_or("the pager's library");
-    let why = format_args!("{library} cannot be read with its root directory and user");
+    let why = format_args!("{library} is not readable in the program's root directory by its user");
     let advice =
         format_args!("put it there, or use --allow-unpaged to let it run outside the contract");
     policy_without_pager(path, why, format_args!("{why}: {advice}"))
@@ -48,7 +48,7 @@ fn policy_for(path: &CStr) -> ExecPolicy {
 fn policy_without_pager(
     path: &CStr,
     why: std::fmt::Arguments<'_>,
-    advice: std::fmt::Arguments<'_>,
+    why_and_advice: std::fmt::Arguments<'_>,
 ) -> ExecPolicy {
     match supervisor::allows_unpaged() {
         true => {
@@ -56,7 +56,7 @@ fn policy_without_pager(
             ExecPolicy::Unpaged
         }
         false => {
-            log_decision(path, format_args!("refused: {advice}"));
+            log_decision(path, format_args!("refused: {why_and_advice}"));
             ExecPolicy::Refused
         }
     }

@@ -342,7 +342,7 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
     0
 }
 
-/// `mseal`: none for paged memory, as before Linux 6.10. Pages of a sealed mapping could not leave.
+/// `mseal`: paged memory gets ENOSYS, as before Linux 6.10, since pages of a sealed mapping could not be evicted.
 pub fn mseal(addr: usize, len: usize, flags: usize) -> SyscallResult {
     let is_paged = page_range(addr, len)
         .filter(|_| address_space::is_active())

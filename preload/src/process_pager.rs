@@ -228,9 +228,9 @@ pub fn await_end_of(child: i32) {
     await_ends_of(|program| program == child as u32);
 }
 
-/// Likewise of whatever has ended, where it is not known which children were reaped.
+/// The same for every program of the tree that has ended: `system` and `pclose` do not name the child that they reap.
 pub fn await_ends() {
-    // SAFETY: asks whether there is such a process.
+    // SAFETY: signal 0 is sent to no process; the call reports whether the process exists.
     let is_gone =
         |program| unsafe { syscall3(libc::SYS_kill, program, 0, 0) } == error(libc::ESRCH);
     await_ends_of(|program| is_gone(program as usize));

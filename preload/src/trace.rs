@@ -1,8 +1,8 @@
 //! A tracer's reads and writes of another process's memory: PTRACE_PEEKDATA and its kin, and /proc/PID/mem.
 //!
-//! The kernel brings no page in for these calls that a userfaultfd has, and fails with EIO, which a debugger shows as
-//! memory that is not there. `process_vm_readv` does bring it in, from the traced program's pager. So a call that fails
-//! touches the page that way, and is made again. A tracer outside the tree has no such help.
+//! These calls do not bring in a page that a userfaultfd serves: the kernel fails them with EIO, which a debugger shows as
+//! memory that is not there. `process_vm_readv` does, by the traced program's pager. So a call that fails touches the page
+//! that way, and is repeated. A tracer outside the tree has no such help.
 
 use crate::dlsym;
 use crate::raw_syscall::{SyscallResult, c_result, errno, error, syscall6};

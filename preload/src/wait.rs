@@ -1,10 +1,10 @@
 //! `wait` and its kin: a child whose end is reported has no memory any more.
 //!
-//! The kernel takes an image's memory apart before its parent can learn of the end. So a parent may write the file that
-//! the child executed (ETXTBSY before), finds shared memory without it, and can unmount what it had mapped. A paged
-//! program's memory is its pager's, too, which ends only when the program has; these functions wait for that.
+//! The kernel frees an image's memory before it reports the end to the parent. So a parent may write the file that the
+//! child executed (no ETXTBSY), finds shared memory unmapped, and may unmount file systems. The pager process of a paged
+//! program has that memory, too, and ends after the program; these functions wait for it.
 //!
-//! Children are told by their process number. A parent that makes its system calls itself is not made to wait.
+//! The table of programs names a child by its process number. A parent that makes bare system calls does not wait.
 
 use crate::dlsym;
 use crate::process_pager::await_end_of;
@@ -146,14 +146,14 @@ pub fn raw_waitid(
     answer
 }
 
-/// A child has changed, or ended.
+/// Waits for the pager of a child, if the child has ended and did not only stop or continue.
 fn on_reaped(child: c_int, status: c_int) {
     if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
         await_end_of(child);
     }
 }
 
-/// Likewise; zeros where no child has.
+/// The same for `waitid`, whose information is zeros where no child has changed.
 ///
 /// # Safety
 /// The kernel has written the information.

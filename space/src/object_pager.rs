@@ -48,6 +48,8 @@ pub(crate) struct Objects {
 
 /// An object that processes hold.
 pub(crate) struct HeldObject {
+    /// Its memory's file system, and inode there.
+    pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) _anchor: Anchor,
     pub(crate) holds: usize,
@@ -108,7 +110,9 @@ impl ObjectPager {
         })
     }
 
-    /// A connection, for [`PagedMemory::new`](crate::PagedMemory::new) in this process or another.
+    /// A connection, for [`PagedMemory::new`](crate::PagedMemory::new) in this process or another. A child of a fork has
+    /// both ends, so it does not see the pager's end: send it the socket, or make the pair outside the pager's process and
+    /// give one end to [`ObjectPager::serve`].
     ///
     /// # Errors
     /// The kernel's error.

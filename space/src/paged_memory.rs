@@ -58,7 +58,7 @@ impl PagedMemory {
             userfault,
         };
         let descriptor = Some(connection.userfault.as_fd());
-        connection.ask(PagerRequest::Join, descriptor)?;
+        connection.request(PagerRequest::Join, descriptor)?;
         let connection = Arc::new(connection);
         Ok(Self { connection })
     }
@@ -104,13 +104,13 @@ impl PagedMemory {
         request: PagerRequest,
         memory: BorrowedFd<'_>,
     ) -> Result<Arc<PagedObject>, SpaceError> {
-        match self.connection.ask(request, Some(memory))? {
+        match self.connection.request(request, Some(memory))? {
             PagerReply::Object(number) => {
                 let connection = self.connection.clone();
                 connection.holds.fetch_add(1, Ordering::SeqCst);
                 Ok(Arc::new(PagedObject { connection, number }))
             }
-            _ => Err(SpaceError::Pager("its reply is of another request".into())),
+            reply => Err(reply.unexpected()),
         }
     }
 }
@@ -128,11 +128,15 @@ struct PagerConnection {
 }
 
 impl PagerConnection {
-    fn ask(
+    fn request(
         &self,
         request: PagerRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<PagerReply, SpaceError> {
+        if getpid() != self.process {
+            let why = "the connection is its parent's: a child of a fork makes its own";
+            return Err(SpaceError::Pager(why.into()));
+        }
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         send(&socket, &request, descriptor)?;
         match receive(&socket)? {
@@ -190,9 +194,10 @@ impl PagedObject {
             len: len as u64,
         };
         let mapped = map_without_access(memory, offset, addr, len)
-            .and_then(|()| self.connection.ask(request, None))
+            .and_then(|()| self.connection.request(request, None))
+            .and_then(PagerReply::done)
             // SAFETY: the mapping just made, whose faults the pager serves.
-            .and_then(|_| Ok(unsafe { translation::set_access(addr, len, access) }?));
+            .and_then(|()| Ok(unsafe { translation::set_access(addr, len, access) }?));
         if mapped.is_err() {
             // SAFETY: the range is the caller's, and no code uses it yet.
             unsafe { translation::hide(addr, len) }?;
@@ -204,7 +209,7 @@ impl PagedObject {
     pub(crate) fn lock(&self, range: &Range<usize>) -> Result<(), SpaceError> {
         let (addr, len) = (range.start as u64, range.len() as u64);
         self.connection
-            .ask(PagerRequest::Lock { addr, len }, None)?;
+            .request(PagerRequest::Lock { addr, len }, None)?;
         for page in range.clone().step_by(PAGE) {
             // SAFETY: mapped for reading. In user mode, since the pager serves no other faults.
             unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
@@ -218,7 +223,7 @@ impl PagedObject {
         // A pager that has ended has no locks.
         let _ = self
             .connection
-            .ask(PagerRequest::Unlock { addr, len }, None);
+            .request(PagerRequest::Unlock { addr, len }, None);
     }
 }
 
@@ -226,7 +231,9 @@ impl Drop for PagedObject {
     fn drop(&mut self) {
         if getpid() == self.connection.process {
             let object = self.number;
-            let _ = self.connection.ask(PagerRequest::Release { object }, None);
+            let _ = self
+                .connection
+                .request(PagerRequest::Release { object }, None);
             self.connection.holds.fetch_sub(1, Ordering::SeqCst);
         }
     }

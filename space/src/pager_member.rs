@@ -93,6 +93,7 @@ impl PagerMember {
         let number = objects.next;
         objects.next += 1;
         let held = HeldObject {
+            device: stat.st_dev,
             inode: stat.st_ino,
             _anchor: anchor,
             holds: 1,
@@ -103,11 +104,11 @@ impl PagerMember {
     }
 
     fn hold(&mut self, memory: &OwnedFd) -> Result<PagerReply, SpaceError> {
-        let inode = fstat(memory).map_err(SpaceError::system("fstat"))?.st_ino;
+        let stat = fstat(memory).map_err(SpaceError::system("fstat"))?;
         let mut objects = self.state.objects();
         let mut all = objects.by_number.iter_mut();
         let (number, held) = all
-            .find(|(_, held)| held.inode == inode)
+            .find(|(_, held)| (held.device, held.inode) == (stat.st_dev, stat.st_ino))
             .ok_or_else(|| SpaceError::Pager("the object has ended".into()))?;
         held.holds += 1;
         *self.holds.entry(*number).or_default() += 1;

@@ -68,6 +68,19 @@ impl PagerReply {
             .find(|at| why.is_char_boundary(*at));
         Self::Refused(why[..cut.unwrap_or(0)].to_owned())
     }
+
+    /// The reply to a request that has no result.
+    pub(crate) fn done(self) -> Result<(), SpaceError> {
+        match self {
+            Self::Done => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// The error of a reply to another request.
+    pub(crate) fn unexpected(&self) -> SpaceError {
+        SpaceError::Pager(format!("its reply is of another request: {self:?}"))
+    }
 }
 
 /// Sends a message.

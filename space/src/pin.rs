@@ -117,6 +117,9 @@ impl<'a> PinnedRange<'a> {
         };
         let result = space.for_each_region(&range, |region, part| match region.kind {
             Kind::Committed => pin_committed(&state, part, &mut pinned.held),
+            Kind::Mapped(mapping) if mapping.paged && !region.allows(false, false) => {
+                Err(SpaceError::Paged("pinned without the right to read it"))
+            }
             Kind::Mapped(mapping) if mapping.paged => {
                 pin_paged(&state, part, mapping.id, &mut pinned.held)
             }

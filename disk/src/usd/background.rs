@@ -2,12 +2,13 @@
 //!
 //! A transport may have pages to move that no client asked for: copies that it makes again, say. Its owner admits a
 //! client for them, with a contract of its own, and the scheduler decides when a piece of the work is started. Rule:
-//! one piece is queued or in flight at a time, so a client's transaction waits for one piece at most.
+//! the scheduler has one piece at a time, queued or in flight. A transport that reports a piece as ended while it is still
+//! under way has the next one started beside it.
 //!
-//! Where the contract has x, the work is done in spare time, too. That is stricter than slack: many transactions are in
-//! flight at once, so slack is there even while a client waits for its one read. Spare time is that in which no client
-//! has a transaction, nor had one for [`TURNAROUND`]. Pieces of it are of a client with slack alone. A piece that a
-//! client's request waits for is part of that request, which was scheduled: it is started at once.
+//! With x in the contract, pieces are also started in spare time: no client has a transaction, nor had one for
+//! [`TURNAROUND`]. Slack is not enough: with many transactions in flight there is slack even while a client waits for its
+//! one read. Pieces in spare time belong to a second client, which has slack alone. A piece that a client's request waits
+//! for is started at once, as part of that request.
 
 use super::transport::Transport;
 use crate::atropos::{

@@ -5,6 +5,7 @@
 
 use crate::address_space;
 use crate::raw_syscall::is_error;
+use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null;
 use std::sync::OnceLock;
@@ -64,7 +65,12 @@ pub fn unreadable_library() -> Option<&'static CStr> {
     let library = PRELOAD_ENV.get()?.library.as_c_str();
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let opened = rustix::fs::open(library, flags, rustix::fs::Mode::empty());
-    opened.is_err().then_some(library)
+    let is_unreadable = matches!(
+        opened.err()?,
+        // Others say nothing about the file: the process may have no free descriptor.
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM | Errno::LOOP
+    );
+    is_unreadable.then_some(library)
 }
 
 /// The libraries of LD_PRELOAD.

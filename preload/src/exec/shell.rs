@@ -1,23 +1,27 @@
-//! `system`, `popen` and `wordexp`: the C library starts the shell by internal calls, with the environment of the process
-//! as it is. So our variables return to the environment of a program that removed them. And it waits for the shell by
-//! internal calls, so `system` and `pclose` end as [`wait`](crate::wait) does.
+//! `system`, `popen`, `pclose` and `wordexp`. The C library starts the shell, and waits for it, by internal calls that this
+//! library does not see. So our variables are put back into the environment before the shell starts, and `system`,
+//! `pclose` and `wordexp` wait for pagers as [`wait`](crate::wait) does. Cancellation may unwind a thread from them.
 
 use super::environment::restore_environment;
+use crate::dlsym;
 use crate::process_pager::await_ends;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
 
 /// Defines functions that call the C library's own between two other calls.
 macro_rules! around {
     ($($before:ident, $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $after:ident;)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        extern "C" fn $name($($arg: $ty),*) -> $ret {
-            crate::dlsym::next! {
-                /// The C library's own function.
-                fn $name($($arg: $ty),*) -> $ret
-            }
+        extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            type Real = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
+            static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            // SAFETY: the C library's function of that name has this type.
+            let real: Real = unsafe { transmute(dlsym::find(&SLOT, concat!(stringify!($name), "\0"))) };
             $before();
             // SAFETY: the program's own call.
-            let answer = unsafe { $name($($arg),*) };
+            let answer = unsafe { real($($arg),*) };
             $after();
             answer
         }

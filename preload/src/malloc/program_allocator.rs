@@ -1,8 +1,8 @@
 //! The allocator that a program brings: jemalloc, tcmalloc, a sanitizer's.
 //!
-//! Such a library is linked or preloaded behind this one, and stands in front of the C library's allocator. It also has
-//! functions that this library has not (C++'s `operator new`, `mallocx`, `mallctl`), whose blocks the program passes to
-//! `free`. So all blocks are that allocator's, over memory that is paged as the program's other mappings are.
+//! Such a library is linked or preloaded behind this one, in front of the C library. It exports functions that this
+//! library lacks (`operator new`, `mallocx`, `mallctl`), and the program passes their blocks to `free`. So every block
+//! comes from that allocator, whose memory is paged as the program's other mappings are.
 //!
 //! A library that only counts or checks blocks (memusage, heaptrack) takes them from the C library, whose heap cannot be
 //! paged. It is left out.

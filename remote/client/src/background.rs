@@ -11,14 +11,15 @@ use crate::transport::RemoteTransport;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use disk::usd::BackgroundWork;
+use iochannel::Op;
 use remote_wire::MAX_RUN;
 use wired::PAGE;
 
 /// Pages of a run.
 const RUN: usize = 8;
 
-/// A tenth of the link, and the time in which the tree has no request. It has its slice within one period of a fifth of the tree's, so a
-/// copy goes on beside a tree that pages all the time.
+/// A tenth of the link, and the time in which the tree has no request. The period is a fifth of the tree's, so a copy gets
+/// its slice five times in each of the tree's periods.
 pub const CONTRACT: DiskContract = DiskContract {
     period: Nanos::millis(20),
     slice: Nanos::millis(2),
@@ -52,9 +53,19 @@ fn next(transport: &RemoteTransport) -> Option<Job> {
         .max_by_key(|job| Some(*job) != last)
 }
 
+/// Returns true if a request of the tree waits for a copy, or for the end of a stripe. One that waits for a server gains
+/// nothing by faster copies.
+fn is_awaited(transport: &RemoteTransport) -> bool {
+    transport.requests.waiting().any(|segment| {
+        let is_held =
+            segment.op == Op::Write && transport.objects.stripe_of(segment.object).is_some();
+        is_held || transport.objects.at(segment.object).readable() == 0
+    })
+}
+
 /// Most pages of the next run: what a request of the tree waits for is done in fewer steps.
 pub fn run_pages(transport: &RemoteTransport) -> u64 {
-    match transport.requests.has_waiting() {
+    match is_awaited(transport) {
         true => MAX_RUN as u64,
         false => RUN as u64,
     }
@@ -70,7 +81,7 @@ pub fn work(transport: &RemoteTransport) -> Option<BackgroundWork> {
     Some(BackgroundWork {
         read: run * read as u32,
         written: run * written as u32,
-        is_awaited: transport.requests.has_waiting(),
+        is_awaited: is_awaited(transport),
     })
 }
 

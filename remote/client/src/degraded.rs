@@ -209,6 +209,12 @@ fn hand_over(transport: &RemoteTransport, segment: &Segment, sum: &[u8]) -> Resu
     opened.map_err(|why| why.to_string())
 }
 
+/// Returns true if there is a buffer for another degraded read.
+pub fn has_room(transport: &RemoteTransport) -> bool {
+    let mut list = transport.degraded.list.iter();
+    list.any(|read| read.parent.is_none())
+}
+
 /// Returns true if a degraded read can be begun anew of parts at `usable` servers.
 pub fn has_sources(transport: &RemoteTransport, at: usize, usable: ServerSet) -> bool {
     let object = transport.degraded.list[at].object;

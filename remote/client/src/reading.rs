@@ -1,4 +1,4 @@
-//! Where reads go, and where those go, too, whose server is late.
+//! Chooses the server of each read, and a second one for a read that is late.
 //!
 //! [`ReadView`] decides, of what is known of copies and servers. A server is *suspected* from the moment in which a
 //! read of it is late and nothing has come from it since that read was sent, until something comes. Reads avoid it
@@ -158,7 +158,9 @@ fn hedge(transport: &mut RemoteTransport, slot: usize, segment: &Segment, now: T
             send_to_nearest(transport, slot, servers, now);
         }
         (Some(ReadRoute::Reconstruct), _)
-            if !segment.is_reconstructed && transport.budget.take(stripe_code::MEMBERS as u32) =>
+            if !segment.is_reconstructed
+                && degraded::has_room(transport)
+                && transport.budget.take(stripe_code::MEMBERS as u32) =>
         {
             transport.progress.count_hedged_read();
             let usable = view.connected & !view.suspected;

@@ -113,8 +113,8 @@ impl Segment {
         self.op == Op::Read && self.is_awaited() && self.awaited != 0 && now >= self.late_at
     }
 
-    /// Returns true if the time since it was sent is how long a server takes for a page: a longer run, and a read that
-    /// was sent elsewhere since, say nothing.
+    /// Returns true if the time since it was sent measures the server. Runs of copies are longer, and the send time of a
+    /// read that was hedged is that of its second server.
     pub fn is_measured(&self, server: usize) -> bool {
         self.is_awaited() && self.late & bit(server) == 0
     }
@@ -198,14 +198,12 @@ impl RequestTable {
         self.slots.get_mut(slot)?.segment.as_mut()
     }
 
-    /// Returns true if a request of the tree's processes is asked of no server: it waits for what the client does by
-    /// itself, or for a server.
-    pub fn has_waiting(&self) -> bool {
-        let mut segments = self.slots[..self.high]
-            .iter()
-            .filter_map(|slot| slot.segment);
+    /// The requests of the tree's processes that are sent to no server.
+    pub fn waiting(&self) -> impl Iterator<Item = Segment> {
+        let slots = self.slots[..self.high].iter();
+        let segments = slots.filter_map(|slot| slot.segment);
         segments
-            .any(|segment| segment.is_own() && segment.awaited == 0 && !segment.is_reconstructed)
+            .filter(|segment| segment.is_own() && segment.awaited == 0 && !segment.is_reconstructed)
     }
 
     /// Returns true if a write of an object is under way.

@@ -1,4 +1,4 @@
-//! When a read that its server does not answer is sent elsewhere, too, and how many may be.
+//! Hedged reads: when a late read is sent to a second server, and how many may be.
 //!
 //! Not in *Adaptive Remote Paging for Mobile Computers*: a hedged request (Dean and Barroso, *The Tail at Scale*,
 //! 2013). A server that is slow for once, or silent, costs a page-in no more than [`late_after`] where another copy, or
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// A read is not late sooner: a host that has other work lets its server wait for a processor for as long (a time slice
+/// The least time after which a read is late: a server on a busy host waits that long for a processor (a time slice
 /// of Linux's scheduler is 3 ms, and some may be ahead).
 const LEAST: Duration = Duration::from_millis(10);
 /// A read is late after this, however long its server took for others, and where that is not known.
