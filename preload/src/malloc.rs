@@ -38,9 +38,7 @@ fn source() -> Source {
     match SOURCE.load(Ordering::Relaxed) {
         EARLY => Source::Early,
         MIMALLOC => Source::Mimalloc,
-        PROGRAM => PROGRAMS
-            .get()
-            .map_or(Source::Mimalloc, |(program, _)| Source::Program(program)),
+        PROGRAM => (PROGRAMS.get()).map_or(Source::Mimalloc, |it| Source::Program(&it.0)),
         _ => decide(),
     }
 }
@@ -173,9 +171,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match source() {
-        Source::Early => count
-            .checked_mul(size)
-            .map_or(null_mut(), |all| early_alloc::allocate(all, 16).cast()),
+        Source::Early => early_alloc::allocate(count.saturating_mul(size), 16).cast(),
         // SAFETY: any sizes will do.
         Source::Mimalloc => filled(unsafe { mi_calloc(count, size) }),
         // SAFETY: as above.
