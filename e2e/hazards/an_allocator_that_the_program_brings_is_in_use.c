@@ -164,6 +164,7 @@ static void run_with(const char *source, char *program, char *mode)
 int main(int count, char **arguments)
 {
     if (count > 1) {
+        CHECK(getenv("LD_PRELOAD"));
         strcmp(arguments[1], "brought") ? check_counted() : check();
         return 0;
     }

@@ -25,12 +25,12 @@ pub struct Process {
     pub start: u64,
 }
 
-/// What may be asked for where so many frames are left: nothing where none is.
-pub(crate) fn ask_for(left: u32) -> String {
+/// The advice to request what is left; empty where no frame is.
+pub(crate) fn advise_request(left: u32) -> String {
     match left {
         0 => String::new(),
         _ => format!(
-            "ask for at most {left} frames ({}), ",
+            "request at most {left} frames ({}), ",
             Bytes::of_pages(left)
         ),
     }
@@ -43,7 +43,7 @@ pub enum AdmissionError {
     #[error(
         "cannot guarantee {asked} frames ({}): {admitted} of {total} frames ({}) are already guaranteed to \
          {domains} domains; {}give more memory, or let a domain end first",
-        Bytes::of_pages(*asked), Bytes::of_pages(*total), ask_for(total - admitted)
+        Bytes::of_pages(*asked), Bytes::of_pages(*total), advise_request(total - admitted)
     )]
     Guarantee {
         /// g of the contract refused.

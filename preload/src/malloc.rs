@@ -9,6 +9,7 @@ use crate::{early_alloc, map, raw_syscall};
 use libmimalloc_sys as mi;
 use program_allocator::ProgramAllocator;
 use std::ffi::{c_int, c_long, c_void};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,21 +23,51 @@ enum Source {
     Program(&'static ProgramAllocator),
 }
 
-/// Which [`Source`], one byte, since every allocation reads it. The constructor sets it.
+/// Which [`Source`], one byte, since every allocation reads it.
 static SOURCE: AtomicU8 = AtomicU8::new(EARLY);
 const EARLY: u8 = 0;
 const MIMALLOC: u8 = 1;
 const PROGRAM: u8 = 2;
+/// The program brings an allocator, which has not been called yet.
+const UNDECIDED: u8 = 3;
 
-/// The allocator that the program brings.
-static PROGRAMS: OnceLock<ProgramAllocator> = OnceLock::new();
+/// The allocator that the program brings, and the memory that is mimalloc's where that one is left out.
+static PROGRAMS: OnceLock<(ProgramAllocator, Option<Range<usize>>)> = OnceLock::new();
 
 fn source() -> Source {
     match SOURCE.load(Ordering::Relaxed) {
         EARLY => Source::Early,
         MIMALLOC => Source::Mimalloc,
-        _ => PROGRAMS.get().map_or(Source::Mimalloc, Source::Program),
+        PROGRAM => (PROGRAMS.get()).map_or(Source::Mimalloc, |it| Source::Program(&it.0)),
+        _ => decide(),
     }
+}
+
+/// Chooses between the program's allocator and mimalloc at the first allocation after the C library has started: an
+/// allocator that is called before misses the options that the environment has for it.
+#[cold]
+fn decide() -> Source {
+    // SAFETY: the C library's variable, which it sets when it starts; there is one thread.
+    let has_started = unsafe { !libc::environ.is_null() };
+    let Some((program, heap)) = PROGRAMS.get().filter(|_| has_started) else {
+        return Source::Early;
+    };
+    SOURCE.store(EARLY, Ordering::Relaxed);
+    let decided = match program.has_memory_of_its_own() {
+        true => {
+            if let Some(heap) = heap {
+                map::munmap(heap.start, heap.len());
+            }
+            PROGRAM
+        }
+        false => {
+            // SAFETY: once, with one thread; the heap is as `init` got it.
+            unsafe { init_mimalloc(heap.clone()) };
+            MIMALLOC
+        }
+    };
+    SOURCE.store(decided, Ordering::Release);
+    source()
 }
 
 /// Milliseconds before freed memory is given back: long enough that a loop which frees
@@ -67,19 +98,16 @@ unsafe extern "C" {
     static mut _mi_process_is_initialized: bool;
 }
 
-/// Switches to the program's allocator, or to mimalloc, whose first memory is `heap`, if any.
+/// Switches to mimalloc, whose first memory is `heap`, if any, or has the first allocation choose.
 ///
 /// # Safety
 /// Called once, by the constructor, while there is one thread, after memory that is mapped is paged; `heap` is the
 /// caller's, zero, and not used otherwise.
-pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
+pub unsafe fn init(heap: Option<Range<usize>>) {
     let source = match ProgramAllocator::find() {
         Some(program) => {
-            if let Some(heap) = heap {
-                map::munmap(heap.start, heap.len());
-            }
-            let _ = PROGRAMS.set(program);
-            PROGRAM
+            let _ = PROGRAMS.set((program, heap));
+            UNDECIDED
         }
         None => {
             // SAFETY: the caller's.
@@ -92,7 +120,7 @@ pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
 
 /// # Safety
 /// As for [`init`].
-unsafe fn init_mimalloc(heap: Option<std::ops::Range<usize>>) {
+unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
     // SAFETY: mimalloc is not started; one thread.
     unsafe {
         // At exit mimalloc visits every free block to give all memory back, which would
@@ -143,9 +171,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match source() {
-        Source::Early => count
-            .checked_mul(size)
-            .map_or(null_mut(), |all| early_alloc::allocate(all, 16).cast()),
+        Source::Early => early_alloc::allocate(count.saturating_mul(size), 16).cast(),
         // SAFETY: any sizes will do.
         Source::Mimalloc => filled(unsafe { mi_calloc(count, size) }),
         // SAFETY: as above.

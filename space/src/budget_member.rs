@@ -63,7 +63,7 @@ impl BudgetMember {
         self.place().taken.store(pages, Ordering::SeqCst);
     }
 
-    /// Says since when the space has the oldest entry that it can give back.
+    /// Publishes when the oldest entry that the space can give back was entered.
     pub(crate) fn publish(&self, oldest: Option<u64>) {
         self.place()
             .oldest

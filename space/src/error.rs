@@ -139,7 +139,9 @@ pub enum SpaceError {
         spaces: usize,
     },
     /// Every place of a VTLB budget is taken.
-    #[error("the VTLB budget is for {spaces} spaces, and has them")]
+    #[error(
+        "every place of the VTLB budget is taken ({spaces} spaces); create the budget for more spaces, or drop one"
+    )]
     BudgetFull {
         /// The most spaces.
         spaces: usize,

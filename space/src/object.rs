@@ -177,8 +177,8 @@ impl MemoryObject {
         Ok(())
     }
 
-    /// The descriptor, of the whole object. A page of a paged object that is out is a hole of it: read
-    /// and write such an object by mappings alone.
+    /// The descriptor, of the whole object. An evicted page of a paged object is a hole in the file: access such an object
+    /// by mappings alone.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }

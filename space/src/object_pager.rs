@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{SharedStore, StoreConfig};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 
-/// Pages memory objects for other processes, and for this one, until this process ends: its own
-/// threads do. What its death means for the others: see [`PagedMemory`](crate::PagedMemory).
+/// Pages memory objects, for this process and others. Its threads are this process's, so paging ends with the process;
+/// [`PagedMemory`](crate::PagedMemory) describes what happens to the other processes then.
 pub struct ObjectPager {
     pub(crate) state: Arc<PagerState>,
 }
@@ -144,7 +144,10 @@ impl PagerState {
     }
 
     /// Sends a request to the pager, and waits for its answer.
-    pub(crate) fn ask(&self, request: impl FnOnce(Responder) -> Request) -> Result<(), SpaceError> {
+    pub(crate) fn request(
+        &self,
+        request: impl FnOnce(Responder) -> Request,
+    ) -> Result<(), SpaceError> {
         let (reply, answered) = sync_channel(1);
         let respond = move |outcome| drop(reply.send(outcome));
         self.mailbox.send(request(Box::new(respond)));

@@ -82,7 +82,7 @@ impl PagerMember {
         let anchor = Anchor::new(memory.as_fd(), stat.st_size as usize)?;
         let uffd = objects.userfault.take();
         let (addr, len) = (anchor.addr(), anchor.len());
-        self.state.ask(|respond| Request::Share {
+        self.state.request(|respond| Request::Share {
             slot: ANCHORS,
             uffd,
             addr,
@@ -150,7 +150,7 @@ impl PagerMember {
         drop(objects);
         let inode = inode.ok_or_else(|| SpaceError::Pager("it holds no such object".into()))?;
         let (slot, uffd) = (self.slot, self.userfault.take());
-        self.state.ask(|respond| Request::Attach {
+        self.state.request(|respond| Request::Attach {
             slot,
             uffd,
             inode,
@@ -162,7 +162,7 @@ impl PagerMember {
 
     fn change(&self, change: Change) -> Result<(), SpaceError> {
         let slot = self.slot;
-        self.state.ask(|respond| Request::Change {
+        self.state.request(|respond| Request::Change {
             slot,
             change,
             respond,

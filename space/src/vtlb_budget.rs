@@ -19,7 +19,7 @@
 //! exceeds it. A count of a process that was killed is no part of the sum: the kernel marks the
 //! owner's word when the process ends. A stopped process keeps what it took, and the other spaces
 //! have their two pages and the rest of the pool. Spaces of a budget trust each other's counts: a
-//! wrong one costs page tables or misses, and no data.
+//! wrong count costs page tables or misses, never contents.
 
 use crate::error::SpaceError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};

@@ -43,7 +43,7 @@ impl Mapped {
     }
 }
 
-/// A process with a space of the budget, which does what it is told.
+/// A process with a space of the budget, which performs the requests of its socket.
 struct Process {
     pid: i32,
     socket: OwnedFd,

@@ -4,7 +4,7 @@
 //! asked, what is there, and what would succeed.
 
 use super::TenantId;
-use crate::contract::ask_for;
+use crate::contract::advise_request;
 use wired::Bytes;
 
 /// Why a contract or a request is refused, now and later.
@@ -14,7 +14,7 @@ pub enum AllocatorError {
     #[error(
         "cannot guarantee {asked} frames ({}): {guaranteed} of {managed} managed frames ({}) are guaranteed to \
          {tenants} others; {}manage more memory, or let a tenant end",
-        Bytes::of_pages(*asked), Bytes::of_pages(*managed), ask_for(managed.saturating_sub(*guaranteed))
+        Bytes::of_pages(*asked), Bytes::of_pages(*managed), advise_request(managed.saturating_sub(*guaranteed))
     )]
     Guarantee {
         /// g of the contract refused.

@@ -11,7 +11,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-/// Bytes of a block that tells whose memory an allocator gives: more than the C library takes for other reasons.
+/// Bytes of a block that shows whether an allocator takes its memory from the C library: more than the C library
+/// allocates meanwhile for other reasons.
 const PROBE: usize = 64 << 10;
 
 /// Defines the allocator's functions, by their names in C.
@@ -28,7 +29,7 @@ macro_rules! functions {
                 Some(Self {
                     $($name: {
                         let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes());
-                        let found = find(libc::RTLD_NEXT, name.ok()?)?;
+                        let found = next(name.ok()?)?;
                         // SAFETY: the C function of that name has this type.
                         unsafe { transmute::<*mut c_void, $type>(found) }
                     },)*
@@ -55,21 +56,21 @@ functions! {
 
 impl ProgramAllocator {
     /// The allocator of a library other than the C library, if one is loaded. The executable's own comes before this
-    /// library, and the program calls it without passing here.
-    ///
-    /// In the constructor, after memory that is mapped is paged.
+    /// library, and the program calls it without passing here. In the constructor.
     pub fn find() -> Option<Self> {
-        let next = |name| object_of(find(libc::RTLD_NEXT, name)?);
-        if next(c"malloc")? == next(c"gnu_get_libc_version")? {
-            return None;
-        }
-        Self::look_up().filter(Self::has_memory_of_its_own)
+        let is_c_library = object_of(next(c"malloc")?)? == c_library()?;
+        (!is_c_library).then(Self::look_up)?
     }
 
-    /// Returns false if its blocks are the C library's.
-    fn has_memory_of_its_own(&self) -> bool {
-        let Some(c_library_in_use) = c_library_in_use() else {
+    /// Returns false if its blocks are the C library's. An allocator that has a `mallinfo2` is none that counts blocks.
+    pub fn has_memory_of_its_own(&self) -> bool {
+        if object_of(self.mallinfo2 as *mut c_void) != c_library() {
             return true;
+        }
+        let c_library_in_use = || {
+            // SAFETY: may be called at any time.
+            let info = unsafe { (self.mallinfo2)() };
+            info.uordblks + info.hblkhd
         };
         let before = c_library_in_use();
         // SAFETY: the allocator takes back its own block.
@@ -81,30 +82,16 @@ impl ProgramAllocator {
     }
 }
 
-/// Bytes of the blocks that the C library's allocator has given.
-fn c_library_in_use() -> Option<impl Fn() -> usize> {
-    // SAFETY: a C string; the library is loaded, so this changes nothing.
-    let library =
-        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return None;
-    }
-    let found = find(library, c"mallinfo2")?;
-    // SAFETY: the C library's function of that name has this type.
-    let mallinfo2 =
-        unsafe { transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(found) };
-    Some(move || {
-        // SAFETY: may be called at any time.
-        let info = unsafe { mallinfo2() };
-        info.uordblks + info.hblkhd
-    })
+/// The next function of that name.
+fn next(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a C string; the loader's lookup changes nothing.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
 }
 
-/// The function of that name in a library, or the next one.
-fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string; the loader's lookup changes nothing.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
+/// The address of the C library.
+fn c_library() -> Option<usize> {
+    object_of(next(c"gnu_get_libc_version")?)
 }
 
 /// The address of the library that has a function.

@@ -72,7 +72,7 @@ fn view_of(transport: &RemoteTransport, segment: &Segment) -> ReadView {
     ReadView {
         current: transport.objects.at(segment.object).readable(),
         failed: segment.failed,
-        asked: segment.awaited,
+        awaited: segment.awaited,
         connected,
         suspected,
         stripe,
@@ -168,7 +168,7 @@ fn hedge(transport: &mut RemoteTransport, slot: usize, segment: &Segment, now: T
         }
         // It is silent, not slow, and other sources may answer.
         (None, Purpose::DegradedRead { at })
-            if view.asked & view.suspected != 0
+            if view.awaited & view.suspected != 0
                 && degraded::has_sources(transport, at, view.connected & !view.suspected) =>
         {
             degraded::fail(transport, at, now);

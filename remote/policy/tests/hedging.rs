@@ -21,7 +21,7 @@ prop_compose! {
         stripe in stripe(),
     ) -> ReadView {
         let [current, failed, asked, connected, suspected] = sets;
-        ReadView { current, failed, asked: asked & current, connected, suspected, stripe }
+        ReadView { current, failed, awaited: asked & current, connected, suspected, stripe }
     }
 }
 
@@ -61,12 +61,12 @@ proptest! {
         match view.hedge() {
             Some(route) => {
                 let servers = check(view, route)?;
-                prop_assert_eq!(servers & (view.asked | view.suspected), 0);
+                prop_assert_eq!(servers & (view.awaited | view.suspected), 0);
                 prop_assert!(route != ReadRoute::Wait && route != ReadRoute::Fail);
                 prop_assert!(route != ReadRoute::Reconstruct || view.stripe == StripeRead::Now);
             }
             None => {
-                let others = view.current & view.connected & !view.failed & !view.asked;
+                let others = view.current & view.connected & !view.failed & !view.awaited;
                 prop_assert_eq!(others & !view.suspected, 0);
                 prop_assert_ne!(view.stripe, StripeRead::Now);
             }

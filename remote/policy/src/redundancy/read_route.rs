@@ -1,7 +1,7 @@
 //! Where a read goes: to a copy, or to the other parts of its stripe.
 //!
 //! Rule: what a read may be answered from has every acknowledged write. That is a current copy that has not failed this
-//! read, and the parts of a stripe whose parities count. Which of them is asked depends on which answer.
+//! read, and the parts of a stripe whose parities count. The route prefers servers that answer.
 
 use super::ServerSet;
 
@@ -13,7 +13,7 @@ pub struct ReadView {
     /// Servers that could not serve this read.
     pub failed: ServerSet,
     /// Servers that it was sent to and that have not answered.
-    pub asked: ServerSet,
+    pub awaited: ServerSet,
     /// Servers that are connected.
     pub connected: ServerSet,
     /// Connected servers that leave a read unanswered for too long.
@@ -65,7 +65,7 @@ impl ReadView {
 
     /// Where a read goes, too, whose server is late: somewhere else that answers, if there is such a place.
     pub fn hedge(&self) -> Option<ReadRoute> {
-        let others = self.current & self.connected & !self.failed & !self.asked & !self.suspected;
+        let others = self.current & self.connected & !self.failed & !self.awaited & !self.suspected;
         match (others, self.stripe) {
             (1.., _) => Some(ReadRoute::Copy(others)),
             (0, StripeRead::Now) => Some(ReadRoute::Reconstruct),
