@@ -102,8 +102,8 @@ fn process_of(fd: c_int) -> Option<usize> {
 macro_rules! at_offset {
     ($real:literal: $($name:ident)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C-unwind" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64) -> isize {
-            type Real = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, i64) -> isize;
+        unsafe extern "C" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64) -> isize {
+            type Real = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
             static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             // SAFETY: the C library's function of that name has this type.
             let real: Real = unsafe { transmute(dlsym::find(&SLOT, $real)) };

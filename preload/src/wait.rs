@@ -14,8 +14,8 @@ use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
-type Wait4 = unsafe extern "C-unwind" fn(c_int, *mut c_int, c_int, *mut libc::rusage) -> c_int;
-type WaitId = unsafe extern "C-unwind" fn(c_int, u32, *mut libc::siginfo_t, c_int) -> c_int;
+type Wait4 = unsafe extern "C" fn(c_int, *mut c_int, c_int, *mut libc::rusage) -> c_int;
+type WaitId = unsafe extern "C" fn(c_int, u32, *mut libc::siginfo_t, c_int) -> c_int;
 
 static WAIT4: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static WAITID: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -26,9 +26,10 @@ pub fn init() {
     dlsym::find(&WAITID, "waitid\0");
 }
 
-/// `wait4`. A cancellation point, so a thread may be unwound from here.
+/// `wait4`. A cancellation point, so a thread may be unwound from here: the "C" interface has no landing pad in the way,
+/// "C-unwind" has one, which aborts.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn wait4(
+unsafe extern "C" fn wait4(
     child: c_int,
     status: *mut c_int,
     options: c_int,
@@ -53,39 +54,35 @@ unsafe extern "C-unwind" fn wait4(
 
 /// `wait3`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn wait3(
-    status: *mut c_int,
-    options: c_int,
-    usage: *mut libc::rusage,
-) -> c_int {
+unsafe extern "C" fn wait3(status: *mut c_int, options: c_int, usage: *mut libc::rusage) -> c_int {
     // SAFETY: the caller's.
     unsafe { wait4(-1, status, options, usage) }
 }
 
 /// `waitpid`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
+unsafe extern "C" fn waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
     // SAFETY: the caller's.
     unsafe { wait4(child, status, options, null_mut()) }
 }
 
 /// `waitpid`, by its other name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn __waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
+unsafe extern "C" fn __waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int {
     // SAFETY: the caller's.
     unsafe { wait4(child, status, options, null_mut()) }
 }
 
 /// `wait`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn wait(status: *mut c_int) -> c_int {
+unsafe extern "C" fn wait(status: *mut c_int) -> c_int {
     // SAFETY: the caller's.
     unsafe { wait4(-1, status, 0, null_mut()) }
 }
 
 /// `waitid`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn waitid(
+unsafe extern "C" fn waitid(
     kind: c_int,
     id: u32,
     info: *mut libc::siginfo_t,

@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicPtr;
 macro_rules! around {
     ($($before:ident, $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $after:ident;)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-            type Real = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
+        extern "C" fn $name($($arg: $ty),*) -> $ret {
+            type Real = unsafe extern "C" fn($($ty),*) -> $ret;
             static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             // SAFETY: the C library's function of that name has this type.
             let real: Real = unsafe { transmute(dlsym::find(&SLOT, concat!(stringify!($name), "\0"))) };
