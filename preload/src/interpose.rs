@@ -4,7 +4,7 @@
 //! [`crate::madvise`] and [`crate::brk`], with the result given the C way.
 
 use crate::raw_syscall::{c_result, error};
-use crate::{brk, madvise, map, mlock, mremap, remap_file_pages};
+use crate::{brk, madvise, map, mlock, mremap, mseal, remap_file_pages};
 use std::ffi::{c_int, c_void};
 
 /// Defines `mmap`, which has a second name on 64-bit machines.
@@ -52,7 +52,7 @@ extern "C" fn mprotect(addr: usize, len: usize, prot: c_int) -> c_int {
 /// `mseal`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mseal(addr: usize, len: usize, flags: usize) -> c_int {
-    c_result(map::mseal(addr, len, flags)) as c_int
+    c_result(mseal::mseal(addr, len, flags)) as c_int
 }
 
 /// `pkey_mprotect`.

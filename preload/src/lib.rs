@@ -43,6 +43,7 @@ mod map;
 mod mapped_bitmap;
 mod mlock;
 mod mremap;
+mod mseal;
 mod paged_memory;
 mod pager_process;
 mod process_pager;

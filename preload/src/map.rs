@@ -342,18 +342,6 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
     0
 }
 
-/// `mseal`: paged memory gets ENOSYS, as before Linux 6.10, since pages of a sealed mapping could not be evicted.
-pub fn mseal(addr: usize, len: usize, flags: usize) -> SyscallResult {
-    let is_paged = page_range(addr, len)
-        .filter(|_| address_space::is_active())
-        .is_some_and(|target| address_space::lock().map.touches(&target));
-    if is_paged {
-        return error(libc::ENOSYS);
-    }
-    // SAFETY: the program asked for exactly this.
-    unsafe { syscall3(libc::SYS_mseal, addr, len, flags) }
-}
-
 /// `mprotect` and `pkey_mprotect` (`key` other than -1).
 pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> SyscallResult {
     let change = |s: &AddrRange| {

@@ -6,7 +6,7 @@
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
 use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap, remap_file_pages};
-use crate::{trace, wait};
+use crate::{mseal, trace, wait};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -133,7 +133,7 @@ extern "C" fn route(
         libc::SYS_getrlimit => unsafe { limits::prlimit(0, a as c_int, std::ptr::null(), b as _) },
         libc::SYS_wait4 => wait::raw_wait4(a, b, c, d),
         libc::SYS_waitid => wait::raw_waitid(a, b, c, d, e),
-        libc::SYS_mseal => map::mseal(a, b, c),
+        libc::SYS_mseal => mseal::mseal(a, b, c),
         libc::SYS_ptrace => trace::raw_ptrace(a, b, c, d),
         libc::SYS_close => fd_guard::close(fd),
         libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),
