@@ -74,8 +74,8 @@ impl AddressSpace {
     /// [`VtlbBudget`](crate::VtlbBudget) of several spaces.
     ///
     /// # Errors
-    /// [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`], [`SpaceError::BudgetFull`], or the
-    /// kernel's error.
+    /// [`SpaceError::Budget`] for another number, [`SpaceError::TooMany`], [`SpaceError::HandlerTaken`],
+    /// [`SpaceError::BudgetFull`], or the kernel's error.
     pub fn new(backing: Arc<Backing>, vtlb: impl Into<VtlbBound>) -> Result<Self, SpaceError> {
         Self::make(Some(backing), vtlb.into())
     }
@@ -89,7 +89,10 @@ impl AddressSpace {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let (limit, mut revocation) = match vtlb {
             // An instruction may need two ranges.
-            VtlbBound::Pages(pages) => (PageLimit::Own(pages.clamp(2, MOST_PAGES)), None),
+            VtlbBound::Pages(pages) if (2..=MOST_PAGES).contains(&pages) => {
+                (PageLimit::Own(pages), None)
+            }
+            VtlbBound::Pages(pages) => return Err(SpaceError::Budget { pages, spaces: 1 }),
             VtlbBound::Budget(budget) => {
                 let (thread, member) = RevocationThread::start(&budget)?;
                 (PageLimit::Shared(member), Some(thread))

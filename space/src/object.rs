@@ -65,7 +65,8 @@ impl MemoryObject {
     ///
     /// # Errors
     /// [`SpaceError::Foreign`] for any other descriptor.
-    pub fn from_file(file: OwnedFd) -> Result<Self, SpaceError> {
+    pub fn from_file(file: impl Into<OwnedFd>) -> Result<Self, SpaceError> {
+        let file = file.into();
         let stat = fstat(&file).map_err(SpaceError::system("fstat"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SpaceError::Foreign("it is not a regular file"));

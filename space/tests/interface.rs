@@ -39,6 +39,13 @@ fn a_section_takes_a_size_of_zero_and_goes_as_a_whole() {
 
 #[test]
 fn bad_arguments_are_typed_errors_and_change_nothing() {
+    for pages in [0, 1, 4097] {
+        let made = AddressSpace::without_domain(pages).map(drop);
+        assert!(
+            matches!(made, Err(SpaceError::Budget { spaces: 1, .. })),
+            "a VTLB of {pages} pages: {made:?}"
+        );
+    }
     let space = space(64, 8);
     let at = space.reserve(None, 4 * PAGE, false).unwrap();
     let flags = CommitFlags::default();
@@ -83,7 +90,7 @@ fn bad_arguments_are_typed_errors_and_change_nothing() {
     let beyond = space.map(None, 2 * PAGE, &object, PAGE as u64, read_write());
     assert!(matches!(beyond, Err(SpaceError::Overflow { .. })));
     let (reader, _writer) = std::io::pipe().unwrap();
-    let foreign = MemoryObject::from_file(reader.into());
+    let foreign = MemoryObject::from_file(reader);
     assert!(matches!(foreign, Err(SpaceError::Foreign(_))));
     object.revoke().unwrap();
     let dead = space.map(None, PAGE, &object, 0, read_write());
