@@ -8,7 +8,7 @@
 
 use crate::dlsym;
 use crate::process_pager::await_end_of;
-use crate::raw_syscall::{SyscallResult, is_error, syscall6};
+use crate::raw_syscall::{SyscallResult, syscall6};
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
@@ -35,21 +35,13 @@ unsafe extern "C" fn wait4(
     options: c_int,
     usage: *mut libc::rusage,
 ) -> c_int {
-    let mut own = 0;
-    let status = if status.is_null() {
-        &raw mut own
-    } else {
-        status
-    };
     // SAFETY: the C library's function of that name has this type.
     let real: Wait4 = unsafe { transmute(dlsym::find(&WAIT4, "wait4\0")) };
     // SAFETY: the caller's, and a word for what it does not ask for.
-    let reaped = unsafe { real(child, status, options, usage) };
-    if reaped > 0 {
-        // SAFETY: the kernel has just written it.
-        on_reaped(reaped, unsafe { status.read() });
-    }
-    reaped
+    reap(
+        status,
+        |status| unsafe { real(child, status, options, usage) } as isize,
+    ) as c_int
 }
 
 /// `wait3`.
@@ -88,35 +80,20 @@ unsafe extern "C" fn waitid(
     info: *mut libc::siginfo_t,
     options: c_int,
 ) -> c_int {
-    // SAFETY: zeros are a value of it.
-    let mut own: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let info = if info.is_null() { &raw mut own } else { info };
     // SAFETY: the C library's function of that name has this type.
     let real: WaitId = unsafe { transmute(dlsym::find(&WAITID, "waitid\0")) };
     // SAFETY: the caller's, and room for what it does not ask for.
-    let answer = unsafe { real(kind, id, info, options) };
-    if answer == 0 {
-        // SAFETY: the kernel has just written it.
-        unsafe { on_waited(info) };
-    }
-    answer
+    await_state(info, |info| unsafe { real(kind, id, info, options) }
+        as isize) as c_int
 }
 
 /// `wait4` by its number.
 pub fn raw_wait4(child: usize, status: usize, options: usize, usage: usize) -> SyscallResult {
-    let mut own = 0i32;
-    let status = if status == 0 {
-        &raw mut own as usize
-    } else {
-        status
-    };
-    // SAFETY: the program asked for exactly this, and a word for what it does not ask for.
-    let reaped = unsafe { syscall6(libc::SYS_wait4, [child, status, options, usage, 0, 0]) };
-    if !is_error(reaped) && reaped > 0 {
-        // SAFETY: the kernel has just written it.
-        on_reaped(reaped as c_int, unsafe { (status as *const c_int).read() });
-    }
-    reaped
+    reap(status as *mut c_int, |status| {
+        let args = [child, status as usize, options, usage, 0, 0];
+        // SAFETY: the program asked for exactly this, and a word for what it does not ask for.
+        unsafe { syscall6(libc::SYS_wait4, args) }
+    })
 }
 
 /// `waitid` by its number.
@@ -127,18 +104,41 @@ pub fn raw_waitid(
     options: usize,
     usage: usize,
 ) -> SyscallResult {
+    await_state(info as *mut libc::siginfo_t, |info| {
+        let args = [kind, id, info as usize, options, usage, 0];
+        // SAFETY: the program asked for exactly this, and room for what it does not ask for.
+        unsafe { syscall6(libc::SYS_waitid, args) }
+    })
+}
+
+/// Calls `wait4`, with a word of this frame for a status that is not asked for.
+fn reap(status: *mut c_int, call: impl FnOnce(*mut c_int) -> isize) -> isize {
+    let mut own = 0;
+    let status = if status.is_null() {
+        &raw mut own
+    } else {
+        status
+    };
+    let reaped = call(status);
+    if reaped > 0 {
+        // SAFETY: the kernel has just written it.
+        on_reaped(reaped as c_int, unsafe { status.read() });
+    }
+    reaped
+}
+
+/// Calls `waitid` likewise.
+fn await_state(
+    info: *mut libc::siginfo_t,
+    call: impl FnOnce(*mut libc::siginfo_t) -> isize,
+) -> isize {
     // SAFETY: zeros are a value of it.
     let mut own: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let info = if info == 0 {
-        &raw mut own as usize
-    } else {
-        info
-    };
-    // SAFETY: as above.
-    let answer = unsafe { syscall6(libc::SYS_waitid, [kind, id, info, options, usage, 0]) };
-    if !is_error(answer) {
-        // SAFETY: as above.
-        unsafe { on_waited(info as *const libc::siginfo_t) };
+    let info = if info.is_null() { &raw mut own } else { info };
+    let answer = call(info);
+    if answer == 0 {
+        // SAFETY: the kernel has just written it.
+        unsafe { on_waited(info) };
     }
     answer
 }
