@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{PAGE, bytes_mut};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use common::{PAGE, bytes_mut, sockets};
 use space::{AddressSpace, ClientView, MapFlags, MemoryObject, Rights};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -63,13 +62,7 @@ fn client(socket: OwnedFd) -> i32 {
 
 impl Client {
     fn start() -> Self {
-        let (socket, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (socket, theirs) = sockets();
         // SAFETY: the child runs `client` and ends by `_exit`.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork");

@@ -4,9 +4,8 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, space};
+use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, sockets, space};
 use corosensei::Coroutine;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::stack::{StackPool, StackThread};
 use space::{
     AddressSpace, CommitFlags, MapFlags, MemoryObject, RemoteSpace, RemoteSpaceError, Rights,
@@ -20,16 +19,6 @@ fn read_write() -> MapFlags {
         rights: Rights::READ | Rights::WRITE,
         copy_on_write: false,
     }
-}
-
-fn sockets() -> (OwnedFd, OwnedFd) {
-    socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap()
 }
 
 #[test]

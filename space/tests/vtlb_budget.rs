@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{TABLE, alone, bytes_mut};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use common::{TABLE, alone, bytes_mut, sockets};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError, VtlbBudget};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -51,13 +50,7 @@ struct Process {
 
 impl Process {
     fn start(budget: &VtlbBudget, object: &MemoryObject) -> Self {
-        let (socket, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (socket, theirs) = sockets();
         // SAFETY: the child ends by `_exit`.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork");

@@ -4,6 +4,7 @@
 use selfpage::{Contract, DirectIo, Domain};
 use space::{AddressSpace, Backing};
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,8 +57,13 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `child` in a forked process. Its exit status (101 for a panic), or the signal that ended it.
-pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
+/// A pair of sockets that keep messages apart.
+pub fn sockets() -> (OwnedFd, OwnedFd) {
+    host::seqpacket::pair().unwrap()
+}
+
+/// Runs `child` in a forked process, which ends with its result, or with 101 for a panic.
+pub fn fork(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs the closure and ends by `_exit`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
@@ -66,14 +72,23 @@ pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
         // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(status) };
     }
+    pid
+}
+
+/// Exit status of a child, or the signal that ended it.
+pub fn wait(pid: i32) -> Result<i32, i32> {
     let mut status = 0;
-    // SAFETY: the child made above.
+    // SAFETY: a child of this process.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    if libc::WIFEXITED(status) {
-        Ok(libc::WEXITSTATUS(status))
-    } else {
-        Err(libc::WTERMSIG(status))
+    match libc::WIFEXITED(status) {
+        true => Ok(libc::WEXITSTATUS(status)),
+        false => Err(libc::WTERMSIG(status)),
     }
+}
+
+/// Runs `child` in a forked process, and waits for its end.
+pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
+    wait(fork(child))
 }
 
 /// A line of `/proc/PID/status`, in kilobytes.

@@ -1,7 +1,6 @@
 //! The process that pages, and what the tests do with its objects.
 
-use crate::common::{PAGE, bytes, bytes_mut};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use crate::common::{PAGE, bytes, bytes_mut, fork, sockets, wait};
 use selfpage::Contract;
 use space::{MapFlags, MemoryObject, ObjectPager, PagedMemory, Rights};
 use std::cell::RefCell;
@@ -62,40 +61,6 @@ impl Drop for Pager {
         if self.pid != 0 {
             self.kill();
         }
-    }
-}
-
-pub fn sockets() -> (OwnedFd, OwnedFd) {
-    socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap()
-}
-
-pub fn fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs the closure and ends by `_exit`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork");
-    if pid == 0 {
-        let child = std::panic::AssertUnwindSafe(child);
-        let status = std::panic::catch_unwind(child).unwrap_or(101);
-        // SAFETY: ends the child without the parent's exit handlers.
-        unsafe { libc::_exit(status) };
-    }
-    pid
-}
-
-/// Exit status of a child, or the signal that ended it.
-pub fn wait(pid: i32) -> Result<i32, i32> {
-    let mut status = 0;
-    // SAFETY: a child of this process.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    match libc::WIFEXITED(status) {
-        true => Ok(libc::WEXITSTATUS(status)),
-        false => Err(libc::WTERMSIG(status)),
     }
 }
 
