@@ -167,11 +167,17 @@ impl KeptService {
         }
     }
 
-    /// The counter of client 1.
+    /// The counter of client 1, as soon as a manager serves that client: the one before may have
+    /// been killed just now.
     fn counter(&self, name: &str) -> u64 {
-        let clients = self.clients().unwrap_or_default();
-        let first = clients.iter().find(|it| it.number == 1);
-        first.map_or(0, |it| it.counters[name])
+        let mut value = None;
+        await_that("client 1 is served", || {
+            let clients = self.clients().unwrap_or_default();
+            let first = clients.iter().find(|it| it.number == 1);
+            value = first.map(|it| it.counters[name]);
+            value.is_some()
+        });
+        value.expect("found above")
     }
 
     fn end_keeper(&mut self) {
