@@ -5,7 +5,8 @@
 //! after each transaction moves a page in the time of twenty, and charges its clients for the
 //! wait. So the daemon's loop and the disk's thread have the most weight that an ordinary
 //! thread can have, and a short slice, which from Linux 6.12 on is what a thread that wakes
-//! goes by. They sleep most of the time, and what peers without a contract can have them do is bounded.
+//! goes by; threads that wait for a page have shorter ones, and go before these. They sleep most of the
+//! time, and what peers without a contract can have them do is bounded.
 //!
 //! Weight orders the threads of one session or control group only. Where threads wait for a
 //! processor, [`crate::processor_time`] gives both real-time priority.
@@ -13,12 +14,11 @@
 //! Rule: threads that scrub, kill and close are ordinary ones; a daemon without CAP_SYS_NICE
 //! does without.
 
-/// Least slice that the kernel takes, in nanoseconds.
-const SLICE: u64 = 100_000;
+use wired::sched_class::{SHORT_SLICE, set_slice, set_weight};
 
 /// Has the calling thread, and those it starts, come first.
 pub(super) fn enter() {
-    set(-20, SLICE);
+    set(-20, 3 * SHORT_SLICE);
 }
 
 /// Has the calling thread be as any other.
@@ -27,17 +27,7 @@ pub(super) fn leave() {
 }
 
 fn set(nice: i32, slice: u64) {
-    let attributes = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: nice,
-        sched_priority: 0,
-        sched_runtime: slice,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    // SAFETY: a structure of the size it says, which the kernel reads. A kernel that refuses
-    // leaves the thread as it was.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    // A kernel that refuses leaves the thread as it was.
+    let _ = set_weight(nice);
+    let _ = set_slice(slice);
 }

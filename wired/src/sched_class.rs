@@ -17,12 +17,6 @@ pub fn class_of(thread: u32) -> Option<i32> {
     checked(answer).ok().map(|class| class as i32)
 }
 
-/// Returns true if the calling thread has an ordinary class: no reservation, no real-time priority,
-/// and not idle.
-pub fn has_ordinary_class() -> bool {
-    class_of(0).is_some_and(|class| is_ordinary(class & !libc::SCHED_RESET_ON_FORK))
-}
-
 /// Returns true if a class is shared fairly among its threads by weight.
 pub fn is_ordinary(class: i32) -> bool {
     matches!(class, libc::SCHED_OTHER | libc::SCHED_BATCH)
@@ -54,6 +48,38 @@ pub fn priority_of(thread: u32) -> Option<i32> {
     checked(answer).ok().map(|_| parameters.sched_priority)
 }
 
+/// Gives the calling thread, and what it starts, the weight of a niceness.
+pub fn set_weight(nice: i32) -> Result<(), Errno> {
+    let args = [libc::PRIO_PROCESS as usize, 0, nice as usize, 0, 0, 0];
+    // SAFETY: integers.
+    checked(unsafe { syscall6(libc::SYS_setpriority, args) }).map(drop)
+}
+
+/// The least slice that the kernel takes, in nanoseconds.
+pub const SHORT_SLICE: u64 = 100_000;
+
+/// Gives the calling thread, and what it starts, slices of an ordinary class of this length in
+/// nanoseconds; 0 for the kernel's own. The share of the processor stays the same. A thread that wakes
+/// takes the processor at once from one whose slices are longer; else it waits for the end of that
+/// slice, and, unless the other sleeps before, for the next tick: 4 ms.
+///
+/// Linux before 6.12 has slices of one length. A thread of another class keeps it.
+pub fn set_slice(slice: u64) -> Result<(), Errno> {
+    // SAFETY: integers, for which zero is a value.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>();
+    let at = std::ptr::from_mut(&mut attributes).expose_provenance();
+    // SAFETY: a structure of the size it says, which the kernel writes.
+    checked(unsafe { syscall6(libc::SYS_sched_getattr, [0, at, size, 0, 0, 0]) })?;
+    if !is_ordinary(attributes.sched_policy as i32) {
+        return Ok(());
+    }
+    attributes.sched_runtime = slice;
+    let at = std::ptr::from_ref(&attributes).expose_provenance();
+    // SAFETY: the structure above, which the kernel reads.
+    checked(unsafe { syscall6(libc::SYS_sched_setattr, [0, at, 0, 0, 0, 0]) }).map(drop)
+}
+
 fn set(thread: u32, class: i32, sched_priority: i32) -> Result<(), Errno> {
     let parameters = libc::sched_param { sched_priority };
     let at = std::ptr::from_ref(&parameters).expose_provenance();
@@ -69,17 +95,32 @@ mod tests {
     #[test]
     fn a_thread_has_the_class_that_it_was_given() {
         std::thread::spawn(|| {
-            assert!(has_ordinary_class());
             set_class(0, libc::SCHED_BATCH).unwrap();
             assert_eq!(class_of(0), Some(libc::SCHED_BATCH));
-            assert!(has_ordinary_class());
             set_class(0, libc::SCHED_IDLE).unwrap();
-            assert!(!has_ordinary_class());
+            assert_eq!(class_of(0), Some(libc::SCHED_IDLE));
             assert_eq!(priority_of(0), Some(0));
             assert_eq!(set_real_time(0, 100), Err(Errno::INVAL));
         })
         .join()
         .unwrap();
         assert_eq!(class_of(u32::MAX >> 1), None);
+    }
+
+    #[test]
+    fn a_slice_changes_neither_class_nor_weight() {
+        std::thread::spawn(|| {
+            set_weight(7).unwrap();
+            set_class(0, libc::SCHED_BATCH).unwrap();
+            set_slice(SHORT_SLICE).unwrap();
+            assert_eq!(class_of(0), Some(libc::SCHED_BATCH));
+            // SAFETY: a query without effect.
+            assert_eq!(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }, 7);
+            set_class(0, libc::SCHED_IDLE).unwrap();
+            set_slice(SHORT_SLICE).unwrap();
+            assert_eq!(class_of(0), Some(libc::SCHED_IDLE));
+        })
+        .join()
+        .unwrap();
     }
 }

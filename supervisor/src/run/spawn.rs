@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
+use wired::sched_class;
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -141,6 +142,8 @@ fn prepare(
         // SAFETY: no program was started.
         unsafe { libc::_exit(125) };
     }
+    // Its threads and their pagers: each wait for a page ends with a wake-up.
+    let _ = sched_class::set_slice(sched_class::SHORT_SLICE);
     let filter = seccomp::install();
     match &filter {
         Ok(listener) => {
