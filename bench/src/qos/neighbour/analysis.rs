@@ -38,7 +38,10 @@ impl Arm {
     /// that have as much compressed RAM.
     fn is_compared_with(self, other: Self) -> bool {
         match self {
-            Self::System => !matches!(other, Self::System | Self::SystemRam | Self::SwapZram),
+            Self::System | Self::SystemExtra => !matches!(
+                other,
+                Self::System | Self::SystemExtra | Self::SystemRam | Self::SwapZram
+            ),
             Self::SystemRam => other == Self::SwapZram,
             _ => false,
         }

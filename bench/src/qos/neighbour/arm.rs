@@ -7,7 +7,9 @@ use crate::prelude::*;
 pub enum Arm {
     /// `selfpage run --system --ram 0`: frames and disk time by contract
     System,
-    /// `selfpage run --system`: the same, with compressed RAM in the frames
+    /// the same, and the neighbour has slack time, too
+    SystemExtra,
+    /// `selfpage run --system`: as `system`, with compressed RAM in the frames
     SystemRam,
     /// `selfpage run` with a store of its own: frames by contract, the disk as it comes
     Run,

@@ -9,7 +9,8 @@
 //! | arm | the victim's promise |
 //! |---|---|
 //! | `system` | 125 ms of disk in 250 ms and the slack; the neighbour has 25 ms, and nothing beyond |
-//! | `system-ram` | the same, with compressed RAM in the frames of both |
+//! | `system-extra` | the same, and the neighbour has the slack, too |
+//! | `system-ram` | as `system`, with compressed RAM in the frames of both |
 //! | `run` | none: what the neighbour leaves |
 //! | `swap` | none |
 //! | `swap-zram` | none; half of the memory of both is zram's, which the kernel fills before the disk |
@@ -42,6 +43,9 @@ const WARM: Duration = Duration::from_secs(1);
 /// next, and shorter than the time between accesses that are due now and then: each of those
 /// would be charged for a longer one.
 const SHARES: [&str; 2] = ["125ms/250ms,extra,laxity=500us", "25ms/250ms,laxity=500us"];
+
+/// The neighbour's where it has the slack, too.
+const EXTRA_SHARE: &str = "25ms/250ms,extra,laxity=500us";
 
 /// The same as BFQ's weights.
 const WEIGHTS: [u64; 2] = [500, 100];
@@ -199,7 +203,7 @@ fn set_up(env: &TestEnv, options: &Options, arm: Arm) -> Result<ArmFixture> {
     let all = options.victim + options.neighbour;
     let swap = (all * 3 / 2) << 20;
     match arm {
-        Arm::System | Arm::SystemRam => {
+        Arm::System | Arm::SystemExtra | Arm::SystemRam => {
             let config = DaemonConfig::of(all / OVER + 64);
             limits._system = Some(DaemonFixture::start(env, config)?);
         }
@@ -235,8 +239,12 @@ fn start(
     if let Some(system) = &limits._system {
         let socket = format!("--system={}", system.socket().display());
         let swap = format!("{swap}M");
-        let mut words = vec![&*socket, "--disk", SHARES[side as usize], "--swap", &swap];
-        if arm == Arm::System {
+        let share = match (arm, side) {
+            (Arm::SystemExtra, Side::Neighbour) => EXTRA_SHARE,
+            _ => SHARES[side as usize],
+        };
+        let mut words = vec![&*socket, "--disk", share, "--swap", &swap];
+        if arm != Arm::SystemRam {
             words.extend(["--ram", "0"]);
         }
         return side.start_paged(env, options, &words);
