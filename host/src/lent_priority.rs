@@ -16,8 +16,12 @@ use wired::sched_class::{REAL_TIME, class_of, is_ordinary, priority_of, set_clas
 /// choice, which is 1 or far above.
 pub const LENT: i32 = 2;
 
-/// The priority of the daemon's loop and of the disk's thread, which must be able to take it back.
+/// The priority of the daemon's loop, which must be able to take it back.
 pub const DAEMON: i32 = 3;
+
+/// The priority of the disk's thread, which works for all tenants: what one of them has it do must not
+/// delay a thread of another that a page has arrived for.
+pub const DISK: i32 = LENT;
 
 /// Returns true if a thread has it lent now. A thread may lower a priority that it has, and does not
 /// keep it by that; it cannot clear the flag.

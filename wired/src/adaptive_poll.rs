@@ -11,14 +11,14 @@
 //! - A poller yields the processor between two probes. Sixteen threads that read a disk at once
 //!   on two processors had half of the pages without the yield (`selfpage bench paging --arms
 //!   linked-disk,device --passes random-read --threads 16`).
-//! - Only a thread of an ordinary scheduling class polls. A thread with a reservation would give
-//!   up the rest of it by yielding; one with real-time priority would keep the processor from
-//!   the server that it waits for.
+//! - Only a thread of an ordinary scheduling class polls, or one that has real-time priority lent
+//!   ([`REAL_TIME`]). A thread with a reservation would give up the rest of it by yielding; one with
+//!   a priority of its own choice would keep the processor from the server that it waits for.
 //! - Polling backs off when it gains nothing. After a poll that timed out, or during which
 //!   another thread took the processor, the next waits sleep at once: twice as many after each
 //!   such poll, half as many after each poll that succeeded.
 
-use crate::sched_class::has_ordinary_class;
+use crate::sched_class::{REAL_TIME, class_of, is_ordinary};
 use rustix::thread::sched_yield;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ impl AdaptivePoll {
         probe: impl Fn(&mut S) -> Option<T>,
         may_come: impl Fn(&S) -> bool,
     ) -> Option<T> {
-        if !may_come(waiter) || !state(waiter).should_poll() || !has_ordinary_class() {
+        if !may_come(waiter) || !state(waiter).should_poll() || !is_class_that_polls() {
             return None;
         }
         let begin = Instant::now();
@@ -94,9 +94,15 @@ impl AdaptivePoll {
     }
 }
 
+fn is_class_that_polls() -> bool {
+    let polls = |class| class == REAL_TIME || is_ordinary(class & !libc::SCHED_RESET_ON_FORK);
+    class_of(0).is_some_and(polls)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sched_class::set_real_time;
     use proptest::prelude::*;
 
     /// Polls among `waits` waits that complete in time where `completes` says so: successful
@@ -118,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_real_time_priority_does_not_poll() {
+    fn a_thread_with_real_time_priority_of_its_own_does_not_poll() {
         let poll =
             || AdaptivePoll::poll(&mut AdaptivePoll::default(), |p| p, |_| Some(()), |_| true);
         assert_eq!(poll(), Some(()));
@@ -127,10 +133,11 @@ mod tests {
             let parameters = libc::sched_param { sched_priority: 1 };
             // SAFETY: changes the class of this thread.
             let changed = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
-            (changed == 0).then(poll)
+            let of_its_own = (changed == 0).then(poll)?;
+            set_real_time(0, 1).ok().map(|()| (of_its_own, poll()))
         });
         match real_time.join().expect("it does not panic") {
-            Some(found) => assert_eq!(found, None),
+            Some(found) => assert_eq!(found, (None, Some(()))),
             None => eprintln!("skipped: real-time priority is not permitted here"),
         }
     }

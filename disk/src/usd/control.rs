@@ -65,7 +65,10 @@ impl DiskThread {
                     let own = self.find(client).and_then(|at| self.client(at));
                     let _ = answer.send(own.map(|own| own.waiting.clone()));
                 }
-                UsdCommand::SetRealTime { priority } => self.set_real_time(priority),
+                UsdCommand::SetRealTime { priority } => {
+                    self.priority_window.set(priority);
+                    self.set_real_time(priority);
+                }
                 UsdCommand::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);
                     let own = self.find(client).and_then(|at| self.client(at));
@@ -137,7 +140,7 @@ impl DiskThread {
     }
 
     /// Gives this thread real-time priority, where the kernel permits it, or its own class again.
-    fn set_real_time(&mut self, priority: Option<i32>) {
+    pub(super) fn set_real_time(&mut self, priority: Option<i32>) {
         let is_real_time = match priority {
             Some(priority) => sched_class::set_real_time(0, priority).is_ok(),
             None => sched_class::set_class(0, sched_class::ORDINARY).is_err(),

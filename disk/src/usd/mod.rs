@@ -14,6 +14,7 @@
 //! | `transport`, `background` | transactions with another place than a device; work of the transport's own |
 //! | `transaction` | one request: its parts on the device, and which are in flight |
 //! | `poll_policy` | how long the thread polls before it sleeps |
+//! | `priority_window` | how long it keeps a real-time priority |
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
 //! | `doorbells` | which doorbells are watched, and which muted |
 //! | `waiting_threads` | the threads that wait for a client's requests |
@@ -38,6 +39,7 @@ mod control;
 mod dispatch;
 mod doorbells;
 mod poll_policy;
+mod priority_window;
 mod ring;
 mod stats;
 mod thread;
@@ -285,7 +287,7 @@ impl Usd {
             .flatten()
     }
 
-    /// Has the disk's thread run by real-time priority, without polling, or as it was started.
+    /// Has the disk's thread run by real-time priority for a part of the time, or as it was started.
     pub fn set_real_time(&self, priority: Option<i32>) {
         self.control.send(UsdCommand::SetRealTime { priority });
     }

@@ -17,9 +17,9 @@
 //! A request soon after a completion shows a client that works through its pages, for which
 //! polling pays.
 //!
-//! A thread with real-time priority keeps the processor from programs that compute. Of each window it
-//! polls for a part only, and for two things: the next request of a client whose last one completed,
-//! and what is in flight. Without the second, figure 7 of the paper had 0.73 of a quiet machine's
+//! A thread with real-time priority keeps the processor from programs that compute, and has it for a
+//! part of the time only ([`super::priority_window`]). It polls for two things: the next request of a
+//! client whose last one completed, and what is in flight. Without the second, figure 7 of the paper had 0.73 of a quiet machine's
 //! bytes beside eight threads that compute, and with it 0.80 (`selfpage bench qos --only figure7
 //! --busy`).
 //!
@@ -52,34 +52,6 @@ pub(super) struct PollPolicy {
     warm: bool,
     /// Whether the thread has real-time priority.
     real_time: bool,
-    window: PollWindow,
-}
-
-/// The time that a thread with real-time priority polls in, and the part of it: what the kernel leaves
-/// such threads in all is 0.95.
-const WINDOW: Nanos = Nanos::micros(100_000);
-const POLLED: Nanos = Nanos::micros(80_000);
-
-/// Polling of a thread with real-time priority in the current window.
-#[derive(Default)]
-struct PollWindow {
-    began: Time,
-    polled: Nanos,
-}
-
-impl PollWindow {
-    /// Counts an idle iteration. Returns true if there may be another.
-    fn has_time_left(&mut self, now: Time, iteration: Nanos) -> bool {
-        if now - self.began >= WINDOW {
-            *self = Self {
-                began: now,
-                polled: Nanos::ZERO,
-            };
-        }
-        // More than this was a sleep, or another thread's.
-        self.polled += iteration.min(AdaptivePoll::PREEMPTED.into());
-        self.polled < POLLED
-    }
 }
 
 impl PollPolicy {
@@ -94,7 +66,6 @@ impl PollPolicy {
             completed: Time(0),
             warm: false,
             real_time: false,
-            window: PollWindow::default(),
         }
     }
 
@@ -134,9 +105,6 @@ impl PollPolicy {
             false => self.min_spin.max(full.unwrap_or(Nanos::ZERO)),
         };
         if !self.warm && full.is_none() && !self.real_time {
-            return false;
-        }
-        if self.real_time && !self.window.has_time_left(now, now - seen) {
             return false;
         }
         if passed < spin {
@@ -179,29 +147,6 @@ mod tests {
         assert!(looked(&mut poll_policy, 5000, true, None) > 100);
         poll_policy.set_real_time(false);
         assert!(looked(&mut poll_policy, 10_000, false, None) > 900);
-    }
-
-    #[test]
-    fn with_real_time_priority_it_leaves_others_a_part_of_each_window() {
-        let mut poll_policy = PollPolicy::new(Nanos::micros(1000));
-        poll_policy.set_real_time(true);
-        // A transaction takes 100 us, and polling for it always pays.
-        let mut polled = |window: u64| {
-            let mut polled = 0;
-            for at in (window * 100_000..(window + 1) * 100_000).step_by(100) {
-                poll_policy.on_activity(Time(0) + Nanos::micros(at), true);
-                let again = |us: &u64| {
-                    poll_policy.should_poll(Time(0) + Nanos::micros(at + us), true, None)
-                };
-                polled += (1..100).take_while(again).count();
-                poll_policy.on_completion(Time(0));
-            }
-            polled
-        };
-        for window in [1, 2] {
-            let us = polled(window);
-            assert!((75_000..=80_000).contains(&us), "{us}");
-        }
     }
 
     #[test]
