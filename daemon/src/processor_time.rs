@@ -17,7 +17,7 @@
 //! - The daemon's loop has a higher priority, so that it can take it back. The disk's thread has the
 //!   same, and takes turns: it works for milliseconds on end for a tenant with many requests, and a thread of
 //!   another tenant that woke on its processor waited for that long. Beside a neighbour with slack time
-//!   a victim's p99 was 2.4 to 5 ms with a higher priority, 0.6 to 0.8 with the same or a lower one; with
+//!   a victim's p99 was 2.4 to 5 ms with a higher priority, 0.8 to 1.1 with the same or a lower one; with
 //!   a lower one each wake-up takes its processor, and pages were read at four fifths of the rate.
 //! - On a machine with a processor to spare nothing is lent: a page took 130 us instead of 115 (p50).
 //! - Where the kernel permits no real-time priority (no CAP_SYS_NICE, a control group without

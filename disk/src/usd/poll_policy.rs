@@ -19,9 +19,8 @@
 //!
 //! A thread with real-time priority keeps the processor from programs that compute, and has it for a
 //! part of the time only ([`super::priority_window`]). It polls for two things: the next request of a
-//! client whose last one completed, and what is in flight. Without the second, figure 7 of the paper had 0.73 of a quiet machine's
-//! bytes beside eight threads that compute, and with it 0.80 (`selfpage bench qos --only figure7
-//! --busy`).
+//! client whose last one completed, and what is in flight. Without the second, figure 7 of the paper had a tenth less of a quiet machine's bytes
+//! beside eight threads that compute (`selfpage bench qos --only figure7 --busy`).
 //!
 //! Rule: a thread that is configured not to poll never does.
 

@@ -126,9 +126,7 @@ impl DiskThread {
             if heard || taken || next.started {
                 let now = time_since(self.began);
                 self.poll_policy.on_activity(now, taken);
-            } else if self.priority_window.may_poll()
-                && self.poll_policy.should_poll(now, in_flight, full)
-            {
+            } else if self.poll_policy.should_poll(now, in_flight, full) {
                 self.pause();
             } else {
                 self.sleep(now, next.until);
