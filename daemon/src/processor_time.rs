@@ -15,7 +15,7 @@
 //!
 //! Rules:
 //! - The daemon's loop has a higher priority, so that it can take it back. The disk's thread has the
-//!   same, and takes turns: it works for milliseconds on end for a tenant with many requests, and a thread of
+//!   priority that is lent, and takes turns: it works for milliseconds on end for a tenant with many requests, and a thread of
 //!   another tenant that woke on its processor waited for that long. Beside a neighbour with slack time
 //!   a victim's p99 was 2.4 to 5 ms with a higher priority, 0.8 to 1.1 with the same or a lower one; with
 //!   a lower one each wake-up takes its processor, and pages were read at four fifths of the rate.

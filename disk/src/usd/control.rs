@@ -65,10 +65,7 @@ impl DiskThread {
                     let own = self.find(client).and_then(|at| self.client(at));
                     let _ = answer.send(own.map(|own| own.waiting.clone()));
                 }
-                UsdCommand::SetRealTime { priority } => {
-                    self.priority_window.set(priority);
-                    self.set_real_time(priority);
-                }
+                UsdCommand::SetRealTime { priority } => self.priority_window.set(priority),
                 UsdCommand::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);
                     let own = self.find(client).and_then(|at| self.client(at));

@@ -27,7 +27,8 @@ const TURN: Nanos = Nanos::micros(50);
 #[derive(Debug, Default)]
 pub(super) struct PriorityWindow {
     priority: Option<i32>,
-    is_held: bool,
+    /// The priority that the thread has now.
+    held: Option<i32>,
     began: Time,
     ran: Nanos,
     /// Begin of the current turn at its processor.
@@ -40,29 +41,25 @@ impl PriorityWindow {
     /// The thread is to have this priority from its next iteration on, or none.
     pub fn set(&mut self, priority: Option<i32>) {
         self.priority = priority;
-        self.is_held = false;
     }
 
     /// Counts the time since the last iteration. Returns the priority to take, or none to give up, where
     /// that changes.
     pub fn on_iteration(&mut self, now: Time) -> Option<Option<i32>> {
-        let priority = self.priority?;
         if let Some(seen) = self.seen.replace(now) {
             self.ran += now - seen;
         }
         if now - self.began >= WINDOW {
             (self.began, self.ran) = (now, Nanos::ZERO);
         }
-        let holds = self.ran < LONGEST;
-        (holds != self.is_held).then(|| {
-            self.is_held = holds;
-            holds.then_some(priority)
-        })
+        let next = self.priority.filter(|_| self.ran < LONGEST);
+        let before = std::mem::replace(&mut self.held, next);
+        (next != before).then_some(next)
     }
 
     /// Returns true if the thread must yield to those of its priority.
     pub fn is_turn_over(&mut self, now: Time) -> bool {
-        let is_over = self.is_held && now - self.turn > TURN;
+        let is_over = self.is_held() && now - self.turn > TURN;
         if is_over {
             self.turn = now;
         }
@@ -71,7 +68,7 @@ impl PriorityWindow {
 
     /// Returns true if the thread has the priority now.
     pub fn is_held(&self) -> bool {
-        self.is_held
+        self.held.is_some()
     }
 
     /// The thread sleeps: the time until its next iteration does not count.

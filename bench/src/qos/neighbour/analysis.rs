@@ -38,10 +38,12 @@ impl Arm {
     /// that have as much compressed RAM.
     fn is_compared_with(self, other: Self) -> bool {
         match self {
-            Self::System | Self::SystemExtra => !matches!(
-                other,
-                Self::System | Self::SystemExtra | Self::SystemRam | Self::SwapZram
-            ),
+            Self::System | Self::SystemExtra => {
+                matches!(
+                    other,
+                    Self::Run | Self::Swap | Self::SwapThrottle | Self::SwapBfq
+                )
+            }
             Self::SystemRam => other == Self::SwapZram,
             _ => false,
         }
