@@ -97,8 +97,8 @@ pub enum ChildMessage<'a> {
 pub struct RunFlags {
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
-    /// Features of `translation` to do without, as its own bits.
-    pub without: u64,
+    /// The kernel's features to use, found when the tree started, as `translation`'s own bits.
+    pub capabilities: u32,
 }
 
 /// Which shared thing a descriptor is.
@@ -302,7 +302,7 @@ mod tests {
             guaranteed: 16,
             options: RunFlags {
                 allow_unpaged: true,
-                without: 1 << 40,
+                capabilities: 1 << 30,
             },
             roles,
         };

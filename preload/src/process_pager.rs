@@ -87,9 +87,9 @@ fn leak<T>(value: T) -> &'static T {
 /// The pager of a new image. Returns the connection that the process joined by.
 fn start(joined: Joined) -> Result<Connection, String> {
     let welcome = joined.welcome;
-    let without = Capabilities::from_bits(welcome.options.without as u32);
-    let probed = Capabilities::probe_fast();
-    let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
+    // Not probed again, which costs a process's start more than a page fault: a filter that the
+    // program has set since takes no more than `process_madvise`, and a discard does without it.
+    let capabilities = Capabilities::from_bits(welcome.options.capabilities);
     let device = joined.userfaultfd.as_ref();
     let userfault = open_userfault(device, &capabilities, UserfaultOptions::default())?;
     shared_memory::open_userfault(device, &capabilities);

@@ -82,8 +82,8 @@ impl Capabilities {
 
     /// Probes without those features that the pager can start without ([`Feature::EventFork`],
     /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`],
-    /// [`Feature::WpUnpopulated`]); they stay off. For the start of every process of a tree: 58 us,
-    /// where the whole probe takes 170 (p50, `cargo run --release -p translation --example
+    /// [`Feature::WpUnpopulated`]); they stay off. For the start of a tree or a domain: 58 us, where
+    /// the whole probe takes 170 (p50, `cargo run --release -p translation --example
     /// translation_costs`).
     pub fn probe_fast() -> Self {
         ProbeRuns::needed_at_start().capabilities

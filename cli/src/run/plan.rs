@@ -153,7 +153,7 @@ impl Plan {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
             limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
         }
-        let without = kernel()?;
+        let capabilities = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
         remote_client::check(args.store.as_ref(), &args.remote, has_daemon)?;
@@ -175,7 +175,7 @@ impl Plan {
         };
         let flags = RunFlags {
             allow_unpaged: args.allow_unpaged,
-            without,
+            capabilities: capabilities.bits(),
         };
         let request = ContractRequest {
             name: program.name(),
@@ -341,8 +341,8 @@ fn figures_file(path: PathBuf) -> Result<File, RequestError> {
     File::create(&path).map_err(|why| RequestError::Figures { path, why })
 }
 
-/// Checks that the kernel supports `run`. Returns the features to switch off, as bits.
-fn kernel() -> Result<u64, RequestError> {
+/// Checks that the kernel supports `run`. Returns the features that the tree's pagers use.
+fn kernel() -> Result<Capabilities, RequestError> {
     let list = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let all = Capabilities::from_bits(u32::MAX);
     let kept = all.without_list(&list).map_err(RequestError::Without)?;
@@ -354,7 +354,9 @@ fn kernel() -> Result<u64, RequestError> {
     let missing = Capabilities::probe().missing;
     match missing.iter().find(|lack| needed.contains(&lack.feature)) {
         Some(lack) => Err(RequestError::Kernel(crate::doctor::explain(lack))),
-        None => Ok(u64::from(!kept.bits())),
+        None => Capabilities::probe_fast()
+            .without_list(&list)
+            .map_err(RequestError::Without),
     }
 }
 
