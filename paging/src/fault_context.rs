@@ -64,9 +64,7 @@ impl FaultContext {
         };
         Ok(Self {
             channel: store.map(|s| s.channel(depth)).transpose()?,
-            buffers: WiredMemory::private(depth * PAGE)
-                .and_then(WiredMemory::wiped_in_children)
-                .map_err(no_memory)?,
+            buffers: WiredMemory::wiped_in_children(depth * PAGE).map_err(no_memory)?,
             flights: [InFlight::default(); DEPTH],
             free: u64::MAX >> (64 - depth),
             depth,

@@ -75,11 +75,8 @@ impl Readahead {
     /// Lanes for windows of up to `widest` pages. Memory is populated on first use.
     pub(crate) fn new(store: &dyn Store, widest: u32) -> Result<Self, crate::DomainError> {
         let length = ring_length(widest as usize);
-        let wired = |bytes| {
-            WiredMemory::private(bytes)
-                .and_then(WiredMemory::wiped_in_children)
-                .map_err(crate::DomainError::Memory)
-        };
+        let wired =
+            |bytes| WiredMemory::wiped_in_children(bytes).map_err(crate::DomainError::Memory);
         Ok(Self {
             channel: store.channel(DEPTH)?,
             lanes: LaneTable::new(wired(LaneTable::BYTES)?),

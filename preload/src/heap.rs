@@ -12,37 +12,22 @@
 //! contract, of which a process uses little, and dlmalloc writes all of a block of zeros.
 
 use crate::pager_process::is_pager;
-use crate::raw_syscall::{SignalsBlocked, is_error, syscall3, syscall6};
+use crate::raw_syscall::{SignalsBlocked, is_error, syscall3};
 use dlmalloc::{Allocator, Dlmalloc};
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use wired::{Guard, Lock, PAGE};
+use wired::{Guard, Lock, PAGE, WiredMemory};
 
-/// VmaMap by raw system calls: never our own interposers.
+/// Memory by raw system calls: never our own interposers.
 struct HeapMapping;
 
 // SAFETY: fresh private mappings, given back as they came.
 unsafe impl Allocator for HeapMapping {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-        let hint = wired::address_apart(size).addr();
-        // SAFETY: a fresh mapping: the address is a hint.
-        let start = unsafe { syscall6(libc::SYS_mmap, [hint, size, prot, flags, usize::MAX, 0]) };
-        if is_error(start) {
-            return (std::ptr::null_mut(), 0, 0);
+        match WiredMemory::private(size) {
+            Ok(memory) => (memory.leak(), size, 0),
+            Err(_) => (std::ptr::null_mut(), 0, 0),
         }
-        // As `wired::WiredMemory` marks the pager's own memory.
-        // SAFETY: the mapping just made; the advice changes no contents.
-        let _ = unsafe {
-            syscall3(
-                libc::SYS_madvise,
-                start as usize,
-                size,
-                libc::MADV_DONTDUMP as usize,
-            )
-        };
-        (start as *mut u8, size, 0)
     }
 
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
@@ -187,7 +172,11 @@ impl Heaps {
             return std::ptr::null_mut();
         };
         let (start, side) = match is_mapped(layout) {
-            true => (HeapMapping.alloc(mapped_len(size)).0, Side::Mapping),
+            true => {
+                let memory = WiredMemory::private(mapped_len(size));
+                let start = memory.map_or(std::ptr::null_mut(), WiredMemory::leak);
+                (start, Side::Mapping)
+            }
             false => (heap.with(|blocks| get(blocks, size)), side),
         };
         if start.is_null() {

@@ -5,7 +5,6 @@
 
 use crate::{PAGE, WiredMemory};
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A mark that is cleared in the child of a fork (`MADV_WIPEONFORK`).
@@ -17,10 +16,7 @@ impl ForkGuard {
     /// # Errors
     /// The kernel's, where it maps no page or wipes none at fork.
     pub fn new() -> Result<Self, Errno> {
-        let page = WiredMemory::private(PAGE)?;
-        // SAFETY: a mapping just made that nothing else uses.
-        unsafe { madvise(page.as_ptr().cast(), PAGE, Advice::LinuxWipeOnFork)? };
-        let guard = Self(page);
+        let guard = Self(WiredMemory::wiped_in_children(PAGE)?);
         guard.mark().store(1, Ordering::Relaxed);
         Ok(guard)
     }

@@ -20,6 +20,7 @@ pub mod futex;
 pub mod lock;
 pub mod log_line;
 pub mod memory;
+mod memory_pool;
 pub mod pi;
 pub mod sched_class;
 pub mod stage;

@@ -1,9 +1,10 @@
 //! The pager's own memory, mapped by raw system calls.
 
+use crate::memory_pool::MemoryPool;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -55,42 +56,20 @@ unsafe impl Plain for AtomicU32 {}
 // SAFETY: atomics accept every bit pattern.
 unsafe impl Plain for AtomicU64 {}
 
+static INHERITED: MemoryPool = MemoryPool::new(false);
+static WIPED: MemoryPool = MemoryPool::new(true);
+
 impl WiredMemory {
     /// Private memory, copied on write at fork, without huge pages, not reserved, not in core
     /// dumps. The last also tells it from the program's memory in the kernel's statistics.
     pub fn private(len: usize) -> io::Result<Self> {
-        let len = round(len)?;
-        // SAFETY: a fresh mapping: the address is a hint.
-        let start = unsafe {
-            mmap_anonymous(
-                address_apart(len),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
-        // SAFETY: the mapping just made. Huge pages would make a sparse table dense.
-        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
-        // SAFETY: as above; the advice changes no contents.
-        let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
-        Ok(Self {
-            start: nonnull(start),
-            len,
-        })
+        INHERITED.take(round(len)?)
     }
 
-    /// This memory, of zeros in the child of a fork: for buffers that no process leaves to its
+    /// The same, of zeros in the child of a fork: for buffers that no process leaves to its
     /// children. The fork copies no page table for it either.
-    pub fn wiped_in_children(self) -> io::Result<Self> {
-        // SAFETY: the mapping is this one's; its contents change in children alone.
-        unsafe {
-            madvise(
-                self.start.as_ptr().cast(),
-                self.len,
-                Advice::LinuxWipeOnFork,
-            )?
-        };
-        Ok(self)
+    pub fn wiped_in_children(len: usize) -> io::Result<Self> {
+        WIPED.take(round(len)?)
     }
 
     /// Frees the pages of private memory: it is zeros again, and takes none until it is written.
@@ -132,6 +111,17 @@ impl WiredMemory {
             start: nonnull(start),
             len,
         })
+    }
+
+    /// The mapping of `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// Nothing else unmaps it, or maps anything there.
+    pub(crate) unsafe fn from_raw(start: *mut c_void, len: usize) -> Self {
+        Self {
+            start: nonnull(start),
+            len,
+        }
     }
 
     /// First byte.
@@ -198,16 +188,19 @@ fn nonnull(ptr: *mut core::ffi::c_void) -> NonNull<u8> {
 mod tests {
     use super::*;
 
-    /// The flags that the kernel shows for the mapping at `start`.
+    /// The flags that the kernel shows for the mapping that has `start`.
     fn flags(start: *mut u8) -> String {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mapping = smaps
-            .split_once(&format!("{:x}-", start as usize))
-            .unwrap()
-            .1;
-        let flags = mapping
+        let contains = |line: &str| {
+            let range = line.split(' ').next()?.split_once('-')?;
+            let [from, to] =
+                [range.0, range.1].map(|address| usize::from_str_radix(address, 16).ok());
+            Some((from?..to?).contains(&start.addr()))
+        };
+        let mut mapping = smaps
             .lines()
-            .find_map(|line| line.strip_prefix("VmFlags:"));
+            .skip_while(|line| contains(line) != Some(true));
+        let flags = mapping.find_map(|line| line.strip_prefix("VmFlags:"));
         flags.unwrap().to_owned()
     }
 
@@ -236,6 +229,40 @@ mod tests {
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         fill(&memory);
         assert_eq!(resident(&memory), 4);
+    }
+
+    #[test]
+    fn memory_of_many_threads_is_their_own() {
+        let take = |seed: usize| {
+            let pages = (0..200).map(move |n| 1 + (n * 7 + seed) % 300);
+            pages.map(|pages| WiredMemory::private(pages * crate::PAGE).unwrap())
+        };
+        let threads = [1, 2, 3].map(|seed| std::thread::spawn(move || take(seed).collect()));
+        let taken: Vec<Vec<WiredMemory>> = threads.map(|t| t.join().unwrap()).into();
+        let mut spans: Vec<_> = taken
+            .iter()
+            .flatten()
+            .map(|memory| (memory.as_ptr().addr(), memory.len()))
+            .collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0));
+        for memory in taken.iter().flatten() {
+            let words = memory.slice::<AtomicU64>(0, memory.len() / 8);
+            words[0].store(7, Ordering::Relaxed);
+            words[words.len() - 1].store(7, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_wiped_in_children_says_so_and_other_memory_does_not() {
+        let wiped = WiredMemory::wiped_in_children(crate::PAGE).unwrap();
+        let large = WiredMemory::wiped_in_children(64 << 20).unwrap();
+        let inherited = WiredMemory::private(crate::PAGE).unwrap();
+        let is_wiped = |memory: &WiredMemory| {
+            let flags = flags(memory.as_ptr());
+            flags.split(' ').any(|flag| flag == "wf")
+        };
+        assert!(is_wiped(&wiped) && is_wiped(&large) && !is_wiped(&inherited));
     }
 
     #[test]

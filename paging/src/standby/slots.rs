@@ -18,7 +18,7 @@ impl PageLocations {
     /// For frames numbered below `frames`.
     pub(crate) fn new(frames: usize) -> rustix::io::Result<Self> {
         Ok(Self(
-            WiredMemory::private(frames * size_of::<PageLocation>())?.wiped_in_children()?,
+            WiredMemory::wiped_in_children(frames * size_of::<PageLocation>())?,
             frames,
         ))
     }
@@ -88,7 +88,7 @@ impl Slots {
             unit_pages,
             slots,
             // Empty at a fork.
-            frames: WiredMemory::private(slots * unit_pages * 4)?.wiped_in_children()?,
+            frames: WiredMemory::wiped_in_children(slots * unit_pages * 4)?,
             whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),

@@ -1,0 +1,88 @@
+//! Mappings from which private memory is cut. A pager has dozens of tables, and three or four system
+//! calls for each would be a twentieth of a process's start.
+
+use crate::WiredMemory;
+use crate::memory::address_apart;
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes mapped at once.
+const CHUNK: usize = 32 << 20;
+
+/// Bytes from which on memory is a mapping of its own.
+const OWN_MAPPING: usize = CHUNK / 2;
+
+/// Memory of one kind. Addresses are not used twice.
+pub(crate) struct MemoryPool {
+    /// The first free byte of the last chunk, which begins and ends at a multiple of [`CHUNK`].
+    /// Such a multiple itself: nothing is free.
+    next: AtomicUsize,
+    wiped_in_children: bool,
+}
+
+impl MemoryPool {
+    pub(crate) const fn new(wiped_in_children: bool) -> Self {
+        Self {
+            next: AtomicUsize::new(0),
+            wiped_in_children,
+        }
+    }
+
+    /// Memory of `len` bytes, whole pages. No lock: a signal handler may come here, and the pager's
+    /// threads wait for none of the program's.
+    pub(crate) fn take(&self, len: usize) -> io::Result<WiredMemory> {
+        if len >= OWN_MAPPING {
+            return self.map(address_apart(len), len);
+        }
+        loop {
+            let next = self.next.load(Ordering::Acquire);
+            let used = next % CHUNK;
+            let mut chunk = None;
+            if used == 0 || used + len > CHUNK {
+                let apart = address_apart(2 * CHUNK);
+                let aligned = apart.map_addr(|addr| addr.next_multiple_of(CHUNK));
+                chunk = self.map(aligned, CHUNK).ok().filter(is_aligned);
+                if chunk.is_none() {
+                    // Little address space is left, or another mapping lies there.
+                    return self.map(address_apart(len), len);
+                }
+            }
+            let start = chunk.as_ref().map_or(next, |it| it.as_ptr().addr());
+            let exchanged =
+                self.next
+                    .compare_exchange(next, start + len, Ordering::AcqRel, Ordering::Relaxed);
+            if exchanged.is_ok() {
+                std::mem::forget(chunk);
+                let start = std::ptr::with_exposed_provenance_mut(start);
+                // SAFETY: cut from a chunk, which this pool alone uses, and never again.
+                return Ok(unsafe { WiredMemory::from_raw(start, len) });
+            }
+        }
+    }
+
+    /// A fresh mapping, at this address if it is free.
+    fn map(&self, hint: *mut c_void, len: usize) -> io::Result<WiredMemory> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping: the address is a hint.
+        let start = unsafe { mmap_anonymous(hint, len, access, flags)? };
+        start.expose_provenance();
+        // SAFETY: the mapping just made.
+        let memory = unsafe { WiredMemory::from_raw(start, len) };
+        // SAFETY: as above. Huge pages would make a sparse table dense.
+        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        // SAFETY: as above; the advice changes no contents.
+        let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
+        if self.wiped_in_children {
+            // SAFETY: as above; contents change in children alone.
+            unsafe { madvise(start, len, Advice::LinuxWipeOnFork)? };
+        }
+        Ok(memory)
+    }
+}
+
+fn is_aligned(chunk: &WiredMemory) -> bool {
+    chunk.as_ptr().addr().is_multiple_of(CHUNK)
+}
