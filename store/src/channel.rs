@@ -47,7 +47,10 @@ struct PendingWrites {
 }
 
 impl StoreChannel {
-    pub fn new(inner: Arc<StoreInner>, depth: usize) -> Result<Self, StoreError> {
+    /// Boxed, and never inlined: the stack of a function that makes one has room for 50 KiB, all of
+    /// which the compiler touches in front, also where the channel is opened later.
+    #[inline(never)]
+    pub fn new(inner: Arc<StoreInner>, depth: usize) -> Result<Box<Self>, StoreError> {
         let store = HolderStore::new(inner);
         let tiered = store.has_ram() && store.bloks.is_some();
         let fail = |what| {
@@ -69,7 +72,7 @@ impl StoreChannel {
         if disk.as_ref().is_some_and(|disk| disk.poll_fd().is_none()) {
             store.header.notes().fetch_or(NO_RING, Ordering::Relaxed);
         }
-        Ok(Self {
+        Ok(Box::new(Self {
             fork_guard: ForkGuard::new().map_err(fail("its mark"))?,
             claims: ClaimSet::default(),
             ram: CompressedRam::new(store.clone()),
@@ -85,7 +88,7 @@ impl StoreChannel {
             bounce,
             done: CompletionQueue::new(),
             store,
-        })
+        }))
     }
 
     pub(crate) fn complete_with(

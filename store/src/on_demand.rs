@@ -28,7 +28,7 @@ impl OnDemand {
     fn open(&mut self) -> Result<&mut StoreChannel, StoreError> {
         let channel = match self.channel.take() {
             Some(channel) => channel,
-            None => Box::new(StoreChannel::new(self.inner.clone(), self.depth)?),
+            None => StoreChannel::new(self.inner.clone(), self.depth)?,
         };
         Ok(self.channel.insert(channel))
     }

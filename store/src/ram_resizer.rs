@@ -16,7 +16,7 @@ use wired::PAGE;
 
 /// The limit's owner, with a channel of its own to demote by.
 pub struct RamResizer {
-    channel: StoreChannel,
+    channel: Box<StoreChannel>,
     /// Segments above the limit that could not be emptied yet count.
     held: u32,
 }
@@ -26,7 +26,7 @@ impl RamResizer {
     pub const OPS: u16 = (Self::DEPTH + DEMOTE_OPS) as u16;
     pub(crate) const DEPTH: usize = 1;
 
-    pub(crate) fn new(channel: StoreChannel) -> Self {
+    pub(crate) fn new(channel: Box<StoreChannel>) -> Self {
         let mut it = Self { channel, held: 0 };
         it.lower(0);
         it

@@ -283,7 +283,7 @@ impl Store for SharedStore {
         Ok(if on_demand {
             Box::new(OnDemand::new(self.inner.clone(), depth))
         } else {
-            Box::new(StoreChannel::new(self.inner.clone(), depth)?)
+            StoreChannel::new(self.inner.clone(), depth)?
         })
     }
 
