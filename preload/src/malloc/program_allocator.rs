@@ -7,9 +7,9 @@
 //! A library that only counts or checks blocks (memusage, heaptrack) takes them from the C library, whose heap cannot be
 //! paged. It is left out.
 
+use crate::dlsym;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
-use std::ptr::null_mut;
 
 /// Bytes of a block that shows whether an allocator takes its memory from the C library: more than the C library
 /// allocates meanwhile for other reasons.
@@ -96,15 +96,40 @@ fn c_library() -> Option<usize> {
 
 /// The address of the library that has a function.
 fn object_of(function: *mut c_void) -> Option<usize> {
-    let mut object = libc::Dl_info {
-        dli_fname: null_mut(),
-        dli_fbase: null_mut(),
-        dli_sname: null_mut(),
-        dli_saddr: null_mut(),
+    let mut search = ObjectSearch {
+        function: function as usize,
+        object: None,
     };
-    // SAFETY: room for what is found.
-    let is_known = unsafe { libc::dladdr(function, &mut object) } != 0;
-    is_known.then_some(object.dli_fbase as usize)
+    // Not `dladdr`, which searches all symbols of the library for the nearest.
+    // SAFETY: the callback fits, and the search lives through the call.
+    unsafe { dlsym::dl_iterate_phdr(look_at, std::ptr::from_mut(&mut search).cast()) };
+    search.object
+}
+
+struct ObjectSearch {
+    function: usize,
+    object: Option<usize>,
+}
+
+unsafe extern "C" fn look_at(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader's record, and the search passed above.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<ObjectSearch>()) };
+    // SAFETY: the loader's array of program headers.
+    let headers =
+        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let has_it = headers.iter().any(|header| {
+        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+        header.p_type == libc::PT_LOAD
+            && (start..start + header.p_memsz as usize).contains(&search.function)
+    });
+    if has_it {
+        search.object = Some(info.dlpi_addr as usize);
+    }
+    c_int::from(has_it)
 }
 
 /// The options of AddressSanitizer's runtime where neither the program nor its environment sets them. The runtime ends a
