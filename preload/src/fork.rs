@@ -66,7 +66,6 @@ enum ForkKind {
 /// In the constructor.
 pub fn init() {
     register_handlers();
-    libc_data::find();
 }
 
 type Handler = Option<unsafe extern "C" fn()>;

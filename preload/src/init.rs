@@ -4,8 +4,8 @@ use crate::process_pager::ForkGate;
 use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
-    address_space, adopt, diagnostics, exec, fork, limits, malloc, paged_memory, pager_process,
-    process_pager, pthread, shared_memory, supervisor, wait,
+    address_space, adopt, diagnostics, exec, fork, library_data, limits, malloc, paged_memory,
+    pager_process, process_pager, pthread, shared_memory, supervisor, wait,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
@@ -45,6 +45,10 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     }
     // SAFETY: the loader's array.
     unsafe { exec::save_environment(environ) };
+    library_data::find();
+    library_data::populate();
+    pthread::init();
+    fork::init();
     let before = limits::mapped();
     fit_arenas();
     *FIRST_MEMORY.lock() = Some(FirstMemory {
@@ -56,8 +60,6 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
-    pthread::init();
-    fork::init();
     limits::init(before);
     wait::init();
     address_space::activate();

@@ -36,6 +36,7 @@ mod fork;
 mod heap;
 mod init;
 mod interpose;
+mod library_data;
 mod limits;
 mod madvise;
 mod malloc;

@@ -173,6 +173,8 @@ fn run_leader(above: usize) -> ! {
     // The program continues meanwhile: its requests to the evictor wait for that.
     process_pager::threads_run();
     set_stage(SERVING);
+    // A program that does little has ended, or has begun another, before this thread runs again.
+    watch.exit_if_over();
     confine::give_up_rights();
     if watch.realtime {
         watch.start_handlers();
@@ -280,9 +282,7 @@ impl ProgramWatch {
                     CHECK_INTERVAL.as_millis() as usize,
                 )
             };
-            if fds[0].revents != 0 {
-                exit();
-            }
+            self.exit_if_over();
             if fds[1].revents != 0 {
                 // The kernel has killed the program with the connection's end.
                 kill_program();
@@ -291,12 +291,19 @@ impl ProgramWatch {
                 fds[2].fd = -1;
                 self.start_handlers();
             }
-            if self.program.has_replaced_its_image() {
-                if let Some(lifeline) = &self.lifeline {
-                    lifeline.cut();
-                }
-                exit();
+        }
+    }
+
+    /// Ends the pager process where the program has ended, or has begun another image.
+    fn exit_if_over(&self) {
+        if self.program.has_ended() {
+            exit();
+        }
+        if self.program.has_replaced_its_image() {
+            if let Some(lifeline) = &self.lifeline {
+                lifeline.cut();
             }
+            exit();
         }
     }
 }

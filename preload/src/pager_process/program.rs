@@ -7,6 +7,7 @@
 //! another user.
 
 use crate::raw_syscall::{error, is_error, syscall3, syscall6};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -61,6 +62,12 @@ impl Program {
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.pidfd.as_fd()
+    }
+
+    /// Returns true if it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
     }
 
     /// Returns true if the program has begun another image. Its first thread's number is

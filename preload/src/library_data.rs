@@ -1,0 +1,125 @@
+//! The writeable data of this library, of the C library and of the loader.
+
+use crate::raw_syscall::syscall3;
+use crate::vma_map::AddrRange;
+use crate::{dlsym, pager_process};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Start and end, in pairs; this library's first.
+static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+
+/// Thread-local storage of the C library and this one: how far below a thread's control
+/// block it begins, and bytes, in pairs. It is the same for all threads, since both were
+/// loaded with the program.
+static LOCAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// How many words of each are in use.
+struct Found {
+    data: usize,
+    local: usize,
+}
+
+/// Finds it. In the constructor.
+pub fn find() {
+    let mut found = Found { data: 2, local: 0 };
+    // SAFETY: the callback fits, and the counts live through the call.
+    unsafe { dlsym::dl_iterate_phdr(library, std::ptr::from_mut(&mut found).cast()) };
+}
+
+unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the loader's record, and the counts passed above.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
+    if info.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: the loader's string.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let file = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
+    // SAFETY: the loader's array of program headers.
+    let headers =
+        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let span = |header: &libc::Elf64_Phdr| {
+        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+        start..start + header.p_memsz as usize
+    };
+    let own = std::ptr::from_ref(&DATA) as usize;
+    let is_own = headers
+        .iter()
+        .any(|header| header.p_type == libc::PT_LOAD && span(header).contains(&own));
+    let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
+    if !is_own && !is_c {
+        return 0;
+    }
+    // What the loader has made read-only after it has relocated it.
+    let read_only = headers
+        .iter()
+        .find(|header| header.p_type == libc::PT_GNU_RELRO)
+        .map_or(0..0, &span);
+    for header in headers {
+        let written = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
+        let mut data = span(header);
+        if data.contains(&read_only.start) {
+            data.start = read_only.end.min(data.end);
+        }
+        if written && !data.is_empty() {
+            let at = if is_own { 0 } else { found.data };
+            if let Some([start, end]) = DATA.get(at..at + 2) {
+                start.store(data.start.next_multiple_of(8), Ordering::Release);
+                end.store(data.end & !7, Ordering::Release);
+                found.data += if is_own { 0 } else { 2 };
+            }
+        }
+        let local = info.dlpi_tls_data as usize;
+        let below = pager_process::thread_pointer().checked_sub(local);
+        if let Some(below) = below
+            && header.p_type == libc::PT_TLS
+            && local != 0
+            && let Some([distance, size]) = LOCAL.get(found.local..found.local + 2)
+        {
+            distance.store(below, Ordering::Release);
+            size.store(header.p_memsz as usize, Ordering::Release);
+            found.local += 2;
+        }
+    }
+    0
+}
+
+fn pairs(words: &'static [AtomicUsize]) -> impl Iterator<Item = (usize, usize)> {
+    words.chunks(2).map(|pair| {
+        let [one, other] = [&pair[0], &pair[1]].map(|word| word.load(Ordering::Acquire));
+        (one, other)
+    })
+}
+
+/// Data of the C library and the loader.
+pub fn of_the_c_library() -> impl Iterator<Item = AddrRange> {
+    pairs(&DATA[2..]).map(|(start, end)| start..end)
+}
+
+/// The calling thread's part of the C library's thread-local storage, and of this one's.
+pub fn thread_local() -> impl Iterator<Item = AddrRange> {
+    pairs(&LOCAL).map(|(below, size)| {
+        let start = pager_process::thread_pointer().wrapping_sub(below);
+        start..start + size
+    })
+}
+
+/// Makes the data resident and the process's own: for a new image, which has yet to write most of
+/// it. Once the pager process runs on another processor, each first write interrupts that, and
+/// costs as much as all of these pages do here (7 and 8 us).
+pub fn populate() {
+    for (start, end) in pairs(&DATA).filter(|(_, end)| *end != 0) {
+        let from = start & !(wired::PAGE - 1);
+        let len = end.next_multiple_of(wired::PAGE) - from;
+        // SAFETY: populates what is writeable already; changes no contents.
+        unsafe {
+            syscall3(
+                libc::SYS_madvise,
+                from,
+                len,
+                libc::MADV_POPULATE_WRITE as usize,
+            )
+        };
+    }
+}
