@@ -37,6 +37,7 @@ pub fn leave_program() {
         libc::SYS_setrlimit,
         [libc::RLIMIT_CORE as usize, none, 0, 0, 0],
     );
+    raise_limits();
     // Signals to the program's process group or terminal do not reach this process.
     call(libc::SYS_setsid, [0; 5]);
     call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0]);
@@ -56,6 +57,45 @@ pub fn leave_program() {
         None => close(0, u32::MAX),
     }
     occupy_standard_streams();
+}
+
+/// Descriptors that a pager process needs, with room.
+const DESCRIPTORS: u64 = 1024;
+
+/// Raises the limits that the program's pager would meet when it works for the program, which may
+/// have lowered its own: it writes the store's file, maps, locks, opens, and computes. A hard limit
+/// that the process may not raise holds.
+fn raise_limits() {
+    for (resource, most) in [
+        (libc::RLIMIT_AS, libc::RLIM_INFINITY),
+        (libc::RLIMIT_DATA, libc::RLIM_INFINITY),
+        (libc::RLIMIT_FSIZE, libc::RLIM_INFINITY),
+        (libc::RLIMIT_MEMLOCK, libc::RLIM_INFINITY),
+        (libc::RLIMIT_CPU, libc::RLIM_INFINITY),
+        (libc::RLIMIT_RTTIME, libc::RLIM_INFINITY),
+        (libc::RLIMIT_NOFILE, DESCRIPTORS),
+    ] {
+        let mut now = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: most,
+        };
+        let at = std::ptr::from_mut(&mut now) as usize;
+        call(libc::SYS_getrlimit, [resource as usize, at, 0, 0, 0]);
+        if now.rlim_cur >= most {
+            continue;
+        }
+        let hard = now.rlim_max;
+        for most in [most.max(hard), hard] {
+            let raised = libc::rlimit {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            let at = std::ptr::from_ref(&raised) as usize;
+            if !is_error(call(libc::SYS_setrlimit, [resource as usize, at, 0, 0, 0])) {
+                break;
+            }
+        }
+    }
 }
 
 /// Puts an event counter at descriptors 0 to 2: code of the program's that a thread of the pager
