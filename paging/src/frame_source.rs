@@ -8,7 +8,7 @@ use crate::fork_cell::ForkCell;
 use crate::log::Log;
 use crate::page::State;
 use crate::stretch::StretchState;
-use frames::{DomainFrames, Frame, PageAge};
+use frames::{DomainFrames, Frame, Millis, PageAge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,6 +81,13 @@ impl FrameSource {
         let client = self.client();
         let oldest = self.age.oldest();
         client.ledger().trim_idle(client.id(), TRIM_BATCH, oldest);
+    }
+
+    /// The same of all domains, whatever their age: this one has no page that can be evicted.
+    pub(crate) fn trim_others(&self) {
+        let client = self.client();
+        let now = Millis::now();
+        client.ledger().trim_idle(client.id(), TRIM_BATCH, now);
     }
 
     /// Waits up to `limit` for the next frames that are released. If it gets none, returns

@@ -5,8 +5,8 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
-use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, mremap, remap_file_pages};
-use crate::{mseal, trace, wait};
+use crate::{brk, exec, fd_guard, fork, futex, limits, madvise, map, mlock, mremap, mseal};
+use crate::{process_vm, remap_file_pages, trace, wait};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -134,6 +134,10 @@ extern "C" fn route(
         libc::SYS_wait4 => wait::raw_wait4(a, b, c, d),
         libc::SYS_waitid => wait::raw_waitid(a, b, c, d, e),
         libc::SYS_mseal => mseal::mseal(a, b, c),
+        libc::SYS_futex => futex::futex([a, b, c, d, e, f]),
+        libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => {
+            process_vm::copy(number, [a, b, c, d, e, f])
+        }
         libc::SYS_ptrace => trace::raw_ptrace(a, b, c, d),
         libc::SYS_close => fd_guard::close(fd),
         libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),

@@ -91,6 +91,7 @@ impl Evictor {
                     // device holds come free when it has finished.
                     *demanded = true;
                     self.frames.demand(1);
+                    self.frames.trim_others();
                     if busy {
                         return Err(NoFrame::Busy);
                     }
