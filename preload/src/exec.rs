@@ -3,19 +3,20 @@
 //! Rule: safe between vfork and exec: this code allocates on no heap.
 
 mod environment;
+mod scratch;
 mod shell;
 
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
-use environment::{strings, with_preload_env};
+use environment::{are_readable, strings, with_preload_env};
 use host::pageable;
+use scratch::with_scratch;
 use std::ffi::{CStr, c_char, c_int};
+use std::io::Write;
 use std::ptr::null;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use environment::{CStringArray, save_environment};
-
-/// Longest path put together here, with its null byte.
-const PATH: usize = 4096;
 
 /// The decision about a program to execute.
 enum ExecPolicy {
@@ -72,27 +73,45 @@ fn log_decision(path: &CStr, what: std::fmt::Arguments<'_>) {
     diagnostics::log_refusal(format_args!("{path}: {what}"));
 }
 
-/// A path the program's `execveat` means, for looking at it: put together in `buffer`.
-fn path_at<'a>(
-    dir: c_int,
-    path: &'a CStr,
-    flags: c_int,
-    buffer: &'a mut [u8; PATH],
-) -> Option<&'a CStr> {
-    use std::io::Write;
+/// The policy for the path that the program's `execveat` means.
+fn policy_at(dir: c_int, path: &CStr, flags: c_int) -> ExecPolicy {
     let bytes = path.to_bytes();
     let empty = bytes.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
     if bytes.starts_with(b"/") || dir == libc::AT_FDCWD && !empty {
-        return Some(path);
+        return policy_for(path);
     }
-    let mut rest = &mut buffer[..];
-    write!(rest, "/proc/self/fd/{dir}").ok()?;
-    if !empty {
-        rest.write_all(b"/").ok()?;
-        rest.write_all(bytes).ok()?;
-    }
-    rest.write_all(b"\0").ok()?;
-    CStr::from_bytes_until_nul(buffer).ok()
+    /// Bytes of the longest name of a descriptor.
+    const DESCRIPTOR: usize = "/proc/self/fd/-2147483648/".len();
+    with_string(
+        DESCRIPTOR + bytes.len(),
+        |buffer| {
+            write!(buffer, "/proc/self/fd/{dir}")?;
+            if !empty {
+                buffer.write_all(b"/")?;
+            }
+            buffer.write_all(bytes)
+        },
+        policy_for,
+    )
+    .unwrap_or(ExecPolicy::Paged)
+}
+
+/// Calls `go` with the C string of at most `len` bytes that `put` writes; `None` where it is none.
+fn with_string<R>(
+    len: usize,
+    put: impl FnOnce(&mut &mut [u8]) -> std::io::Result<()>,
+    go: impl FnOnce(&CStr) -> R,
+) -> Option<R> {
+    with_scratch(len + 1, |memory| {
+        let memory = memory?;
+        // SAFETY: as long as that, and initialised here.
+        let buffer = unsafe {
+            memory.write_bytes(0, len + 1);
+            std::slice::from_raw_parts_mut(memory, len + 1)
+        };
+        put(&mut &mut buffer[..len]).ok()?;
+        CStr::from_bytes_until_nul(buffer).ok().map(go)
+    })
 }
 
 /// `execve` and `execveat` as system calls: an error, or no return.
@@ -134,16 +153,11 @@ fn try_exec(
             _ => unsafe { syscall6(libc::SYS_execveat, args) },
         }
     };
-    if path.is_null() || !address_space::is_active() {
+    if !address_space::is_active() || !are_readable(path, envp) {
         return Ok(call(envp));
     }
-    let mut buffer = [0; PATH];
     // SAFETY: the program's string.
-    let policy = match path_at(dir, unsafe { CStr::from_ptr(path) }, flags, &mut buffer) {
-        Some(path) => policy_for(path),
-        None => ExecPolicy::Paged,
-    };
-    match policy {
+    match policy_at(dir, unsafe { CStr::from_ptr(path) }, flags) {
         // SAFETY: the program's array.
         ExecPolicy::Paged => Ok(unsafe { with_preload_env(envp, call) }),
         ExecPolicy::Unpaged => Ok(call(envp)),
@@ -180,6 +194,9 @@ extern "C" fn selfpage_execvpe(
     argv: CStringArray,
     envp: CStringArray,
 ) -> c_int {
+    if !are_readable(file, envp) {
+        return c_result(error(libc::EFAULT)) as c_int;
+    }
     // SAFETY: the program's string.
     let name = unsafe { CStr::from_ptr(file) };
     if name.to_bytes().is_empty() {
@@ -227,19 +244,19 @@ fn search_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
     // SAFETY: the program's environment.
     let listed =
         unsafe { strings(current_environ()) }.find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
-    let mut buffer = [0u8; PATH];
     for dir in listed.unwrap_or(b"/bin:/usr/bin").split(|b| *b == b':') {
-        let len = dir.len() + usize::from(!dir.is_empty()) + bytes.len();
-        if len + 1 > PATH {
+        let len = dir.len() + 1 + bytes.len();
+        if len >= libc::PATH_MAX as usize {
             continue;
         }
-        buffer[..dir.len()].copy_from_slice(dir);
-        if !dir.is_empty() {
-            buffer[dir.len()] = b'/';
-        }
-        buffer[len - bytes.len()..len].copy_from_slice(bytes);
-        buffer[len] = 0;
-        if CStr::from_bytes_until_nul(&buffer).is_ok_and(&mut take) {
+        let put = |buffer: &mut &mut [u8]| {
+            if !dir.is_empty() {
+                buffer.write_all(dir)?;
+                buffer.write_all(b"/")?;
+            }
+            buffer.write_all(bytes)
+        };
+        if with_string(len, put, &mut take) == Some(true) {
             return;
         }
     }
@@ -247,22 +264,36 @@ fn search_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
 
 /// Runs a file of an unknown format as a shell script.
 fn exec_by_shell(path: &CStr, argv: CStringArray, envp: CStringArray) -> SyscallResult {
-    const ARGUMENTS: usize = 1024;
-    let mut args = [null::<c_char>(); ARGUMENTS];
-    args[0] = c"/bin/sh".as_ptr();
-    args[1] = path.as_ptr();
     // SAFETY: the program's array.
-    let rest = unsafe { strings(argv) }.skip(1).map(CStr::as_ptr);
-    for (n, arg) in (2..).zip(rest) {
-        if n == ARGUMENTS - 1 {
-            return error(libc::E2BIG);
-        }
-        args[n] = arg;
-    }
-    execve_answer(libc::AT_FDCWD, c"/bin/sh".as_ptr(), args.as_ptr(), envp, 0)
+    let rest = || unsafe { strings(argv) }.skip(1).map(CStr::as_ptr);
+    let shell = c"/bin/sh".as_ptr();
+    with_scratch(
+        (rest().count() + 3) * size_of::<*const c_char>(),
+        |memory| {
+            let Some(memory) = memory else {
+                return error(libc::ENOMEM);
+            };
+            let args = memory.cast::<*const c_char>();
+            let all = [shell, path.as_ptr()].into_iter().chain(rest());
+            for (n, arg) in all.chain([null()]).enumerate() {
+                // SAFETY: room for all of them, as computed.
+                unsafe { args.add(n).write(arg) };
+            }
+            execve_answer(libc::AT_FDCWD, shell, args.cast_const(), envp, 0)
+        },
+    )
 }
 
 type Actions = *const libc::posix_spawn_file_actions_t;
+
+/// Set once the program has spawned children from another folder: a relative path is then the
+/// child's, and is not judged here.
+static SPAWNS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if a path is one of this process's, to be judged here.
+fn is_own_path(path: &CStr) -> bool {
+    path.to_bytes().starts_with(b"/") || !SPAWNS_ELSEWHERE.load(Ordering::Relaxed)
+}
 type Attributes = *const libc::posix_spawnattr_t;
 
 /// The functions as the program calls them.
@@ -358,6 +389,9 @@ mod exports {
                 }
                 // SAFETY: the program's own call.
                 let go = |envp| unsafe { $name(pid, path, actions, attributes, argv, envp) };
+                if !are_readable(path, envp) {
+                    return go(envp);
+                }
                 // SAFETY: the program's string.
                 match $policy(unsafe { CStr::from_ptr(path) }) {
                     // SAFETY: the program's array.
@@ -368,12 +402,50 @@ mod exports {
             }
         };
     }
-    spawn!(posix_spawn, policy_for);
+    spawn!(posix_spawn, policy_of_path);
     spawn!(posix_spawnp, policy_along_path);
+
+    /// Defines the functions that have a child begin in another folder.
+    macro_rules! from_folder {
+        ($($name:ident($folder:ty);)*) => {$(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            extern "C" fn $name(
+                actions: *mut libc::posix_spawn_file_actions_t,
+                folder: $folder,
+            ) -> c_int {
+                crate::dlsym::next! {
+                    /// The C library's own function.
+                    fn $name(
+                        actions: *mut libc::posix_spawn_file_actions_t,
+                        folder: $folder
+                    ) -> c_int
+                }
+                SPAWNS_ELSEWHERE.store(true, Ordering::Relaxed);
+                // SAFETY: the program's own call.
+                unsafe { $name(actions, folder) }
+            }
+        )*};
+    }
+    from_folder! {
+        posix_spawn_file_actions_addchdir(*const c_char);
+        posix_spawn_file_actions_addchdir_np(*const c_char);
+        posix_spawn_file_actions_addfchdir(c_int);
+        posix_spawn_file_actions_addfchdir_np(c_int);
+    }
+
+    fn policy_of_path(path: &CStr) -> ExecPolicy {
+        match is_own_path(path) {
+            true => policy_for(path),
+            false => ExecPolicy::Paged,
+        }
+    }
 
     fn policy_along_path(name: &CStr) -> ExecPolicy {
         let mut policy = ExecPolicy::Paged;
         search_path(name, |path| {
+            if !is_own_path(path) {
+                return false;
+            }
             let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
             if found {
                 policy = policy_for(path);

@@ -1,20 +1,18 @@
 //! The environment of a program that is executed: it includes the variables by which the program
 //! loads this library and joins the tree.
 //!
-//! It is built on the stack, or, where that is too small, in a mapping.
+//! It is built on the stack, or, where that may be too small, in a mapping.
 
-use crate::address_space;
-use crate::raw_syscall::is_error;
+use super::scratch::with_scratch;
+use crate::{address_space, raw_syscall};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null;
 use std::sync::OnceLock;
+use wired::PAGE;
 
 /// A C array of strings, ended by null.
 pub type CStringArray = *const *const c_char;
-
-/// Bytes of stack for a new environment before a mapping is made.
-const ON_STACK: usize = 16 << 10;
 
 /// The variables that every environment must have.
 struct PreloadEnv {
@@ -94,6 +92,31 @@ pub unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr>
     })
 }
 
+/// Returns false where a path or an environment has an address at which nothing is: the kernel then
+/// says so. Where a string begins, not where it ends.
+pub fn are_readable(path: *const c_char, environment: CStringArray) -> bool {
+    let word_is_there = |addr: usize| raw_syscall::is_readable(addr & !7, 8);
+    let (mut last_slots, mut last_strings) = (usize::MAX, usize::MAX);
+    let mut at = environment.addr();
+    while at != 0 {
+        if at / PAGE != last_slots && !word_is_there(at) {
+            return false;
+        }
+        last_slots = at / PAGE;
+        // SAFETY: readable.
+        let string = unsafe { (at as *const usize).read_unaligned() };
+        if string == 0 {
+            break;
+        }
+        if string / PAGE != last_strings && !word_is_there(string) {
+            return false;
+        }
+        last_strings = string / PAGE;
+        at = at.wrapping_add(size_of::<usize>());
+    }
+    word_is_there(path.addr())
+}
+
 /// A variable's name with its `=`.
 fn name_of(entry: &CStr) -> &[u8] {
     let entry = entry.to_bytes();
@@ -123,25 +146,14 @@ pub unsafe fn with_preload_env<R>(
     let theirs = list.filter(|list| !list.is_empty() && !preloads);
     let pointers = (entries().count() + ours.variables.len() + 2) * size_of::<usize>();
     let bytes = pointers + ours.preload.as_bytes().len() + 2 + theirs.map_or(0, <[u8]>::len);
-    let mut stack = [0usize; ON_STACK / size_of::<usize>()];
-    let mapped = (bytes > ON_STACK).then(|| {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        address_space::map(0, bytes, address_space::RW, flags, -1, 0)
-    });
-    let memory = match mapped {
-        Some(start) if is_error(start) => return go(environment),
-        Some(start) => start as *mut u8,
-        None => stack.as_mut_ptr().cast(),
-    };
-    // SAFETY: `memory` has room for all pointers and then the text, as computed.
-    unsafe { ours.write(memory, pointers, theirs, entries()) };
-    let result = go(memory.cast::<*const c_char>().cast_const());
-    if let Some(start) = mapped {
-        address_space::unmap(
-            &(start as usize..start as usize + bytes.next_multiple_of(wired::PAGE)),
-        );
-    }
-    result
+    with_scratch(bytes, |memory| {
+        let Some(memory) = memory else {
+            return go(environment);
+        };
+        // SAFETY: room for all pointers and then the text, as computed.
+        unsafe { ours.write(memory, pointers, theirs, entries()) };
+        go(memory.cast::<*const c_char>().cast_const())
+    })
 }
 
 /// Puts our variables into the environment of the process where they are missing.
