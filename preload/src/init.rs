@@ -14,9 +14,9 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ops::Range;
 use wired::{HUGE_RANGE, Lock};
 
-/// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's
-/// way. A multiple of its 32 MiB segments.
-const HEAP: usize = 8 << 30;
+/// Addresses of the heap mimalloc gets at once, about half of an arena: what it maps beyond goes the
+/// program's way. A multiple of its 32 MiB segments.
+const HEAP: usize = 2 << 30;
 
 /// mimalloc's segment, and the alignment it needs.
 const SEGMENT: usize = 32 << 20;
@@ -60,7 +60,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
-    limits::init(before);
+    limits::init(before, heap.as_ref().map_or(0, Range::len));
     wait::init();
     address_space::activate();
     // SAFETY: the constructor, one thread; the heap is fresh.
@@ -175,7 +175,8 @@ fn fit_arenas() {
 fn first_arena() -> Option<Range<usize>> {
     let space = &mut address_space::lock();
     space.add_arena(HUGE_RANGE)?;
-    let mut size = HEAP;
+    // A limit on address space makes arenas smaller.
+    let mut size = HEAP.min(space.map.free() / 2) & !(SEGMENT - 1);
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.
         if let Some(start) = space

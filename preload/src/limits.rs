@@ -1,7 +1,7 @@
 //! Limits on address space and data that the program sets for itself.
 //!
 //! The kernel counts what the library has reserved and the program has not mapped: free
-//! addresses of arenas, and the pager's own tables. A program that lowers RLIMIT_AS or RLIMIT_DATA
+//! addresses of arenas, those of the allocator's heap, and the pager's own tables. A program that lowers RLIMIT_AS or RLIMIT_DATA
 //! to what it needs itself could not map more memory (Chromium's sandbox sets 2 GiB of data).
 //! So the kernel gets the program's limit and that reserve, and the program reads the limit that
 //! it set. What it starts is effective the limit itself, but for the hard one, which an ordinary
@@ -10,7 +10,7 @@
 //! What the program maps of addresses that were free when it set the limit is in the reserve: up
 //! to an arena more than the limit says.
 
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, is_error, syscall6};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
 use crate::{address_space, raw_syscall};
 use rustix::fs::{Mode, OFlags, open};
 use std::ffi::c_int;
@@ -41,7 +41,7 @@ struct LimitPair {
 
 static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
 
-/// Bytes that the pager has mapped for itself, by either count.
+/// Bytes that the pager has mapped for itself and the allocator, by either count.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Bytes mapped now, by either count.
@@ -60,11 +60,13 @@ pub fn mapped() -> [usize; 2] {
     [0, 5].map(|field| pages(field).unwrap_or(0) * PAGE)
 }
 
-/// The library has mapped its own: `before` was there before. In the constructor.
-pub fn init(before: [usize; 2]) {
+/// The library has mapped its own: `before` was there before, and the allocator has `heap` bytes of
+/// addresses, of which the program has none yet. In the constructor.
+pub fn init(before: [usize; 2], heap: usize) {
     let arenas = address_space::lock().map.reserved();
     for (own, (now, before)) in OWN.iter().zip(mapped().into_iter().zip(before)) {
-        own.store(now.saturating_sub(before + arenas), Ordering::Relaxed);
+        let pager = now.saturating_sub(before + arenas);
+        own.store(pager + heap, Ordering::Relaxed);
     }
 }
 
@@ -103,6 +105,14 @@ pub unsafe fn prlimit(
     let Some(kind) = kind(resource).filter(|_| own && address_space::is_active()) else {
         return kernel(pid, resource, new, old);
     };
+    if !new.is_null() && !raw_syscall::is_readable(new as usize, size_of::<Limit>()) {
+        return error(libc::EFAULT);
+    }
+    // The kernel writes first, for the sake of an address that is none.
+    let writes = kernel(0, resource, std::ptr::null(), old);
+    if is_error(writes) {
+        return writes;
+    }
     let free = address_space::lock().map.free();
     let _blocked = SignalsBlocked::new();
     let mut set = SET[kind as usize].lock();
@@ -115,17 +125,19 @@ pub unsafe fn prlimit(
     let visible = visible.map_or(before, |set| set.requested);
     // SAFETY: the caller's.
     if let Some(requested) = unsafe { new.as_ref() }.copied() {
+        if requested.soft > requested.hard {
+            return error(libc::EINVAL);
+        }
         let reserve = (free + OWN[kind as usize].load(Ordering::Relaxed)) as u64;
-        let effective = Limit {
-            soft: requested
-                .soft
-                .saturating_add(reserve)
-                .min(before.hard.max(requested.soft)),
-            hard: requested
-                .hard
-                .saturating_add(reserve)
-                .min(before.hard.max(requested.hard)),
+        let mut effective = Limit {
+            soft: requested.soft.saturating_add(reserve),
+            hard: requested.hard.saturating_add(reserve),
         };
+        // One that is raised is the kernel's to permit.
+        if requested.hard <= visible.hard {
+            effective.hard = effective.hard.min(before.hard);
+        }
+        effective.soft = effective.soft.min(effective.hard);
         let answer = kernel(0, resource, &effective, std::ptr::null_mut());
         if is_error(answer) {
             return answer;
