@@ -139,6 +139,9 @@ unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
     }
 }
 
+/// Bytes of the smallest block: all blocks are aligned to as many, which mimalloc's smaller ones are not.
+const LEAST: usize = 16;
+
 fn filled(ptr: *mut c_void) -> *mut c_void {
     if ptr.is_null() {
         raw_syscall::set_errno(libc::ENOMEM);
@@ -161,7 +164,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(size, 16).cast(),
         // SAFETY: any size will do.
-        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size) }),
+        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size.max(LEAST)) }),
         // SAFETY: as above.
         Source::Program(program) => unsafe { (program.malloc)(size) },
     }
@@ -172,8 +175,14 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(count.saturating_mul(size), 16).cast(),
-        // SAFETY: any sizes will do.
-        Source::Mimalloc => filled(unsafe { mi_calloc(count, size) }),
+        Source::Mimalloc => {
+            let (count, size) = match count.checked_mul(size) {
+                Some(bytes @ ..LEAST) => (1, bytes.max(LEAST)),
+                _ => (count, size),
+            };
+            // SAFETY: any sizes will do.
+            filled(unsafe { mi_calloc(count, size) })
+        }
         // SAFETY: as above.
         Source::Program(program) => unsafe { (program.calloc)(count, size) },
     }
@@ -228,7 +237,7 @@ unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
             return null_mut();
         }
         // SAFETY: the caller's.
-        return filled(unsafe { mi::mi_realloc(ptr, size) });
+        return filled(unsafe { mi::mi_realloc(ptr, size.max(LEAST)) });
     }
     let fresh = malloc(size);
     if !fresh.is_null() {

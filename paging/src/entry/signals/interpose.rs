@@ -1,7 +1,7 @@
 //! The definitions that take the C library's place in a linked program.
 
 use super::{KernelSigaction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// # Safety
 /// As `sigprocmask(2)`.
@@ -63,26 +63,67 @@ pub unsafe extern "C" fn pthread_sigmask(
     }
 }
 
+/// Signals whose handlers are to interrupt system calls: what `siginterrupt` has set.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
 /// Sets a handler as the calls do that take nothing but it; the one before.
 fn handle(number: i32, handler: libc::sighandler_t, flags: i32) -> libc::sighandler_t {
     // SAFETY: plain data; a zeroed action is a value.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     new.sa_sigaction = handler;
     new.sa_flags = flags;
-    // SAFETY: both are on this stack.
-    match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+    // SAFETY: all on this stack.
+    let set = unsafe {
+        if flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&raw mut new.sa_mask, number);
+        }
+        sigaction(number, &raw const new, &raw mut old)
+    };
+    match set {
         0 => old.sa_sigaction,
         _ => libc::SIG_ERR,
     }
 }
 
-/// `signal(3)`, as the C library's: restarting, kept after delivery.
+/// `signal(3)`, as the C library's: kept after delivery, restarting but for what `siginterrupt` says.
 ///
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: i32, handler: libc::sighandler_t) -> libc::sighandler_t {
-    handle(number, handler, libc::SA_RESTART)
+    let interrupts = is_signal(number) && INTERRUPTING.load(Ordering::Relaxed) & bit(number) != 0;
+    handle(
+        number,
+        handler,
+        if interrupts { 0 } else { libc::SA_RESTART },
+    )
+}
+
+fn is_signal(number: i32) -> bool {
+    (1..=64).contains(&number)
+}
+
+/// `siginterrupt(3)`: for the handler that is set, and those that `signal` sets later.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(number: i32, interrupts: i32) -> i32 {
+    // SAFETY: plain data on this stack.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if sigaction(number, std::ptr::null(), &raw mut action) != 0 {
+            return -1;
+        }
+        if interrupts != 0 {
+            INTERRUPTING.fetch_or(bit(number), Ordering::Relaxed);
+            action.sa_flags &= !libc::SA_RESTART;
+        } else {
+            INTERRUPTING.fetch_and(!bit(number), Ordering::Relaxed);
+            action.sa_flags |= libc::SA_RESTART;
+        }
+        sigaction(number, &raw const action, std::ptr::null_mut())
+    }
 }
 
 /// `signal(3)` under the name it had on BSD.
