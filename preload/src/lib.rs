@@ -34,6 +34,7 @@ mod exec;
 mod fd_guard;
 mod fork;
 mod futex;
+mod handle_lookup;
 mod heap;
 mod init;
 mod interpose;

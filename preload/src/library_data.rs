@@ -1,4 +1,4 @@
-//! The writeable data of this library, of the C library and of the loader.
+//! Where this library, the C library and the loader lie, and their writeable data.
 
 use crate::raw_syscall::syscall3;
 use crate::vma_map::AddrRange;
@@ -6,7 +6,10 @@ use crate::{dlsym, pager_process};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Start and end, in pairs; this library's first.
+/// Start and end of this library, and of the C library.
+static LIBRARIES: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// Start and end of data, in pairs; this library's first.
 static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 /// Thread-local storage of the C library and this one: how far below a thread's control
@@ -44,12 +47,22 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, found: *mu
         start..start + header.p_memsz as usize
     };
     let own = std::ptr::from_ref(&DATA) as usize;
-    let is_own = headers
-        .iter()
-        .any(|header| header.p_type == libc::PT_LOAD && span(header).contains(&own));
+    let loaded = || {
+        headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+    };
+    let is_own = loaded().any(|header| span(header).contains(&own));
     let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
     if !is_own && !is_c {
         return 0;
+    }
+    if is_own || file.starts_with(b"libc.so") {
+        let at = if is_own { 0 } else { 2 };
+        let start = loaded().map(|header| span(header).start).min();
+        let end = loaded().map(|header| span(header).end).max();
+        LIBRARIES[at].store(start.unwrap_or(0), Ordering::Release);
+        LIBRARIES[at + 1].store(end.unwrap_or(0), Ordering::Release);
     }
     // What the loader has made read-only after it has relocated it.
     let read_only = headers
@@ -90,6 +103,21 @@ fn pairs(words: &'static [AtomicUsize]) -> impl Iterator<Item = (usize, usize)> 
         let [one, other] = [&pair[0], &pair[1]].map(|word| word.load(Ordering::Acquire));
         (one, other)
     })
+}
+
+/// Returns true if an address is in this library.
+pub fn is_own(addr: usize) -> bool {
+    library_contains(0, addr)
+}
+
+/// Returns true if an address is in the C library.
+pub fn is_of_c_library(addr: usize) -> bool {
+    library_contains(2, addr)
+}
+
+fn library_contains(at: usize, addr: usize) -> bool {
+    let [start, end] = [at, at + 1].map(|at| LIBRARIES[at].load(Ordering::Acquire));
+    (start..end).contains(&addr)
 }
 
 /// Data of the C library and the loader.
