@@ -49,5 +49,21 @@ int main(void)
             _exit(holds(kept, MB, 1) ? 0 : 1);
         reap(child);
     }
+    /* The numbers that a child is to have are read where they are paged out. None is free: the
+     * process's own is taken. */
+    char *memory = map_private(MB);
+    fill(memory, MB, 2);
+    pid_t *numbers = (pid_t *)(memory + MB / 2);
+    numbers[0] = getpid();
+    args[8] = (uintptr_t)numbers, args[9] = 1;
+    unsigned char resident = 1;
+    for (int n = 0; n < 5 && resident; n++) {
+        push_out();
+        CHECK(mincore(numbers, PAGE, &resident) == 0);
+    }
+    long child = clone3(args, 88);
+    if (child == 0)
+        _exit(9);
+    CHECK(child == -1 && (errno == EEXIST || errno == EPERM));
     return 0;
 }

@@ -20,7 +20,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Words the kernel writes for a clone: pages they lie in.
+/// Words the kernel writes for a clone.
 fn written_words(addresses: [usize; 2]) -> [AddrRange; 2] {
     addresses.map(|addr| addr..addr + usize::from(addr != 0) * 4)
 }
@@ -82,6 +82,10 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     const CHILD_TID: usize = 2;
     const PARENT_TID: usize = 3;
     const STACK: usize = 5;
+    const SET_TID: usize = 8;
+    const SET_TID_SIZE: usize = 9;
+    /// Levels of process namespaces: the kernel reads no more numbers.
+    const LEVELS: usize = 32;
     if !address_space::is_active() {
         // SAFETY: the program asked for exactly this.
         return unsafe { syscall3(libc::SYS_clone3, args, size, 0) };
@@ -102,7 +106,9 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     }
     let [child_tid, parent_tid] = written_words([copy[CHILD_TID], copy[PARENT_TID]]);
     let [pidfd, _] = written_words([copy[PIDFD], 0]);
-    stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd]);
+    let numbers = copy[SET_TID_SIZE].min(LEVELS) * size_of::<libc::pid_t>();
+    let set_tid = copy[SET_TID]..copy[SET_TID].saturating_add(numbers);
+    stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd, set_tid]);
     let at = std::ptr::from_ref(&copy) as usize;
     // SAFETY: the program's arguments.
     finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
