@@ -55,5 +55,13 @@ int main(void)
         CHECK(all_zero((char *)cut, (p + got - (char *)cut) & ~7ul));
         CHECK(holds(p + lead, got / 2 - 16, 1));
     }
+    /* The break does not grow over a mapping. */
+    char *page = (char *)(((uintptr_t)sbrk(0) + 64 * PAGE) & ~(PAGE - 1));
+    CHECK(mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
+    *page = 9;
+    char *last = sbrk(0);
+    errno = 0;
+    CHECK(sbrk(128 * PAGE) == (void *)-1 && errno == ENOMEM && sbrk(0) == last);
+    CHECK(sbrk(8 * PAGE) == last && *page == 9);
     return 0;
 }
