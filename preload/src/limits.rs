@@ -108,7 +108,7 @@ pub unsafe fn prlimit(
     if !new.is_null() && !raw_syscall::is_readable(new as usize, size_of::<Limit>()) {
         return error(libc::EFAULT);
     }
-    // The kernel writes first, for the sake of an address that is none.
+    // The kernel writes first, so that an address where nothing is gets its error.
     let writes = kernel(0, resource, std::ptr::null(), old);
     if is_error(writes) {
         return writes;

@@ -4,6 +4,7 @@
 //! An allocator that the program brings is used in mimalloc's place.
 
 mod program_allocator;
+mod tuning;
 
 use crate::{early_alloc, map, raw_syscall};
 use libmimalloc_sys as mi;
@@ -347,62 +348,4 @@ unsafe extern "C" fn malloc_usable_size(ptr: *const c_void) -> usize {
 
 unsafe extern "C" {
     fn mi_usable_size(ptr: *const c_void) -> usize;
-    fn mi_collect(force: bool);
-}
-
-/// `malloc_trim`: gives free memory back. Returns 1 once mimalloc runs.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn malloc_trim(pad: usize) -> c_int {
-    // SAFETY: may be called at any time.
-    unsafe {
-        match source() {
-            Source::Early => return 0,
-            Source::Mimalloc => mi_collect(false),
-            Source::Program(program) => return (program.malloc_trim)(pad),
-        }
-    }
-    1
-}
-
-/// `mallopt`: has no effect on mimalloc, since glibc's parameters are for glibc's allocator.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mallopt(option: c_int, value: c_int) -> c_int {
-    match source() {
-        // SAFETY: the program's own call.
-        Source::Program(program) => unsafe { (program.mallopt)(option, value) },
-        _ => 1,
-    }
-}
-
-/// `mallinfo2`: all zero of mimalloc, since glibc's allocator is not in use.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    // SAFETY: a structure of integers; the program's own call.
-    unsafe {
-        match source() {
-            Source::Program(program) => (program.mallinfo2)(),
-            _ => std::mem::zeroed(),
-        }
-    }
-}
-
-/// `mallinfo`, the same in smaller numbers.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mallinfo() -> libc::mallinfo {
-    // SAFETY: a structure of integers; the program's own call.
-    unsafe {
-        match source() {
-            Source::Program(program) => (program.mallinfo)(),
-            _ => std::mem::zeroed(),
-        }
-    }
-}
-
-/// `malloc_stats`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn malloc_stats() {
-    if let Source::Program(program) = source() {
-        // SAFETY: the program's own call.
-        unsafe { (program.malloc_stats)() };
-    }
 }

@@ -17,6 +17,7 @@
 //!   userfaultfd keeps its missing pages from reading as zeros.
 //! - *Rights.* It gives up what it has while the program begins ([`confine`]), before it reads a fault.
 
+mod call_filter;
 mod confine;
 mod lifeline;
 mod program;

@@ -22,9 +22,8 @@ use supervisor::run::program::{ExecError, Program};
 use supervisor::run::{self, RunSpec, open_descriptors};
 use tenant::ContractRequest;
 use translation::{Capabilities, Feature};
-use wired::Bytes;
-use wired::PAGE;
 use wired::units::size;
+use wired::{Bytes, PAGE};
 
 /// What is run, and how its figures are shown.
 pub struct Plan {

@@ -1,0 +1,110 @@
+//! `posix_spawn` and its kin. The C library's own makes the child, in which no code of this library
+//! runs: so the program is judged before, and its environment is made here.
+
+use super::environment::{CStringArray, are_readable, with_preload_env};
+use super::{ExecPolicy, policy_for, search_path};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Actions = *const libc::posix_spawn_file_actions_t;
+
+/// Set once the program has spawned children from another folder: a relative path is then the
+/// child's, and is not judged here.
+static SPAWNS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if a path is one of this process's, to be judged here.
+fn is_own_path(path: &CStr) -> bool {
+    path.to_bytes().starts_with(b"/") || !SPAWNS_ELSEWHERE.load(Ordering::Relaxed)
+}
+type Attributes = *const libc::posix_spawnattr_t;
+
+/// Defines `posix_spawn` and `posix_spawnp`, which differ in where they find the program.
+macro_rules! spawn {
+    ($name:ident, $policy:expr) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            path: *const c_char,
+            actions: Actions,
+            attributes: Attributes,
+            argv: CStringArray,
+            envp: CStringArray,
+        ) -> c_int {
+            crate::dlsym::next! {
+                /// The C library's own function.
+                fn $name(
+                    pid: *mut libc::pid_t,
+                    path: *const c_char,
+                    actions: Actions,
+                    attributes: Attributes,
+                    argv: CStringArray,
+                    envp: CStringArray
+                ) -> c_int
+            }
+            // SAFETY: the program's own call.
+            let go = |envp| unsafe { $name(pid, path, actions, attributes, argv, envp) };
+            if !are_readable(path, envp) {
+                return go(envp);
+            }
+            // SAFETY: the program's string.
+            match $policy(unsafe { CStr::from_ptr(path) }) {
+                // SAFETY: the program's array.
+                ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
+                ExecPolicy::Unpaged => go(envp),
+                ExecPolicy::Refused => libc::EACCES,
+            }
+        }
+    };
+}
+spawn!(posix_spawn, policy_of_path);
+spawn!(posix_spawnp, policy_along_path);
+
+/// Defines the functions that have a child begin in another folder.
+macro_rules! from_folder {
+    ($($name:ident($folder:ty);)*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        extern "C" fn $name(
+            actions: *mut libc::posix_spawn_file_actions_t,
+            folder: $folder,
+        ) -> c_int {
+            crate::dlsym::next! {
+                /// The C library's own function.
+                fn $name(
+                    actions: *mut libc::posix_spawn_file_actions_t,
+                    folder: $folder
+                ) -> c_int
+            }
+            SPAWNS_ELSEWHERE.store(true, Ordering::Relaxed);
+            // SAFETY: the program's own call.
+            unsafe { $name(actions, folder) }
+        }
+    )*};
+}
+from_folder! {
+    posix_spawn_file_actions_addchdir(*const c_char);
+    posix_spawn_file_actions_addchdir_np(*const c_char);
+    posix_spawn_file_actions_addfchdir(c_int);
+    posix_spawn_file_actions_addfchdir_np(c_int);
+}
+
+fn policy_of_path(path: &CStr) -> ExecPolicy {
+    match is_own_path(path) {
+        true => policy_for(path),
+        false => ExecPolicy::Paged,
+    }
+}
+
+fn policy_along_path(name: &CStr) -> ExecPolicy {
+    let mut policy = ExecPolicy::Paged;
+    search_path(name, |path| {
+        if !is_own_path(path) {
+            return false;
+        }
+        let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+        if found {
+            policy = policy_for(path);
+        }
+        found
+    });
+    policy
+}
