@@ -106,7 +106,7 @@ fn prepare(space: &mut AddressSpace) {
     let mut size = MAX_RESERVED;
     if first < LOW {
         // A program at low addresses may want some of them by MAP_32BIT.
-        size = (LOW - first) / 2 & !(PAGE - 1);
+        size = ((LOW - first) / 2) & !(PAGE - 1);
     }
     while size >= MIN_RESERVED {
         let answer = address_space::map(first, size, RW, flags, -1, 0);
@@ -116,7 +116,7 @@ fn prepare(space: &mut AddressSpace) {
         if !is_error(answer) {
             address_space::unmap(&(answer as usize..answer as usize + size));
         }
-        size = size / 2 & !(PAGE - 1);
+        size = (size / 2) & !(PAGE - 1);
     }
     let room = first..first + size;
     if size < MIN_RESERVED {

@@ -1,7 +1,7 @@
 //! Lines for the user, from places that may not allocate.
 
 use crate::raw_syscall::syscall3;
-use crate::{pager_process, supervisor};
+use crate::supervisor;
 use link::handshake::ChildMessage;
 use std::fmt::Arguments;
 use wired::LogLine;
@@ -27,10 +27,4 @@ fn send(text: Arguments<'_>, message: impl FnOnce(&[u8]) -> ChildMessage<'_>) {
             unsafe { syscall3(libc::SYS_write, 2, part.as_ptr() as usize, part.len()) };
         }
     }
-}
-
-/// Prints why the process cannot continue, and ends it: it would read wrong data otherwise.
-pub fn abort(text: Arguments<'_>) -> ! {
-    log_refusal(text);
-    pager_process::kill_program()
 }

@@ -51,7 +51,7 @@ struct ForkCell(UnsafeCell<Option<ForkState>>);
 unsafe impl Sync for ForkCell {}
 static STATE: ForkCell = ForkCell(UnsafeCell::new(None));
 
-/// Threads whose last fork was refused, though the kernel allowed it: the child ends.
+/// Threads whose last fork was refused, though the kernel allowed it: the child ends at once.
 static REFUSED: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Which of the C library's work lies between our handlers.
@@ -188,12 +188,14 @@ fn take_state() -> Option<ForkState> {
     unsafe { (*STATE.0.get()).take() }
 }
 
-/// Restarts the pager. `born`: the kernel has made the child.
-fn reopen(gate: ForkGate, born: bool) {
-    let child = gate.open(born);
+/// Restarts the pager. `born`: the kernel has made the child. Returns false if that ends at once.
+fn reopen(gate: ForkGate, born: bool) -> bool {
+    let child = gate.child();
+    let lives = gate.open(born);
     if !born && let Some(port) = supervisor::port() {
         let _ = port.release_child(supervisor::domain(), child);
     }
+    lives
 }
 
 /// `born`: the kernel has made the child.
@@ -207,9 +209,9 @@ fn after_in_parent(born: bool) {
         raw_syscall::errno()
     };
     drop(state.heap.take());
-    match state.gate.take() {
-        Some(gate) => reopen(gate, born),
-        None => note_refused(),
+    let lives = state.gate.take().is_some_and(|gate| reopen(gate, born));
+    if !lives {
+        note_refused();
     }
     drop(state.space.take());
     state.finish(false);

@@ -1,6 +1,6 @@
 //! The constructor: a new image joins the tree; and again in the child of a fork.
 
-use crate::process_pager::ForkGate;
+use crate::process_pager::{ForkGate, ForkOutcome};
 use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
@@ -106,10 +106,13 @@ static FIRST_MEMORY: Lock<Option<FirstMemory>> = Lock::new(None);
 
 /// Starts the child of a fork, before other code runs in it.
 pub fn attach_child(gate: ForkGate) {
+    let domain = gate.child();
     if let Err(why) = pager_process::start(attach, Some(gate)) {
-        diagnostics::abort(format_args!(
-            "the child of a fork cannot be given a pager and ends: {why}"
+        diagnostics::log_refusal(format_args!(
+            "fork refused: the child cannot be given a pager: {why}"
         ));
+        process_pager::signal_parent(domain, ForkOutcome::Refused);
+        exit_group(EXIT_FAILED);
     }
 }
 
@@ -119,7 +122,7 @@ fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, Strin
     let connection = join(gate, above)?;
     if forked {
         fork::lose_unforked();
-        process_pager::signal_inherited();
+        process_pager::signal_parent(supervisor::domain(), ForkOutcome::Inherited);
     } else if let Some(memory) = FIRST_MEMORY.lock().as_mut() {
         memory.heap = first_arena();
         adopt::adopt_all(&memory.candidates);

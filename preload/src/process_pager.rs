@@ -22,7 +22,7 @@ use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
 
-pub use fork_gate::ForkGate;
+pub use fork_gate::{ForkGate, ForkOutcome};
 
 /// State that lives as long as the process, and continues in its children.
 pub struct AttachedPager {
@@ -259,14 +259,12 @@ fn await_ends_of(has_ended: impl Fn(u32) -> bool) {
     }
 }
 
-/// Signals that the child of a fork has what it inherits.
-pub fn signal_inherited() {
+/// Signals to its parent that the child of a fork, in this domain, has what it inherits, or that it
+/// has no pager and ends.
+pub fn signal_parent(domain: u32, outcome: ForkOutcome) {
     if let Some(pager) = get() {
-        let inherited = pager
-            .stats_page
-            .block(slot_of(supervisor::domain()))
-            .inherited();
-        inherited.store(1, Ordering::Release);
+        let inherited = pager.stats_page.block(slot_of(domain)).inherited();
+        inherited.store(outcome as u32, Ordering::Release);
         futex::wake_all(inherited);
     }
 }

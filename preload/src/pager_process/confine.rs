@@ -65,7 +65,7 @@ pub fn leave_program() {
 const DESCRIPTORS: u64 = 1024;
 
 /// Raises the limits that the program's pager would meet when it works for the program, which may
-/// have lowered its own: it writes the store's file, maps, locks, opens, and computes. A hard limit
+/// have lowered its own: it writes the store's file, maps, locks, opens, computes, and starts threads. A hard limit
 /// that the process may not raise holds.
 fn raise_limits() {
     for (resource, most) in [
@@ -75,6 +75,7 @@ fn raise_limits() {
         (libc::RLIMIT_MEMLOCK, libc::RLIM_INFINITY),
         (libc::RLIMIT_CPU, libc::RLIM_INFINITY),
         (libc::RLIMIT_RTTIME, libc::RLIM_INFINITY),
+        (libc::RLIMIT_NPROC, libc::RLIM_INFINITY),
         (libc::RLIMIT_NOFILE, DESCRIPTORS),
     ] {
         let mut now = libc::rlimit {

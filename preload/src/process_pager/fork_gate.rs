@@ -14,6 +14,17 @@ const CHILD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the parent checks that the child's domain still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What becomes of a child, as it tells its parent. The word of the stats page that holds it is 0
+/// before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ForkOutcome {
+    /// The child has what it inherits.
+    Inherited = 1,
+    /// The child has no pager, and ends: the fork is to fail.
+    Refused = 2,
+}
+
 /// A fork in progress: the pager is paused.
 pub struct ForkGate(Option<ForkGuard>);
 
@@ -42,27 +53,28 @@ impl ForkGate {
         self.0
     }
 
-    /// Restarts the pager of a fork's parent. Returns the child's domain, which is the caller's to
-    /// release where no child was `born`. Where one was, the parent waits until the child has what
+    /// Restarts the pager of a fork's parent. Returns false if the child that was `born` has no pager
+    /// and ends. Where one was born, the parent waits until the child has what
     /// it inherits: until then the child's domain is its parent's, and would end with it, and its
     /// memory is not yet what the parent may read and write there (`process_vm_readv`).
-    pub fn open(self, born: bool) -> RawDomainId {
+    pub fn open(self, born: bool) -> bool {
         let domain = self.child();
         let (Some(pager), Some(fork)) = (get(), self.0) else {
-            return domain;
+            return true;
         };
         let child = ProcessPager::child_of(&fork);
         pager.process.open_after_fork(fork);
-        if born {
-            let inherited = pager.stats_page.block(slot_of(domain)).inherited();
-            let since = Instant::now();
-            while inherited.load(Ordering::Acquire) == 0
-                && since.elapsed() < CHILD_TIMEOUT
-                && pager.ledger.stats(child).is_some()
-            {
-                futex::wait(inherited, 0, Some(POLL_INTERVAL));
-            }
+        if !born {
+            return true;
         }
-        domain
+        let inherited = pager.stats_page.block(slot_of(domain)).inherited();
+        let since = Instant::now();
+        while inherited.load(Ordering::Acquire) == 0
+            && since.elapsed() < CHILD_TIMEOUT
+            && pager.ledger.stats(child).is_some()
+        {
+            futex::wait(inherited, 0, Some(POLL_INTERVAL));
+        }
+        inherited.load(Ordering::Acquire) != ForkOutcome::Refused as u32
     }
 }
