@@ -220,9 +220,15 @@ impl<'a> DomainFrames<'a> {
     }
 
     /// Answers a trim of `k` frames: releases as many of them as are unused. Returns how many.
+    ///
+    /// A domain that has fewer (its pages are locked) counts as used now, so that the next trim asks
+    /// another one.
     pub fn release_trimmed(&self, k: u32) -> u32 {
         let given = self.release(k);
         lower_to_zero(&self.slot.trim, k);
+        if given < k {
+            self.note_use(Millis::now());
+        }
         given
     }
 

@@ -83,11 +83,12 @@ impl FrameSource {
         client.ledger().trim_idle(client.id(), TRIM_BATCH, oldest);
     }
 
-    /// The same of all domains, whatever their age: this one has no page that can be evicted.
+    /// Asks all other domains for frames, however recently they faulted: this domain has no page that it
+    /// can evict.
     pub(crate) fn trim_others(&self) {
         let client = self.client();
         let now = Millis::now();
-        client.ledger().trim_idle(client.id(), TRIM_BATCH, now);
+        client.ledger().trim_idle(client.id(), LOCKED_BATCH, now);
     }
 
     /// Waits up to `limit` for the next frames that are released. If it gets none, returns
@@ -213,6 +214,10 @@ impl FrameSource {
 /// Frames that domains of a tree are asked for at once: what a small program accesses in a slice
 /// of processor time.
 const TRIM_BATCH: u32 = 64;
+
+/// Frames that a domain asks others for where its own pages are locked: few, since these others may
+/// need them as much.
+const LOCKED_BATCH: u32 = 4;
 
 /// Frames to keep unused: enough to make an eviction rare, none if the domain has so few
 /// frames that each counts.

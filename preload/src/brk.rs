@@ -13,9 +13,6 @@ use wired::PAGE;
 /// Most bytes reserved above the kernel's break; halved until they fit.
 const MAX_RESERVED: usize = 8 << 30;
 
-/// Where the addresses end that MAP_32BIT gives.
-const LOW: usize = 2 << 30;
-
 /// Least bytes reserved.
 const MIN_RESERVED: usize = 1 << 20;
 
@@ -70,8 +67,7 @@ pub fn brk(to: usize) -> SyscallResult {
 /// Returns true if the program has mapped something above the break (MAP_FIXED).
 fn is_taken(space: &AddressSpace, above: &Range<usize>) -> bool {
     let pieces = space.map.lookup(above);
-    pieces.iter().any(|piece| piece.state.is_kernels())
-        || above.clone().step_by(PAGE).any(mapped_bitmap::is_mapped)
+    pieces.iter().any(|piece| piece.state.is_kernels()) || mapped_bitmap::any_mapped(above)
 }
 
 /// The C library's `sbrk`: the break before, or an error.
@@ -104,10 +100,6 @@ fn prepare(space: &mut AddressSpace) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let mut size = MAX_RESERVED;
-    if first < LOW {
-        // A program at low addresses may want some of them by MAP_32BIT.
-        size = ((LOW - first) / 2) & !(PAGE - 1);
-    }
     while size >= MIN_RESERVED {
         let answer = address_space::map(first, size, RW, flags, -1, 0);
         if answer as usize == first {
@@ -116,7 +108,7 @@ fn prepare(space: &mut AddressSpace) {
         if !is_error(answer) {
             address_space::unmap(&(answer as usize..answer as usize + size));
         }
-        size = (size / 2) & !(PAGE - 1);
+        size /= 2;
     }
     let room = first..first + size;
     if size < MIN_RESERVED {

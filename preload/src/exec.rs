@@ -96,7 +96,8 @@ fn policy_at(dir: c_int, path: &CStr, flags: c_int) -> ExecPolicy {
     .unwrap_or(ExecPolicy::Paged)
 }
 
-/// Calls `go` with the C string of at most `len` bytes that `put` writes; `None` where it is none.
+/// Calls `go` with the C string of at most `len` bytes that `put` writes; `None` if there is no memory
+/// for it.
 fn with_string<R>(
     len: usize,
     put: impl FnOnce(&mut &mut [u8]) -> std::io::Result<()>,
@@ -199,8 +200,12 @@ extern "C" fn selfpage_execvpe(
     }
     // SAFETY: the program's string.
     let name = unsafe { CStr::from_ptr(file) };
-    if name.to_bytes().is_empty() {
-        return c_result(error(libc::ENOENT)) as c_int;
+    match name.to_bytes().len() {
+        0 => return c_result(error(libc::ENOENT)) as c_int,
+        len if len > libc::NAME_MAX as usize && !name.to_bytes().contains(&b'/') => {
+            return c_result(error(libc::ENAMETOOLONG)) as c_int;
+        }
+        _ => {}
     }
     let mut last = error(libc::ENOENT);
     let mut denied = false;
@@ -228,7 +233,7 @@ extern "C" fn selfpage_execvpe(
                 | libc::ETIMEDOUT
         )
     });
-    if denied && last == error(libc::ENOENT) {
+    if denied {
         last = error(libc::EACCES);
     }
     c_result(last) as c_int

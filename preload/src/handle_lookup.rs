@@ -4,10 +4,10 @@
 //! its parent had pages that were paged out. So a function of the C library's that is also one of this
 //! library's is given as this library's.
 //!
-//! The loader tells RTLD_NEXT, and RTLD_DEFAULT, by the return address of its caller. So these go to
-//! the C library's own `dlsym` by a jump.
+//! The loader resolves RTLD_NEXT, and RTLD_DEFAULT, relative to the return address of its caller. So
+//! these go to the C library's own `dlsym` by a jump.
 
-use crate::library_data::{is_of_c_library, is_own};
+use crate::library_data::{is_of_c_library, is_own, own_path};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_void};
 use std::mem::transmute;
@@ -66,10 +66,28 @@ extern "C" fn in_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void
     if !is_of_c_library(found.addr()) {
         return found;
     }
-    // SAFETY: a name that was found; neither lookup can fail, so that `dlerror` has nothing to say.
-    let (next, first) = unsafe { (lookup(libc::RTLD_NEXT, name), lookup(null_mut(), name)) };
-    match next == found && is_own(first.addr()) {
-        true => first,
+    let Some(own) = own_handle() else {
+        return found;
+    };
+    // SAFETY: a name that was found. Neither lookup can fail, as this library depends on the C library,
+    // so that both leave `dlerror` without an error.
+    let (next, ours) = unsafe { (lookup(libc::RTLD_NEXT, name), lookup(own, name)) };
+    match next == found && is_own(ours.addr()) {
+        true => ours,
         false => found,
     }
+}
+
+/// This library's own handle.
+fn own_handle() -> Option<*mut c_void> {
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let known = HANDLE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Some(known);
+    }
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    // SAFETY: the loader's own string for this library, which is loaded.
+    let found = unsafe { libc::dlopen(own_path()?.as_ptr(), flags) };
+    HANDLE.store(found, Ordering::Release);
+    (!found.is_null()).then_some(found)
 }

@@ -36,6 +36,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     // SAFETY: the loader's array.
     match unsafe { SupervisorEndpoint::from(environ) } {
         SupervisorEndpoint::None => {
+            library_data::find();
             // SAFETY: the constructor, one thread.
             unsafe { malloc::init(None) };
             return;
@@ -49,7 +50,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     library_data::populate();
     pthread::init();
     fork::init();
-    let before = limits::mapped();
+    let before = limits::mapped_by_program();
     fit_arenas();
     *FIRST_MEMORY.lock() = Some(FirstMemory {
         candidates,

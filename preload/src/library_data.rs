@@ -3,11 +3,14 @@
 use crate::raw_syscall::syscall3;
 use crate::vma_map::AddrRange;
 use crate::{dlsym, pager_process};
-use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Start and end of this library, and of the C library.
 static LIBRARIES: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// This library's path, as the loader has it.
+static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Start and end of data, in pairs; this library's first.
 static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -23,14 +26,18 @@ struct Found {
     local: usize,
 }
 
-/// Finds it. In the constructor.
+/// Records where the libraries, their data and their thread-local storage lie. In the constructor.
 pub fn find() {
     let mut found = Found { data: 2, local: 0 };
     // SAFETY: the callback fits, and the counts live through the call.
-    unsafe { dlsym::dl_iterate_phdr(library, std::ptr::from_mut(&mut found).cast()) };
+    unsafe { dlsym::dl_iterate_phdr(record_library, std::ptr::from_mut(&mut found).cast()) };
 }
 
-unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+unsafe extern "C" fn record_library(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    found: *mut c_void,
+) -> c_int {
     // SAFETY: the loader's record, and the counts passed above.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
     if info.dlpi_name.is_null() {
@@ -56,6 +63,9 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, found: *mu
     let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
     if !is_own && !is_c {
         return 0;
+    }
+    if is_own {
+        OWN_PATH.store(info.dlpi_name.cast_mut(), Ordering::Release);
     }
     if is_own || file.starts_with(b"libc.so") {
         let at = if is_own { 0 } else { 2 };
@@ -103,6 +113,13 @@ fn pairs(words: &'static [AtomicUsize]) -> impl Iterator<Item = (usize, usize)> 
         let [one, other] = [&pair[0], &pair[1]].map(|word| word.load(Ordering::Acquire));
         (one, other)
     })
+}
+
+/// This library's path, as the loader has it.
+pub fn own_path() -> Option<&'static CStr> {
+    let path = OWN_PATH.load(Ordering::Acquire);
+    // SAFETY: the loader's string, as long as this library is loaded.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
 /// Returns true if an address is in this library.

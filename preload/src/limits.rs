@@ -44,8 +44,15 @@ static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
 /// Bytes that the pager has mapped for itself and the allocator, by either count.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
+/// Bytes that the program has mapped, by either count, before the library maps more than the tables of
+/// its allocator. In the constructor.
+pub fn mapped_by_program() -> [usize; 2] {
+    let own = wired::private_bytes_mapped();
+    mapped().map(|all| all.saturating_sub(own))
+}
+
 /// Bytes mapped now, by either count.
-pub fn mapped() -> [usize; 2] {
+fn mapped() -> [usize; 2] {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mut text = [0u8; 128];
     let len = open(c"/proc/self/statm", flags, Mode::empty())
@@ -108,11 +115,9 @@ pub unsafe fn prlimit(
     if !new.is_null() && !raw_syscall::is_readable(new as usize, size_of::<Limit>()) {
         return error(libc::EFAULT);
     }
-    // The kernel writes first, so that an address where nothing is gets its error.
-    let writes = kernel(0, resource, std::ptr::null(), old);
-    if is_error(writes) {
-        return writes;
-    }
+    // Copied: a program may give one address for both.
+    // SAFETY: readable, or null.
+    let new = unsafe { new.as_ref() }.copied();
     let free = address_space::lock().map.free();
     let _blocked = SignalsBlocked::new();
     let mut set = SET[kind as usize].lock();
@@ -123,8 +128,7 @@ pub unsafe fn prlimit(
     }
     let visible = set.filter(|set| set.effective == before);
     let visible = visible.map_or(before, |set| set.requested);
-    // SAFETY: the caller's.
-    if let Some(requested) = unsafe { new.as_ref() }.copied() {
+    if let Some(requested) = new {
         if requested.soft > requested.hard {
             return error(libc::EINVAL);
         }
@@ -133,10 +137,11 @@ pub unsafe fn prlimit(
             soft: requested.soft.saturating_add(reserve),
             hard: requested.hard.saturating_add(reserve),
         };
-        // One that is raised is the kernel's to permit.
-        if requested.hard <= visible.hard {
-            effective.hard = effective.hard.min(before.hard);
-        }
+        // The kernel checks the right to raise a hard limit.
+        effective.hard = match requested.hard > visible.hard {
+            true => effective.hard.max(before.hard.saturating_add(1)),
+            false => effective.hard.min(before.hard),
+        };
         effective.soft = effective.soft.min(effective.hard);
         let answer = kernel(0, resource, &effective, std::ptr::null_mut());
         if is_error(answer) {
@@ -147,11 +152,13 @@ pub unsafe fn prlimit(
             effective,
         });
     }
-    // SAFETY: the caller's.
-    if let Some(old) = unsafe { old.as_mut() } {
+    // The kernel writes first, which returns EFAULT for an unmapped address.
+    let written = kernel(0, resource, std::ptr::null(), old);
+    // SAFETY: the caller's, and writeable.
+    if let Some(old) = unsafe { old.as_mut() }.filter(|_| !is_error(written)) {
         *old = visible;
     }
-    0
+    written
 }
 
 /// The program's own limits, while it begins another image; put back where that fails.

@@ -140,8 +140,8 @@ unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
     }
 }
 
-/// Bytes of the smallest block: all blocks are aligned to as many, which mimalloc's smaller ones are not.
-const LEAST: usize = 16;
+/// Bytes to which every block is aligned, and of the smallest block: mimalloc aligns smaller ones to 8.
+const MIN_ALIGN: usize = 16;
 
 fn filled(ptr: *mut c_void) -> *mut c_void {
     if ptr.is_null() {
@@ -155,7 +155,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(size, align).cast(),
         // SAFETY: the alignment is a power of two, as the callers checked.
-        _ => unsafe { mi::mi_malloc_aligned(size, align) },
+        _ => unsafe { mi::mi_malloc_aligned(size.max(MIN_ALIGN), align.max(MIN_ALIGN)) },
     }
 }
 
@@ -165,7 +165,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(size, 16).cast(),
         // SAFETY: any size will do.
-        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size.max(LEAST)) }),
+        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size.max(MIN_ALIGN)) }),
         // SAFETY: as above.
         Source::Program(program) => unsafe { (program.malloc)(size) },
     }
@@ -178,7 +178,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         Source::Early => early_alloc::allocate(count.saturating_mul(size), 16).cast(),
         Source::Mimalloc => {
             let (count, size) = match count.checked_mul(size) {
-                Some(bytes @ ..LEAST) => (1, bytes.max(LEAST)),
+                Some(bytes @ ..MIN_ALIGN) => (1, bytes.max(MIN_ALIGN)),
                 _ => (count, size),
             };
             // SAFETY: any sizes will do.
@@ -238,7 +238,7 @@ unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
             return null_mut();
         }
         // SAFETY: the caller's.
-        return filled(unsafe { mi::mi_realloc(ptr, size.max(LEAST)) });
+        return filled(unsafe { mi::mi_realloc(ptr, size.max(MIN_ALIGN)) });
     }
     let fresh = malloc(size);
     if !fresh.is_null() {

@@ -4,102 +4,111 @@
 //! Where those are all frames of that process, none is left for the next page, and the call and the
 //! process wait for each other.
 
+use crate::process_pager;
 use crate::raw_syscall::{SyscallResult, c_result, is_error, is_readable, syscall6};
 use std::ffi::{c_int, c_long};
 use wired::PAGE;
 
-/// Bytes of the other process that one call of ours copies: half of the fewest frames that `run` takes.
-const PIECE: usize = 16 * PAGE;
+/// Bytes of the other process that one call of ours copies: a quarter of the frames, within these
+/// limits.
+const SHORTEST: usize = 16 * PAGE;
+const LONGEST: usize = 256 * PAGE;
 
-/// Ranges that one call of ours has on either side.
-const RANGES: usize = 16;
+/// Iovecs that one call of ours has on either side.
+const IOVECS: usize = 16;
 
-/// Most ranges that a call of the program may have (`UIO_MAXIOV`).
-const MAX_RANGES: usize = 1024;
+/// Most iovecs that a call of the program may have (`UIO_MAXIOV`).
+const MAX_IOVECS: usize = 1024;
+
+/// Most bytes that the kernel copies by one call (`MAX_RW_COUNT`).
+const MAX_COPIED: usize = 0x7fff_f000;
 
 const NONE: libc::iovec = libc::iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
 };
 
-/// The rest of one side's ranges.
+/// The rest of one side's iovecs.
 #[derive(Clone, Copy)]
 struct Cursor<'a> {
-    ranges: &'a [libc::iovec],
-    /// Bytes of the first range that are behind.
-    behind: usize,
+    iovecs: &'a [libc::iovec],
+    /// Bytes of the first one that are copied.
+    offset: usize,
 }
 
 impl Cursor<'_> {
-    /// Takes ranges of at most `limit` bytes in all.
-    fn take(&mut self, limit: usize) -> ([libc::iovec; RANGES], usize, usize) {
-        let mut taken = [NONE; RANGES];
+    /// Takes iovecs of at most `limit` bytes in all: them, their count, and their bytes.
+    fn take(&mut self, limit: usize) -> ([libc::iovec; IOVECS], usize, usize) {
+        let mut taken = [NONE; IOVECS];
         let (mut count, mut bytes) = (0, 0);
-        while let Some((first, rest)) = self.ranges.split_first() {
-            let len = (first.iov_len - self.behind).min(limit - bytes);
-            if len == 0 && first.iov_len > self.behind || count == RANGES {
+        while let Some((first, rest)) = self.iovecs.split_first() {
+            let len = (first.iov_len - self.offset).min(limit - bytes);
+            if len == 0 && first.iov_len > self.offset || count == IOVECS {
                 break;
             }
             taken[count] = libc::iovec {
-                iov_base: first.iov_base.wrapping_byte_add(self.behind),
+                iov_base: first.iov_base.wrapping_byte_add(self.offset),
                 iov_len: len,
             };
             (count, bytes) = (count + 1, bytes + len);
-            self.behind += len;
-            if self.behind == first.iov_len {
-                (self.ranges, self.behind) = (rest, 0);
+            self.offset += len;
+            if self.offset == first.iov_len {
+                (self.iovecs, self.offset) = (rest, 0);
             }
         }
         (taken, count, bytes)
     }
 }
 
-/// A program's array of ranges; `None` where the kernel is to say what is wrong with it.
-fn ranges<'a>(array: usize, count: usize) -> Option<&'a [libc::iovec]> {
+/// A program's array of iovecs; `None` where the kernel returns the error.
+fn iovecs<'a>(array: usize, count: usize) -> Option<&'a [libc::iovec]> {
     let bytes = count * size_of::<libc::iovec>();
     let pages = (array..array.checked_add(bytes)?).step_by(PAGE);
     let mut ends = pages.map(|at| (at, (array + bytes - at).min(PAGE)));
-    if count == 0 || count > MAX_RANGES || !ends.all(|(at, len)| is_readable(at, len)) {
+    if count == 0 || count > MAX_IOVECS || !ends.all(|(at, len)| is_readable(at, len)) {
         return None;
     }
     // SAFETY: readable, and the program's argument.
     Some(unsafe { std::slice::from_raw_parts(array as *const libc::iovec, count) })
 }
 
-fn total(ranges: &[libc::iovec]) -> Option<usize> {
-    ranges
+fn total(iovecs: &[libc::iovec]) -> Option<usize> {
+    iovecs
         .iter()
-        .try_fold(0usize, |sum, range| sum.checked_add(range.iov_len))
+        .try_fold(0usize, |sum, iovec| sum.checked_add(iovec.iov_len))
         .filter(|sum| isize::try_from(*sum).is_ok())
 }
 
 /// Either call, by its number.
-pub fn copy(number: c_long, args: [usize; 6]) -> SyscallResult {
+pub fn copy_in_pieces(number: c_long, args: [usize; 6]) -> SyscallResult {
     let [process, local, local_count, remote, remote_count, flags] = args;
     // SAFETY: the program asked for exactly this.
     let call = |args| unsafe { syscall6(number, args) };
-    let (Some(ours), Some(theirs)) = (ranges(local, local_count), ranges(remote, remote_count))
+    let (Some(ours), Some(theirs)) = (iovecs(local, local_count), iovecs(remote, remote_count))
     else {
         return call(args);
     };
     let (Some(room), Some(wanted)) = (total(ours), total(theirs)) else {
         return call(args);
     };
-    if wanted.min(room) <= PIECE {
+    let frames = process_pager::get().map_or(0, |pager| pager.process.most_frames());
+    let piece = (frames as usize / 4 * PAGE).clamp(SHORTEST, LONGEST);
+    let wanted = wanted.min(room).min(MAX_COPIED);
+    if wanted <= piece {
         return call(args);
     }
     let mut ours = Cursor {
-        ranges: ours,
-        behind: 0,
+        iovecs: ours,
+        offset: 0,
     };
     let mut theirs = Cursor {
-        ranges: theirs,
-        behind: 0,
+        iovecs: theirs,
+        offset: 0,
     };
     let mut copied = 0;
-    while copied < wanted.min(room) {
+    while copied < wanted {
         let mut ahead = ours;
-        let (_, _, room) = ahead.take(PIECE);
+        let (_, _, room) = ahead.take(piece.min(wanted - copied));
         let (theirs, their_count, bytes) = theirs.take(room);
         let (ours, our_count, _) = ours.take(bytes);
         let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
@@ -133,7 +142,7 @@ macro_rules! calls {
         ) -> isize {
             let process = process as usize;
             let args = [process, local, local_count, remote, remote_count, flags];
-            c_result(copy($number, args))
+            c_result(copy_in_pieces($number, args))
         }
     )*};
 }

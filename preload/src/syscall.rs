@@ -136,7 +136,7 @@ extern "C" fn route(
         libc::SYS_mseal => mseal::mseal(a, b, c),
         libc::SYS_futex => futex::futex([a, b, c, d, e, f]),
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => {
-            process_vm::copy(number, [a, b, c, d, e, f])
+            process_vm::copy_in_pieces(number, [a, b, c, d, e, f])
         }
         libc::SYS_ptrace => trace::raw_ptrace(a, b, c, d),
         libc::SYS_close => fd_guard::close(fd),

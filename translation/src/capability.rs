@@ -143,6 +143,15 @@ impl Capabilities {
             .try_fold(self, |c, name| Ok(c.without(name.parse()?)))
     }
 
+    /// Without those features that a pager can start without, as [`Capabilities::probe_fast`] probes.
+    #[must_use]
+    pub const fn for_start(self) -> Self {
+        self.without(Feature::EventFork)
+            .without(Feature::ProtectionKeys)
+            .without(Feature::WpAsync)
+            .without(Feature::WpUnpopulated)
+    }
+
     /// The bits, for another process of the same program.
     pub const fn bits(&self) -> u32 {
         self.bits

@@ -34,6 +34,7 @@ pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use log_line::LogLine;
 pub use memory::{Plain, WiredMemory, address_apart};
+pub use memory_pool::private_bytes_mapped;
 pub use pi::{PiGuard, PiLock};
 pub use stage::{Stage, StageHistogram};
 pub use units::{Bytes, SizeError, Time, TimeError, parse_time};

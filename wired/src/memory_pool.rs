@@ -9,15 +9,23 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes mapped at once.
-const CHUNK: usize = 32 << 20;
+const CHUNK: usize = 8 << 20;
 
 /// Bytes from which on memory is a mapping of its own.
 const OWN_MAPPING: usize = CHUNK / 2;
 
-/// Memory of one kind. Addresses are not used twice.
+/// Bytes that all pools have mapped so far.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that this process, and its parents before their forks, have mapped as private memory.
+pub fn private_bytes_mapped() -> usize {
+    MAPPED.load(Ordering::Relaxed)
+}
+
+/// An allocator that moves a mark through mapped chunks. Addresses are not used twice.
 pub(crate) struct MemoryPool {
     /// The first free byte of the last chunk, which begins and ends at a multiple of [`CHUNK`].
-    /// Such a multiple itself: nothing is free.
+    /// Such a multiple means that the chunk is used up.
     next: AtomicUsize,
     wiped_in_children: bool,
 }
@@ -68,6 +76,7 @@ impl MemoryPool {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping: the address is a hint.
         let start = unsafe { mmap_anonymous(hint, len, access, flags)? };
+        MAPPED.fetch_add(len, Ordering::Relaxed);
         start.expose_provenance();
         // SAFETY: the mapping just made.
         let memory = unsafe { WiredMemory::from_raw(start, len) };

@@ -350,10 +350,14 @@ fn kernel() -> Result<Capabilities, RequestError> {
         let why = format!("{off} is switched off by SELFPAGE_WITHOUT");
         return Err(RequestError::Kernel(why));
     }
-    let missing = Capabilities::probe().missing;
-    match missing.iter().find(|lack| needed.contains(&lack.feature)) {
+    let probe = Capabilities::probe();
+    match probe
+        .missing
+        .iter()
+        .find(|lack| needed.contains(&lack.feature))
+    {
         Some(lack) => Err(RequestError::Kernel(crate::doctor::explain(lack))),
-        None => Capabilities::probe_fast()
+        None => (probe.capabilities.for_start())
             .without_list(&list)
             .map_err(RequestError::Without),
     }

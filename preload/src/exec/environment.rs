@@ -92,8 +92,8 @@ pub unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr>
     })
 }
 
-/// Returns false where a path or an environment has an address at which nothing is: the kernel then
-/// says so. Where a string begins, not where it ends.
+/// Returns false if the path, the array, or a string of it begins at an unmapped address, for which the
+/// kernel returns EFAULT. The strings' ends are not checked.
 pub fn are_readable(path: *const c_char, environment: CStringArray) -> bool {
     let word_is_there = |addr: usize| raw_syscall::is_readable(addr & !7, 8);
     let (mut last_slots, mut last_strings) = (usize::MAX, usize::MAX);

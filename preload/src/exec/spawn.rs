@@ -8,14 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Actions = *const libc::posix_spawn_file_actions_t;
 
-/// Set once the program has spawned children from another folder: a relative path is then the
-/// child's, and is not judged here.
-static SPAWNS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
-
-/// Returns true if a path is one of this process's, to be judged here.
-fn is_own_path(path: &CStr) -> bool {
-    path.to_bytes().starts_with(b"/") || !SPAWNS_ELSEWHERE.load(Ordering::Relaxed)
-}
 type Attributes = *const libc::posix_spawnattr_t;
 
 /// Defines `posix_spawn` and `posix_spawnp`, which differ in where they find the program.
@@ -47,7 +39,7 @@ macro_rules! spawn {
                 return go(envp);
             }
             // SAFETY: the program's string.
-            match $policy(unsafe { CStr::from_ptr(path) }) {
+            match $policy(unsafe { CStr::from_ptr(path) }, actions) {
                 // SAFETY: the program's array.
                 ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
                 ExecPolicy::Unpaged => go(envp),
@@ -74,30 +66,37 @@ macro_rules! from_folder {
                     folder: $folder
                 ) -> c_int
             }
-            SPAWNS_ELSEWHERE.store(true, Ordering::Relaxed);
+            CHANGES_FOLDER.store(true, Ordering::Relaxed);
             // SAFETY: the program's own call.
             unsafe { $name(actions, folder) }
         }
     )*};
 }
 from_folder! {
-    posix_spawn_file_actions_addchdir(*const c_char);
     posix_spawn_file_actions_addchdir_np(*const c_char);
-    posix_spawn_file_actions_addfchdir(c_int);
     posix_spawn_file_actions_addfchdir_np(c_int);
 }
 
-fn policy_of_path(path: &CStr) -> ExecPolicy {
-    match is_own_path(path) {
+/// Set once the program has had a list of actions begin a child in another folder.
+static CHANGES_FOLDER: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if a path is looked up in this process's folder, and can be judged here.
+fn is_own_path(path: &CStr, actions: Actions) -> bool {
+    let is_childs = !actions.is_null() && CHANGES_FOLDER.load(Ordering::Relaxed);
+    path.to_bytes().starts_with(b"/") || !is_childs
+}
+
+fn policy_of_path(path: &CStr, actions: Actions) -> ExecPolicy {
+    match is_own_path(path, actions) {
         true => policy_for(path),
         false => ExecPolicy::Paged,
     }
 }
 
-fn policy_along_path(name: &CStr) -> ExecPolicy {
+fn policy_along_path(name: &CStr, actions: Actions) -> ExecPolicy {
     let mut policy = ExecPolicy::Paged;
     search_path(name, |path| {
-        if !is_own_path(path) {
+        if !is_own_path(path, actions) {
             return false;
         }
         let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();

@@ -102,7 +102,7 @@ fn object_of(function: *mut c_void) -> Option<usize> {
     };
     // Not `dladdr`, which searches all symbols of the library for the nearest.
     // SAFETY: the callback fits, and the search lives through the call.
-    unsafe { dlsym::dl_iterate_phdr(look_at, std::ptr::from_mut(&mut search).cast()) };
+    unsafe { dlsym::dl_iterate_phdr(match_object, std::ptr::from_mut(&mut search).cast()) };
     search.object
 }
 
@@ -111,7 +111,7 @@ struct ObjectSearch {
     object: Option<usize>,
 }
 
-unsafe extern "C" fn look_at(
+unsafe extern "C" fn match_object(
     info: *mut libc::dl_phdr_info,
     _: usize,
     search: *mut c_void,

@@ -64,9 +64,9 @@ pub fn leave_program() {
 /// Descriptors that a pager process needs, with room.
 const DESCRIPTORS: u64 = 1024;
 
-/// Raises the limits that the program's pager would meet when it works for the program, which may
-/// have lowered its own: it writes the store's file, maps, locks, opens, computes, and starts threads. A hard limit
-/// that the process may not raise holds.
+/// Raises limits that the program may have lowered for itself: the pager process writes the store's
+/// file, maps, locks, opens, computes, and starts threads for the program. A hard limit that the
+/// process may not raise holds.
 fn raise_limits() {
     for (resource, most) in [
         (libc::RLIMIT_AS, libc::RLIM_INFINITY),
