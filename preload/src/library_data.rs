@@ -16,7 +16,7 @@ static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
 static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 /// Thread-local storage of the C library and this one: how far below a thread's control
-/// block it begins, and bytes, in pairs. It is the same for all threads, since both were
+/// block it begins, and that and its bytes, in pairs. It is the same for all threads, since both were
 /// loaded with the program.
 static LOCAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
@@ -49,17 +49,10 @@ unsafe extern "C" fn record_library(
     // SAFETY: the loader's array of program headers.
     let headers =
         unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let span = |header: &libc::Elf64_Phdr| {
-        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
-        start..start + header.p_memsz as usize
-    };
+    let start = info.dlpi_addr as usize;
+    let loaded = || headers.iter().filter(|it| it.p_type == libc::PT_LOAD);
     let own = std::ptr::from_ref(&DATA) as usize;
-    let loaded = || {
-        headers
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD)
-    };
-    let is_own = loaded().any(|header| span(header).contains(&own));
+    let is_own = loaded().any(|header| span(start, header).contains(&own));
     let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
     if !is_own && !is_c {
         return 0;
@@ -68,44 +61,49 @@ unsafe extern "C" fn record_library(
         OWN_PATH.store(info.dlpi_name.cast_mut(), Ordering::Release);
     }
     if is_own || file.starts_with(b"libc.so") {
-        let at = if is_own { 0 } else { 2 };
-        let start = loaded().map(|header| span(header).start).min();
-        let end = loaded().map(|header| span(header).end).max();
-        LIBRARIES[at].store(start.unwrap_or(0), Ordering::Release);
-        LIBRARIES[at + 1].store(end.unwrap_or(0), Ordering::Release);
+        let first = loaded().map(|header| span(start, header).start).min();
+        let end = loaded().map(|header| span(start, header).end).max();
+        let whole = first.unwrap_or(0)..end.unwrap_or(0);
+        put(&LIBRARIES, if is_own { 0 } else { 2 }, whole);
     }
     // What the loader has made read-only after it has relocated it.
-    let read_only = headers
-        .iter()
-        .find(|header| header.p_type == libc::PT_GNU_RELRO)
-        .map_or(0..0, &span);
-    for header in headers {
-        let written = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
-        let mut data = span(header);
+    let read_only = headers.iter().find(|it| it.p_type == libc::PT_GNU_RELRO);
+    let read_only = read_only.map_or(0..0, |header| span(start, header));
+    for header in loaded().filter(|it| it.p_flags & libc::PF_W != 0) {
+        let mut data = span(start, header);
         if data.contains(&read_only.start) {
             data.start = read_only.end.min(data.end);
         }
-        if written && !data.is_empty() {
+        if !data.is_empty() {
             let at = if is_own { 0 } else { found.data };
-            if let Some([start, end]) = DATA.get(at..at + 2) {
-                start.store(data.start.next_multiple_of(8), Ordering::Release);
-                end.store(data.end & !7, Ordering::Release);
-                found.data += if is_own { 0 } else { 2 };
-            }
-        }
-        let local = info.dlpi_tls_data as usize;
-        let below = pager_process::thread_pointer().checked_sub(local);
-        if let Some(below) = below
-            && header.p_type == libc::PT_TLS
-            && local != 0
-            && let Some([distance, size]) = LOCAL.get(found.local..found.local + 2)
-        {
-            distance.store(below, Ordering::Release);
-            size.store(header.p_memsz as usize, Ordering::Release);
-            found.local += 2;
+            found.data += if is_own { 0 } else { 2 };
+            put(&DATA, at, data.start.next_multiple_of(8)..data.end & !7);
         }
     }
+    let local = info.dlpi_tls_data as usize;
+    let below = pager_process::thread_pointer().checked_sub(local);
+    let of_thread = headers.iter().find(|it| it.p_type == libc::PT_TLS);
+    if let (Some(below), Some(header)) = (below, of_thread)
+        && local != 0
+    {
+        put(&LOCAL, found.local, below..below + header.p_memsz as usize);
+        found.local += 2;
+    }
     0
+}
+
+/// Where a part of a library that was loaded at `start` lies.
+fn span(start: usize, header: &libc::Elf64_Phdr) -> AddrRange {
+    let from = start + header.p_vaddr as usize;
+    from..from + header.p_memsz as usize
+}
+
+/// Records a pair of words, where there is room for it.
+fn put(words: &[AtomicUsize], at: usize, pair: AddrRange) {
+    if let Some([first, second]) = words.get(at..at + 2) {
+        first.store(pair.start, Ordering::Release);
+        second.store(pair.end, Ordering::Release);
+    }
 }
 
 fn pairs(words: &'static [AtomicUsize]) -> impl Iterator<Item = (usize, usize)> {
@@ -144,9 +142,9 @@ pub fn of_the_c_library() -> impl Iterator<Item = AddrRange> {
 
 /// The calling thread's part of the C library's thread-local storage, and of this one's.
 pub fn thread_local() -> impl Iterator<Item = AddrRange> {
-    pairs(&LOCAL).map(|(below, size)| {
+    pairs(&LOCAL).map(|(below, end)| {
         let start = pager_process::thread_pointer().wrapping_sub(below);
-        start..start + size
+        start..start + (end - below)
     })
 }
 

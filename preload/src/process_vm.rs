@@ -9,8 +9,8 @@ use crate::raw_syscall::{SyscallResult, c_result, is_error, is_readable, syscall
 use std::ffi::{c_int, c_long};
 use wired::PAGE;
 
-/// Bytes of the other process that one call of ours copies: a quarter of the frames, within these
-/// limits.
+/// Bytes of the other process that one call of ours copies: a quarter of the frames that processes can
+/// not lock, within these limits.
 const SHORTEST: usize = 16 * PAGE;
 const LONGEST: usize = 256 * PAGE;
 
@@ -92,7 +92,7 @@ pub fn copy_in_pieces(number: c_long, args: [usize; 6]) -> SyscallResult {
         return call(args);
     };
     let frames = process_pager::get().map_or(0, |pager| pager.process.most_frames());
-    let piece = (frames as usize / 4 * PAGE).clamp(SHORTEST, LONGEST);
+    let piece = (frames as usize / 32 * PAGE).clamp(SHORTEST, LONGEST);
     let wanted = wanted.min(room).min(MAX_COPIED);
     if wanted <= piece {
         return call(args);

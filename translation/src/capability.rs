@@ -143,6 +143,14 @@ impl Capabilities {
             .try_fold(self, |c, name| Ok(c.without(name.parse()?)))
     }
 
+    /// The features that both sets have.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            bits: self.bits & other.bits,
+        }
+    }
+
     /// Without those features that a pager can start without, as [`Capabilities::probe_fast`] probes.
     #[must_use]
     pub const fn for_start(self) -> Self {

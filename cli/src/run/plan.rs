@@ -351,15 +351,10 @@ fn kernel() -> Result<Capabilities, RequestError> {
         return Err(RequestError::Kernel(why));
     }
     let probe = Capabilities::probe();
-    match probe
-        .missing
-        .iter()
-        .find(|lack| needed.contains(&lack.feature))
-    {
+    let mut missing = probe.missing.iter();
+    match missing.find(|lack| needed.contains(&lack.feature)) {
         Some(lack) => Err(RequestError::Kernel(crate::doctor::explain(lack))),
-        None => (probe.capabilities.for_start())
-            .without_list(&list)
-            .map_err(RequestError::Without),
+        None => Ok(probe.capabilities.for_start().and(kept)),
     }
 }
 

@@ -78,7 +78,7 @@ pub fn install() {
     };
     let at = std::ptr::from_ref(&program) as usize;
     let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
-    // SAFETY: a filter that the kernel copies. Where there are none, all calls stay allowed.
+    // SAFETY: a filter that the kernel copies. A kernel without filters leaves all calls allowed.
     unsafe { syscall3(libc::SYS_seccomp, mode, 0, at) };
 }
 
