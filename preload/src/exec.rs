@@ -222,21 +222,20 @@ extern "C" fn selfpage_execvpe(
         }
         last = answer;
         denied |= answer == error(libc::EACCES);
-        // With these errors the search continues; any other is the reason of the failure.
-        !matches!(
-            -answer as c_int,
-            libc::EACCES
-                | libc::ENOENT
-                | libc::ENOTDIR
-                | libc::ESTALE
-                | libc::ENODEV
-                | libc::ETIMEDOUT
-        )
+        !continues_search(answer)
     });
-    if denied {
+    if denied && continues_search(last) {
         last = error(libc::EACCES);
     }
     c_result(last) as c_int
+}
+
+/// Returns true for the errors after which the next folder is tried; any other is the reason of the failure.
+fn continues_search(answer: SyscallResult) -> bool {
+    matches!(
+        -answer as c_int,
+        libc::EACCES | libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT
+    )
 }
 
 /// Calls `take` for every path that `name` may be at, until it returns true.
