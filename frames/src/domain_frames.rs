@@ -219,15 +219,16 @@ impl<'a> DomainFrames<'a> {
         self.slot.trim.load(SeqCst)
     }
 
-    /// Answers a trim of `k` frames: releases as many of them as are unused. Returns how many.
+    /// Answers a trim of `k` frames at the time `now`: releases as many of them as are unused. Returns
+    /// how many.
     ///
     /// A domain that has fewer (its pages are locked) counts as used now, so that the next trim asks
     /// another one.
-    pub fn release_trimmed(&self, k: u32) -> u32 {
+    pub fn release_trimmed(&self, k: u32, now: Millis) -> u32 {
         let given = self.release(k);
         lower_to_zero(&self.slot.trim, k);
         if given < k {
-            self.note_use(Millis::now());
+            self.note_use(now);
         }
         given
     }

@@ -55,12 +55,24 @@ fn a_trim_that_is_not_answered_counts_and_one_that_is_does_not() {
     assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
     assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 0);
     // An answer ends it, whether the frames could be had or not.
-    assert_eq!(all[1].release_trimmed(15), 0);
+    assert_eq!(all[1].release_trimmed(15, ago(10)), 0);
     assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
     let victim = &all[1];
     victim.stack(|frame, _| _ = victim.put(frame));
-    assert_eq!(victim.release_trimmed(15), 15);
+    assert_eq!(victim.release_trimmed(15, ago(0)), 15);
     assert_eq!(victim.n(), 15);
+    audit(&ledger);
+}
+
+#[test]
+fn a_domain_that_had_no_frame_to_release_is_asked_after_the_others() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 100, 50]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0)), 10);
+    assert_eq!(trims(&all), [0, 10, 0]);
+    assert_eq!(all[1].release_trimmed(10, ago(20)), 0);
+    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0)), 10);
+    assert_eq!(trims(&all), [0, 0, 10]);
     audit(&ledger);
 }
 

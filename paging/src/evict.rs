@@ -45,6 +45,7 @@ use crate::frame_source::FrameSource;
 use crate::huge::HugeBuffers;
 use crate::standby::StandbyList;
 use crate::standby::ring::ClaimPass;
+use frames::Millis;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
@@ -154,7 +155,7 @@ impl Evictor {
         let trimmed = client.trimmed();
         if trimmed > 0 {
             self.make_unused(trimmed);
-            let given = u64::from(client.release_trimmed(trimmed));
+            let given = u64::from(client.release_trimmed(trimmed, Millis::now()));
             self.standby.log.add(Counter::FramesReleased, given);
         }
         if let Some(want) = swapper_wants {

@@ -223,7 +223,7 @@ impl<'a> CompressedRam<'a> {
             self.frames.release_demanded(demanded);
         }
         if trimmed > 0 {
-            self.frames.release_trimmed(trimmed);
+            self.frames.release_trimmed(trimmed, Millis::now());
         }
         self.frames.demanded() == 0 || self.owned.is_empty()
     }

@@ -101,7 +101,7 @@ impl ObjectFrames {
             } else {
                 trimmed.min(unused)
             };
-            self.domain.release_trimmed(answered);
+            self.domain.release_trimmed(answered, Millis::now());
         }
         (demanded - given).saturating_add(trimmed.saturating_sub(unused))
     }
