@@ -121,8 +121,8 @@ impl<'a> ProcessStats<'a> {
         &self.futexes[0]
     }
 
-    /// Not 0 once the child of a fork has what it inherits: its memory is registered, and
-    /// what it does not inherit is gone. A futex, for its parent.
+    /// Not 0 once the child of a fork has what it inherits (its memory is registered, and what it does
+    /// not inherit is gone), or has no pager and ends. A futex, for its parent, which knows the values.
     pub fn inherited(&self) -> &'a AtomicU32 {
         &self.futexes[1]
     }

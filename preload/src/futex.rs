@@ -10,9 +10,6 @@ use wired::PAGE;
 /// Attempts: a page may leave again before the call is repeated.
 const ATTEMPTS: usize = 64;
 
-/// Bits of an operation that are no flags.
-const COMMAND: i32 = libc::FUTEX_CMD_MASK;
-
 /// `futex`, with its six arguments.
 pub fn futex(args: [usize; 6]) -> SyscallResult {
     let [word, operation, _, _, other, _] = args;
@@ -20,7 +17,7 @@ pub fn futex(args: [usize; 6]) -> SyscallResult {
     let call = || unsafe { syscall6(libc::SYS_futex, args) };
     let mut answer = call();
     let has_other = matches!(
-        operation as i32 & COMMAND,
+        operation as i32 & libc::FUTEX_CMD_MASK,
         libc::FUTEX_WAKE_OP | libc::FUTEX_CMP_REQUEUE_PI | libc::FUTEX_WAIT_REQUEUE_PI
     );
     for _ in 0..ATTEMPTS {

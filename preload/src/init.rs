@@ -33,10 +33,10 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 /// library's `environ` is not set yet.
 extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
     let candidates = adopt::find_candidates();
+    library_data::find();
     // SAFETY: the loader's array.
     match unsafe { SupervisorEndpoint::from(environ) } {
         SupervisorEndpoint::None => {
-            library_data::find();
             // SAFETY: the constructor, one thread.
             unsafe { malloc::init(None) };
             return;
@@ -46,7 +46,6 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     }
     // SAFETY: the loader's array.
     unsafe { exec::save_environment(environ) };
-    library_data::find();
     library_data::populate();
     pthread::init();
     fork::init();

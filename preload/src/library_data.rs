@@ -16,7 +16,7 @@ static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
 static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 /// Thread-local storage of the C library and this one: how far below a thread's control
-/// block it begins, and that and its bytes, in pairs. It is the same for all threads, since both were
+/// block it begins, and bytes, in pairs. It is the same for all threads, since both were
 /// loaded with the program.
 static LOCAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
@@ -63,7 +63,7 @@ unsafe extern "C" fn record_library(
     if is_own || file.starts_with(b"libc.so") {
         let first = loaded().map(|header| span(start, header).start).min();
         let end = loaded().map(|header| span(start, header).end).max();
-        let whole = first.unwrap_or(0)..end.unwrap_or(0);
+        let whole = (first.unwrap_or(0), end.unwrap_or(0));
         put(&LIBRARIES, if is_own { 0 } else { 2 }, whole);
     }
     // What the loader has made read-only after it has relocated it.
@@ -77,7 +77,7 @@ unsafe extern "C" fn record_library(
         if !data.is_empty() {
             let at = if is_own { 0 } else { found.data };
             found.data += if is_own { 0 } else { 2 };
-            put(&DATA, at, data.start.next_multiple_of(8)..data.end & !7);
+            put(&DATA, at, (data.start.next_multiple_of(8), data.end & !7));
         }
     }
     let local = info.dlpi_tls_data as usize;
@@ -86,7 +86,7 @@ unsafe extern "C" fn record_library(
     if let (Some(below), Some(header)) = (below, of_thread)
         && local != 0
     {
-        put(&LOCAL, found.local, below..below + header.p_memsz as usize);
+        put(&LOCAL, found.local, (below, header.p_memsz as usize));
         found.local += 2;
     }
     0
@@ -99,10 +99,10 @@ fn span(start: usize, header: &libc::Elf64_Phdr) -> AddrRange {
 }
 
 /// Records a pair of words, where there is room for it.
-fn put(words: &[AtomicUsize], at: usize, pair: AddrRange) {
+fn put(words: &[AtomicUsize], at: usize, pair: (usize, usize)) {
     if let Some([first, second]) = words.get(at..at + 2) {
-        first.store(pair.start, Ordering::Release);
-        second.store(pair.end, Ordering::Release);
+        first.store(pair.0, Ordering::Release);
+        second.store(pair.1, Ordering::Release);
     }
 }
 
@@ -142,9 +142,9 @@ pub fn of_the_c_library() -> impl Iterator<Item = AddrRange> {
 
 /// The calling thread's part of the C library's thread-local storage, and of this one's.
 pub fn thread_local() -> impl Iterator<Item = AddrRange> {
-    pairs(&LOCAL).map(|(below, end)| {
+    pairs(&LOCAL).map(|(below, size)| {
         let start = pager_process::thread_pointer().wrapping_sub(below);
-        start..start + (end - below)
+        start..start + size
     })
 }
 

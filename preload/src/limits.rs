@@ -1,8 +1,9 @@
 //! Limits on address space and data that the program sets for itself.
 //!
 //! The kernel counts what the library has reserved and the program has not mapped: free
-//! addresses of arenas, those of the allocator's heap, and the pager's own tables. A program that lowers RLIMIT_AS or RLIMIT_DATA
-//! to what it needs itself could not map more memory (Chromium's sandbox sets 2 GiB of data).
+//! addresses of arenas, those of the allocator's heap, and the pager's own tables. A program that
+//! lowers RLIMIT_AS or RLIMIT_DATA to what it needs itself could not map more memory (Chromium's
+//! sandbox sets 2 GiB of data).
 //! So the kernel gets the program's limit and that reserve, and the program reads the limit that
 //! it set. What it starts is effective the limit itself, but for the hard one, which an ordinary
 //! user could not raise again where the exec fails.
@@ -41,11 +42,10 @@ struct LimitPair {
 
 static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
 
-/// Bytes that the pager has mapped for itself and the allocator, by either count.
+/// Bytes that the pager and the allocator have mapped for themselves, by either count.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Bytes that the program has mapped, by either count, before the library maps more than the tables of
-/// its allocator. In the constructor.
+/// Bytes mapped now, by either count, without this library's private memory. In the constructor.
 pub fn mapped_by_program() -> [usize; 2] {
     let own = wired::private_bytes_mapped();
     mapped().map(|all| all.saturating_sub(own))

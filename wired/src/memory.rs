@@ -56,6 +56,7 @@ unsafe impl Plain for AtomicU32 {}
 // SAFETY: atomics accept every bit pattern.
 unsafe impl Plain for AtomicU64 {}
 
+/// Where private memory is cut from, by what a fork does with it.
 static INHERITED: MemoryPool = MemoryPool::new(false);
 static WIPED: MemoryPool = MemoryPool::new(true);
 

@@ -1,5 +1,5 @@
 //! `posix_spawn` and its kin. The C library's own makes the child, in which no code of this library
-//! runs: so the program is judged before, and its environment is made here.
+//! runs: so the policy is decided before, and the environment is made here.
 
 use super::environment::{CStringArray, are_readable, with_preload_env};
 use super::{ExecPolicy, policy_for, search_path};
@@ -7,8 +7,10 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Actions = *const libc::posix_spawn_file_actions_t;
-
 type Attributes = *const libc::posix_spawnattr_t;
+
+/// Set once the program has made a list of actions by which a child begins in another folder.
+static CHANGES_FOLDER: AtomicBool = AtomicBool::new(false);
 
 /// Defines `posix_spawn` and `posix_spawnp`, which differ in where they find the program.
 macro_rules! spawn {
@@ -77,10 +79,7 @@ from_folder! {
     posix_spawn_file_actions_addfchdir_np(c_int);
 }
 
-/// Set once the program has had a list of actions begin a child in another folder.
-static CHANGES_FOLDER: AtomicBool = AtomicBool::new(false);
-
-/// Returns true if a path is looked up in this process's folder, and can be judged here.
+/// Returns true if a path is looked up in this process's folder, and its file can be checked here.
 fn is_own_path(path: &CStr, actions: Actions) -> bool {
     let is_childs = !actions.is_null() && CHANGES_FOLDER.load(Ordering::Relaxed);
     path.to_bytes().starts_with(b"/") || !is_childs

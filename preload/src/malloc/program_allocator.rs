@@ -7,7 +7,7 @@
 //! A library that only counts or checks blocks (memusage, heaptrack) takes them from the C library, whose heap cannot be
 //! paged. It is left out.
 
-use crate::dlsym;
+use crate::library_data::is_of_c_library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 
@@ -58,13 +58,13 @@ impl ProgramAllocator {
     /// The allocator of a library other than the C library, if one is loaded. The executable's own comes before this
     /// library, and the program calls it without passing here. In the constructor.
     pub fn find() -> Option<Self> {
-        let is_c_library = object_of(next(c"malloc")?)? == c_library()?;
-        (!is_c_library).then(Self::look_up)?
+        let is_programs = !is_of_c_library(next(c"malloc")?.addr());
+        is_programs.then(Self::look_up)?
     }
 
     /// Returns false if its blocks are the C library's. An allocator that has a `mallinfo2` is none that counts blocks.
     pub fn has_memory_of_its_own(&self) -> bool {
-        if object_of(self.mallinfo2 as *mut c_void) != c_library() {
+        if !is_of_c_library((self.mallinfo2 as *const c_void).addr()) {
             return true;
         }
         let c_library_in_use = || {
@@ -87,49 +87,6 @@ fn next(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a C string; the loader's lookup changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
-}
-
-/// The address of the C library.
-fn c_library() -> Option<usize> {
-    object_of(next(c"gnu_get_libc_version")?)
-}
-
-/// The address of the library that has a function.
-fn object_of(function: *mut c_void) -> Option<usize> {
-    let mut search = ObjectSearch {
-        function: function as usize,
-        object: None,
-    };
-    // Not `dladdr`, which searches all symbols of the library for the nearest.
-    // SAFETY: the callback fits, and the search lives through the call.
-    unsafe { dlsym::dl_iterate_phdr(match_object, std::ptr::from_mut(&mut search).cast()) };
-    search.object
-}
-
-struct ObjectSearch {
-    function: usize,
-    object: Option<usize>,
-}
-
-unsafe extern "C" fn match_object(
-    info: *mut libc::dl_phdr_info,
-    _: usize,
-    search: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader's record, and the search passed above.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<ObjectSearch>()) };
-    // SAFETY: the loader's array of program headers.
-    let headers =
-        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let has_it = headers.iter().any(|header| {
-        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
-        header.p_type == libc::PT_LOAD
-            && (start..start + header.p_memsz as usize).contains(&search.function)
-    });
-    if has_it {
-        search.object = Some(info.dlpi_addr as usize);
-    }
-    c_int::from(has_it)
 }
 
 /// The options of AddressSanitizer's runtime where neither the program nor its environment sets them. The runtime ends a
