@@ -60,5 +60,22 @@ int main(void)
     free(block);
     churn_stop(churn, 1);
     CHECK(mremap((void *)PAGE, PAGE, 2 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    /* A call that does not grow asks for a mapping at its start alone. */
+    n = hazard_bytes() / 16 / PAGE * PAGE;
+    char *several = map_private(4 * n);
+    fill(several, 4 * n, 3);
+    CHECK(mprotect(several + n, n, PROT_READ) == 0);
+    CHECK(mremap(several, 2 * n, 2 * n, 0) == several);
+    CHECK(mremap(several, 2 * n, n / 2 / PAGE * PAGE, 0) == several);
+    CHECK(munmap(several + 3 * n, PAGE) == 0);
+    CHECK(mremap(several + 2 * n, 2 * n, PAGE, 0) == several + 2 * n);
+    CHECK(holds(several, n / 2 / PAGE * PAGE, 3));
+    CHECK(*(uint64_t *)(several + 2 * n) == word_at(3, 2 * n / 8));
+    char *end = several + n / 2 / PAGE * PAGE;
+    CHECK(mremap(end, n, PAGE, 0) == MAP_FAILED && errno == EFAULT);
+    CHECK(mremap(several, PAGE, 1ul << 60, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(several, -1ul, PAGE, 0) == MAP_FAILED && errno == EINVAL);
+    void *last = (void *)((1ul << 47) - PAGE);
+    CHECK(mremap(several, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, last) == MAP_FAILED && errno == EINVAL);
     return 0;
 }

@@ -8,6 +8,9 @@ use crate::{address_space, paged_memory, shared_memory};
 use std::ffi::c_int;
 use wired::PAGE;
 
+/// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
+const ADDRESSES: usize = (1 << 47) - PAGE;
+
 /// The flags of a call.
 #[derive(Clone, Copy)]
 struct Flags {
@@ -77,7 +80,8 @@ fn remap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -
             }
         };
     }
-    let (Some(from), Some(len @ 1..), Some(parsed)) = (range, len, Flags::parse(flags)) else {
+    let (Some(from), Some(len @ 1..=ADDRESSES), Some(parsed)) = (range, len, Flags::parse(flags))
+    else {
         return error(libc::EINVAL);
     };
     if parsed.keep && from.len() != len || !old.is_multiple_of(PAGE) {
@@ -93,8 +97,13 @@ fn remap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -
             Lookup::Used(..) => error(libc::EINVAL),
         };
     }
-    let to = page_range(new, len)
-        .filter(|to| new.is_multiple_of(PAGE) && (from.end <= to.start || to.end <= from.start));
+    if len <= from.len() && !parsed.fixed && !parsed.keep {
+        return shrink(space, &from, len);
+    }
+    let to = page_range(new, len).filter(|to| {
+        let is_apart = from.end <= to.start || to.end <= from.start;
+        new.is_multiple_of(PAGE) && to.end <= ADDRESSES && is_apart
+    });
     if parsed.fixed && to.is_none() {
         return error(libc::EINVAL);
     }
@@ -140,6 +149,22 @@ fn remap_paged(
     }
 }
 
+/// Unmaps what lies behind the first `len` bytes. The kernel asks for a mapping at the start alone: others, and
+/// holes, may follow.
+fn shrink(space: &mut AddressSpace, from: &AddrRange, len: usize) -> SyscallResult {
+    let first = space.map.lookup(&(from.start..from.start + PAGE))[0].state;
+    if matches!(first, Lookup::Free | Lookup::Outside) {
+        return error(libc::EFAULT);
+    }
+    let tail = from.start + len..from.end;
+    if !tail.is_empty() {
+        for piece in space.map.lookup(&tail) {
+            space.release(&piece);
+        }
+    }
+    from.start as SyscallResult
+}
+
 /// Returns true if all of `from` is the kernel's, on addresses of ours and beside them: one
 /// mapping of the kernel's may cross the edge.
 pub fn is_kernels(space: &AddressSpace, from: &AddrRange) -> bool {
@@ -153,6 +178,7 @@ fn make_room(space: &mut AddressSpace, to: &AddrRange) -> SyscallResult {
     map_fixed(space, to.clone(), RW, flags)
 }
 
+/// Makes a mapping longer.
 fn resize(
     space: &mut AddressSpace,
     from: AddrRange,
@@ -160,16 +186,7 @@ fn resize(
     attrs: MappingAttrs,
     may_move: bool,
 ) -> SyscallResult {
-    let end = from.start + len;
-    if len <= from.len() {
-        if len < from.len() {
-            for piece in space.map.lookup(&(end..from.end)) {
-                space.release(&piece);
-            }
-        }
-        return from.start as SyscallResult;
-    }
-    let more = from.end..end;
+    let more = from.end..from.start + len;
     if space.map.is_free(&more) {
         space.map_in_arena(&more, attrs.prot);
         apply_attrs(space, &more, attrs);
