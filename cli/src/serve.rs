@@ -92,7 +92,8 @@ pub struct Args {
     keep_free: Option<Bytes>,
 
     /// Share of time in which tasks of this machine wait for memory (`some avg10` of /proc/pressure/memory)
-    /// above which nothing more is lent, and a part is taken back each second
+    /// above which, while less than four times --keep-free is available, nothing more is lent, and a part is
+    /// taken back each second
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     pressure: f64,
 

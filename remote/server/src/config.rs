@@ -52,7 +52,8 @@ pub struct HostThresholds {
     /// Available memory that stays the host's, in bytes.
     pub keep_available: u64,
     /// Share of the last ten seconds, in hundredths, in which tasks of the host waited for memory
-    /// (`some avg10` of /proc/pressure/memory). Above it the server lends nothing more and shrinks.
+    /// (`some avg10` of /proc/pressure/memory). Above it, while little is available, the server lends nothing
+    /// more and shrinks.
     pub pressure_percent: f64,
 }
 

@@ -2,7 +2,9 @@
 //!
 //! *Adaptive Remote Paging for Mobile Computers*, section 2.3: a server serves its own host first. Rule: what the
 //! host has available beyond a threshold may become pages; under pressure the server lends nothing more and
-//! shrinks a step at a time, since pressure follows a change only after seconds.
+//! shrinks a step at a time, since pressure follows a change only after seconds. The kernel's pressure counts a
+//! task that waits for memory of its own control group, too, however much the host has: so it is heeded only while
+//! little is available.
 
 use crate::config::HostThresholds;
 use host::procfs::field;
@@ -10,6 +12,9 @@ use wired::PAGE;
 
 /// Under pressure the server shrinks by one part in so many, each second.
 const SHRINK_PARTS: u64 = 32;
+
+/// Pressure is heeded while less than so many times what the host keeps is available.
+const PLENTY: u64 = 4;
 
 /// What the kernel says of the host's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,9 +45,10 @@ impl HostMemory {
             Some(spare) => resident + spare / page,
             None => resident.saturating_sub((thresholds.keep_available - available) / page),
         };
-        let is_pressed = self
-            .pressure
-            .is_some_and(|percent| percent > thresholds.pressure_percent);
+        let is_pressed = available < thresholds.keep_available.saturating_mul(PLENTY)
+            && self
+                .pressure
+                .is_some_and(|percent| percent > thresholds.pressure_percent);
         let most = match is_pressed {
             true => resident - resident / SHRINK_PARTS,
             false => frames,
@@ -81,7 +87,9 @@ mod tests {
         assert_eq!(spare(host(5000, 0.0)), 1000);
         assert_eq!(spare(host(300, 0.0)), 520);
         assert_eq!(spare(host(40, 0.0)), 260);
-        assert_eq!(spare(host(5000, 11.0)), 310);
+        assert_eq!(spare(host(399, 11.0)), 310);
+        assert_eq!(spare(host(400, 11.0)), 620);
+        assert_eq!(spare(host(40, 11.0)), 260);
     }
 
     #[test]
