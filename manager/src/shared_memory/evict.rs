@@ -223,7 +223,10 @@ impl SharedPager {
 
     /// No process maps the object any more.
     pub fn end_object(&mut self, id: ObjectId, object: &Object) {
-        self.fetches.cancel_all(id);
+        // They fault again, at what is mapped there now.
+        for waiter in self.fetches.cancel_all(id) {
+            self.mapped.wake(waiter);
+        }
         let mut frames = self.slots.forget(id);
         for page in 0..object.pages() {
             let state = object.get(page);

@@ -163,12 +163,17 @@ impl Fetches {
         })
     }
 
-    /// The contents of an object are not wanted any more.
-    pub fn cancel_all(&mut self, object: ObjectId) {
+    /// The contents of an object are not wanted any more. Returns the faults that wait for them.
+    pub fn cancel_all(&mut self, object: ObjectId) -> Vec<Waiter> {
+        let mut waiters = Vec::new();
         for fetch in self.fetches.iter_mut().flatten() {
-            fetch.is_cancelled |= fetch.object == object;
+            if fetch.object == object {
+                fetch.is_cancelled = true;
+                waiters.append(&mut fetch.waiters);
+            }
         }
         self.numbers.retain(|(of, _), _| *of != object);
+        waiters
     }
 
     /// The first fetch, from a number on, whose contents have arrived and are to be placed or dropped.
@@ -224,5 +229,22 @@ mod tests {
         assert_eq!(fetches.arrived(0), Some(first));
         assert_eq!(fetches.end(first), None);
         assert_eq!(fetches.number(1, 7), Some(second));
+    }
+
+    #[test]
+    fn faults_that_wait_for_an_object_that_ends_are_returned() {
+        let mut fetches = Fetches::new().unwrap();
+        let at = |client| Waiter { client, addr: PAGE };
+        for (object, page) in [(1, 7), (2, 7), (1, 8)] {
+            let number = fetches.reserve(1).unwrap().start;
+            fetches.begin(number, object, page);
+            let fetch = fetches.of(object, page).unwrap();
+            fetch.waiters.push(at(number as u64));
+        }
+        let waiters = fetches.cancel_all(1);
+        let clients: Vec<_> = waiters.iter().map(|waiter| waiter.client).collect();
+        assert_eq!(clients, [0, 2]);
+        assert_eq!(fetches.number(1, 7), None);
+        assert!(fetches.number(2, 7).is_some());
     }
 }
