@@ -219,7 +219,14 @@ impl MappedObjects {
     pub fn lock(&mut self, id: ClientId, range: &Range<usize>, most: usize) -> Result<(), String> {
         let parts = self.pages_in(id, range);
         let wanted: usize = parts.iter().map(|(_, pages)| pages.len()).sum();
+        // What it has locked there already is locked anew.
+        let again = |(number, pages): &(ObjectId, Range<usize>)| {
+            let object = self.objects.get(number);
+            object.map_or(0, |object| object.locked_by(id, pages))
+        };
+        let again: usize = parts.iter().map(again).sum();
         let locked: usize = self.objects.values().map(Object::locked).sum();
+        let locked = locked - again;
         if wanted > 0 && locked + wanted > most {
             return Err(format!(
                 "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"
@@ -362,8 +369,16 @@ impl MappedObjects {
             return FaultOutcome::Answered;
         };
         match client.uffd.poison(at.addr, PAGE) {
-            Err(MapError::Again { .. }) => FaultOutcome::Deferred,
-            _ => self.wake(at),
+            Ok(()) | Err(MapError::Exists { .. } | MapError::Gone) => self.wake(at),
+            Err(MapError::Again { .. } | MapError::NoMemory) => FaultOutcome::Deferred,
+            // Before Linux 6.6. Woken, the thread would fault again at once, without end.
+            Err(why) => {
+                tracing::error!(
+                    "shared memory: an access to {:#x} waits for ever: {why}",
+                    at.addr
+                );
+                FaultOutcome::Answered
+            }
         }
     }
 }

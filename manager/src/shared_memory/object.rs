@@ -181,6 +181,14 @@ impl Object {
         self.locks.iter().map(|(_, pages)| pages.len()).sum()
     }
 
+    /// Of these pages, those that a process has locked.
+    pub fn locked_by(&self, client: ClientId, pages: &Range<usize>) -> usize {
+        let own = self.locks.iter().filter(|(of, _)| *of == client);
+        let common =
+            own.map(|(_, locked)| locked.start.max(pages.start)..locked.end.min(pages.end));
+        common.map(|pages| pages.len()).sum()
+    }
+
     /// When a page left last.
     pub fn left(&self, page: usize) -> u16 {
         self.left[page]
@@ -250,6 +258,8 @@ mod tests {
             (locked(&object), object.locked()),
             (vec![0, 1, 2], 10 + UNIT + 1)
         );
+        assert_eq!(object.locked_by(1, &(8..2 * UNIT + 3)), 2 + 3);
+        assert_eq!(object.locked_by(2, &(0..UNIT)), 0);
         object.users.push(1);
         object.drop_locks_of_others();
         assert_eq!(locked(&object), [0, 2]);
