@@ -10,6 +10,7 @@ use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this long the threads of a program page.
 const UNDER_WAY: Duration = Duration::from_millis(700);
+/// Connections that a server takes from one address.
+const CONNECTIONS: u32 = 64;
 /// How often a client is killed, and the pause in which the next one serves.
 const KILLS: u32 = 5;
 const BETWEEN_KILLS: Duration = Duration::from_millis(400);
@@ -35,6 +38,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
             "remote",
             "two_hosts_page_after_an_invitation_and_not_after_a_removal",
             cluster::two_hosts,
+        ),
+        trial(
+            "remote",
+            "a_server_that_takes_no_connection_grants_no_permit_after_permit",
+            no_connection,
         ),
         trial(
             "remote",
@@ -82,13 +90,18 @@ struct PagingServer {
 
 impl PagingServer {
     fn start(sandbox: &Sandbox, name: &str) -> Verdict<Self> {
+        Self::lending(sandbox, name, "256M")
+    }
+
+    /// One that lends so much RAM.
+    fn lending(sandbox: &Sandbox, name: &str, ram: &str) -> Verdict<Self> {
         let log = sandbox.join(name);
         let file = std::fs::File::create(&log).doing(|| format!("create {}", log.display()))?;
         let mut child = Command::new(selfpage()?)
             .args([
                 "serve",
                 "--ram",
-                "256M",
+                ram,
                 "--listen",
                 "127.0.0.1:0",
                 "--insecure",
@@ -165,6 +178,21 @@ fn come_back(options: &[&str]) -> Verdict {
     ensure(outcome.text() == expected, || {
         format!("{} instead of {expected}", outcome.text())
     })
+}
+
+/// The broker chooses the server with most room, to which the client cannot connect.
+fn no_connection() -> Verdict {
+    let sandbox = Sandbox::new("remote_unconnected")?;
+    let one = PagingServer::start(&sandbox, "one")?;
+    let two = PagingServer::lending(&sandbox, "two", "1536M")?;
+    let connect = |_| TcpStream::connect(&two.address).doing(|| "connect to a server".into());
+    let connections: Vec<_> = (0..CONNECTIONS).map(connect).collect::<Verdict<_>>()?;
+    let launch = launch(&sandbox)?;
+    let outcome = launch.run(&Under::Contract(contract(&[&one, &two])))?;
+    outcome.succeeded()?;
+    drop(connections);
+    let said = std::fs::read_to_string(sandbox.join("two")).doing(|| "read a log".into())?;
+    ensure(!said.contains("permit"), || format!("one client: {said}"))
 }
 
 fn server_killed() -> Verdict {

@@ -144,6 +144,10 @@ pub fn terminate_stale(transport: &mut RemoteTransport, server: usize) {
 /// A server is connected: it is shown the permit that it issued, so that the requests that follow
 /// are served.
 pub fn on_server_back(transport: &mut RemoteTransport, server: usize) {
+    let host = transport.servers[server].host();
+    if let Some(sealed) = host.and_then(|host| transport.unshown.remove(&host)) {
+        transport.servers[server].permit = Some(sealed);
+    }
     if let Some(sealed) = transport.servers[server].permit {
         transport.servers[server].ask(&ControlRequest::Present(sealed), Asked::Present);
     }
@@ -228,11 +232,15 @@ fn on_permit(transport: &mut RemoteTransport, request: RequestId, sealed: Sealed
     if sealed.permit.client != transport.client {
         return tracing::error!("a permit of another client is not used");
     }
-    if let Some(at) = placement::index_of(transport, sealed.permit.id.server) {
-        let to = &mut transport.servers[at];
-        to.permit = Some(sealed);
-        // Where the server is not connected the permit is shown when it is.
-        to.ask(&ControlRequest::Present(sealed), Asked::Present);
+    // Where the server is not connected the permit is shown when it is.
+    let host = sealed.permit.id.server;
+    match placement::index_of(transport, host) {
+        Some(at) => {
+            let to = &mut transport.servers[at];
+            to.permit = Some(sealed);
+            to.ask(&ControlRequest::Present(sealed), Asked::Present);
+        }
+        None => _ = transport.unshown.insert(host, sealed),
     }
     transport.asked_alone.remove(&request);
     transport.awaited_permit.take_if(|id| *id == request);

@@ -82,10 +82,12 @@ pub fn unusable(transport: &RemoteTransport, now: Time) -> BTreeSet<HostId> {
     let is_out = |server: &Server| !server.is_up() || now < server.full_until;
     let avoided = hosts(&|server| is_out(server) || server.is_avoided(now));
     let is_in = |server: &Server| server.host().is_some_and(|host| !avoided.contains(&host));
-    match transport.servers.iter().any(is_in) {
+    let mut unusable = match transport.servers.iter().any(is_in) {
         true => avoided,
         false => hosts(&is_out),
-    }
+    };
+    unusable.extend(transport.unshown.keys());
+    unusable
 }
 
 /// Does what the organizer decided. Returns true if a copy is being created.
@@ -95,8 +97,8 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
             let at = transport.objects.find(object);
             let to = index_of(transport, permit.server);
             let (Some(at), Some(to)) = (at, to) else {
-                // A server that this client has not been told of yet: its permit is asked for again.
-                let _ = transport.organizer.on_server_lost(permit.server);
+                // A server that this client has not been connected to yet.
+                transport.organizer.on_copy_lost(object, permit.server);
                 return false;
             };
             transport.create_copy(at, to);

@@ -43,10 +43,11 @@ use disk::usd::{BackgroundWork, PartId, Transport};
 use iochannel::{IoVec, Op};
 use remote_policy::broker::AllocationRequest;
 use remote_policy::hedging::HedgeBudget;
-use remote_policy::identity::{Incarnation, RequestId};
+use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_policy::latency::LatencyTable;
 use remote_policy::migration::Version;
 use remote_policy::organizer::Organizer;
+use remote_wire::control::SealedPermit;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -81,6 +82,8 @@ pub struct RemoteTransport {
     pub(crate) copies_full_until: Time,
     /// Decides which server has which copy.
     pub(crate) organizer: Organizer,
+    /// Permits at servers that this client has not been connected to yet. Nothing is placed there until it is.
+    pub(crate) unshown: BTreeMap<HostId, SealedPermit>,
     /// Requests for permits that a server was asked itself.
     pub(crate) asked_alone: BTreeMap<RequestId, AllocationRequest>,
     /// The request for a new permit that has no answer yet, and those that wait for it.
@@ -149,6 +152,7 @@ impl RemoteTransport {
             copies_paused_until: Time(0),
             copies_full_until: Time(0),
             organizer: Organizer::new(client, placement::QOS),
+            unshown: BTreeMap::new(),
             asked_alone: BTreeMap::new(),
             awaited_permit: None,
             permit_queue: VecDeque::new(),
