@@ -8,7 +8,7 @@ use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::link::{ControlLink, ControlLinks, explain};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
 use remote_policy::broker::Refusal;
-use remote_policy::identity::Incarnation;
+use remote_policy::identity::{Epoch, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -194,7 +194,12 @@ struct Shared {
     named: Vec<String>,
     links: ControlLinks,
     cluster: Mutex<Cluster>,
+    /// The broker whose refusals are doubted, with the servers that it has reports of, and since when.
+    doubt: Mutex<Option<Doubt>>,
 }
+
+/// A broker and servers that it knows of, and when it first refused with no more.
+type Doubt = ((Option<(HostId, Epoch)>, Option<usize>), Instant);
 
 impl Clone for BrokerFinder {
     fn clone(&self) -> Self {
@@ -214,6 +219,7 @@ impl BrokerFinder {
             named,
             links,
             cluster: Mutex::default(),
+            doubt: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -294,14 +300,12 @@ impl BrokerFinder {
         limit: Duration,
     ) -> Option<PermitAnswer> {
         let begun = Instant::now();
-        let mut refused: Option<Instant> = None;
         while begun.elapsed() < limit {
             match self.ask_broker(request).await {
                 Some(Reply::Permit(sealed)) => return Some(PermitAnswer::Granted(sealed)),
                 Some(Reply::Refused(why)) => {
                     let _ = self.refresh().await;
-                    let since = *refused.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= REGENERATION || self.is_believed(why) {
+                    if self.is_believed(why) || self.is_past_doubt(why) {
                         return Some(PermitAnswer::Refused(why));
                     }
                 }
@@ -313,6 +317,28 @@ impl BrokerFinder {
             sleep(PAUSE).await;
         }
         None
+    }
+
+    /// Returns true if refusals of a broker that has reports of as many servers were doubted for long enough: one
+    /// request's doubt is the next one's.
+    fn is_past_doubt(&self, why: Refusal) -> bool {
+        let servers = match why {
+            Refusal::Pages { servers, .. } => Some(servers),
+            Refusal::Reallocation(_) | Refusal::Server(_) => None,
+        };
+        let broker = self.locked().broker;
+        let mut doubt = self
+            .shared
+            .doubt
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match *doubt {
+            Some((of, since)) if of == (broker, servers) => since.elapsed() >= REGENERATION,
+            _ => {
+                *doubt = Some(((broker, servers), Instant::now()));
+                false
+            }
+        }
     }
 
     fn is_believed(&self, why: Refusal) -> bool {

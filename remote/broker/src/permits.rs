@@ -12,7 +12,7 @@ use remote_policy::broker::{
 };
 use remote_policy::capacity::{CapacityUpdate, ServerReport};
 use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
-use remote_policy::permit::PermitId;
+use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::SealedPermit;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -129,10 +129,19 @@ impl PermitDesk {
         let Some(broker) = &mut self.broker else {
             return Vec::new();
         };
-        let is_own = |sealed: &SealedPermit| sealed.permit.id.server == server;
-        if let Some(sealed) = sealed.filter(is_own) {
-            self.seals.insert(sealed.permit.id, sealed);
-        }
+        let is_right = |permit: &Permit| {
+            let of = |sealed: SealedPermit| sealed.permit.id;
+            permit.id.server == server && sealed.map(of) == Some(permit.id)
+        };
+        let answer = match (answer, sealed) {
+            (ServerAnswer::Permit { permit, .. }, Some(sealed)) if is_right(&permit) => {
+                self.seals.insert(permit.id, sealed);
+                answer
+            }
+            // Nobody can show a permit without its seal.
+            (ServerAnswer::Permit { .. }, _) => ServerAnswer::Refused,
+            (answer, _) => answer,
+        };
         let actions = broker.on_answer(server, request, answer);
         self.carry_out(actions)
     }
@@ -157,7 +166,7 @@ impl PermitDesk {
                 BrokerAction::SendPermit { request, permit } => {
                     match self.seals.get(&permit.id) {
                         Some(sealed) => self.reply(request, Reply::Permit(*sealed)),
-                        // An earlier broker has it: the client asks again, with another number.
+                        // The server's report has ended it meanwhile: the client asks again.
                         None => _ = self.waiting.remove(&request),
                     }
                 }

@@ -29,7 +29,12 @@ struct PendingAllocation {
     request: AllocationRequest,
     server: HostId,
     refused_by: BTreeSet<HostId>,
+    /// How often the client has asked again, up to [`SILENT`].
+    copies: u8,
 }
+
+/// A server that has not answered when a client asks again so many times is passed over.
+const SILENT: u8 = 3;
 
 /// A broker of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,7 +134,8 @@ impl Broker {
         actions
     }
 
-    /// A client requests a permit. A request that is being answered goes to the same server again.
+    /// A client requests a permit. A request that is being answered goes to the same server again; a server that
+    /// stays silent is taken to refuse, if another has room.
     pub fn allocate(&mut self, request: AllocationRequest) -> BrokerAction {
         let id = request.permit.id;
         // The server that issued a permit for it answers a copy with that permit.
@@ -139,10 +145,18 @@ impl Broker {
                 permit,
             };
         }
-        if let Some(pending) = self.allocations.get(&id) {
-            return self.forward(pending.server, pending.request.permit);
+        let Some(pending) = self.allocations.get_mut(&id) else {
+            return self.place(request, BTreeSet::new());
+        };
+        pending.copies = SILENT.min(pending.copies + 1);
+        let (is_silent, server) = (pending.copies == SILENT, pending.server);
+        let mut others = pending.refused_by.clone();
+        others.insert(server);
+        let next = is_silent.then(|| self.choose(&request, &others)).flatten();
+        match next.and_then(|_| self.retry(id)) {
+            Some(action) => action,
+            None => self.forward(server, request.permit),
         }
-        self.place(request, BTreeSet::new())
     }
 
     /// A client requests another size of its permit.
@@ -270,6 +284,7 @@ impl Broker {
             request,
             server,
             refused_by,
+            copies: 0,
         };
         self.allocations.insert(pending.request.permit.id, pending);
         action

@@ -195,6 +195,25 @@ fn a_copy_of_a_request_gets_the_same_permit_and_no_second_one() {
 }
 
 #[test]
+fn a_server_that_stays_silent_is_passed_over_where_another_has_room() {
+    let mut machines = Machines::new(&[500, 900]);
+    let server_asked = |action: &BrokerAction| match action {
+        BrokerAction::Allocate { server, .. } => server.0,
+        other => panic!("{other:?}"),
+    };
+    let asked = |machines: &mut Machines, pages| {
+        let copies = (0..5).map(|_| machines.broker.allocate(allocation(pages, pages)));
+        copies
+            .map(|action| server_asked(&action))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut machines, 300), [2, 2, 2, 1, 1]);
+    assert_eq!(asked(&mut machines, 250), [2; 5], "no other has room");
+    let late = machines.broker.allocate(allocation(300, 300));
+    assert_eq!(server_of(&machines.run(late)), 1);
+}
+
+#[test]
 fn two_requests_at_once_do_not_go_to_a_server_with_room_for_one() {
     let mut machines = Machines::new(&[1000, 900]);
     let both = [1, 2].map(|number| machines.broker.allocate(allocation(number, 700)));
