@@ -6,9 +6,9 @@
 //! paging them gives nothing back.
 
 use crate::address_space::{RW, WORTH_ADOPTING};
+use crate::maps_file::{Mapping, for_each_mapping};
 use crate::vma_map::{AddrRange, MappingAttrs};
 use crate::{address_space, early_alloc, paged_memory, pager_process};
-use rustix::fs::{Mode, OFlags, open};
 
 /// A byte of the library's own data: the mapping that holds it is not adopted.
 static OWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
@@ -33,8 +33,10 @@ pub fn find_candidates() -> Candidates {
         spans: [(0, 0); MAX_CANDIDATES],
         count: 0,
     };
-    each_line(|line| {
-        let Some(span) = candidate(line) else { return };
+    for_each_mapping(|mapping| {
+        let Some(span) = candidate(mapping) else {
+            return;
+        };
         let kept_out = keep_out.iter().any(|addr| span.contains(addr));
         if !kept_out && !early_alloc::owns(span.start as *const u8) && found.count < MAX_CANDIDATES
         {
@@ -56,41 +58,17 @@ pub fn adopt_all(found: &Candidates) {
     }
 }
 
-/// Reads /proc/self/maps line by line, without the heap.
-fn each_line(mut take: impl FnMut(&[u8])) {
-    let Ok(file) = open(
-        c"/proc/self/maps",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    ) else {
-        return;
-    };
-    let mut buffer = [0u8; 8192];
-    let mut held = 0;
-    while let Ok(n @ 1..) = rustix::io::read(&file, &mut buffer[held..]) {
-        held += n;
-        let mut start = 0;
-        while let Some(len) = buffer[start..held].iter().position(|b| *b == b'\n') {
-            take(&buffer[start..start + len]);
-            start += len + 1;
-        }
-        buffer.copy_within(start..held, 0);
-        held -= start;
-    }
-}
-
-/// The addresses of a line of /proc/self/maps, if it is private anonymous memory that
-/// can be read and written and is worth having.
-fn candidate(line: &[u8]) -> Option<AddrRange> {
-    let line = std::str::from_utf8(line).ok()?;
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let access = fields.next()?;
-    let (_offset, _device, inode) = (fields.next()?, fields.next()?, fields.next()?);
-    let name = fields.next().unwrap_or("");
-    let span = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-    let ours = access == "rw-p" && inode == "0" && (name.is_empty() || name == "[heap]");
-    (ours && span.len() >= WORTH_ADOPTING).then_some(span)
+/// The addresses of a mapping, if it is private anonymous memory that can be read and written and is worth having.
+fn candidate(mapping: &Mapping<'_>) -> Option<AddrRange> {
+    let Mapping {
+        span,
+        access,
+        inode,
+        name,
+        ..
+    } = mapping;
+    let ours = *access == "rw-p" && *inode == 0 && (name.is_empty() || *name == "[heap]");
+    (ours && span.len() >= WORTH_ADOPTING).then(|| span.clone())
 }
 
 #[cfg(test)]
@@ -99,7 +77,7 @@ mod tests {
 
     #[test]
     fn only_large_private_anonymous_writeable_mappings_are_candidates() {
-        let line = |s: &str| candidate(s.as_bytes());
+        let line = |s: &str| Mapping::parse(s.as_bytes()).and_then(|mapping| candidate(&mapping));
         assert_eq!(
             line("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 "),
             Some(0x7f00_0000_0000..0x7f00_0010_0000)

@@ -4,7 +4,7 @@
 //! [`crate::madvise`] and [`crate::brk`], with the result given the C way.
 
 use crate::raw_syscall::{c_result, error};
-use crate::{brk, madvise, map, mlock, mremap, mseal, remap_file_pages};
+use crate::{brk, madvise, map, mlock, mremap, mseal, remap_file_pages, sysv_shm};
 use std::ffi::{c_int, c_void};
 
 /// Defines `mmap`, which has a second name on 64-bit machines.
@@ -53,6 +53,18 @@ extern "C" fn mprotect(addr: usize, len: usize, prot: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mseal(addr: usize, len: usize, flags: usize) -> c_int {
     c_result(mseal::mseal(addr, len, flags)) as c_int
+}
+
+/// `shmat`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn shmat(id: c_int, addr: usize, flags: c_int) -> isize {
+    c_result(sysv_shm::shmat(id, addr, flags))
+}
+
+/// `shmdt`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn shmdt(addr: usize) -> c_int {
+    c_result(sysv_shm::shmdt(addr)) as c_int
 }
 
 /// `pkey_mprotect`.

@@ -9,6 +9,7 @@
 //! - `malloc`: the C library's allocator, over mimalloc, over `map`
 //! - `map`, `mremap`, `remap_file_pages`, `madvise`, `mlock`, `brk`: the memory calls as the kernel
 //!   defines them, over `address_space`, which keeps `vma_map` and memory in step
+//! - `sysv_shm`: segments at addresses of an arena
 //! - `limits`: address space and data limits that the program sets
 //! - `adopt`: memory mapped before the constructor
 //! - `fork`, `exec`, `pthread`, `fd_guard`: other calls of a program that concern its pager
@@ -44,6 +45,7 @@ mod madvise;
 mod malloc;
 mod map;
 mod mapped_bitmap;
+mod maps_file;
 mod mlock;
 mod mremap;
 mod mseal;
@@ -58,6 +60,7 @@ mod rseq;
 mod shared_memory;
 mod supervisor;
 mod syscall;
+mod sysv_shm;
 mod trace;
 mod vma_map;
 mod wait;

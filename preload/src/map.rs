@@ -280,7 +280,7 @@ fn refuse_replacement(pieces: &[MappedRange], flags: c_int) -> Option<SyscallRes
 }
 
 /// Any other mapping at a given address: the arena gives way.
-fn map_foreign(
+pub fn map_foreign(
     space: &mut AddressSpace,
     to: AddrRange,
     flags: c_int,

@@ -6,7 +6,7 @@
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
 use crate::{brk, exec, fd_guard, fork, futex, limits, madvise, map, mlock, mremap, mseal};
-use crate::{process_vm, remap_file_pages, trace, wait};
+use crate::{process_vm, remap_file_pages, sysv_shm, trace, wait};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -134,6 +134,8 @@ extern "C" fn route(
         libc::SYS_wait4 => wait::raw_wait4(a, b, c, d),
         libc::SYS_waitid => wait::raw_waitid(a, b, c, d, e),
         libc::SYS_mseal => mseal::mseal(a, b, c),
+        libc::SYS_shmat => sysv_shm::shmat(a as c_int, b, c as c_int),
+        libc::SYS_shmdt => sysv_shm::shmdt(a),
         libc::SYS_futex => futex::futex([a, b, c, d, e, f]),
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => {
             process_vm::copy_in_pieces(number, [a, b, c, d, e, f])
