@@ -44,6 +44,12 @@ static void check_by_file(pid_t child, char *p)
         CHECK(pwrite(memory, &value, 8, (off_t)(uintptr_t)(p + at + 16)) == 8);
     }
     CHECK(pread(memory, &value, 8, 0) == -1 && errno == EIO);
+    /* All of it at once. */
+    static char all[SIZE];
+    CHECK(pread(memory, all, SIZE, (off_t)(uintptr_t)p) == SIZE);
+    for (size_t at = 0; at < SIZE; at += STEP)
+        CHECK(*(long *)(all + at) == word(at) && *(size_t *)(all + at + 16) == at + 1);
+    CHECK(pwrite(memory, all, SIZE, (off_t)(uintptr_t)p) == SIZE);
     CHECK(close(memory) == 0);
 }
 

@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
+use wired::PAGE;
 
 /// Attempts: a page may leave again before the call is repeated.
 const ATTEMPTS: usize = 64;
@@ -107,18 +108,45 @@ macro_rules! at_offset {
             static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             // SAFETY: the C library's function of that name has this type.
             let real: Real = unsafe { transmute(dlsym::find(&SLOT, $real)) };
-            for _ in 0..ATTEMPTS {
-                // SAFETY: the caller's.
-                let answer = unsafe { real(fd, bytes, len, at) };
-                let is_missing = answer < 0 && errno() == libc::EIO;
-                if !is_missing || !process_of(fd).is_some_and(|it| bring_in(it, at as usize)) {
-                    return answer;
-                }
+            // SAFETY: a part of the caller's bytes.
+            let transfer = |done: usize| unsafe { real(fd, bytes.byte_add(done), len - done, at + done as i64) };
+            match transfer(0) {
+                answer if answer == len as isize => answer,
+                answer => go_on(fd, at as usize, len, answer, transfer),
             }
-            // SAFETY: as above.
-            unsafe { real(fd, bytes, len, at) }
         }
     )*};
 }
 at_offset!("pread64\0": pread pread64);
 at_offset!("pwrite64\0": pwrite pwrite64);
+
+/// Goes on with a transfer that ended early, where that is of a process's memory at a page that is paged out.
+fn go_on(
+    fd: c_int,
+    at: usize,
+    len: usize,
+    mut answer: isize,
+    transfer: impl Fn(usize) -> isize,
+) -> isize {
+    let (mut done, mut process, mut attempts) = (0, None, 0);
+    loop {
+        if answer > 0 {
+            (done, attempts) = (done + answer as usize, 0);
+        }
+        let is_at_page = match answer {
+            ..0 => errno() == libc::EIO,
+            _ => at.wrapping_add(done).is_multiple_of(PAGE),
+        };
+        if !is_at_page || done == len {
+            break;
+        }
+        attempts += 1;
+        process = process.or_else(|| process_of(fd));
+        let is_brought = process.is_some_and(|it| bring_in(it, at.wrapping_add(done)));
+        if attempts > ATTEMPTS || !is_brought {
+            break;
+        }
+        answer = transfer(done);
+    }
+    if done > 0 { done as isize } else { answer }
+}
