@@ -58,8 +58,10 @@ impl Standby {
         unsafe { self.memory.as_ptr().add(at * PAGE) }
     }
 
-    /// The slot's page is the only copy in memory from now on.
+    /// The slot's page is the only copy in memory from now on. An older one, of a page that came back by another way, is
+    /// not its contents any more.
     pub fn keep(&mut self, slot: usize, page: usize) {
+        self.take(page);
         self.slots[slot].pages |= 1 << (page % UNIT);
     }
 
@@ -88,6 +90,19 @@ mod tests {
         assert!(standby.take(3 * UNIT + 4).is_none());
         assert!(standby.take(4 * UNIT + 5).is_some());
         assert!(standby.take(4 * UNIT + 5).is_none());
+        let again = standby.reuse(4);
+        standby.keep(again, 4 * UNIT + 6);
+        let newer = standby.reuse(4);
+        standby.keep(newer, 4 * UNIT + 6);
+        let (contents, place) = (
+            standby.take(4 * UNIT + 6),
+            standby.page(newer, 4 * UNIT + 6),
+        );
+        assert_eq!(contents, Some(place.cast_const()));
+        assert!(
+            standby.take(4 * UNIT + 6).is_none(),
+            "the older copy is gone"
+        );
         standby.reuse(9);
         assert!(standby.take(3 * UNIT + 5).is_none(), "its slot was reused");
     }
