@@ -3,6 +3,7 @@
 //! A frame has no place: it is a unit of the contract, held for each page that is resident or staged.
 
 use frames::{DomainFrames, Frame, Millis, PageAge};
+use selfpage::FEWEST_FRAMES;
 
 /// Frames of domains of the tree that are asked for at once.
 const TRIM_BATCH: u32 = 64;
@@ -55,9 +56,11 @@ impl ObjectFrames {
         self.held.len() as u32
     }
 
-    /// Pages that may be locked: half of what the domain could own now.
+    /// Pages that may be locked: half of the contract's, and no more than the domains of the tree may nail beside
+    /// those of private memory.
     pub fn most_locked(&self) -> usize {
-        self.domain.resident_limit() as usize / 2
+        let room = self.domain.room_to_nail(FEWEST_FRAMES);
+        room.min(self.domain.contract().x / 2) as usize
     }
 
     /// A fault happens now.
