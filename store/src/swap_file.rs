@@ -13,6 +13,7 @@ use rustix::fs::{
     fstat, fstatfs, fstatvfs, ftruncate, openat, stat, unlinkat,
 };
 use rustix::io::Errno;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use wired::Bytes;
 use wired::{PAGE, WiredMemory};
@@ -72,7 +73,7 @@ pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64),
         notes |= notes::BUFFERED;
     }
     if config.written {
-        write_zeros(&fd, config.size / PAGE as u64 * PAGE as u64).map_err(fail)?;
+        write_zeros(&fd, 0..config.size / PAGE as u64 * PAGE as u64).map_err(fail)?;
     }
     Ok((fd, notes))
 }
@@ -124,11 +125,7 @@ fn allocate(fd: &OwnedFd, path: &Path, asked: u64) -> Result<(), SetupError> {
     if fstatvfs(fd).is_ok_and(|fs| fs.f_bfree.saturating_mul(fs.f_frsize) < size) {
         return Err(no_room());
     }
-    let result = match fallocate(fd, FallocateFlags::empty(), 0, size) {
-        Err(Errno::OPNOTSUPP) => write_zeros(fd, size),
-        result => result,
-    };
-    match result {
+    match allocate_extent(fd, 0, size) {
         Ok(()) => {}
         Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
         Err(errno) => {
@@ -166,7 +163,10 @@ pub(crate) fn room(file: impl AsFd) -> Option<Room> {
 
 /// Allocates blocks for a part of a file.
 pub(crate) fn allocate_extent(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
-    fallocate(file, FallocateFlags::empty(), start, bytes)
+    match fallocate(&file, FallocateFlags::empty(), start, bytes) {
+        Err(Errno::OPNOTSUPP) => write_zeros(file, start..start + bytes),
+        result => result,
+    }
 }
 
 /// Frees the blocks of a part of a file.
@@ -176,16 +176,16 @@ pub(crate) fn punch_hole(file: impl AsFd, start: u64, bytes: u64) -> Result<(), 
 }
 
 /// Writes zeros: allocates on file systems without fallocate, and makes blocks written on others.
-fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
+fn write_zeros(file: impl AsFd, range: Range<u64>) -> Result<(), Errno> {
     const AT_ONCE: usize = 1 << 20;
     // Aligned, for direct I/O.
     let zeros = vec![0u8; AT_ONCE + PAGE];
     let start = zeros.as_ptr().align_offset(PAGE);
     let zeros = &zeros[start..start + AT_ONCE];
-    let mut at = 0;
-    while at < size {
-        let len = zeros.len().min((size - at) as usize);
-        match rustix::io::pwrite(fd, &zeros[..len], at) {
+    let mut at = range.start;
+    while at < range.end {
+        let len = zeros.len().min((range.end - at) as usize);
+        match rustix::io::pwrite(&file, &zeros[..len], at) {
             Ok(0) => return Err(Errno::NOSPC),
             Ok(done) => at += done as u64,
             Err(Errno::INTR) => {}
