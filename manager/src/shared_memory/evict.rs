@@ -237,7 +237,7 @@ impl SharedPager {
     }
 
     /// Releases a page's stored copy.
-    fn release_copy(&self, state: PageState) {
+    pub fn release_copy(&self, state: PageState) {
         if let Some(copy) = state.handle() {
             self.store.discard(self.store.holder(), &[copy]);
         }
@@ -245,7 +245,8 @@ impl SharedPager {
 
     /// A page that the store does not take keeps its frame.
     fn put_back(&mut self, id: ObjectId, page: usize, contents: Contents) {
-        while self.place(id, page, contents, None) == Placed::Later {
+        let mut placed = self.place(id, page, contents, None);
+        while placed == Placed::Later {
             // An event is unread: nothing else may use the slot meanwhile.
             let users = self
                 .mapped
@@ -256,6 +257,15 @@ impl SharedPager {
                 .into_iter()
                 .flatten()
                 .for_each(|user| self.receive(user));
+            placed = self.place(id, page, contents, None);
+        }
+        // No process maps it; it may be mapped again.
+        if placed == Placed::Nowhere && self.mapped.objects.contains_key(&id) {
+            tracing::error!(
+                "a page of shared memory is lost: the store is full, and no process maps it"
+            );
+            self.set_state(id, page, PageState::Lost);
+            self.frames.put(1);
         }
     }
 

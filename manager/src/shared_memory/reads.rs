@@ -275,7 +275,8 @@ impl SharedPager {
         let is_lost = has_frame && !is_cancelled && why != StoreError::Busy;
         if is_lost && let Some(object) = self.mapped.objects.get_mut(&id) {
             tracing::error!("a page of shared memory is lost: {why}");
-            object.set(page, PageState::Lost);
+            let was = object.set(page, PageState::Lost);
+            self.release_copy(was);
         }
         for waiter in waiters {
             if is_lost {
