@@ -18,6 +18,9 @@ const DEPTH: usize = 5;
 /// Bytes of a script's first line the kernel reads.
 const LINE: usize = 256;
 
+/// Bytes of an ELF header, 32 bits wide.
+const HEADER: usize = 52;
+
 /// The machine this is built for, as ELF numbers it, and by name.
 const MACHINE: (u16, &str) = (62, "x86-64");
 
@@ -132,6 +135,10 @@ pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
         let mut head = [0u8; LINE];
         let n = pread(&file, &mut head[..], 0).unwrap_or(0);
         if head[..n].starts_with(b"\x7fELF") {
+            if n < HEADER {
+                // The kernel refuses it.
+                return Ok(());
+            }
             return elf(&file, &head[..n], at);
         }
         // A file of no known kind is given to the shell, as execvp does.
@@ -251,6 +258,7 @@ mod tests {
             ("#!/bin/sh\n", "a"),
             ("#! /usr/bin/env  sh\n", "b"),
             ("echo no first line\n", "c"),
+            ("\x7fELF", "d"),
         ] {
             let path = dir.path().join(name);
             std::fs::write(&path, text).unwrap();
