@@ -117,6 +117,15 @@ fn reserve(processes: u64) -> u64 {
     (10 << 20) + processes * (6 << 20)
 }
 
+/// What a program has beside its frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unpaged {
+    /// Processes that page at a time.
+    pub processes: u64,
+    /// Bytes that it writes in memory that is not paged: private pages of mapped files.
+    pub bytes: u64,
+}
+
 /// The parts of a limit in an arm of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySplit {
@@ -128,12 +137,12 @@ pub struct MemorySplit {
 
 impl MemorySplit {
     /// Of `limit` bytes, for a program of `bytes` bytes in so many processes at a time.
-    pub fn of(needs: ArmNeeds, limit: u64, bytes: u64, processes: u64) -> Result<Self> {
-        let own = reserve(processes);
+    pub fn of(needs: ArmNeeds, limit: u64, bytes: u64, unpaged: Unpaged) -> Result<Self> {
+        let own = reserve(unpaged.processes) + unpaged.bytes;
         let left = limit.saturating_sub(own);
         if left < MIN_FRAMES {
             bail!(unavailable(format_args!(
-                "of {} MiB the pager processes take {}: more data does (--mib)",
+                "of {} MiB the pager processes and what is not paged take {}: more data does (--mib)",
                 limit >> 20,
                 own >> 20
             )));
@@ -175,11 +184,15 @@ mod tests {
     #[test]
     fn what_is_within_a_limit_is_no_more_than_the_limit() {
         let (limit, bytes) = (64 << 20, 256 << 20);
+        let unpaged = Unpaged {
+            processes: 1,
+            bytes: 4 << 20,
+        };
         for arm in MemoryArm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
-            let split = MemorySplit::of(arm.needs(), limit, bytes, 1).unwrap();
-            assert_eq!(split.frames + reserve(1), limit, "{arm:?}");
+            let split = MemorySplit::of(arm.needs(), limit, bytes, unpaged).unwrap();
+            assert_eq!(split.frames + reserve(1) + unpaged.bytes, limit, "{arm:?}");
         }
-        let refused = MemorySplit::of(ArmNeeds::Contract, 8 << 20, bytes, 1);
+        let refused = MemorySplit::of(ArmNeeds::Contract, 8 << 20, bytes, unpaged);
         assert!(refused.unwrap_err().to_string().contains("--mib"));
     }
 }

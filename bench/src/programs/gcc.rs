@@ -1,5 +1,6 @@
 //! gcc -O2 of one large file: the compiler's own garbage-collected heap, grown function by function.
 
+use super::arm::Unpaged;
 use super::program::Workload;
 use crate::env::find_program;
 use crate::prelude::*;
@@ -21,7 +22,10 @@ pub fn prepare(env: &TestEnv, mib: u64) -> Result<Workload> {
     command.arg(&*input);
     Ok(Workload {
         input: Some(input),
-        processes: 2,
+        unpaged: Unpaged {
+            processes: 2,
+            bytes: 0,
+        },
         ..Workload::of(command)
     })
 }

@@ -1,6 +1,7 @@
 //! The programs: those that people know, each at work that it holds in memory. A new one is a
 //! variant of [`KnownProgram`] and its line in [`KnownProgram::prepare`].
 
+use super::arm::Unpaged;
 use super::options::Options;
 use super::{gcc, postgres, python, redis, sort, sqlite};
 use crate::prelude::*;
@@ -31,8 +32,7 @@ pub struct Workload {
     pub command: Command,
     /// Read before each run, so that every arm finds it in the page cache.
     pub input: Option<OwnedFile>,
-    /// Processes that page at a time.
-    pub processes: u64,
+    pub unpaged: Unpaged,
     /// It changes its user, so that its processes are given the store expressly.
     pub changes_user: bool,
     /// The requests of a server; other programs do their work by themselves.
@@ -47,7 +47,10 @@ impl Workload {
         Self {
             command,
             input: None,
-            processes: 1,
+            unpaged: Unpaged {
+                processes: 1,
+                bytes: 0,
+            },
             changes_user: false,
             client: None,
             files: Vec::new(),

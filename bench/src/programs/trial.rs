@@ -107,7 +107,7 @@ fn set_up(
         ArmNeeds::Zram => fixture.swap = Some(Swap::on_zram(env, memory.room())?),
         ArmNeeds::SwapFile => fixture.swap = Some(Swap::on_file(env, memory.room())?),
         ArmNeeds::Run(_) | ArmNeeds::Contract => {
-            let split = MemorySplit::of(needs, memory.limit, memory.bytes, work.processes)?;
+            let split = MemorySplit::of(needs, memory.limit, memory.bytes, work.unpaged)?;
             let mut run = Command::new(env.selfpage()?);
             run.args(["run", "--frames", &kib(split.frames)]);
             if work.changes_user {
