@@ -114,6 +114,39 @@ pub struct Handshake {
     is_done: bool,
 }
 
+/// A socket that blocks, up to a time: a peer that sends a byte now and then holds it no longer.
+struct TimedSocket<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl TimedSocket<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(ErrorKind::WouldBlock.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for TimedSocket<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for TimedSocket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Handshake {
     /// Of the end that connects.
     ///
@@ -182,20 +215,17 @@ impl Handshake {
     /// [`HandshakeError`].
     pub fn complete(
         mut self,
-        mut stream: TcpStream,
+        stream: TcpStream,
         limit: Duration,
     ) -> Result<KeyedStream<TcpStream>, HandshakeError> {
-        let begun = Instant::now();
-        loop {
-            let left = limit.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(HandshakeError::Late(limit));
-            }
-            stream.set_read_timeout(Some(left))?;
-            stream.set_write_timeout(Some(left))?;
-            if self.advance(&mut stream)? == Progress::Done {
-                return self.into_stream(stream);
-            }
+        let until = Instant::now() + limit;
+        let mut socket = TimedSocket {
+            stream: &stream,
+            until,
+        };
+        match self.advance(&mut socket)? {
+            Progress::Done => self.into_stream(stream),
+            Progress::Wait { .. } => Err(HandshakeError::Late(limit)),
         }
     }
 

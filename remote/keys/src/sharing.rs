@@ -180,13 +180,11 @@ fn receive_exactly(
     Ok(())
 }
 
-/// Nothing, where the socket would block and there is time.
+/// Nothing, where the socket would block. An error, once there is no time, whatever the peer sends meanwhile.
 fn unless_blocked(outcome: io::Result<usize>, begun: Instant) -> io::Result<usize> {
     match outcome {
-        Err(why) if why.kind() == ErrorKind::WouldBlock => match begun.elapsed() < LIMIT {
-            true => Ok(0),
-            false => Err(ErrorKind::TimedOut.into()),
-        },
+        _ if begun.elapsed() >= LIMIT => Err(ErrorKind::TimedOut.into()),
+        Err(why) if why.kind() == ErrorKind::WouldBlock => Ok(0),
         other => other,
     }
 }

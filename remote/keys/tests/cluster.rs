@@ -3,8 +3,11 @@
 use selfpage_remote_keys::invitation::Invitation;
 use selfpage_remote_keys::join::{Inviter, JoinError, Joined, join};
 use selfpage_remote_keys::sharing::{answer, share_with};
-use selfpage_remote_keys::{Handshake, HostKey, Keyring, Protocol, Trust, server_config};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use selfpage_remote_keys::{
+    Handshake, HandshakeError, HostKey, Keyring, Protocol, Trust, server_config,
+};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -156,4 +159,47 @@ fn members_learn_of_others_and_of_removals_from_each_other() {
         far.keyring.members().unwrap()
     );
     assert!(far.keyring.is_member(&third) && !near.keyring.is_member(&old));
+}
+
+#[test]
+fn a_peer_that_sends_a_byte_now_and_then_holds_a_handshake_no_longer_than_another() {
+    // The head of a record, and a byte of it at a time.
+    const RECORD: usize = 2000;
+    let near = host("near");
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    peer.write_all(&[
+        22,
+        3,
+        1,
+        (RECORD >> 8) as u8,
+        RECORD as u8,
+        1,
+        0,
+        1,
+        0,
+        3,
+        3,
+    ])
+    .unwrap();
+    let sending = std::thread::spawn(move || {
+        let send = |_: &usize| {
+            std::thread::sleep(Duration::from_millis(10));
+            peer.write_all(&[0]).is_ok()
+        };
+        (0..RECORD / 2).take_while(send).count()
+    });
+    let trust = Trust::Members(near.keyring.clone());
+    let config = server_config(near.keyring.key(), trust, &[Protocol::Members]).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    let limit = Duration::from_millis(200);
+    let outcome = Handshake::server(&config).unwrap().complete(stream, limit);
+    assert!(
+        matches!(outcome, Err(HandshakeError::Late(_))),
+        "{outcome:?}"
+    );
+    assert!(
+        sending.join().unwrap() < RECORD / 2,
+        "it waited for all of them"
+    );
 }

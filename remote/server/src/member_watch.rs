@@ -55,12 +55,12 @@ impl MemberWatch {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.close_removed();
             let period = if is_wanted { LEAST_PERIOD } else { PERIOD };
             if self.shared.elapsed() >= period {
                 self.share(is_wanted);
                 (self.shared, is_wanted) = (Instant::now(), false);
             }
-            self.close_removed();
         }
     }
 
@@ -76,6 +76,8 @@ impl MemberWatch {
             if let Err(why) = sharing::share_with(&self.keyring, address) {
                 tracing::debug!("{name} ({address}) did not share its list of members: {why}");
             }
+            // The next one may keep this thread for seconds.
+            self.close_removed();
         }
     }
 
