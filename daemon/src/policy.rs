@@ -12,6 +12,7 @@
 use crate::peer::Peer;
 use crate::refusal::PolicyRefusal;
 use protocol::contract_spec::{ContractSpec, FrameSpec};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::Deserialize;
 use std::path::PathBuf;
 use wired::Bytes;
@@ -54,12 +55,15 @@ pub struct PeerIdentity {
 
 /// A file, whatever it is called and wherever: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileNumber(u64, u64);
+pub struct FileNumber((u32, u32), u64);
 
 impl FileNumber {
     fn of(path: impl rustix::path::Arg) -> Option<Self> {
-        let found = rustix::fs::stat(path).ok()?;
-        Some(Self(found.st_dev, found.st_ino))
+        // A peer's executable may be on a file system that the peer serves, and is not asked.
+        let (flags, wanted) = (AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+        let found = rustix::fs::statx(CWD, path, flags, wanted).ok()?;
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        Some(Self(device, found.stx_ino))
     }
 }
 

@@ -193,15 +193,23 @@ impl TenantCgroup {
         all.into_iter().collect()
     }
 
-    /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
-    /// each process. Pages that several processes share after a fork count in each: so the sum
-    /// is an upper bound, cheap, and does not block.
+    /// Bytes of anonymous memory resident at most, by the kernel's count, less `own` for the pager of
+    /// each process: a program counts again in its pager process, and pages that are shared after a fork in each
+    /// process. It does not block.
+    pub fn resident_at_most(&self, own: u64) -> u64 {
+        let processes = self.processes();
+        let bytes = |pid: &Pid| procfs::anonymous(*pid).unwrap_or(0);
+        let sum = processes.iter().map(bytes).sum::<u64>();
+        sum.saturating_sub(own * processes.len() as u64)
+    }
+
+    /// The same with each address space counted once. It waits for a process that executes a program until its old
+    /// address space is gone, with all I/O in it: not for the daemon's loop.
     pub fn resident(&self, own: u64) -> u64 {
         self.resident_by(own, |pid| procfs::anonymous(pid).unwrap_or(0))
     }
 
-    /// The same with shared pages counted once. It waits for the lock of each address space,
-    /// which a process may hold for ever: not for the daemon's loop.
+    /// The same with shared pages counted once. It waits for the lock of each address space, too.
     pub fn resident_exactly(&self, own: u64) -> u64 {
         self.resident_by(own, |pid| {
             procfs::rollup(pid).map_or(0, |memory| memory.anonymous)

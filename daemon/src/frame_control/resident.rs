@@ -1,7 +1,7 @@
 //! Resident memory of tenants, compared with the frames that they own.
 //!
-//! Rule: a tenant's ledger is not trusted. What the kernel counts decides; the exact count takes a
-//! walk through the tenant's memory, on a job thread.
+//! Rule: a tenant's ledger is not trusted. What the kernel counts decides. To count an address space once waits for
+//! the tenant's processes, for as long as these like: so that is done on a job thread.
 
 use super::{FrameControl, PAGER_RESERVE};
 use crate::jobs::JobResult;
@@ -22,22 +22,27 @@ impl FrameControl {
                 continue;
             };
             let owned = self.stats(number).map_or(0, |stats| stats.n);
-            let resident = frames.group.resident(PAGER_RESERVE);
+            let owned = u64::from(owned) * PAGE as u64;
             let (group, since) = (frames.group.clone(), frames.measured_since);
             match since {
-                _ if resident <= u64::from(owned) * PAGE as u64 => {}
                 None => {
                     self.set_measured_since(number, Some(Instant::now()));
                     self.tenants.jobs.start(move || {
-                        JobResult::ExactRss(number, group.resident_exactly(PAGER_RESERVE))
+                        let counted = group.resident(PAGER_RESERVE);
+                        let counted = match counted <= owned {
+                            true => counted,
+                            false => group.resident_exactly(PAGER_RESERVE),
+                        };
+                        JobResult::ExactRss(number, counted)
                     });
-                    continue;
                 }
-                Some(since) if since.elapsed() < KILL_TIMEOUT => continue,
-                // Fall back to RssAnon when the exact count timed out.
-                Some(_) => {}
+                Some(since) if since.elapsed() < KILL_TIMEOUT => {}
+                // The count did not return. At most each second process is a pager process.
+                Some(_) => {
+                    let most = group.resident_at_most(PAGER_RESERVE);
+                    self.on_rss(number, most / 2);
+                }
             }
-            self.on_rss(number, resident);
         }
     }
 
