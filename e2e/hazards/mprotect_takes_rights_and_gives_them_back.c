@@ -68,6 +68,7 @@ int main(void)
     }
     CHECK(mprotect(p, n, PROT_READ | PROT_WRITE) == 0);
     CHECK(holds(p, n, 1));
+    CHECK(mprotect(p, -1ul, PROT_READ) == -1 && errno == ENOMEM);
     /* Executable memory: code written, protected, run, paged out, run again. */
     static const unsigned char ret42[] = {0xb8, 42, 0, 0, 0, 0xc3};
     memcpy(p, ret42, sizeof ret42);

@@ -226,7 +226,11 @@ impl Activation<'_> {
             into,
             token,
         };
-        let mut result = match channel.submit_read(page) {
+        let mut submitted = channel.submit_read(page);
+        if self.pager.standby.is_without_mappings(&submitted) {
+            submitted = channel.submit_read(page);
+        }
+        let mut result = match submitted {
             Ok(Submitted::Done) => {
                 self.fault.handled.class = FaultClass::Compressed;
                 self.pager.log.add(Counter::CompressedHits, 1);

@@ -30,6 +30,7 @@ use ring::Claim;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use store::StoreError;
 use translation::{MapError, Reservation, TranslationError};
 use wired::PAGE;
 
@@ -286,6 +287,13 @@ impl StandbyList {
             // SAFETY: all its contents are elsewhere.
             let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
         }
+    }
+
+    /// Returns true if a channel of the store found no mapping for its ring, and now there are those of the reserve.
+    pub(crate) fn is_without_mappings<T>(&self, submitted: &Result<T, StoreError>) -> bool {
+        let no_memory = Errno::NOMEM.raw_os_error();
+        let lacks = |why: &StoreError| matches!(why, StoreError::Channel { errno, .. } if *errno == no_memory);
+        submitted.as_ref().is_err_and(lacks) && self.spare_mappings.release()
     }
 
     /// Waits briefly for a slot to come free, or for the kernel to have a mapping left; does

@@ -344,8 +344,8 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
 
 /// `mprotect` and `pkey_mprotect` (`key` other than -1).
 pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> SyscallResult {
-    let change = |s: &AddrRange| {
-        let args = [s.start, s.len(), prot as usize, key as usize, 0, 0];
+    let change = |start: usize, len: usize| {
+        let args = [start, len, prot as usize, key as usize, 0, 0];
         let number = if key == -1 {
             libc::SYS_mprotect
         } else {
@@ -358,11 +358,11 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> SyscallResu
     let Some(target) = page_range(addr, len)
         .filter(|_| address_space::is_active() && !grows && addr.is_multiple_of(PAGE) && len > 0)
     else {
-        return change(&(addr..addr.wrapping_add(len)));
+        return change(addr, len);
     };
     let space = &mut address_space::lock();
     if !space.map.touches(&target) {
-        return change(&target);
+        return change(addr, len);
     }
     for piece in space.map.lookup(&target) {
         if piece.state == Lookup::Free {
@@ -373,7 +373,7 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> SyscallResu
             // Before it is so: the evictor reads what it takes right after this.
             paged_memory::access_changed(&piece.span);
         }
-        let answer = change(&piece.span);
+        let answer = change(piece.span.start, piece.span.len());
         if is_error(answer) {
             return answer;
         }

@@ -14,9 +14,9 @@ use translation::{Access, Reservation, TranslationError};
 use wired::PAGE;
 
 /// Mappings in reserve. A page that is put back needs two and their registration, the kernel
-/// refuses `mremap` from five below the limit on, and slots that are used for the first time
-/// have one each. Made at a process's first eviction: one that never evicts has none.
-const SPARE: usize = 32;
+/// refuses `mremap` from five below the limit on, slots that are used for the first time have one
+/// each, and the ring of a channel has three. Made at a process's first eviction: one that never evicts has none.
+const SPARE: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct SpareMappings {
@@ -25,7 +25,7 @@ pub(crate) struct SpareMappings {
 }
 
 impl SpareMappings {
-    /// Makes those that are missing, if the kernel has as many left. Under the stager's lock.
+    /// Makes those that are missing, as far as the kernel has mappings left. Under the stager's lock.
     pub(super) fn keep(&self) {
         if self.held.load(Ordering::Relaxed) {
             return;
@@ -39,10 +39,11 @@ impl SpareMappings {
         };
         // Neighbours with the same rights would be one mapping.
         let split = |page: usize| set(base + page * PAGE, PAGE, Access::READ).is_ok();
-        match (1..SPARE).step_by(2).all(split) {
-            true => self.held.store(true, Ordering::Release),
-            false => merge(base),
-        }
+        let made = (1..SPARE)
+            .step_by(2)
+            .take_while(|page| split(*page))
+            .count();
+        self.held.store(made > 0, Ordering::Release);
     }
 
     /// Releases the reserve after the kernel refused a mapping. Returns false if there is

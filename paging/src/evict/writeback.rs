@@ -236,7 +236,11 @@ impl Cleaner {
             }
         }
         if let (Some(channel), false) = (channel, writes.is_empty()) {
-            match channel.submit_write(writes) {
+            let mut submitted = channel.submit_write(writes);
+            if standby.is_without_mappings(&submitted) {
+                submitted = channel.submit_write(writes);
+            }
+            match submitted {
                 Ok(()) => batch.unwritten = writes.len(),
                 Err(error) => batch.refusal = Some(error),
             }
