@@ -293,7 +293,10 @@ impl SharedPager {
     ) -> Result<FaultOutcome, NoFrame> {
         let is_empty = |state| state == PageState::Zero;
         let window = self.window(id, page, is_empty);
+        let held = self.frames.held();
         let frames = (0..window).take_while(|_| self.take_frame()).count();
+        // Fewer where a careful tree goes without.
+        let taken = (self.frames.held() - held) as usize;
         if frames == 0 {
             return Err(NoFrame);
         }
@@ -319,7 +322,7 @@ impl SharedPager {
         };
         (page..page + there).for_each(|page| self.set_resident(id, page));
         self.charge(at, Counter::ZeroFilled);
-        self.frames.put((frames - there) as u32);
+        self.frames.put(taken.min(frames - there) as u32);
         Ok(match filled {
             _ if there > 0 => FaultOutcome::Answered,
             Err(MapError::Again { .. } | MapError::NoMemory) => FaultOutcome::Deferred,
