@@ -83,7 +83,11 @@ pub fn place_beside(transport: &mut RemoteTransport, object: usize, beside: Serv
         .copies
         .iter()
         .any(|copy| copy.state != CopyState::Current);
-    if is_making || transport.organizer.is_placing(id) || now < transport.copies_full_until {
+    if is_making
+        || transport.organizer.is_placing(id)
+        || now < transport.copies_full_until
+        || !placement::may_place(transport, object, now)
+    {
         return;
     }
     let mut exclude = placement::unusable(transport, now);
