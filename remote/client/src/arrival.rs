@@ -120,7 +120,8 @@ fn receive_from(transport: &mut RemoteTransport, index: usize, now: Time) {
                     break;
                 }
             }
-            // The buffer was full, and the link has more that the socket has handed over.
+            // The buffer was full, and the link has more that the socket has handed over. Buffers have sizes by which
+            // that is never so: a server that sends without a pause has the thread for one fill at a time.
             Ok(None) if failed.is_none() && open.link.has_buffered_input() => {
                 match open.reader.fill(&mut open.link) {
                     Ok(true) => {}

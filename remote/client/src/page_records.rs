@@ -162,6 +162,12 @@ impl PageRecords {
         Version(load(self.record(page).issued))
     }
 
+    /// Returns true if all current copies have the same page, none or the one last written: it is not lost, and no later
+    /// write is under way or has failed, which some copies may have.
+    pub fn is_settled(&self, page: u64) -> bool {
+        self.acknowledged(page) == self.issued(page)
+    }
+
     /// Returns true if the page was written and is lost.
     pub fn is_lost(&self, page: u64) -> bool {
         self.acknowledged(page).0 == LOST
@@ -352,6 +358,9 @@ mod tests {
         assert_eq!(check(6, &NEW), Ok(()));
         assert_eq!(check(6, &OLD), Err(PageMismatch::Contents(6)));
         assert!(check(7, &NEW).is_err() && check(3, &OLD).is_err());
+        assert!(!records.is_settled(0));
+        records.on_write_acknowledged(0, Version(6));
+        assert!(records.is_settled(0));
     }
 
     #[test]
@@ -359,7 +368,7 @@ mod tests {
         let records = PageRecords::new(1, None).unwrap();
         assert_eq!(records.check(0, Version(0), &OLD), Ok(()));
         assert!(records.check(0, Version(1), &OLD).is_err());
-        assert!(!records.lose(0) && !records.is_lost(0));
+        assert!(!records.lose(0) && !records.is_lost(0) && records.is_settled(0));
     }
 
     #[test]
@@ -367,7 +376,7 @@ mod tests {
         let records = PageRecords::new(1, None).unwrap();
         write(&records, 4, &OLD);
         records.on_write_acknowledged(0, Version(4));
-        assert!(records.lose(0) && records.is_lost(0));
+        assert!(records.lose(0) && records.is_lost(0) && !records.is_settled(0));
         assert_eq!(records.check(0, Version(0), &NEW), Ok(()));
         assert!(records.check(0, Version(5), &NEW).is_err());
     }

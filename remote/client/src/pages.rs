@@ -176,6 +176,13 @@ impl RemoteTransport {
                 self.on_read(slot, &segment, server, frame.body, now);
             }
             (Kind::WriteReply, Op::Write) => {
+                // The count of a slot's uses starts again some time, versions do not.
+                let (written, sent) = (frame.header.version.0, segment.version.0);
+                if written != sent {
+                    return Err(format!(
+                        "it answered a write of version {sent} by {written}"
+                    ));
+                }
                 self.servers[server].on_page_reply();
                 self.on_written(slot, server, now);
             }

@@ -20,6 +20,13 @@ use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, ServerNot
 use remote_wire::{Header, Kind, Status};
 use std::collections::BTreeSet;
 
+/// One server has refused.
+const NO_PERMIT: Refusal = Refusal::Pages {
+    asked: 0,
+    most: 0,
+    servers: 1,
+};
+
 /// The best server for a permit, where no broker chooses: section 3.5's order.
 fn choose(
     transport: &RemoteTransport,
@@ -90,7 +97,14 @@ pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Ti
         BrokerNews::Cluster(cluster) => arrival::on_cluster(transport, &cluster),
         BrokerNews::NoHost(why) => tracing::debug!("no host answers about the broker: {why}"),
         BrokerNews::Answer { request, answer } => match answer {
-            PermitAnswer::Granted(sealed) => on_permit(transport, request, sealed, now),
+            PermitAnswer::Granted(sealed) if is_usable(transport, request, &sealed) => {
+                on_permit(transport, request, sealed, now);
+            }
+            PermitAnswer::Granted(sealed) => {
+                tracing::warn!("{} is not used: it was not requested", sealed.permit.id);
+                release_unused(transport, sealed.permit);
+                placement::on_refused(transport, request, NO_PERMIT, now);
+            }
             PermitAnswer::Refused(why) => placement::on_refused(transport, request, why, now),
         },
     }
@@ -149,7 +163,8 @@ pub fn on_server_back(transport: &mut RemoteTransport, server: usize) {
         transport.servers[server].permit = Some(sealed);
     }
     if let Some(sealed) = transport.servers[server].permit {
-        transport.servers[server].ask(&ControlRequest::Present(sealed), Asked::Present);
+        let asked = Asked::Present(sealed.permit.id);
+        transport.servers[server].ask(&ControlRequest::Present(sealed), asked);
     }
     terminate_stale(transport, server);
 }
@@ -193,8 +208,22 @@ pub fn on_control_frame(
     let text = String::from_utf8_lossy(body);
     let name = &transport.servers[server].name;
     match (asked, reply) {
-        (Asked::Permit(request), Ok(ControlReply::Permit(sealed))) => {
+        (Asked::Permit(request), Ok(ControlReply::Permit(sealed)))
+            if has_host(transport, server, sealed.permit.id.server)
+                && is_usable(transport, request, &sealed) =>
+        {
             on_permit(transport, request, sealed, now);
+        }
+        (Asked::Permit(request), Ok(ControlReply::Permit(sealed))) => {
+            let permit = sealed.permit;
+            tracing::warn!(
+                "{name} sends {}, which is not used: it was not requested",
+                permit.id
+            );
+            if has_host(transport, server, permit.id.server) {
+                release_unused(transport, permit);
+            }
+            on_permit_refused(transport, server, request, now);
         }
         (Asked::Permit(request), _) => {
             tracing::info!("{name} grants no pages: {text}");
@@ -209,7 +238,8 @@ pub fn on_control_frame(
             transport.servers[server].full_until = now + FULL;
             transport.forget_copy(object, server);
         }
-        (Asked::Present, Err(_)) => {
+        // Another one that is valid may be in its place.
+        (Asked::Present(permit), Err(_)) if has_permit(transport, server, permit) => {
             tracing::warn!("{name} has ended its permit: {text}");
             end_permit(transport, server, now);
         }
@@ -221,24 +251,45 @@ pub fn on_control_frame(
                 transport.organizer.on_round_trip(host, trip, time);
             }
         }
-        (Asked::Present | Asked::Other, _) => {}
+        (Asked::Present(_) | Asked::Other, _) => {}
     }
     placement::request_waiting(transport, now);
     transport.has_unsent = true;
 }
 
+/// Returns true if a permit that answers a request may come into force: the one that is, rewritten, or one of a server
+/// without any, if the request is still open. In the place of a valid permit it would cost the copies under that one.
+fn is_usable(transport: &RemoteTransport, request: RequestId, sealed: &SealedPermit) -> bool {
+    let SealedPermit { permit, .. } = sealed;
+    let is_open = || transport.organizer.awaits(request);
+    let held = transport.organizer.permit_at(permit.id.server);
+    permit.client == transport.client && held.map_or_else(is_open, |held| held.id == permit.id)
+}
+
+/// Gives back a permit that does not come into force. Where its server is not connected the client's lease ends it.
+fn release_unused(transport: &mut RemoteTransport, permit: Permit) {
+    let held = transport.organizer.permit_at(permit.id.server);
+    let is_held = held.is_some_and(|held| held.id == permit.id);
+    if permit.client == transport.client
+        && !is_held
+        && let Some(at) = placement::index_of(transport, permit.id.server)
+    {
+        transport.servers[at].ask(&ControlRequest::Release(permit.id), Asked::Other);
+    }
+}
+
 /// A permit has come, new or rewritten: its server is shown it, and the organizer has the next step.
 fn on_permit(transport: &mut RemoteTransport, request: RequestId, sealed: SealedPermit, now: Time) {
-    if sealed.permit.client != transport.client {
-        return tracing::error!("a permit of another client is not used");
-    }
     // Where the server is not connected the permit is shown when it is.
     let host = sealed.permit.id.server;
     match placement::index_of(transport, host) {
         Some(at) => {
             let to = &mut transport.servers[at];
             to.permit = Some(sealed);
-            to.ask(&ControlRequest::Present(sealed), Asked::Present);
+            to.ask(
+                &ControlRequest::Present(sealed),
+                Asked::Present(sealed.permit.id),
+            );
         }
         None => _ = transport.unshown.insert(host, sealed),
     }
@@ -266,14 +317,7 @@ fn on_permit_refused(
             allocation.exclude.insert(host);
             allocate(transport, allocation, now);
         }
-        _ => {
-            let why = Refusal::Pages {
-                asked: 0,
-                most: 0,
-                servers: 1,
-            };
-            placement::on_refused(transport, request, why, now);
-        }
+        _ => placement::on_refused(transport, request, NO_PERMIT, now),
     }
 }
 
@@ -322,6 +366,11 @@ fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: 
             end_permit(transport, server, now);
         }
     }
+}
+
+/// Returns true if a server is that of a host.
+fn has_host(transport: &RemoteTransport, server: usize, host: HostId) -> bool {
+    transport.servers[server].host() == Some(host)
 }
 
 /// Returns true if a permit is that in use at a server.

@@ -15,6 +15,7 @@
 use crate::copying;
 use crate::objects::{CopyState, ObjectCopy, bit};
 use crate::permits;
+use crate::placement_refusals::RefusedWrites;
 use crate::server::Server;
 use crate::stripes;
 use crate::transport::{RemoteTransport, since_start};
@@ -56,6 +57,7 @@ pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
     while transport.servers.iter().any(|server| server.is_up())
         && lacks_copies(transport, object)
         && !transport.organizer.is_placing(id)
+        && may_place(transport, object, now)
     {
         let exclude = unusable(transport, now);
         let time = since_start(now);
@@ -64,6 +66,12 @@ pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
             return;
         }
     }
+}
+
+/// Returns false before it is time to request a place again for an object without a copy.
+pub fn may_place(transport: &mut RemoteTransport, object: usize, now: Time) -> bool {
+    let has_copy = !transport.objects.at(object).copies.is_empty();
+    has_copy || transport.placement_refusals.may_place(object, now)
 }
 
 fn lacks_copies(transport: &mut RemoteTransport, object: usize) -> bool {
@@ -151,7 +159,8 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
             tracing::info!("no further copy of {object}: {why}");
             transport.copies_full_until = now + FULL;
             if let Some(at) = transport.objects.find(object)
-                && transport.objects.get(at).copies.is_empty()
+                && transport.objects.at(at).copies.is_empty()
+                && transport.placement_refusals.on_refused(at, now) == RefusedWrites::Fail
             {
                 transport.fail_writes(at);
             }

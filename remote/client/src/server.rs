@@ -6,6 +6,7 @@ use crate::outage::Presence;
 use disk::time::{Nanos, Time};
 use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_policy::latency::MIN_SAMPLES;
+use remote_policy::permit::PermitId;
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -47,8 +48,8 @@ pub enum Asked {
     Permit(RequestId),
     /// An object's copy, in a generation.
     Create(usize, u64),
-    /// To use the permit on this connection.
-    Present,
+    /// To use a permit on this connection.
+    Present(PermitId),
     /// A sign of life, at this time.
     Renewal(Time),
     /// Something whose reply changes nothing.
@@ -291,7 +292,8 @@ impl Server {
 
     /// Returns true if it has not replied yet to the permit that it was shown.
     pub fn awaits_present(&self) -> bool {
-        self.asked.values().any(|asked| *asked == Asked::Present)
+        let is_present = |asked: &Asked| matches!(asked, Asked::Present(_));
+        self.asked.values().any(is_present)
     }
 
     /// Since when the oldest control request is not answered, as far as the ticks tell.

@@ -1,6 +1,6 @@
 //! How cold objects become a stripe: which ones, and where a part gets a copy of its own.
 
-use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
+use crate::objects::{CopyState, ObjectCopy, ObjectMap, ServerSet, bit};
 use crate::placement;
 use crate::stripe_code::{MEMBERS, PARITIES};
 use crate::stripes::StripedObjects;
@@ -59,10 +59,14 @@ pub fn begin(transport: &mut RemoteTransport, now: Time) {
     transport.stripes.list[at] = Some(StripedObjects { parts, rules });
 }
 
-/// Returns true if an object may become a member.
+/// Returns true if an object may become a member. Its parity is computed of one copy, which need not be the one that stays:
+/// where a write has failed they may differ, until the page is written again.
 fn is_eligible(transport: &RemoteTransport, object: usize) -> bool {
     let of = transport.objects.at(object);
-    let pages = transport.objects.pages_of(object);
+    let is_settled = |page| {
+        let page = ObjectMap::number(object, page);
+        transport.objects.records().is_settled(page)
+    };
     let is_current = |copy: &ObjectCopy| copy.state == CopyState::Current && !copy.is_leaving;
     of.has_pages
         && of.unreadable.is_empty()
@@ -70,9 +74,7 @@ fn is_eligible(transport: &RemoteTransport, object: usize) -> bool {
         && of.copies.iter().all(is_current)
         && transport.objects.stripe_of(object).is_none()
         && !transport.requests.has_write(object)
-        && !pages
-            .into_iter()
-            .any(|page| transport.objects.is_lost(object, page))
+        && transport.objects.pages_of(object).all(is_settled)
 }
 
 /// Makes a copy of a part at a server that is not one of some, if none is being made.
@@ -83,7 +85,11 @@ pub fn place_beside(transport: &mut RemoteTransport, object: usize, beside: Serv
         .copies
         .iter()
         .any(|copy| copy.state != CopyState::Current);
-    if is_making || transport.organizer.is_placing(id) || now < transport.copies_full_until {
+    if is_making
+        || transport.organizer.is_placing(id)
+        || now < transport.copies_full_until
+        || !placement::may_place(transport, object, now)
+    {
         return;
     }
     let mut exclude = placement::unusable(transport, now);

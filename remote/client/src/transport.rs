@@ -14,7 +14,7 @@
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
 //! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
-//! | no server has room for an object | | `ENOSPC` |
+//! | no server has room for an object | | wait some seconds (`placement_refusals`), then `ENOSPC` |
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
 //!
 //! A server that sends no page between two losses of its connection is connected to after pauses that
@@ -32,6 +32,7 @@ use crate::copying::{self, CopyJob};
 use crate::degraded::DegradedReads;
 use crate::objects::{ObjectMap, bit};
 use crate::placement::{self, ObjectMove};
+use crate::placement_refusals::PlacementRefusals;
 use crate::progress::ClientProgress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
@@ -80,6 +81,8 @@ pub struct RemoteTransport {
     pub(crate) copies_paused_until: Time,
     /// No copy is asked for before this time, since no server had room for one.
     pub(crate) copies_full_until: Time,
+    /// Objects without a copy that were refused one.
+    pub(crate) placement_refusals: PlacementRefusals,
     /// Decides which server has which copy.
     pub(crate) organizer: Organizer,
     /// Permits at servers that this client has not been connected to yet. Nothing is placed there until it is.
@@ -151,6 +154,7 @@ impl RemoteTransport {
             copy: None,
             copies_paused_until: Time(0),
             copies_full_until: Time(0),
+            placement_refusals: PlacementRefusals::default(),
             organizer: Organizer::new(client, placement::QOS),
             unshown: BTreeMap::new(),
             asked_alone: BTreeMap::new(),

@@ -178,13 +178,19 @@ impl Broker {
         }
     }
 
-    /// A server has answered. A refusal sends an allocation to the next server.
+    /// A server has answered. A refusal sends an allocation to the next server, and a permit of another server is one.
     pub fn on_answer(
         &mut self,
         server: HostId,
         id: RequestId,
         answer: ServerAnswer,
     ) -> Vec<BrokerAction> {
+        let answer = match answer {
+            ServerAnswer::Permit { permit, .. } if permit.id.server != server => {
+                ServerAnswer::Refused
+            }
+            answer => answer,
+        };
         if let Some(request) = self.reallocations.get(&id) {
             let request = *request;
             return self.on_reallocated(server, request, answer);

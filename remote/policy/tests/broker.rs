@@ -328,3 +328,23 @@ fn requests_at_a_server_that_dies_go_to_another() {
     };
     assert_eq!(server_of(&machines.run(actions[0].clone())), 1);
 }
+
+#[test]
+fn a_permit_of_another_server_in_an_answer_is_a_refusal() {
+    let mut machines = Machines::new(&[900, 800]);
+    let action = machines.broker.allocate(allocation(1, 300));
+    let BrokerAction::Allocate { server, epoch, .. } = action else {
+        panic!("expected a request of a server: {action:?}");
+    };
+    assert_eq!(server, HostId(1));
+    let (id, answer) = machines.answer(HostId(2), epoch, &action);
+    let actions = machines.broker.on_answer(server, id, answer);
+    let [
+        BrokerAction::Allocate {
+            server: HostId(2), ..
+        },
+    ] = actions.as_slice()
+    else {
+        panic!("expected a request of the other server: {actions:?}");
+    };
+}

@@ -5,7 +5,8 @@ use crate::{EIO, PagingServer, is_create, space_on};
 use remote_policy::migration::PageNumber;
 use remote_wire::control::{ControlReply, decode, encode};
 use remote_wire::{Header, Kind, Status};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wired::PAGE;
 
@@ -163,6 +164,28 @@ fn beside_an_honest_server_no_reply_to_a_write_loses_it_or_is_an_error() {
     each(&REPLIES, |name, lie| {
         beside_an_honest_one(Kind::WriteReply, name, lie)
     });
+}
+
+#[test]
+fn a_reply_to_a_write_of_another_version_acknowledges_none() {
+    let server = PagingServer::start(1);
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    let written = Arc::new(AtomicU64::new(0));
+    let of_rule = Arc::clone(&written);
+    server.interposer.set(move |direction, header, _| {
+        if direction == Direction::ToServer && header.kind == Kind::Write {
+            of_rule.fetch_add(1, Ordering::Relaxed);
+        }
+        // It was lost, and the reply is to the write before.
+        if header.kind == Kind::WriteReply && of_rule.load(Ordering::Relaxed) == 1 {
+            header.version.0 -= 1;
+        }
+        Verdict::Forward
+    });
+    space.write(0, 4, 2).unwrap();
+    assert_eq!(written.load(Ordering::Relaxed), 2, "it is sent again");
+    assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod interposer;
 mod lies;
 mod outages;
 mod permits;
+mod refusals;
 mod space;
 mod stripes;
 

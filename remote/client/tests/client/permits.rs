@@ -4,11 +4,12 @@ use crate::interposer::{Direction, Interposer, Verdict};
 use crate::space::Space;
 use crate::{PagingServer, refuse, space_on, wait_until};
 use disk::time::Nanos;
+use remote_policy::identity::HostId;
 use remote_wire::control::{
     ControlReply, ControlRequest, SealedPermit, ServerNotice, VoidCause, decode, encode,
 };
 use remote_wire::{Header, Kind, Status};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -159,6 +160,72 @@ fn a_permit_that_ends_while_a_write_waits_leaves_the_count_of_pages_right() {
     space.write(0, 4, 2).unwrap();
     assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
     std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
+}
+
+#[test]
+fn a_permit_of_another_server_in_a_reply_costs_that_server_no_copy() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let lies = Arc::new(AtomicU64::new(0));
+    let of_rule = Arc::clone(&lies);
+    let mut has_refused = false;
+    servers[0].interposer.set(move |_, header, body| {
+        let is_allocate = header.kind == Kind::Control
+            && matches!(decode(body), Ok(ControlRequest::Allocate { .. }));
+        if is_allocate && !std::mem::replace(&mut has_refused, true) {
+            return refuse(header, body, Status::Full);
+        }
+        if header.kind == Kind::ControlReply
+            && let Ok(ControlReply::Permit(mut sealed)) = decode(body)
+        {
+            (sealed.permit.id.server, sealed.permit.id.number) = (HostId(2), 99);
+            *body = encode(&ControlReply::Permit(sealed)).unwrap();
+            of_rule.fetch_add(1, Ordering::Relaxed);
+        }
+        Verdict::Forward
+    });
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    wait_until("the other server lies about its permit", || {
+        lies.load(Ordering::Relaxed) > 0
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+#[test]
+fn a_refusal_of_an_earlier_permit_ends_no_later_one() {
+    let server = PagingServer::start(1);
+    let first = Arc::new(AtomicU32::new(0));
+    let of_rule = Arc::clone(&first);
+    let seen = watch(&server.interposer, move |direction, header, body| {
+        let presented = of_rule.load(Ordering::Relaxed);
+        let is_present = direction == Direction::ToServer
+            && header.kind == Kind::Control
+            && matches!(decode(body), Ok(ControlRequest::Present(_)));
+        if is_present && presented == 0 {
+            of_rule.store(header.request, Ordering::Relaxed);
+        }
+        let is_reply = direction == Direction::ToClient && header.request == presented;
+        match presented != 0 && is_reply {
+            true => Verdict::Drop,
+            false => Verdict::Forward,
+        }
+    });
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    let permit = seen.lock().unwrap().permit.unwrap().permit.id;
+    let cause = VoidCause::Released;
+    notify(&server.interposer, &ServerNotice::Void { permit, cause });
+    space.write(0, 4, 2).unwrap();
+    let later = seen.lock().unwrap().permit.unwrap().permit.id;
+    assert_ne!(permit, later);
+    let refusal = Header {
+        pages: Status::NoPermit as u16,
+        ..Header::control(Kind::ErrorReply, first.load(Ordering::Relaxed))
+    };
+    server.interposer.insert(&refusal, b"by the test");
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(space.read(0, 4), Ok(vec![2; 4]));
 }
 

@@ -87,6 +87,11 @@ impl Organizer {
         OrganizerAction::Allocate(request)
     }
 
+    /// Returns true if a request has no answer yet.
+    pub fn awaits(&self, request: RequestId) -> bool {
+        self.pending.contains_key(&request)
+    }
+
     /// The broker has sent a permit, new or rewritten. Returns the placement's next step.
     pub fn on_permit(
         &mut self,
