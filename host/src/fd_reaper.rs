@@ -1,8 +1,8 @@
-//! Closes descriptors that clients made, beside the daemon's loop.
+//! Closes descriptors that peers made, beside a loop that must not block.
 //!
 //! Closing may wait: for the server of a FUSE file system, for a TCP peer that acknowledges
 //! nothing (SO_LINGER), for the space of a large file to be freed; and with a socket the
-//! kernel closes what was sent there and never read. The client chooses the descriptor, and can
+//! kernel closes what was sent there and never read. The peer chooses the descriptor, and can
 //! make its close() block for ever.
 //!
 //! Rule: one closing thread per user, while there is something to close. So a slow close()
@@ -16,16 +16,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Descriptors of one user that may wait to be closed. Beyond it the daemon receives no more
-/// from that user.
+/// Descriptors of one user that may wait to be closed. Beyond it nothing more is received from that
+/// user.
 const MOST: usize = 512;
 
 /// How long a thread with nothing to do waits for more.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// What is being closed, by users.
-#[derive(Default)]
-pub struct FdReaper(BTreeMap<u32, ReaperThread>);
+pub struct FdReaper {
+    users: BTreeMap<u32, ReaperThread>,
+    on_start: fn(),
+}
 
 struct ReaperThread {
     sender: Sender<OwnedFd>,
@@ -33,36 +35,44 @@ struct ReaperThread {
 }
 
 impl FdReaper {
+    /// Closes nothing yet. Each closing thread begins with `on_start`.
+    pub const fn new(on_start: fn()) -> Self {
+        Self {
+            users: BTreeMap::new(),
+            on_start,
+        }
+    }
+
     /// Closes what came from this user.
     pub fn close(&mut self, uid: u32, fd: OwnedFd) {
         if is_quick(&fd) {
             return;
         }
-        let fd = match self.0.get(&uid) {
+        let fd = match self.users.get(&uid) {
             Some(line) => match line.give(fd) {
                 Ok(()) => return,
                 Err(fd) => fd,
             },
             None => fd,
         };
-        let line = ReaperThread::start();
+        let line = ReaperThread::start(self.on_start);
         if let Err(fd) = line.give(fd) {
             // No thread can be started: one descriptor stays open, and nothing blocks.
             let _ = fd.into_raw_fd();
             return;
         }
-        self.0.insert(uid, line);
+        self.users.insert(uid, line);
     }
 
     /// Returns true if this user's queue is full, so that nothing more is to be received.
     pub fn is_behind(&self, uid: u32) -> bool {
         let waiting = |line: &ReaperThread| line.waiting.load(Ordering::Relaxed);
-        self.0.get(&uid).map_or(0, waiting) >= MOST
+        self.users.get(&uid).map_or(0, waiting) >= MOST
     }
 }
 
 impl ReaperThread {
-    fn start() -> Self {
+    fn start(on_start: fn()) -> Self {
         let (sender, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = waiting.clone();
@@ -70,7 +80,7 @@ impl ReaperThread {
         let _ = std::thread::Builder::new()
             .name("selfpage-closer".into())
             .spawn(move || {
-                super::urgent::leave();
+                on_start();
                 close_all(&receiver, &counted);
             });
         Self { sender, waiting }
@@ -106,7 +116,7 @@ fn is_quick(fd: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::seqpacket;
+    use crate::seqpacket;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::io::Errno;
@@ -128,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_is_given_to_be_closed_is_closed_though_its_thread_had_ended() {
-        let mut closer = FdReaper::default();
+        let mut closer = FdReaper::new(|| {});
         for _ in 0..2 {
             let (ours, theirs) = seqpacket::pair().unwrap();
             closer.close(7, theirs);
@@ -142,7 +152,7 @@ mod tests {
             assert!(!closer.is_behind(7));
             let _ = seqpacket::receive(&ours, RecvFlags::DONTWAIT);
             // As if it had waited in vain.
-            closer.0.get_mut(&7).unwrap().sender = channel().0;
+            closer.users.get_mut(&7).unwrap().sender = channel().0;
         }
     }
 }
