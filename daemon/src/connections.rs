@@ -5,13 +5,13 @@
 //! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
 //! at most half, one person's at most a quarter. The daemon never blocks on a peer.
 
-use crate::fd_reaper::FdReaper;
 use crate::listener::Listener;
 use crate::peer::Peer;
 use crate::policy::PeerIdentity;
 use crate::refusal::Refusal;
 use crate::user_limits::{UserLimits, is_trusted};
 use crate::{CONNECTION, DaemonError, UNIDENTIFIED, call};
+use host::fd_reaper::FdReaper;
 use host::seqpacket;
 use host::seqpacket::UntrustedMessage;
 use protocol::{DaemonEvent, TenantNumber, encode};
@@ -92,7 +92,7 @@ impl Connections {
             by_token: BTreeMap::new(),
             next: 0,
             user_limits: UserLimits::new(),
-            reaper: FdReaper::default(),
+            reaper: FdReaper::new(crate::urgent::leave),
         };
         new.arm_listener().map_err(call("poll"))?;
         new.watch(&new.unidentified, UNIDENTIFIED, epoll::EventFlags::IN)

@@ -11,7 +11,7 @@
 //! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
 //! | `Tenants` | each `tenant`, the connections, `jobs` that take long |
-//! | `Connections` | `peer`s, `user_limits`, the `fd_reaper` |
+//! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper` |
 //! | `Backing` | the swap filesystem, the disk's thread and model |
 //!
 //! A part holds the parts that it uses, and uses no part above it. `policy` and `config` say what
@@ -30,7 +30,6 @@ mod contracts;
 mod dispatch;
 mod error;
 mod fault_rates;
-mod fd_reaper;
 mod frame_control;
 mod jobs;
 mod listener;

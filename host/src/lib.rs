@@ -12,6 +12,7 @@ pub mod descriptor_limit;
 pub mod direct_io;
 pub mod elf_check;
 pub mod epoll_set;
+pub mod fd_reaper;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;

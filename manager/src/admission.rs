@@ -6,17 +6,15 @@ use crate::client_record::{ClientRecord, MemoryKind};
 use crate::commands::Commands;
 use crate::disk_turns::DiskClient;
 use crate::handoff::Handoff;
-use crate::keeper::KeptClient;
 use crate::keeper_link::{KeptPart, KeptSlot};
 use crate::manager_state::ManagerState;
 use crate::paging_object::{CreateError, PagingObject};
-use crate::peer::{Peer, PeerConnection};
+use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use store::StoreConfig;
 use translation::{ForeignUserfault, Modes, TranslationError};
@@ -90,7 +88,7 @@ impl Admission<'_> {
         (record, record_fd): (&Arc<ClientRecord>, OwnedFd),
         slot: Option<&KeptSlot>,
         commands: &Arc<Commands>,
-    ) -> Result<(ClientParts, PeerConnection), AdmissionRefusal> {
+    ) -> Result<ClientParts, AdmissionRefusal> {
         let config = &self.shared.config;
         let is_layered = config.snapshot.as_ref().is_some_and(Snapshot::is_layered);
         if is_layered && peer.handoff.page_size > PAGE {
@@ -129,29 +127,27 @@ impl Admission<'_> {
             slot.keep(&parts).map_err(AdmissionRefusal::Keeper)?;
         }
         let kept = (Arc::clone(record), slot.cloned());
-        let parts = self.parts(kept, (uffd, memory, process), contract, commands);
-        Ok((parts, peer.connection))
+        Ok(self.parts(kept, (uffd, memory, process), contract, commands))
     }
 
-    /// Gathers what a client is served with that a manager before has admitted. Its connection stays open beside it.
+    /// Gathers what a client is served with that a manager before has admitted.
     pub fn readmit(
         &self,
-        client: KeptClient,
+        kept: Vec<(KeptPart, OwnedFd)>,
         slot: Option<KeptSlot>,
         commands: &Arc<Commands>,
-    ) -> Result<(ClientParts, PeerConnection), AdmissionRefusal> {
+    ) -> Result<ClientParts, AdmissionRefusal> {
         let config = &self.shared.config;
         let (mut uffd, mut record, mut memfd, mut process) = (None, None, None, None);
-        let mut store_fds = Vec::new();
-        for (part, fd) in client.parts {
+        let (mut store_fds, mut children) = (Vec::new(), Vec::new());
+        for (part, fd) in kept {
             match part {
                 KeptPart::Userfault => uffd = Some(fd),
                 KeptPart::Record => record = Some(fd),
                 KeptPart::Memory => memfd = Some(fd),
                 KeptPart::Process => process = Some(fd),
                 KeptPart::Store => store_fds.push(fd),
-                // The keeper has it.
-                KeptPart::Child => {}
+                KeptPart::Child => children.push(fd),
             }
         }
         let (Some(uffd), Some(record)) = (uffd, record) else {
@@ -170,7 +166,7 @@ impl Admission<'_> {
             _ => None,
         };
         let parts = self.parts((record, slot), (uffd, memory, process), contract, commands);
-        Ok((parts, UnixStream::from(client.connection).into()))
+        Ok(ClientParts { children, ..parts })
     }
 
     /// What a client is served with: what outlives this manager, the client's own, and its contract.
@@ -191,6 +187,7 @@ impl Admission<'_> {
             working_set: None,
             recording: None,
             process,
+            children: Vec::new(),
             stop: Arc::clone(&self.shared.stop),
             commands: Arc::clone(commands),
         }

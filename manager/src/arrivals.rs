@@ -1,16 +1,17 @@
 //! Clients from their arrival to their end: a hand-off that is received and admitted, or what a keeper has of a client.
 
 use crate::admission::{Admission, AdmissionRefusal};
-use crate::client::HandlerThread;
+use crate::client::{ClientFds, HandlerThread};
 use crate::client_record::ClientRecord;
 use crate::commands::Commands;
 use crate::counters::Counters;
 use crate::keeper::KeptClient;
-use crate::keeper_link::KeptSlot;
+use crate::keeper_link::{KeptPart, KeptSlot};
 use crate::manager_state::ManagerState;
 use crate::peer::{Peer, PeerConnection};
+use host::fd_reaper::PeerFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,44 +92,56 @@ fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
 /// Starts the thread of a connection.
 fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSlot>) {
     shared.pending.fetch_add(1, Ordering::Relaxed);
-    let release = slot.clone();
-    let started = shared.spawn(move |shared| serve_new(shared, connection, slot));
+    let (connection, release) = (Arc::new(connection), slot.clone());
+    let own = Arc::clone(&connection);
+    let started = shared.spawn(move |shared| serve_new(shared, own.into(), slot));
     if let Err(why) = started {
         shared.pending.fetch_sub(1, Ordering::Relaxed);
         release.inspect(KeptSlot::release);
+        // This thread may not wait for the peer either.
+        let user = rustix::net::sockopt::socket_peercred(&connection);
+        let uid = user.map_or(u32::MAX, |it| it.uid.as_raw());
+        drop(Arc::into_inner(connection).map(|it| PeerFd::new(it.into(), uid)));
         tracing::warn!("a client gets no thread: {why}");
     }
 }
 
 /// Receives a hand-off and serves the client until it ends.
-fn serve_new(shared: &ManagerState, connection: UnixStream, slot: Option<KeptSlot>) {
+fn serve_new(shared: &ManagerState, connection: PeerConnection, slot: Option<KeptSlot>) {
     let covered = match &shared.config.snapshot {
         Some(snapshot) => snapshot.len(),
         None => shared.config.size,
     };
-    let peer = Peer::receive(connection, covered, shared.config.patience);
+    let peer = Peer::receive(&connection, covered, shared.config.patience);
     shared.pending.fetch_sub(1, Ordering::Relaxed);
-    match peer {
+    let served = match peer {
         Ok(peer) => {
             let pid = peer.pid;
-            if let Err(why) = admit(shared, peer, slot.as_ref()) {
-                tracing::warn!("the hand-off of process {pid} is refused: {why}");
-            }
+            let refused = |why| tracing::warn!("the hand-off of process {pid} is refused: {why}");
+            admit(shared, peer, &connection, slot.as_ref())
+                .map_err(refused)
+                .ok()
         }
         Err(_) if shared.is_stopping() => return,
-        Err(why) => tracing::warn!("a hand-off is refused: {why}"),
-    }
+        Err(why) => {
+            tracing::warn!("a hand-off is refused: {why}");
+            None
+        }
+    };
     // A manager that stops leaves its clients to the keeper, which ends with it.
     if !shared.is_stopping() {
+        connection.end();
         slot.inspect(KeptSlot::release);
     }
+    drop(served);
 }
 
 fn admit(
     shared: &ManagerState,
     peer: Peer,
+    connection: &PeerConnection,
     slot: Option<&KeptSlot>,
-) -> Result<(), AdmissionRefusal> {
+) -> Result<ClientFds, AdmissionRefusal> {
     let pages = peer.handoff.len() / peer.handoff.page_size;
     let (working_set, recording) = shared.working_set(pages);
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
@@ -136,11 +149,11 @@ fn admit(
     let (record, record_fd) = admission.record(&peer)?;
     shared.enter(&record, &commands, shared.config.most_clients)?;
     let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
-    let admitted = admitted.and_then(|(mut parts, connection)| {
+    let admitted = admitted.and_then(|mut parts| {
         (parts.working_set, parts.recording) = (working_set, recording);
-        Ok((HandlerThread::new(parts)?, connection))
+        Ok(HandlerThread::new(parts)?)
     });
-    let served = admitted.map(|(client, connection)| {
+    let served = admitted.map(|client| {
         // The keeper has what came with it.
         connection.take_message();
         tracing::info!(
@@ -149,7 +162,7 @@ fn admit(
             record.pid(),
             wired::Bytes(record.handoff().len() as u64)
         );
-        serve(shared, client, &record);
+        serve(shared, client, &record)
     });
     shared.leave(record.number());
     served
@@ -157,9 +170,13 @@ fn admit(
 
 /// Goes on with a client that a manager before served. Where that fails its faults wait, for a manager after this one.
 fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>) {
-    match readmit(shared, client, slot.as_ref()) {
-        Ok(()) if !shared.is_stopping() => _ = slot.inspect(KeptSlot::release),
-        Ok(()) => {}
+    let connection = PeerConnection::from(Arc::new(UnixStream::from(client.connection)));
+    match readmit(shared, client.parts, &connection, slot.as_ref()) {
+        Ok(_served) if !shared.is_stopping() => {
+            connection.end();
+            slot.inspect(KeptSlot::release);
+        }
+        Ok(_) => {}
         Err(why) => tracing::error!(
             "a client of the manager before cannot be served again, and waits: {why}"
         ),
@@ -168,37 +185,39 @@ fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>)
 
 fn readmit(
     shared: &ManagerState,
-    client: KeptClient,
+    kept: Vec<(KeptPart, OwnedFd)>,
+    connection: &PeerConnection,
     slot: Option<&KeptSlot>,
-) -> Result<(), AdmissionRefusal> {
-    let resumed = resume_client(shared, client, slot);
+) -> Result<ClientFds, AdmissionRefusal> {
+    let resumed = resume_client(shared, kept, slot);
     shared.resuming.fetch_sub(1, Ordering::Relaxed);
-    let (client, record, connection) = resumed?;
+    let (client, record) = resumed?;
     connection.take_message();
-    serve(shared, client, &record);
+    let fds = serve(shared, client, &record);
     shared.leave(record.number());
-    Ok(())
+    Ok(fds)
 }
 
 fn resume_client(
     shared: &ManagerState,
-    client: KeptClient,
+    kept: Vec<(KeptPart, OwnedFd)>,
     slot: Option<&KeptSlot>,
-) -> Result<(HandlerThread, Arc<ClientRecord>, PeerConnection), AdmissionRefusal> {
+) -> Result<(HandlerThread, Arc<ClientRecord>), AdmissionRefusal> {
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
     let admission = Admission { shared };
-    let (parts, connection) = admission.readmit(client, slot.cloned(), &commands)?;
+    let parts = admission.readmit(kept, slot.cloned(), &commands)?;
     let record = Arc::clone(&parts.record);
     let client = HandlerThread::resume(parts)?;
     shared.enter(&record, &commands, usize::MAX)?;
-    Ok((client, record, connection))
+    Ok((client, record))
 }
 
-fn serve(shared: &ManagerState, client: HandlerThread, record: &Arc<ClientRecord>) {
-    let recording = client.serve();
+fn serve(shared: &ManagerState, client: HandlerThread, record: &Arc<ClientRecord>) -> ClientFds {
+    let (recording, fds) = client.serve();
     shared.keep_working_set(recording);
     let number = record.number();
     tracing::info!("client {number} has ended: {}", summary(record.counters()));
+    fds
 }
 
 fn summary(counters: &Counters) -> String {

@@ -68,6 +68,8 @@ pub struct ClientParts {
     pub recording: Option<Recording>,
     /// Its process, where the kernel names it.
     pub process: Option<OwnedFd>,
+    /// The userfaultfds of its children.
+    pub children: Vec<OwnedFd>,
     /// Readable when the client is to be left.
     pub stop: Arc<OwnedFd>,
     /// What the client's thread is asked to do.
@@ -89,6 +91,13 @@ pub struct HandlerThread {
     children: Vec<OwnedFd>,
 }
 
+/// What a client made: the close of it may wait for the client, if the keeper has closed it.
+pub struct ClientFds {
+    _uffd: ForeignUserfault,
+    _memory: ClientMemory,
+    _children: Vec<OwnedFd>,
+}
+
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
@@ -105,6 +114,8 @@ impl HandlerThread {
         let (process, stop) = (parts.process.take(), Arc::clone(&parts.stop));
         let (commands, set) = (Arc::clone(&parts.commands), parts.working_set.take());
         let kept = parts.kept.take();
+        let mut children = std::mem::take(&mut parts.children);
+        children.reserve(MOST_CHILDREN);
         let pager = ClientPager::new(parts)?;
         Ok(Self {
             replay: set.map(|set| Replay::new(&set, &pager)),
@@ -115,13 +126,13 @@ impl HandlerThread {
             commands,
             deferred_save: None,
             queue: Vec::with_capacity(QUEUE),
-            children: Vec::with_capacity(MOST_CHILDREN),
+            children,
         })
     }
 
     /// Answers faults until the client's address space ends, or the manager does. Returns what was
-    /// recorded.
-    pub fn serve(mut self) -> Option<Recording> {
+    /// recorded, and what the client made.
+    pub fn serve(mut self) -> (Option<Recording>, ClientFds) {
         if let Some(replay) = &self.replay {
             replay.prefetch(&self.pager);
         }
@@ -140,7 +151,13 @@ impl HandlerThread {
             };
             self.pager.count_resident();
         }
-        self.pager.into_recording()
+        let (recording, uffd, memory) = self.pager.into_received();
+        let fds = ClientFds {
+            _uffd: uffd,
+            _memory: memory,
+            _children: self.children,
+        };
+        (recording, fds)
     }
 
     /// Does a piece of the work that waits for the queue to be empty.

@@ -5,6 +5,9 @@
 //! that by the fork. The hand-off is read with MSG_PEEK, and taken from the connection when the keeper has the client,
 //! so that one which was not served yet is received again.
 //!
+//! A client can make the last close of what it made wait for ever. So a manager closes its own descriptors of a client
+//! when the keeper has closed those it has, in the client's thread.
+//!
 //! Rule: the keeper does nothing else. It has one thread, waits for nothing but its descriptors, and prints nothing
 //! while it keeps: standard error may be a stopped terminal. Where it is killed alone, its manager goes on, accepts
 //! connections itself, and is not followed by another one.
@@ -239,7 +242,11 @@ impl Keeper {
                         client.parts.extend(parts);
                     }
                 }
-                Some(KeeperRequest::Release(slot)) => drop(self.clients.remove(&slot)),
+                // The manager has the descriptors, too, until `bell` is closed.
+                Some(KeeperRequest::Release(slot, bell)) => {
+                    drop(self.clients.remove(&slot));
+                    drop(bell);
+                }
                 None => {}
             }
         }
@@ -308,4 +315,54 @@ fn signal_fd(signals: &libc::sigset_t) -> io::Result<OwnedFd> {
     }
     // SAFETY: a descriptor that the kernel just returned.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::fd_reaper::lingering_socket;
+    use rustix::net::SendFlags;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    #[test]
+    fn the_keeper_closes_a_client_before_its_manager_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = |name| UnixListener::bind(folder.path().join(name)).unwrap();
+        let (link, theirs) = seqpacket::pair().unwrap();
+        let (peer, connection) = UnixStream::pair().unwrap();
+        let managers_own = connection.try_clone().unwrap();
+        let client = KeptClient {
+            slot: 7,
+            connection: connection.into(),
+            parts: Vec::new(),
+        };
+        let mut keeper = Keeper {
+            sockets: Sockets {
+                handoffs: listen("handoffs"),
+                control: listen("control"),
+            },
+            signals: rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap(),
+            record: Arc::new(ManagerRecord::new().unwrap()),
+            clients: BTreeMap::from([(7, client)]),
+            next: 8,
+            is_stopping: false,
+        };
+        let (slow, other) = lingering_socket(Duration::from_secs(60)).unwrap();
+        seqpacket::send(&peer, b"x", &[slow.as_fd()], SendFlags::empty()).unwrap();
+        drop(slow);
+        let managers_end = KeeperLink::new(theirs);
+        let slot = managers_end.slot(7);
+        let manager = std::thread::spawn(move || {
+            slot.release();
+            drop(managers_own);
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let begin = Instant::now();
+        while !keeper.clients.is_empty() {
+            assert!(keeper.take_requests(&link), "the link is open");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");
+        drop(other);
+        manager.join().unwrap();
+    }
 }

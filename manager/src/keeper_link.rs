@@ -35,8 +35,8 @@ pub enum KeptPart {
 pub(crate) enum KeeperRequest {
     /// Keep more of a client.
     Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>),
-    /// Close all that there is of a client.
-    Release(ClientSlot),
+    /// Close all that there is of a client, then this descriptor.
+    Release(ClientSlot, Option<OwnedFd>),
 }
 
 const KEEP: u8 = b'k';
@@ -70,11 +70,13 @@ impl KeeperRequest {
     /// The request in a message of the manager's.
     pub fn decode(mut message: Received) -> Option<Self> {
         let (letter, slot, kinds) = split(&message)?;
+        if letter == RELEASE {
+            return Some(Self::Release(slot, message.fds[0].take()));
+        }
         let kinds: Vec<usize> = kinds.iter().map(|kind| usize::from(*kind)).collect();
         let fds = message.fds.iter_mut().filter_map(Option::take);
         let parts = kinds.iter().map(|kind| PARTS.get(*kind).copied()).zip(fds);
         match letter {
-            RELEASE => Some(Self::Release(slot)),
             KEEP => Some(Self::Keep(
                 slot,
                 parts.filter_map(|(part, fd)| Some((part?, fd))).collect(),
@@ -161,14 +163,20 @@ impl KeptSlot {
         let _ = self.keep(&[(KeptPart::Child, child.as_fd())]);
     }
 
-    /// The client has ended, or was refused.
+    /// The client has ended, or was refused. Returns when the keeper has closed its descriptors, unless none is left
+    /// to wait with. The manager has others until then: the last close may wait for the client.
     pub fn release(&self) {
-        let _ = seqpacket::send(
-            &self.link,
-            &head(RELEASE, self.slot),
-            &[],
-            SendFlags::empty(),
-        );
+        let (closed, held) = match seqpacket::pair() {
+            Ok((closed, held)) => (Some(closed), Some(held)),
+            Err(_) => (None, None),
+        };
+        let bell: Vec<_> = held.iter().map(AsFd::as_fd).collect();
+        let message = head(RELEASE, self.slot);
+        let _ = seqpacket::send(&self.link, &message, &bell, SendFlags::empty());
+        drop(held);
+        if let Some(closed) = closed {
+            let _ = seqpacket::receive(&closed, RecvFlags::empty());
+        }
     }
 }
 
@@ -184,7 +192,7 @@ mod tests {
         let fd = file.as_fd();
         slot.keep(&[(KeptPart::Record, fd), (KeptPart::Store, fd)])
             .unwrap();
-        slot.release();
+        let releasing = std::thread::spawn(move || slot.release());
         let next =
             || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
         let Some(KeeperRequest::Keep(7, parts)) = next() else {
@@ -192,7 +200,11 @@ mod tests {
         };
         let kinds: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         assert_eq!(kinds, [KeptPart::Record, KeptPart::Store]);
-        assert!(matches!(next(), Some(KeeperRequest::Release(7))));
+        let release = next();
+        assert!(matches!(release, Some(KeeperRequest::Release(7, Some(_)))));
+        assert!(!releasing.is_finished(), "the keeper has the client still");
+        drop(release);
+        releasing.join().unwrap();
         for (at, part) in PARTS.iter().enumerate() {
             assert_eq!(*part as usize, at);
         }

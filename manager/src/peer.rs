@@ -15,7 +15,9 @@ use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use translation::{ForeignUserfault, NotUserfault};
 use wired::Bytes;
@@ -38,12 +40,11 @@ pub struct Peer {
     pub pid: i32,
     /// A descriptor of it.
     pub process: Option<OwnedFd>,
-    /// Kept open as long as the client is served: its close tells the peer that it is not served any more.
-    pub connection: PeerConnection,
 }
 
-/// A connection that is closed without a word, whatever was not read of it.
-pub struct PeerConnection(UnixStream);
+/// A connection that is closed without a word, whatever was not read of it. It is kept open as long as the client is
+/// served: its close tells the peer that it is not served any more.
+pub struct PeerConnection(Arc<UnixStream>);
 
 /// Why a peer is not served.
 #[derive(Debug, thiserror::Error)]
@@ -82,12 +83,11 @@ pub enum PeerError {
 impl Peer {
     /// Receives a hand-off. `covered` is the number of bytes that offsets may cover.
     pub fn receive(
-        connection: UnixStream,
+        connection: &PeerConnection,
         covered: u64,
         patience: Duration,
     ) -> Result<Self, PeerError> {
-        let connection = PeerConnection(connection);
-        let stream = &connection.0;
+        let stream = &*connection.0;
         peek_from_start(stream).map_err(PeerError::Connection)?;
         let deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
@@ -129,17 +129,22 @@ impl Peer {
             memfd,
             pid,
             process,
-            connection,
         })
     }
 }
 
 impl PeerConnection {
+    /// Ends the connection: nothing arrives there any more, and what did is closed.
+    pub fn end(&self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+        self.take_message();
+    }
+
     /// Takes the message, which holds its descriptors until then. Nothing else is expected there.
     pub fn take_message(&self) {
         let mut part = [0; 4096];
         loop {
-            match recv(&self.0, &mut part, RecvFlags::DONTWAIT) {
+            match recv(&*self.0, &mut part, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) if bytes > 0 => {}
                 Err(Errno::INTR) => {}
                 _ => return,
@@ -148,8 +153,8 @@ impl PeerConnection {
     }
 }
 
-impl From<UnixStream> for PeerConnection {
-    fn from(connection: UnixStream) -> Self {
+impl From<Arc<UnixStream>> for PeerConnection {
+    fn from(connection: Arc<UnixStream>) -> Self {
         Self(connection)
     }
 }

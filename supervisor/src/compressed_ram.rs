@@ -19,7 +19,9 @@
 
 use crate::config::StartError;
 use crate::links::Links;
+use crate::sockets::own_uid;
 use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Millis};
+use host::fd_reaper::PeerFd;
 use host::{process_tree, seqpacket};
 use iochannel::ChannelClient;
 use link::handshake::{Message, Reply, SlotIndex, slot_of};
@@ -73,7 +75,7 @@ pub(crate) fn start(
     let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
     parts.channel = Some(ours);
     let slot = admit(parts)?;
-    links.open(slot, RamResizer::OPS, theirs);
+    links.open(slot, RamResizer::OPS, PeerFd::new(theirs, own_uid()));
     Ok(())
 }
 

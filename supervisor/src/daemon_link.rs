@@ -12,6 +12,7 @@ use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
 use crate::sockets::{answer, refuse};
 use frames::Ledger;
+use host::fd_reaper::PeerFd;
 use link::handshake::{Reply, SlotIndex};
 use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
@@ -35,7 +36,7 @@ impl store::DiskTransport for ChannelUnavailable {
 /// The waiter for a channel.
 struct PendingChannel {
     slot: SlotIndex,
-    reply: OwnedFd,
+    reply: PeerFd,
 }
 
 /// The contract with the daemon, on the supervisor's side.
@@ -81,7 +82,7 @@ impl DaemonLink {
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
-    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
+    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         self.channels.request(slot);
         self.session.open(depth, PendingChannel { slot, reply });
     }

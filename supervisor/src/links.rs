@@ -11,6 +11,7 @@ use crate::remote_link::{RemoteConnection, RemoteLink};
 use crate::sockets::refuse;
 use frames::Ledger;
 use host::epoll_set::EpollSet;
+use host::fd_reaper::PeerFd;
 use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -73,7 +74,7 @@ impl Links {
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
-    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
+    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.open(slot, depth, reply),
             Some(ChannelServer::Remote(remote)) => remote.open(slot, depth, reply),

@@ -6,31 +6,42 @@
 //! SIGBUS. (On a kernel without `UFFDIO_POISON`, before Linux 6.6, it waits until the process is
 //! killed.)
 
-use rustix::fd::OwnedFd;
+use host::fd_reaper::PeerFd;
 use translation::{Capabilities, EntryKind, Fault, Feature, Userfault, UserfaultOptions};
 
 /// The userfaultfd of one such memory.
-pub(crate) struct OrphanedMemory(Userfault);
+pub(crate) struct OrphanedMemory {
+    userfault: Userfault,
+    /// Closed last, beside the loop.
+    _received: Option<PeerFd>,
+}
 
 impl OrphanedMemory {
     /// None where no process uses the memory, as is usual when a program ends.
-    pub fn of(userfaultfd: OwnedFd) -> Option<Self> {
+    pub fn of(received: PeerFd) -> Option<Self> {
+        let (fd, received) = match received.try_clone() {
+            Ok(copy) => (copy, Some(received)),
+            Err(_) => (received, None),
+        };
         let poisons = Capabilities::NONE.with(Feature::Poison);
         let options = UserfaultOptions::default();
-        let it = Userfault::from_owned(userfaultfd, EntryKind::Thread, &poisons, options);
-        it.is_orphan_in_use().then_some(Self(it))
+        let it = Self {
+            userfault: Userfault::from_owned(fd.into_owned(), EntryKind::Thread, &poisons, options),
+            _received: received,
+        };
+        it.userfault.is_orphan_in_use().then_some(it)
     }
 
     /// Makes the faults that wait fail. Returns true if the memory is still in use.
     pub fn fail_faults(&self) -> bool {
         let mut faults = [Fault::default(); 16];
-        let count = self.0.read_faults(&mut faults).unwrap_or(0);
+        let count = self.userfault.read_faults(&mut faults).unwrap_or(0);
         for fault in &faults[..count] {
-            if self.0.poison(fault.addr, wired::PAGE).is_err() {
+            if self.userfault.poison(fault.addr, wired::PAGE).is_err() {
                 // The page is there by now.
-                let _ = self.0.wake(fault.addr, wired::PAGE);
+                let _ = self.userfault.wake(fault.addr, wired::PAGE);
             }
         }
-        self.0.is_orphan_in_use()
+        self.userfault.is_orphan_in_use()
     }
 }

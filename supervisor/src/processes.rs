@@ -3,8 +3,9 @@
 use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
 use host::address_spaces::share_memory;
+use host::fd_reaper::PeerFd;
 use link::handshake::{RawDomainId, SlotIndex, slot_of};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,14 +17,14 @@ pub(crate) struct PagedProcess {
     /// The program that it pages; itself, where it is one process with its pager.
     pub program: Pid,
     pub pidfd: OwnedFd,
-    pub connection: OwnedFd,
+    pub connection: PeerFd,
     pub domain: DomainId,
     /// By what the kernel kills the program if the pager process ends first, and what keeps
     /// the program's missing pages missing until then.
-    lifeline: Option<OwnedFd>,
-    userfault: Option<OwnedFd>,
+    lifeline: Option<PeerFd>,
+    userfault: Option<PeerFd>,
     /// The userfaultfd of its shared memory, until the pager of that has it.
-    shared_userfault: Option<OwnedFd>,
+    shared_userfault: Option<PeerFd>,
     /// When its connection hung up.
     leaving: Option<Instant>,
 }
@@ -31,7 +32,7 @@ pub(crate) struct PagedProcess {
 impl PagedProcess {
     /// The pager process `pid`, which may have ended by now: the pidfd tells.
     pub fn new(
-        connection: OwnedFd,
+        connection: PeerFd,
         pid: Pid,
         program: Pid,
         domain: DomainId,
@@ -51,14 +52,14 @@ impl PagedProcess {
     }
 
     /// Keeps what the pager process sends once it serves.
-    pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = OwnedFd>) {
+    pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = PeerFd>) {
         self.lifeline = fds.next();
         self.userfault = fds.next();
         self.shared_userfault = fds.next();
     }
 
     /// Takes the userfaultfd of its shared memory: it is there until the first time.
-    pub fn take_shared_userfault(&mut self) -> Option<OwnedFd> {
+    pub fn take_shared_userfault(&mut self) -> Option<PeerFd> {
         self.shared_userfault.take()
     }
 
@@ -71,7 +72,7 @@ impl PagedProcess {
         if let Some(lifeline) = &self.lifeline {
             let no_owner = 0;
             // SAFETY: changes the owner of the socket's signal.
-            unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, no_owner) };
+            unsafe { libc::fcntl(lifeline.as_fd().as_raw_fd(), libc::F_SETOWN, no_owner) };
         }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

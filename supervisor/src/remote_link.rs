@@ -9,6 +9,7 @@
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
 use crate::sockets::{answer, refuse};
+use host::fd_reaper::PeerFd;
 use host::seqpacket;
 use link::handshake::{Reply, SlotIndex};
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
@@ -37,7 +38,7 @@ impl RemoteConnection {
 struct PendingChannel {
     slot: SlotIndex,
     depth: u16,
-    reply: OwnedFd,
+    reply: PeerFd,
 }
 
 /// What another process of the client serves a channel by.
@@ -75,7 +76,7 @@ impl RemoteLink {
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
-    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
+    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         self.channels.request(slot);
         let cookie = self.next;
         self.next += 1;

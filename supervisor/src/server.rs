@@ -25,14 +25,13 @@ use crate::sockets::{self, Listeners, Peer, refuse};
 use crate::tree_store::TreeStore;
 use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
-use host::seqpacket;
+use host::fd_reaper::PeerFd;
 use link::handshake::{ChildMessage, Hello, Message, RawDomainId, SlotIndex, slot_of};
 use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::RecvFlags;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -61,7 +60,7 @@ const A_TURN: usize = 16;
 
 /// A connection whose process has not sent its first message.
 struct UnidentifiedPeer {
-    connection: OwnedFd,
+    connection: PeerFd,
     /// Where the connection was made by name; else each message has its sender.
     peer: Option<Peer>,
 }
@@ -88,6 +87,7 @@ pub struct Supervisor {
     orphaned: Vec<OrphanedMemory>,
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
+    accepts_by_name: bool,
     past: FinishedTotals,
     swept: Instant,
     links: Links,
@@ -137,6 +137,7 @@ impl Supervisor {
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
+            accepts_by_name: false,
             past: FinishedTotals::default(),
             swept: Instant::now(),
             links: Links::new(LINK),
@@ -228,7 +229,7 @@ impl Supervisor {
     /// the process's first message, the answer is there when the call returns.
     pub fn connect(&mut self, request: ConnectionRequest) {
         let (ours, theirs) = match Connector::pair() {
-            Ok((ours, theirs)) => (Some(ours), Ok(theirs)),
+            Ok((ours, theirs)) => (Some(PeerFd::new(ours, sockets::own_uid())), Ok(theirs)),
             Err(errno) => (None, Err(errno)),
         };
         match (ours, Hello::decode(request.message.as_slice())) {
@@ -247,7 +248,8 @@ impl Supervisor {
 
     /// Lets processes join by the name, too: where there is no filter.
     pub fn listen(&mut self) -> io::Result<()> {
-        self.watched.add(self.doors.listen()?, LISTENER)
+        self.doors.listen()?;
+        self.watch_listener()
     }
 
     /// The variable that leads a process here through the filter.
@@ -351,13 +353,13 @@ impl Supervisor {
             let Some(member) = self.members.get_mut(slot) else {
                 return;
             };
-            match seqpacket::receive(&member.connection, RecvFlags::DONTWAIT) {
-                Ok(message)
+            match sockets::receive(&member.connection, member.connection.uid()) {
+                Ok((message, fds))
                     if ChildMessage::decode(message.as_slice()) == Some(ChildMessage::Lifeline) =>
                 {
-                    member.keep_lifeline(message.fds.into_iter().flatten());
+                    member.keep_lifeline(fds);
                 }
-                Ok(message) if message.len > 0 => {
+                Ok((message, _)) if message.len > 0 => {
                     happened.extend(TreeEvent::of_message(member.program, message.as_slice()))
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
@@ -372,11 +374,11 @@ impl Supervisor {
     /// A process asks something of the tree's shared memory.
     fn at_shared_memory(
         &mut self,
-        connection: OwnedFd,
+        connection: PeerFd,
         pid: Pid,
         domain: RawDomainId,
         request: SharedRequest,
-        fd: Option<OwnedFd>,
+        fd: Option<PeerFd>,
     ) {
         let member = self.members.get_mut(slot_of(domain));
         let Some(member) = member.filter(|member| member.is(domain, pid)) else {

@@ -7,9 +7,10 @@
 use crate::compressed_ram::AwaitedChannel;
 use crate::links::Links;
 use crate::processes::PagedProcess;
-use crate::sockets::{answer, refuse};
+use crate::sockets::{answer, own_uid, refuse};
 use crate::tree_store::TreeStore;
 use frames::{Contract, Ledger};
+use host::fd_reaper::PeerFd;
 use host::{process_tree, seqpacket};
 use link::handshake::{Reply, SlotIndex, slot_of};
 use link::shared_request::SharedRequest;
@@ -97,17 +98,23 @@ impl SharedMemory {
     /// Serves what a process asks; the pager answers most of it.
     pub fn serve(
         &mut self,
-        connection: OwnedFd,
+        connection: PeerFd,
         member: &mut PagedProcess,
         request: SharedRequest,
-        fd: Option<OwnedFd>,
+        fd: Option<PeerFd>,
         tree: TreeParts<'_>,
     ) {
         let slot = member.slot();
         let change = match (request, fd) {
             (SharedRequest::Create { len }, _) => return self.create(&connection, len, tree),
             (SharedRequest::Share { addr, len }, Some(memory)) => {
-                let uffd = member.take_shared_userfault();
+                let Some(memory) = memory.into_quick() else {
+                    return refuse(
+                        &connection,
+                        "the descriptor is no memory of the supervisor's: it has no seals",
+                    );
+                };
+                let uffd = member.take_shared_userfault().map(PeerFd::into_owned);
                 return self.send(connection, |respond| Request::Share {
                     slot,
                     uffd,
@@ -121,7 +128,7 @@ impl SharedMemory {
                 return self.send(connection, |respond| Request::Fork {
                     parent: slot_of(parent),
                     child: slot,
-                    uffd,
+                    uffd: uffd.into_owned(),
                     respond,
                 });
             }
@@ -142,7 +149,7 @@ impl SharedMemory {
     }
 
     /// Gives a process memory to share.
-    fn create(&mut self, connection: &OwnedFd, len: u64, tree: TreeParts<'_>) {
+    fn create(&mut self, connection: &PeerFd, len: u64, tree: TreeParts<'_>) {
         if (len as usize) < LEAST_BYTES {
             return refuse(connection, "shared memory of less than 64 KiB is not paged");
         }
@@ -162,7 +169,7 @@ impl SharedMemory {
     }
 
     /// Passes a request on; the pager answers it on the connection.
-    fn send(&self, connection: OwnedFd, request: impl FnOnce(Responder) -> Request) {
+    fn send(&self, connection: PeerFd, request: impl FnOnce(Responder) -> Request) {
         match self {
             Self::Runs(mailbox, _) => {
                 mailbox.send(request(Box::new(move |outcome| match outcome {
@@ -227,7 +234,7 @@ fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let store = SharedStore::attach(fds, slot).map_err(|why| text(&why))?;
     if tree.links.has_channels() {
         let (ours, theirs) = seqpacket::pair().map_err(|why| text(&why))?;
-        tree.links.open(slot, OPS, theirs);
+        tree.links.open(slot, OPS, PeerFd::new(theirs, own_uid()));
         store.set_transport(Box::new(AwaitedChannel::new(ours)));
     }
     let stats_page = StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why))?;

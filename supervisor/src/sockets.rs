@@ -1,13 +1,14 @@
 //! The sockets by which processes join where there is no filter: see [`link::client`].
 
+use host::fd_reaper::PeerFd;
 use host::process_tree::ProcStatus;
-use host::seqpacket;
+use host::seqpacket::{self, Received, UntrustedMessage};
 use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
 use link::handshake::{Message, Reply};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
 };
 use rustix::process::Pid;
 use std::ffi::OsString;
@@ -52,17 +53,23 @@ impl Listeners {
 
     /// From now on the name can be connected to. Every user of the machine can: so it is not
     /// done where processes join through the filter.
-    pub fn listen(&mut self) -> io::Result<BorrowedFd<'_>> {
-        let listener: &OwnedFd = self.listener.insert(listen(&self.name)?);
-        Ok(listener.as_fd())
+    pub fn listen(&mut self) -> io::Result<()> {
+        self.listener = Some(listen(&self.name)?);
+        Ok(())
+    }
+
+    /// What can be connected to by the name.
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
     }
 
     /// The next process that has connected; `None` when there is none.
-    pub fn accept(&self) -> Option<(OwnedFd, Peer)> {
+    pub fn accept(&self) -> Option<(PeerFd, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connection = rustix::net::accept_with(self.listener.as_ref()?, flags).ok()?;
         let peer = Peer::of(&connection);
-        Some((connection, peer))
+        let uid = peer.uid.unwrap_or(u32::MAX);
+        Some((PeerFd::new(connection, uid), peer))
     }
 }
 
@@ -142,14 +149,34 @@ fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Receives a message, without waiting, and the descriptors that came with it: its sender's, or this user's.
+pub(crate) fn receive(
+    from: impl AsFd,
+    uid: u32,
+) -> io::Result<(Received, std::vec::IntoIter<PeerFd>)> {
+    let arrived = seqpacket::receive_all(from, RecvFlags::DONTWAIT)?;
+    let UntrustedMessage {
+        mut message, more, ..
+    } = arrived;
+    let uid = message.sender.map_or(uid, |sender| sender.uid.as_raw());
+    let first = std::mem::take(&mut message.fds).into_iter().flatten();
+    let fds: Vec<_> = first.chain(more).map(|fd| PeerFd::new(fd, uid)).collect();
+    Ok((message, fds.into_iter()))
+}
+
+/// The user of this process, whose tree it is.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
 /// Answers a process. Returns true if the answer is sent: a peer that has died is noticed by its
 /// pidfd.
-pub(crate) fn answer(connection: &OwnedFd, answer: Reply, fds: &[BorrowedFd<'_>]) -> bool {
+pub(crate) fn answer(connection: impl AsFd, answer: Reply, fds: &[BorrowedFd<'_>]) -> bool {
     let message = answer.encode();
     seqpacket::send(connection, message.as_slice(), fds, SendFlags::DONTWAIT).is_ok()
 }
 
 /// Refuses what a process requests.
-pub(crate) fn refuse(connection: &OwnedFd, why: &str) {
+pub(crate) fn refuse(connection: impl AsFd, why: &str) {
     answer(connection, Reply::Refused(why.as_bytes()), &[]);
 }

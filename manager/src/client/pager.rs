@@ -93,8 +93,9 @@ impl ClientPager {
         self.saving.is_some()
     }
 
-    pub fn into_recording(self) -> Option<Recording> {
-        self.recording
+    /// What was recorded, and what the client made.
+    pub fn into_received(self) -> (Option<Recording>, ForeignUserfault, ClientMemory) {
+        (self.recording, self.uffd, self.memory)
     }
 
     /// Ends the write protection of all memory.

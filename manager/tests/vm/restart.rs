@@ -3,7 +3,9 @@
 use crate::Test;
 use crate::common::{Guest, await_that, make_snapshot, mib};
 use crate::guest::PAGE;
+use host::fd_reaper::lingering_socket;
 use host::restart_policy::RestartPolicy;
+use host::seqpacket;
 use manager::client_memory::SharedCache;
 use manager::control::{ClientReport, ControlReply, ControlRequest, request};
 use manager::keeper::keep;
@@ -11,12 +13,16 @@ use manager::save::SaveEvent;
 use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
 use manager::sockets::Sockets;
-use std::io::Read;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::net::SendFlags;
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{Read, Write};
 use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const TESTS: &[Test] = &[
     (
@@ -46,6 +52,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_guest_without_manager_and_keeper_loses_its_connection",
         a_guest_without_manager_and_keeper_loses_its_connection,
+    ),
+    (
+        "a_refused_peer_whose_close_takes_long_delays_no_guest",
+        a_refused_peer_whose_close_takes_long_delays_no_guest,
     ),
 ];
 
@@ -393,4 +403,44 @@ fn a_guest_without_manager_and_keeper_loses_its_connection() {
     guest.await_refusal();
     // What is there is there.
     assert_eq!(guest.wrong("verify 0 20 0"), 0);
+}
+
+/// The peer sends its descriptor when the manager has read all that it sent, and before the keeper closes the connection.
+fn a_refused_peer_whose_close_takes_long_delays_no_guest() {
+    let pages = mib(4);
+    let service = KeptService::start(pages, "-", "-", "lenient");
+    let manager = service.manager().expect("a manager");
+    let has_client_thread = || {
+        let threads = std::fs::read_dir(format!("/proc/{manager}/task"));
+        let names = threads.expect("a manager").flatten();
+        let mut names = names.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+        names.any(|name| name.starts_with("selfpage-client"))
+    };
+    let signal_keeper = |signal| {
+        // SAFETY: the keeper, which has not been waited for.
+        unsafe { libc::kill(service.keeper.id() as i32, signal) };
+    };
+    let mut peer = UnixStream::connect(service.socket()).expect("a connection");
+    await_that("the manager has the connection", has_client_thread);
+    signal_keeper(libc::SIGSTOP);
+    peer.write_all(b"garbage").expect("room for a message");
+    await_that("the manager has read it", || {
+        let mut unread: libc::c_int = 0;
+        // SAFETY: the kernel writes an int.
+        unsafe { libc::ioctl(peer.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+        unread == 0
+    });
+    let (slow, other) = lingering_socket(Duration::from_secs(60)).expect("a socket");
+    if seqpacket::send(&peer, b"x", &[slow.as_fd()], SendFlags::DONTWAIT).is_err() {
+        // The manager has ended the connection: the last close would be this one.
+        set_socket_linger(&slow, None).expect("an option");
+    }
+    drop(slow);
+    std::thread::sleep(Duration::from_millis(50));
+    signal_keeper(libc::SIGCONT);
+    let begin = Instant::now();
+    let mut guest = service.guest("private", pages * PAGE);
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0);
+    assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");
+    drop(other);
 }

@@ -3,7 +3,8 @@
 //! The loop never waits for a single process, nor for the reader of standard error:
 //! processes join, die, and stop at the filter at any moment, and the admission of other
 //! processes must not wait. Work that may block has a thread of its own: lines for standard error
-//! (`logging`), samples of the tree's memory, and connections handed out through the filter.
+//! (`logging`), samples of the tree's memory, connections handed out through the filter, and the close of
+//! descriptors that processes made (`host::fd_reaper`).
 
 use super::front_process::{KILL_LIMIT, borrowed};
 use super::ipc::{Message, SignalInfo};

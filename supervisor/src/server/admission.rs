@@ -4,18 +4,19 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
+use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{Contract, DomainId, DomainPhase};
+use host::fd_reaper::PeerFd;
+use host::process_tree;
 use host::process_tree::ProcStatus;
 use host::seqpacket::DESCRIPTORS;
-use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::RecvFlags;
+use rustix::io;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
 use wired::Counter;
@@ -31,10 +32,10 @@ const OTHERS_LEVELS: usize = 8;
 impl Supervisor {
     pub(super) fn hello(
         &mut self,
-        connection: OwnedFd,
+        connection: PeerFd,
         peer: Peer,
         hello: Hello,
-        fd: Option<OwnedFd>,
+        fd: Option<PeerFd>,
         happened: &mut Vec<TreeEvent>,
     ) {
         let Some(pid) = peer.pid else {
@@ -93,7 +94,7 @@ impl Supervisor {
     }
 
     /// As [`Supervisor::hello`], of a process whose call carries the message.
-    pub(super) fn hello_of_call(&mut self, connection: OwnedFd, pid: Option<Pid>, hello: Hello) {
+    pub(super) fn hello_of_call(&mut self, connection: PeerFd, pid: Option<Pid>, hello: Hello) {
         let mut happened = std::mem::take(&mut self.joined_by_call);
         self.hello(
             connection,
@@ -111,7 +112,7 @@ impl Supervisor {
     /// One that changes its user without exec has the store mapped already, with the memory that
     /// it had before. That cannot be taken away, nor from the children it forks.
     fn check_user(&self, uid: u32) -> Result<(), String> {
-        let own = rustix::process::getuid().as_raw();
+        let own = sockets::own_uid();
         match uid == own || self.settings.share_store {
             true => Ok(()),
             false => Err(format!(
@@ -165,7 +166,7 @@ impl Supervisor {
     }
 
     /// A process asks for a channel to the system's disk.
-    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: RawDomainId, depth: u32) {
+    fn open_channel(&mut self, connection: PeerFd, pid: Pid, domain: RawDomainId, depth: u32) {
         let is_its_own = self.is(domain, pid);
         let (slot, depth) = (slot_of(domain), depth.min(u16::MAX.into()) as u16);
         if !is_its_own && self.links.has_channels() {
@@ -202,7 +203,7 @@ impl Supervisor {
     /// Makes a process a member and lets it in.
     fn enter(
         &mut self,
-        connection: &OwnedFd,
+        connection: &PeerFd,
         pid: Pid,
         program: Pid,
         domain: DomainId,
@@ -220,7 +221,7 @@ impl Supervisor {
 
     fn try_enter(
         &mut self,
-        connection: &OwnedFd,
+        connection: &PeerFd,
         pid: Pid,
         program: Pid,
         domain: DomainId,
@@ -242,7 +243,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
+    fn welcome(&self, connection: &PeerFd, domain: DomainId) {
         let mut fds = vec![
             (FdRole::Ledger, self.ledger_fd.as_fd()),
             (FdRole::StatsPage, self.stats_fd.as_fd()),
@@ -278,7 +279,8 @@ impl Supervisor {
 
     pub(super) fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
         for _ in 0..A_TURN {
-            let Ok(mut message) = seqpacket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
+            let received = sockets::receive(&self.doors.port, sockets::own_uid());
+            let Ok((message, mut fds)) = received else {
                 return;
             };
             if message.len == 0 {
@@ -287,10 +289,9 @@ impl Supervisor {
             let Some(sender) = message.sender else {
                 continue;
             };
-            let fd = message.fds[1].take();
-            match (message.fds[0].take(), Hello::decode(message.as_slice())) {
+            match (fds.next(), Hello::decode(message.as_slice())) {
                 (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.into(), hello, fd, happened)
+                    self.hello(connection, sender.into(), hello, fds.next(), happened)
                 }
                 (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
                 (None, _) => happened.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
@@ -298,8 +299,23 @@ impl Supervisor {
         }
     }
 
+    /// Accepts connections by the name, where there is one, unless too many descriptors wait to be
+    /// closed: any user may connect, and leave there what takes for ever to be closed.
+    pub(super) fn watch_listener(&mut self) -> io::Result<()> {
+        if let (Some(listener), false) = (self.doors.listener(), PeerFd::is_reaper_full()) {
+            self.watched.add(listener, LISTENER)?;
+            self.accepts_by_name = true;
+        }
+        Ok(())
+    }
+
     pub(super) fn at_listener(&mut self) {
         for _ in 0..A_TURN {
+            if PeerFd::is_reaper_full() {
+                self.accepts_by_name = false;
+                self.doors.listener().inspect(|it| self.watched.remove(it));
+                return;
+            }
             let Some((connection, peer)) = self.doors.accept() else {
                 return;
             };
@@ -310,7 +326,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
+    pub(super) fn add_stranger(&mut self, connection: PeerFd, peer: Option<Peer>) {
         let token = STRANGER | (self.next_stranger & 0xffff_ffff);
         self.next_stranger += 1;
         if self.watched.add(&connection, token).is_ok() {
@@ -327,15 +343,14 @@ impl Supervisor {
             return;
         };
         self.watched.remove(&connection);
-        let Ok(mut message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
+        let Ok((message, mut fds)) = sockets::receive(&connection, connection.uid()) else {
             return;
         };
-        let fd = message.fds[0].take();
         let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
             return;
         };
         match (Hello::decode(message.as_slice()), peer.pid) {
-            (Some(hello), _) => self.hello(connection, peer, hello, fd, happened),
+            (Some(hello), _) => self.hello(connection, peer, hello, fds.next(), happened),
             (None, Some(pid)) => happened.extend(TreeEvent::of_message(pid, message.as_slice())),
             (None, None) => {}
         }
@@ -346,10 +361,10 @@ impl Supervisor {
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
         let peer = Peer {
             pid: Some(pid),
-            uid: Some(rustix::process::getuid().as_raw()),
+            uid: Some(sockets::own_uid()),
         };
         self.hello(
-            connection,
+            PeerFd::new(connection, sockets::own_uid()),
             peer,
             Hello::Exec { above: 0 },
             None,

@@ -78,6 +78,9 @@ impl Supervisor {
     /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
+        if !self.accepts_by_name {
+            let _ = self.watch_listener();
+        }
         self.links.update_fault_cost(&self.stats_page);
         let gone: Vec<DomainId> = self
             .ledger
