@@ -6,7 +6,7 @@
 //! paging them gives nothing back.
 
 use crate::address_space::{RW, WORTH_ADOPTING};
-use crate::maps_file::{Mapping, for_each_mapping};
+use crate::maps_file::{MapsLine, for_each_mapping};
 use crate::vma_map::{AddrRange, MappingAttrs};
 use crate::{address_space, early_alloc, paged_memory, pager_process};
 
@@ -59,8 +59,8 @@ pub fn adopt_all(found: &Candidates) {
 }
 
 /// The addresses of a mapping, if it is private anonymous memory that can be read and written and is worth having.
-fn candidate(mapping: &Mapping<'_>) -> Option<AddrRange> {
-    let Mapping {
+fn candidate(mapping: &MapsLine<'_>) -> Option<AddrRange> {
+    let MapsLine {
         span,
         access,
         inode,
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn only_large_private_anonymous_writeable_mappings_are_candidates() {
-        let line = |s: &str| Mapping::parse(s.as_bytes()).and_then(|mapping| candidate(&mapping));
+        let line = |s: &str| MapsLine::parse(s.as_bytes()).and_then(|mapping| candidate(&mapping));
         assert_eq!(
             line("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 "),
             Some(0x7f00_0000_0000..0x7f00_0010_0000)

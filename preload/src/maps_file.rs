@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mapping<'a> {
+pub struct MapsLine<'a> {
     /// Its addresses.
     pub span: AddrRange,
     /// As `rw-p`.
@@ -18,7 +18,7 @@ pub struct Mapping<'a> {
     pub name: &'a str,
 }
 
-impl<'a> Mapping<'a> {
+impl<'a> MapsLine<'a> {
     /// None for what is no such line.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let line = std::str::from_utf8(line).ok()?;
@@ -38,7 +38,7 @@ impl<'a> Mapping<'a> {
 }
 
 /// Passes each mapping to `take`, without the heap.
-pub fn for_each_mapping(mut take: impl FnMut(&Mapping<'_>)) {
+pub fn for_each_mapping(mut take: impl FnMut(&MapsLine<'_>)) {
     let Ok(file) = open(
         c"/proc/self/maps",
         OFlags::RDONLY | OFlags::CLOEXEC,
@@ -52,7 +52,7 @@ pub fn for_each_mapping(mut take: impl FnMut(&Mapping<'_>)) {
         held += n;
         let mut start = 0;
         while let Some(len) = buffer[start..held].iter().position(|b| *b == b'\n') {
-            if let Some(mapping) = Mapping::parse(&buffer[start..start + len]) {
+            if let Some(mapping) = MapsLine::parse(&buffer[start..start + len]) {
                 take(&mapping);
             }
             start += len + 1;
@@ -70,21 +70,21 @@ mod tests {
     fn a_line_has_addresses_rights_a_place_in_a_file_and_a_name() {
         let line =
             b"7fd720cd7000-7fd720ce0000 rw-s 0001f000 00:01 32770      /SYSV00000000 (deleted)";
-        let expected = Mapping {
+        let expected = MapsLine {
             span: 0x7fd7_20cd_7000..0x7fd7_20ce_0000,
             access: "rw-s",
             offset: 0x1f000,
             inode: 32770,
             name: "/SYSV00000000",
         };
-        assert_eq!(Mapping::parse(line), Some(expected));
-        assert_eq!(Mapping::parse(b"7fd720cd7000"), None);
+        assert_eq!(MapsLine::parse(line), Some(expected));
+        assert_eq!(MapsLine::parse(b"7fd720cd7000"), None);
     }
 
     #[test]
     fn this_function_is_in_a_mapping_that_is_executed() {
         let mut accesses = Vec::new();
-        let own = Mapping::parse as fn(_) -> _ as usize;
+        let own = MapsLine::parse as fn(_) -> _ as usize;
         for_each_mapping(|mapping| {
             if mapping.span.contains(&own) {
                 accesses.push(mapping.access.to_owned());

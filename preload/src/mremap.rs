@@ -1,37 +1,18 @@
 //! `mremap` as the kernel defines it, over arenas. The rule of [`crate::map`] holds here, too.
 
+mod flags;
+
 use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
 use crate::{address_space, paged_memory, shared_memory};
+use flags::Flags;
 use std::ffi::c_int;
 use wired::PAGE;
 
 /// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
 const ADDRESSES: usize = (1 << 47) - PAGE;
-
-/// The flags of a call.
-#[derive(Clone, Copy)]
-struct Flags {
-    may_move: bool,
-    fixed: bool,
-    keep: bool,
-}
-
-impl Flags {
-    /// None where the kernel would refuse them.
-    fn parse(flags: c_int) -> Option<Self> {
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        let parsed = Self {
-            may_move: flags & libc::MREMAP_MAYMOVE != 0,
-            fixed: flags & libc::MREMAP_FIXED != 0,
-            keep: flags & libc::MREMAP_DONTUNMAP != 0,
-        };
-        let valid = flags & !known == 0 && (parsed.may_move || !parsed.fixed && !parsed.keep);
-        valid.then_some(parsed)
-    }
-}
 
 /// `mremap`.
 pub fn mremap(

@@ -21,8 +21,9 @@ use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::program_ends::ProgramEnds;
 use crate::shared_memory::{SharedMemory, TreeParts};
-use crate::sockets::{self, Listeners, Peer, refuse};
+use crate::sockets::{self, Listeners, refuse};
 use crate::tree_store::TreeStore;
+use admission::UnidentifiedPeer;
 use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
@@ -57,13 +58,6 @@ const STRANGER: u64 = 3 << 32;
 
 /// Connections and messages taken from one socket in a turn, before those of the others.
 const A_TURN: usize = 16;
-
-/// A connection whose process has not sent its first message.
-struct UnidentifiedPeer {
-    connection: PeerFd,
-    /// Where the connection was made by name; else each message has its sender.
-    peer: Option<Peer>,
-}
 
 /// The supervisor of one tree.
 pub struct Supervisor {

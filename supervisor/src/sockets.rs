@@ -1,7 +1,7 @@
 //! The sockets by which processes join where there is no filter: see [`link::client`].
 
 use host::fd_reaper::PeerFd;
-use host::process_tree::ProcStatus;
+use host::process_tree::{self, ProcStatus};
 use host::seqpacket::{self, Received, UntrustedMessage};
 use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
 use link::handshake::{Message, Reply};
@@ -96,7 +96,25 @@ impl From<UCred> for Peer {
     }
 }
 
+/// Processes of other users that connect by the name must be at most so many generations
+/// below: to look up an ancestor costs, and any user may connect.
+const OTHERS_LEVELS: usize = 8;
+
 impl Peer {
+    /// Returns true if a process that connected by the name is below this one. The user is checked
+    /// first: only root's processes become another's.
+    pub fn is_of_tree(&self) -> bool {
+        let us = rustix::process::getpid();
+        let own = rustix::process::geteuid();
+        self.pid.is_some_and(|pid| {
+            if self.uid == Some(own.as_raw()) {
+                process_tree::descends(pid, us)
+            } else {
+                own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
+            }
+        })
+    }
+
     /// Its user, looked up where the kernel noted none: only an exec needs it. `None` if it has ended.
     pub fn user(&self) -> Option<u32> {
         let look_up = || self.pid.and_then(ProcStatus::of).map(|status| status.user);

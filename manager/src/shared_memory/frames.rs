@@ -10,6 +10,9 @@ const TRIM_BATCH: u32 = 64;
 /// Frames kept unused at most.
 const MOST_SPARE: u32 = 256;
 
+/// No frame is free.
+pub(super) struct NoFrame;
+
 /// The domain's frames.
 pub struct ObjectFrames {
     domain: DomainFrames<'static>,

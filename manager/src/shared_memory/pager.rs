@@ -5,7 +5,7 @@ use super::UNIT;
 use super::clients::{ClientId, SlotIndex};
 use super::evict::BATCH;
 use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
-use super::frames::ObjectFrames;
+use super::frames::{NoFrame, ObjectFrames};
 use super::mapped_objects::{Contents, FaultOutcome, MappedObjects, Placed};
 use super::mappings::ObjectId;
 use super::removal::RemovalPipe;
@@ -396,6 +396,3 @@ impl SharedPager {
         }
     }
 }
-
-/// No frame is free.
-pub(super) struct NoFrame;

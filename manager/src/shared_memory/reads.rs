@@ -5,9 +5,10 @@
 
 use super::UNIT;
 use super::fetches::{TOKENS, Waiter};
+use super::frames::NoFrame;
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
-use super::pager::{NoFrame, SharedPager};
+use super::pager::SharedPager;
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};

@@ -138,7 +138,7 @@ impl PermitDesk {
                 self.seals.insert(permit.id, sealed);
                 answer
             }
-            // Nobody can show a permit without its seal.
+            // A permit is of no use without its seal.
             (ServerAnswer::Permit { .. }, _) => ServerAnswer::Refused,
             (answer, _) => answer,
         };

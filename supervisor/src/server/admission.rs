@@ -4,7 +4,7 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
+use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer, answer, refuse};
@@ -25,9 +25,12 @@ use wired::Counter;
 /// closed: a process sends it at once.
 const MOST_STRANGERS: usize = 256;
 
-/// Processes of other users that connect by the name must be at most so many generations
-/// below: to look up an ancestor costs, and any user may connect.
-const OTHERS_LEVELS: usize = 8;
+/// A connection whose process has not sent its first message.
+pub(super) struct UnidentifiedPeer {
+    connection: PeerFd,
+    /// Where the connection was made by name; else each message has its sender.
+    peer: Option<Peer>,
+}
 
 impl Supervisor {
     pub(super) fn hello(
@@ -320,7 +323,7 @@ impl Supervisor {
                 return;
             };
             // The name is no secret; only our own tree may join.
-            if is_of_tree(peer) {
+            if peer.is_of_tree() {
                 self.add_stranger(connection, Some(peer));
             }
         }
@@ -371,20 +374,6 @@ impl Supervisor {
             &mut Vec::new(),
         );
     }
-}
-
-/// Returns true if a process that connected by the name is below this one. The user is checked
-/// first: only root's processes become another's.
-fn is_of_tree(peer: Peer) -> bool {
-    let us = rustix::process::getpid();
-    let own = rustix::process::geteuid();
-    peer.pid.is_some_and(|pid| {
-        if peer.uid == Some(own.as_raw()) {
-            process_tree::descends(pid, us)
-        } else {
-            own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
-        }
-    })
 }
 
 /// The program that a pager process joins for: itself or, as it claims, its parent or the parent
