@@ -48,9 +48,13 @@ int main(void)
     }
     reap(child);
     if (sbrk(0) == p + got) {
+        /* Rights end with the memory. */
+        char *lost = (char *)((uintptr_t)(p + got / 4 * 3) & ~(PAGE - 1));
+        CHECK(mprotect(lost, 2 * PAGE, PROT_NONE) == 0);
         CHECK(brk(p + got / 2) == 0);
         CHECK(sbrk(0) == p + got / 2);
         CHECK(brk(p + got) == 0);
+        lost[0] = lost[PAGE] = 0;
         size_t cut = (uintptr_t)(p + got / 2 + PAGE) & ~(PAGE - 1);
         CHECK(all_zero((char *)cut, (p + got - (char *)cut) & ~7ul));
         CHECK(holds(p + lead, got / 2 - 16, 1));

@@ -57,8 +57,11 @@ pub fn brk(to: usize) -> SyscallResult {
         space.map_in_arena(&(old..new), RW);
     } else if new < old {
         let gone = new..old;
+        // Rights that the program gave it, and what it has mapped there, end with it.
+        for piece in space.map.lookup(&gone) {
+            space.renew(&piece, RW);
+        }
         mapped_bitmap::mark(&gone, false);
-        paged_memory::discard(&gone);
     }
     space.brk.now = to;
     to as SyscallResult

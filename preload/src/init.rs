@@ -5,7 +5,7 @@ use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
     address_space, adopt, diagnostics, exec, fork, library_data, limits, malloc, paged_memory,
-    pager_process, process_pager, pthread, shared_memory, supervisor, wait,
+    pager_process, process_pager, pthread, shared_memory, supervisor, trace, wait,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
@@ -62,6 +62,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
     limits::init(before, heap.as_ref().map_or(0, Range::len));
     wait::init();
+    trace::init();
     address_space::activate();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::init(heap) };

@@ -261,22 +261,31 @@ fn refuse_replacement(pieces: &[MappedRange], flags: c_int) -> Option<SyscallRes
     }
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let outside = || {
-        pieces
-            .iter()
-            .filter(|p| p.state == Lookup::Outside)
-            .map(|p| &p.span)
-    };
-    for (n, gap) in outside().enumerate() {
+    for (n, gap) in outside(pieces).enumerate() {
         let answer = address_space::map(gap.start, gap.len(), libc::PROT_NONE, flags, -1, 0);
         if is_error(answer) {
-            outside().take(n).for_each(|gap| {
+            outside(pieces).take(n).for_each(|gap| {
                 address_space::unmap(gap);
             });
             return Some(answer);
         }
     }
     None
+}
+
+/// Gives back what [`refuse_replacement`] has claimed.
+fn give_back_claims(pieces: &[MappedRange], flags: c_int) {
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        outside(pieces).for_each(|gap| {
+            address_space::unmap(gap);
+        });
+    }
+}
+
+/// The pieces outside the arenas.
+fn outside(pieces: &[MappedRange]) -> impl Iterator<Item = &AddrRange> {
+    let outside = pieces.iter().filter(|p| p.state == Lookup::Outside);
+    outside.map(|p| &p.span)
 }
 
 /// Any other mapping at a given address: the arena gives way.
@@ -296,11 +305,13 @@ pub fn map_foreign(
     // A mapping that fails must not destroy the old one: try it elsewhere first.
     let trial = map(0, flags & !FIXED);
     if is_error(trial) {
+        give_back_claims(&pieces, flags);
         return trial;
     }
-    address_space::unmap(&(trial as usize..trial as usize + to.len()));
     displace(space, &pieces);
     let answer = map(to.start, flags & !FIXED | libc::MAP_FIXED);
+    // Not before: a segment of shared memory may end with its last attachment.
+    address_space::unmap(&(trial as usize..trial as usize + to.len()));
     if is_error(answer) {
         // What lay here is gone, as it may be after the kernel's own failed MAP_FIXED.
         for piece in space.map.lookup(&to) {

@@ -4,6 +4,7 @@ mod flags;
 
 use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed};
+use crate::mlock::{LockLimit, room_for_locked};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
 use crate::{address_space, paged_memory, shared_memory};
@@ -113,6 +114,11 @@ fn remap_paged(
     attrs: MappingAttrs,
     flags: Flags,
 ) -> SyscallResult {
+    let more = len.saturating_sub(from.len());
+    let is_locked = attrs.locked != MlockState::No;
+    if more > 0 && is_locked && room_for_locked(space, more) != LockLimit::Fits {
+        return error(libc::EAGAIN);
+    }
     match to {
         Some(to) => {
             let answer = make_room(space, &to);

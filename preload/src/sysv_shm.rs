@@ -1,7 +1,7 @@
 //! Segments of System V shared memory at addresses of an arena, which gives way to them. One that is attached where
 //! the kernel chooses lies outside.
 
-use crate::address_space::{self, page_range};
+use crate::address_space::{self, AddressSpace, page_range};
 use crate::map::map_foreign;
 use crate::maps_file::for_each_mapping;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3};
@@ -72,10 +72,35 @@ pub fn shmdt(addr: usize) -> SyscallResult {
         }
         is_released = true;
     }
-    match is_released {
-        true => 0,
-        // SAFETY: the program asked for exactly this.
-        false => unsafe { syscall3(libc::SYS_shmdt, addr, 0, 0) },
+    if is_released {
+        return 0;
+    }
+    // SAFETY: the program asked for exactly this.
+    let answer = unsafe { syscall3(libc::SYS_shmdt, addr, 0, 0) };
+    if !is_error(answer) && address_space::is_active() {
+        release_hole(addr);
+    }
+    answer
+}
+
+/// Releases the addresses of an arena that the kernel has unmapped from `addr` on: where the list of mappings cannot be
+/// read, it detached a segment there.
+fn release_hole(addr: usize) {
+    let space = &mut address_space::lock();
+    let is_hole = |space: &AddressSpace, page: usize| {
+        let is_foreign = space.map.contains(page)
+            && space.map.lookup(&(page..page + PAGE))[0].state.is_kernels();
+        let mut there = 0u8;
+        let to = &raw mut there as usize;
+        // SAFETY: room for a page's byte.
+        is_foreign && unsafe { syscall3(libc::SYS_mincore, page, PAGE, to) } == error(libc::ENOMEM)
+    };
+    let end = (addr..).step_by(PAGE).find(|page| !is_hole(space, *page));
+    let hole = addr..end.unwrap_or(addr);
+    if !hole.is_empty() {
+        for piece in space.map.lookup(&hole) {
+            space.release(&piece);
+        }
     }
 }
 

@@ -18,6 +18,17 @@ const ATTEMPTS: usize = 64;
 /// Bytes of the longest name of a /proc/PID/mem.
 const NAME: usize = 64;
 
+/// The C library's functions, and their names.
+static PREAD: (AtomicPtr<c_void>, &str) = (AtomicPtr::new(null_mut()), "pread64\0");
+static PWRITE: (AtomicPtr<c_void>, &str) = (AtomicPtr::new(null_mut()), "pwrite64\0");
+
+/// Looks the C library's functions up: a signal handler that reads must not.
+pub fn init() {
+    for (slot, name) in [&PREAD, &PWRITE] {
+        dlsym::find(slot, name);
+    }
+}
+
 /// `ptrace` by its number: made again where it needs a page that is paged out.
 pub fn raw_ptrace(request: usize, traced: usize, addr: usize, data: usize) -> SyscallResult {
     let words = [
@@ -101,13 +112,12 @@ fn process_of(fd: c_int) -> Option<usize> {
 
 /// Defines a call that reads or writes at an offset, which has two names on 64-bit machines.
 macro_rules! at_offset {
-    ($real:literal: $($name:ident)*) => {$(
+    ($slot:ident: $($name:ident)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
         unsafe extern "C" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64) -> isize {
             type Real = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
-            static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             // SAFETY: the C library's function of that name has this type.
-            let real: Real = unsafe { transmute(dlsym::find(&SLOT, $real)) };
+            let real: Real = unsafe { transmute(dlsym::find(&$slot.0, $slot.1)) };
             // SAFETY: a part of the caller's bytes.
             let transfer = |done: usize| unsafe { real(fd, bytes.byte_add(done), len - done, at + done as i64) };
             match transfer(0) {
@@ -117,8 +127,8 @@ macro_rules! at_offset {
         }
     )*};
 }
-at_offset!("pread64\0": pread pread64);
-at_offset!("pwrite64\0": pwrite pwrite64);
+at_offset!(PREAD: pread pread64);
+at_offset!(PWRITE: pwrite pwrite64);
 
 /// Goes on with a transfer that ended early, where that is of a process's memory at a page that is paged out.
 fn go_on(
