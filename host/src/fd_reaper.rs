@@ -8,9 +8,9 @@
 //! Rule: one closing thread per user, while there is something to close. So a slow close()
 //! delays only the user that sent the descriptor.
 
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::fcntl_get_seals;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::net::{TcpListener, TcpStream};
@@ -29,6 +29,8 @@ const IDLE: Duration = Duration::from_secs(2);
 /// What is being closed, by users.
 pub struct FdReaper {
     users: BTreeMap<u32, ReaperThread>,
+    /// Those that wait for a thread, since none could be started, with their users.
+    waiting: VecDeque<(u32, OwnedFd)>,
     /// The process that has their threads.
     process: u32,
     on_start: fn(),
@@ -44,12 +46,13 @@ impl FdReaper {
     pub const fn new(on_start: fn()) -> Self {
         Self {
             users: BTreeMap::new(),
+            waiting: VecDeque::new(),
             process: 0,
             on_start,
         }
     }
 
-    /// Closes what came from this user.
+    /// Closes what came from this user, and what waits for a thread.
     pub fn close(&mut self, uid: u32, fd: OwnedFd) {
         if is_quick(&fd) {
             return;
@@ -60,25 +63,33 @@ impl FdReaper {
             std::mem::forget(std::mem::take(&mut self.users));
             self.process = process;
         }
+        self.waiting.push_back((uid, fd));
+        while let Some((uid, fd)) = self.waiting.pop_front() {
+            if let Err(fd) = self.give(uid, fd) {
+                // No thread can be started: nothing blocks, and the next call tries again.
+                return self.waiting.push_front((uid, fd));
+            }
+        }
+    }
+
+    fn give(&mut self, uid: u32, fd: OwnedFd) -> Result<(), OwnedFd> {
         let fd = match self.users.get(&uid) {
             Some(line) => match line.give(fd) {
-                Ok(()) => return,
+                Ok(()) => return Ok(()),
                 Err(fd) => fd,
             },
             None => fd,
         };
         let line = ReaperThread::start(self.on_start);
-        if let Err(fd) = line.give(fd) {
-            // No thread can be started: one descriptor stays open, and nothing blocks.
-            let _ = fd.into_raw_fd();
-            return;
-        }
+        line.give(fd)?;
         self.users.insert(uid, line);
+        Ok(())
     }
 
     /// Returns true if this user's queue is full, so that nothing more is to be received.
     pub fn is_behind(&self, uid: u32) -> bool {
-        self.users.get(&uid).map_or(0, ReaperThread::waiting) >= MOST
+        let given = self.users.get(&uid).map_or(0, ReaperThread::waiting);
+        given + self.waiting.iter().filter(|(of, _)| *of == uid).count() >= MOST
     }
 }
 
@@ -129,8 +140,9 @@ impl PeerFd {
     /// Returns true if as many of all users wait to be closed as one user's queue holds: any of them
     /// may be many users.
     pub fn is_reaper_full() -> bool {
-        let users = &reaper().users;
-        users.values().map(ReaperThread::waiting).sum::<usize>() >= MOST
+        let reaper = reaper();
+        let given = reaper.users.values().map(ReaperThread::waiting);
+        given.sum::<usize>() + reaper.waiting.len() >= MOST
     }
 }
 

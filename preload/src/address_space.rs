@@ -189,14 +189,8 @@ impl AddressSpace {
                     ..
                 },
                 ArenaOrigin::Reserved,
-            ) => match reclaim(span) {
-                true => {
-                    mapped_bitmap::mark(span, false);
-                    if paged_memory::is_plain() {
-                        protect(span, libc::PROT_NONE);
-                    }
-                    self.map.clear(span);
-                }
+            ) => match reclaim(span, libc::MAP_FIXED) {
+                true => self.free(span),
                 false => {
                     unmap(span);
                     self.map.forget(span);
@@ -216,6 +210,29 @@ impl AddressSpace {
         }
     }
 
+    /// Takes the addresses of a mapping back that the kernel has unmapped or moved away. What another thread was given
+    /// there meanwhile stays, and the addresses are no arena's any more.
+    pub fn fill_hole(&mut self, piece: &MappedRange) {
+        match piece.state {
+            Lookup::Used(_, ArenaOrigin::Reserved)
+                if reclaim(&piece.span, libc::MAP_FIXED_NOREPLACE) =>
+            {
+                self.free(&piece.span);
+            }
+            Lookup::Used(..) => self.map.forget(&piece.span),
+            Lookup::Free | Lookup::Outside => {}
+        }
+    }
+
+    /// Plain memory of an arena is free.
+    fn free(&mut self, span: &AddrRange) {
+        mapped_bitmap::mark(span, false);
+        if paged_memory::is_plain() {
+            protect(span, libc::PROT_NONE);
+        }
+        self.map.clear(span);
+    }
+
     /// Empties mapped addresses and gives them access `prot`, as a new mapping over an
     /// old one does.
     pub fn renew(&mut self, piece: &MappedRange, prot: c_int) -> SyscallResult {
@@ -230,7 +247,9 @@ impl AddressSpace {
                         paged_memory::discard(span);
                         self.reset_access(span, attrs);
                     }
-                    MappingKind::Foreign if !reclaim(span) => return error(libc::ENOMEM),
+                    MappingKind::Foreign if !reclaim(span, libc::MAP_FIXED) => {
+                        return error(libc::ENOMEM);
+                    }
                     MappingKind::Foreign => {}
                 }
                 self.map_in_arena(span, prot);
@@ -317,10 +336,17 @@ pub fn map(
     unsafe { syscall6(libc::SYS_mmap, args) }
 }
 
-/// Puts plain memory where something else lay, and makes it a stretch again.
-fn reclaim(span: &AddrRange) -> bool {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    !is_error(map(span.start, span.len(), RW, flags, -1, 0)) && paged_memory::adopt(span).is_ok()
+/// Puts plain memory where something else lay, or nothing (`fixed`), and makes it a stretch again.
+fn reclaim(span: &AddrRange, fixed: c_int) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    if is_error(map(span.start, span.len(), RW, flags, -1, 0)) {
+        return false;
+    }
+    let is_adopted = paged_memory::adopt(span).is_ok();
+    if !is_adopted {
+        unmap(span);
+    }
+    is_adopted
 }
 
 /// `addr` and `len` as a span of whole pages; `None` where it does not fit.

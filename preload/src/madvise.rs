@@ -156,7 +156,13 @@ fn on_paged(
             return error(libc::EINVAL);
         }
         AdviceAction::Cool if attrs.locked != MlockState::No => return error(libc::EINVAL),
-        AdviceAction::Discard => paged_memory::discard(span),
+        AdviceAction::Discard => {
+            paged_memory::discard(span);
+            // It stays locked.
+            if attrs.locked == MlockState::Nailed && !space.lock(span) {
+                space.map.change(span, |t| t.locked = MlockState::OnFault);
+            }
+        }
         AdviceAction::Note(change) => space.map.change(span, *change),
         AdviceAction::Kernel => return kernel(span),
         AdviceAction::Fetch if attrs.prot & libc::PROT_READ != 0 => paged_memory::will_need(span),

@@ -51,6 +51,9 @@ fn map(
     if !address_space::is_active() || len == 0 {
         return through();
     }
+    if !(offset as usize).is_multiple_of(PAGE) {
+        return error(libc::EINVAL);
+    }
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     let pageable = anonymous && flags & UNPAGED == 0;
     if flags & FIXED != 0 {
@@ -74,9 +77,6 @@ fn map(
     let Some(len) = len.checked_next_multiple_of(PAGE) else {
         return error(libc::ENOMEM);
     };
-    if !(offset as usize).is_multiple_of(PAGE) {
-        return error(libc::EINVAL);
-    }
     let space = &mut address_space::lock();
     if let Some(refused) = refused_locked(space, len, flags) {
         return refused;
@@ -168,7 +168,8 @@ fn map_at_hint(
         adopt(space, &wanted, paged, prot);
         return Some(answer);
     }
-    space.map.is_free(&wanted).then(|| {
+    let is_room = space.map.is_in_one_arena(&wanted) && space.map.is_free(&wanted);
+    is_room.then(|| {
         space.map_in_arena(&wanted, prot & ACCESS);
         addr as SyscallResult
     })

@@ -174,7 +174,8 @@ fn resize(
     may_move: bool,
 ) -> SyscallResult {
     let more = from.end..from.start + len;
-    if space.map.is_free(&more) {
+    let whole = from.start..more.end;
+    if space.map.is_in_one_arena(&whole) && space.map.is_free(&more) {
         space.map_in_arena(&more, attrs.prot);
         apply_attrs(space, &more, attrs);
         return from.start as SyscallResult;
@@ -369,7 +370,7 @@ fn remap_in_arena(
     let answer = remap_foreign(space, from, len, flags, new, through);
     if room && answer != from.start as SyscallResult {
         for piece in space.map.lookup(&more) {
-            space.release(&piece);
+            space.fill_hole(&piece);
         }
     }
     if is_error(answer) {
@@ -382,10 +383,8 @@ fn remap_in_arena(
         from.start
     };
     if kept < from.end && flags & libc::MREMAP_DONTUNMAP == 0 {
-        // The kernel has unmapped what lies outside.
-        let pieces = space.map.lookup(&(kept..from.end));
-        for piece in pieces.iter().filter(|piece| piece.state != Lookup::Outside) {
-            space.release(piece);
+        for piece in space.map.lookup(&(kept..from.end)) {
+            space.fill_hole(&piece);
         }
     }
     answer

@@ -99,7 +99,7 @@ fn release_hole(addr: usize) {
     let hole = addr..end.unwrap_or(addr);
     if !hole.is_empty() {
         for piece in space.map.lookup(&hole) {
-            space.release(&piece);
+            space.fill_hole(&piece);
         }
     }
 }

@@ -256,6 +256,12 @@ impl VmaMap {
         pieces.iter().all(|piece| piece.state == Lookup::Free)
     }
 
+    /// Returns true if one arena has all of it: over the border of two a mapping would be two.
+    pub fn is_in_one_arena(&self, span: &AddrRange) -> bool {
+        let first = self.arenas.range(..=span.start).next_back();
+        first.is_some_and(|(_, (end, _))| span.end <= *end)
+    }
+
     /// Bytes of reserved arenas.
     pub fn reserved(&self) -> usize {
         let reserved = self.arenas.iter();

@@ -9,7 +9,7 @@
 //! takes. Only threads of the program that go on mapping can make it wait.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use translation::{Access, Reservation, TranslationError};
 use wired::PAGE;
 
@@ -21,13 +21,15 @@ const SPARE: usize = 64;
 #[derive(Default)]
 pub(crate) struct SpareMappings {
     base: OnceLock<usize>,
-    held: AtomicBool,
+    /// Pages that were made a mapping of their own: each is one more between two others.
+    split: AtomicUsize,
 }
 
 impl SpareMappings {
     /// Makes those that are missing, as far as the kernel has mappings left. Under the stager's lock.
     pub(super) fn keep(&self) {
-        if self.held.load(Ordering::Relaxed) {
+        let split = self.split.load(Ordering::Relaxed);
+        if split == SPARE / 2 {
             return;
         }
         let base = match self.base.get() {
@@ -38,18 +40,15 @@ impl SpareMappings {
             },
         };
         // Neighbours with the same rights would be one mapping.
-        let split = |page: usize| set(base + page * PAGE, PAGE, Access::READ).is_ok();
-        let made = (1..SPARE)
-            .step_by(2)
-            .take_while(|page| split(*page))
-            .count();
-        self.held.store(made > 0, Ordering::Release);
+        let is_made = |at: &usize| set(base + (2 * at + 1) * PAGE, PAGE, Access::READ).is_ok();
+        let more = (split..SPARE / 2).take_while(is_made).count();
+        self.split.store(split + more, Ordering::Release);
     }
 
     /// Releases the reserve after the kernel refused a mapping. Returns false if there is
     /// none.
     pub(crate) fn release(&self) -> bool {
-        let held = self.held.swap(false, Ordering::AcqRel);
+        let held = self.split.swap(0, Ordering::AcqRel) > 0;
         if held && let Some(base) = self.base.get() {
             merge(*base);
         }
