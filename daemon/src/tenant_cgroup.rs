@@ -193,14 +193,14 @@ impl TenantCgroup {
         all.into_iter().collect()
     }
 
-    /// Bytes of anonymous memory resident at most, by the kernel's count, less `own` for the pager of
-    /// each process: a program counts again in its pager process, and pages that are shared after a fork in each
-    /// process. It does not block.
-    pub fn resident_at_most(&self, own: u64) -> u64 {
+    /// About how many bytes of anonymous memory are resident, by the kernel's count, less `own` for the pager of
+    /// each process: half of the sum, as if each second process were a pager process, which shares its program's
+    /// memory. Pages that are shared after a fork count in each process. It does not block.
+    pub fn resident_estimate(&self, own: u64) -> u64 {
         let processes = self.processes();
         let bytes = |pid: &Pid| procfs::anonymous(*pid).unwrap_or(0);
         let sum = processes.iter().map(bytes).sum::<u64>();
-        sum.saturating_sub(own * processes.len() as u64)
+        sum.saturating_sub(own * processes.len() as u64) / 2
     }
 
     /// The same with each address space counted once. It waits for a process that executes a program until its old

@@ -180,10 +180,8 @@ impl Contracts {
         self.frames.tenants.watch_pressure(&pressure_bell, number)?;
         let tenant = self.frames.tenants.get(number).ok_or_else(lack)?;
         let terms = tenant.record.terms;
-        let most = tenant.frames.as_ref();
-        let most = most.map_or(0, |frames| frames.group.resident_at_most(0));
-        // A program and its pager process share an address space.
-        let resident = most / 2;
+        let frames = tenant.frames.as_ref();
+        let resident = frames.map_or(0, |frames| frames.group.resident_estimate(0));
         let resident = u32::try_from(resident / PAGE as u64).unwrap_or(u32::MAX);
         self.frames.on_tenant_gone(number);
         // The frames it claims count as far as its contract and the others' allow, and beyond

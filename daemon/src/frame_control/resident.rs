@@ -37,11 +37,8 @@ impl FrameControl {
                     });
                 }
                 Some(since) if since.elapsed() < KILL_TIMEOUT => {}
-                // The count did not return. At most each second process is a pager process.
-                Some(_) => {
-                    let most = group.resident_at_most(PAGER_RESERVE);
-                    self.on_rss(number, most / 2);
-                }
+                // The count did not return.
+                Some(_) => self.on_rss(number, group.resident_estimate(PAGER_RESERVE)),
             }
         }
     }
