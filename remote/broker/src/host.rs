@@ -14,23 +14,15 @@ use crate::permits::PermitDesk;
 use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
 use crate::seat::{LeaseEvent, Seat};
 use remote_policy::broker::UpdateOutcome;
-use remote_policy::election::{ElectionAction, Message};
+use remote_policy::election::{ElectionAction, Message, PERIOD, PERIODS_PER_TICK};
 use remote_policy::identity::{HostId, Incarnation};
 use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The period of claims, bids and updates.
-pub const TICK: Duration = Duration::from_millis(250);
-/// So many of them are one tick of silence: a broker that is silent for
-/// [`remote_policy::election::BROKER_SILENCE_TICKS`] of these, 1.5 to 2 s, is regenerated. A process may wait for a
-/// processor for a second, and be no less alive; one that has ended is known to have at once, by
-/// [`Event::Ended`].
-const TICKS_OF_SILENCE: u32 = 2;
-/// Events that are handled before a tick at most.
-const BEFORE_TICK: usize = 1024;
+/// Events that are handled at the end of a period at most.
+const BEFORE_PERIOD: usize = 1024;
 /// Epochs are counted from one, so one of this number is no broker's: the next could not be counted.
 const MAX_EPOCH: u64 = 1 << 60;
 
@@ -80,8 +72,8 @@ pub struct Host {
     pub server: PagingServer,
     pub peers: Peers,
     pub desk: PermitDesk,
-    /// Ticks until now.
-    pub ticks: u32,
+    /// Periods until now.
+    pub periods: u32,
     /// Addresses of hosts to be introduced to.
     pub addresses: watch::Sender<Vec<SocketAddr>>,
 }
@@ -95,23 +87,23 @@ impl Host {
         mut answers: UnboundedReceiver<Event>,
     ) {
         self.on_election(first);
-        let mut ticks = interval(TICK);
+        let mut periods = interval(PERIOD);
         // After a stop one claim is as good as many.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                due = ticks.tick() => {
-                    // A host that had no processor for a tick knows nothing of that tick.
-                    let is_late = due.elapsed() >= TICK;
+                due = periods.tick() => {
+                    // A host that had no processor for a period knows nothing of that period.
+                    let is_late = due.elapsed() >= PERIOD;
                     // Signs of life that wait here are there.
-                    for _ in 0..BEFORE_TICK {
+                    for _ in 0..BEFORE_PERIOD {
                         let next = answers.try_recv().ok().or_else(|| events.try_recv().ok());
                         match next {
                             Some(event) => self.on_event(event),
                             None => break,
                         }
                     }
-                    self.on_tick(is_late);
+                    self.on_period(is_late);
                 }
                 Some(event) = answers.recv() => self.on_event(event),
                 event = events.recv() => match event {
@@ -122,9 +114,9 @@ impl Host {
         }
     }
 
-    fn on_tick(&mut self, is_late: bool) {
-        self.ticks = self.ticks.wrapping_add(1);
-        let counts_silence = !is_late && self.ticks.is_multiple_of(TICKS_OF_SILENCE);
+    fn on_period(&mut self, is_late: bool) {
+        self.periods = self.periods.wrapping_add(1);
+        let counts_silence = !is_late && self.periods.is_multiple_of(PERIODS_PER_TICK);
         let actions = match counts_silence {
             true => {
                 // Some may be silent for too long now.

@@ -40,7 +40,6 @@ mod running;
 mod seat;
 
 pub use etcd::{EtcdAddress, InvalidEtcdAddress};
-pub use host::TICK;
 pub use running::{BrokerConfig, RunningBroker, StartError};
 pub use seat::{InvalidSeat, Seat, SeatConfig, Tournament};
 

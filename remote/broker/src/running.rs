@@ -198,7 +198,7 @@ async fn run(
         seat,
         server: PagingServer::new(server, answers.clone()),
         peers: Peers::new(own, links, answers),
-        ticks: 0,
+        periods: 0,
         desk: PermitDesk::default(),
         addresses,
     };

@@ -24,6 +24,15 @@ pub use leased::{LeasedAction, LeasedCandidate};
 use crate::identity::{Epoch, HostId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The period of signs of life and bids. A broker that falls silent is to be replaced within 2 s: after 7 or 8
+/// periods of silence, and one or two for the tournament.
+pub const PERIOD: Duration = Duration::from_millis(200);
+
+/// Periods of a tick, by which silence is counted: a broker that makes no claim for [`BROKER_SILENCE_TICKS`], 1.4 to
+/// 1.6 s, is regenerated. A process may wait for a processor for a second, and be no less alive.
+pub const PERIODS_PER_TICK: u32 = 2;
 
 /// Ticks without an answer after which a broker gives a server up.
 pub const SERVER_SILENCE_TICKS: u8 = 3;

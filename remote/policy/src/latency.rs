@@ -20,8 +20,9 @@ const DEVIATION_GAIN: u32 = 4;
 /// half.
 pub const MIN_SAMPLES: u32 = 6;
 
-/// Samples of which the shortest is a server's distance: as many as it takes to judge one.
-const RECENT: usize = MIN_SAMPLES as usize;
+/// Samples of which the shortest is a server's distance. With six the last of 1,000 clients that moved had near
+/// servers after 10.9 s, by two samples a second; with four after 8.6 s (`selfpage-simulate movement`).
+const RECENT: usize = 4;
 
 /// Age at which a server's last sample says nothing any more: the client may have moved.
 const STALE_AFTER: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use disk::atropos::{DiskContract, Utilization};
 use disk::time::Nanos;
 use remote_policy::capacity::CapacityConfig;
+use remote_policy::election::PERIOD;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -19,9 +20,8 @@ pub struct Config {
     pub rack: usize,
     /// Sites: their racks are near each other, and far from those of other sites.
     pub sites: usize,
-    /// Period of candidates. Four of them without a claim end a broker, so a quarter of a second
-    /// leaves the other half of two seconds, in which allocations are to resume, for the tournament.
-    pub tick: Duration,
+    /// Period of candidates.
+    pub period: Duration,
     /// Period of servers' updates to their broker.
     pub update: Duration,
     /// Period in which a client looks at its servers.
@@ -55,7 +55,7 @@ impl Config {
             seed,
             rack: (servers / 10).clamp(3, 40),
             sites: 4,
-            tick: Duration::from_millis(250),
+            period: PERIOD,
             update: Duration::from_secs(1),
             beat: Duration::from_secs(1),
             membership: Duration::from_secs(2),

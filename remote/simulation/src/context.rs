@@ -19,7 +19,7 @@ pub(crate) enum Event {
     /// A host has read it.
     Deliver(Node, Node, Box<HostMessage>),
     /// A period of a server's candidate, in a life of it.
-    Tick(Node, u64),
+    Period(Node, u64),
     /// A client looks at its servers.
     Beat(Node),
     /// A client creates an object.

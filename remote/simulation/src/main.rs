@@ -1,6 +1,7 @@
 //! Simulates paging servers, brokers and clients by the thousands.
 
 use clap::Parser;
+use remote_policy::election::PERIOD;
 use selfpage_remote_simulation::{Config, Scenario, ScenarioReport};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Period of candidates in milliseconds.
-    #[arg(long, default_value_t = 250)]
-    tick_ms: u64,
+    #[arg(long, default_value_t = PERIOD.as_millis() as u64)]
+    period_ms: u64,
     /// What a host spends on a message, in microseconds.
     #[arg(long, default_value_t = 5)]
     message_cost_us: u64,
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     }
     let clients = options.clients.unwrap_or(options.servers * 10);
     let config = Config {
-        tick: Duration::from_millis(options.tick_ms.max(1)),
+        period: Duration::from_millis(options.period_ms.max(1)),
         message_cost: Duration::from_micros(options.message_cost_us),
         rack_aware: !options.ignore_racks,
         ..Config::new(options.servers, clients, options.seed)

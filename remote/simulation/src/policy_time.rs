@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 #[serde(rename_all = "snake_case")]
 pub enum PolicyCall {
     /// A period of a candidate that controls servers.
-    BrokerTick,
+    BrokerPeriod,
     /// A bid, a redirect or a claim.
     ElectionMessage,
     /// A candidate that lost conceded its servers.

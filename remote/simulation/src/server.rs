@@ -10,7 +10,7 @@ use crate::policy_time::PolicyCall;
 use crate::topology::Node;
 use remote_policy::broker::{Broker, BrokerAction, ServerAnswer, UpdateOutcome};
 use remote_policy::capacity::{AllocateError, CapacityAction, ServerCapacity};
-use remote_policy::election::{self, Candidate, ElectionAction, Role};
+use remote_policy::election::{self, Candidate, ElectionAction, PERIODS_PER_TICK, Role};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::{MoveMessage, ObjectCopy};
 use remote_policy::permit::Permit;
@@ -34,6 +34,8 @@ pub(crate) struct SimulatedServer {
     /// Copies that move, or did.
     copies: BTreeMap<ObjectId, ObjectCopy>,
     last_update: Duration,
+    /// Periods of this life.
+    periods: u32,
 }
 
 impl SimulatedServer {
@@ -52,6 +54,7 @@ impl SimulatedServer {
             objects: BTreeMap::new(),
             copies: BTreeMap::new(),
             last_update: Duration::ZERO,
+            periods: 0,
         }
     }
 
@@ -73,8 +76,8 @@ impl SimulatedServer {
         ctx.incarnations[self.node.0] = incarnation;
         ctx.auditor.on_started(self.id, owned_pages);
         self.perform(actions, ctx);
-        let wait = ctx.part_of(ctx.config.tick);
-        ctx.after(wait, Event::Tick(self.node, self.life));
+        let wait = ctx.part_of(ctx.config.period);
+        ctx.after(wait, Event::Period(self.node, self.life));
     }
 
     /// The host ends without a word.
@@ -97,18 +100,24 @@ impl SimulatedServer {
     }
 
     /// A period is over.
-    pub fn on_tick(&mut self, life: u64, ctx: &mut Context) {
+    pub fn on_period(&mut self, life: u64, ctx: &mut Context) {
         if !self.is_alive || life != self.life {
             return;
         }
-        ctx.after(ctx.config.tick, Event::Tick(self.node, life));
-        let actions = match self.candidate.role() {
-            Role::Broker { .. } => {
-                let candidate = &mut self.candidate;
-                ctx.policy_time
-                    .measure(PolicyCall::BrokerTick, || candidate.on_tick())
-            }
-            Role::Follower { .. } => self.candidate.on_tick(),
+        ctx.after(ctx.config.period, Event::Period(self.node, life));
+        self.periods += 1;
+        let is_tick = self.periods.is_multiple_of(PERIODS_PER_TICK);
+        let candidate = &mut self.candidate;
+        let is_broker = matches!(candidate.role(), Role::Broker { .. });
+        let mut end_period = || match is_tick {
+            true => candidate.on_tick(),
+            false => candidate.repeat_signs(),
+        };
+        let actions = match is_broker {
+            true => ctx
+                .policy_time
+                .measure(PolicyCall::BrokerPeriod, end_period),
+            false => end_period(),
         };
         self.perform(actions, ctx);
         if ctx.now >= self.last_update + ctx.config.update {

@@ -150,7 +150,7 @@ impl World {
                 Some(server) if server.is_alive => server.on_message(from, *message, ctx),
                 _ => {}
             },
-            Event::Tick(node, life) => self.servers[node.0].on_tick(life, ctx),
+            Event::Period(node, life) => self.servers[node.0].on_period(life, ctx),
             Event::Beat(node) => self.clients[node.0 - first].on_beat(&mut self.servers, ctx),
             Event::NewObject(node) => self.clients[node.0 - first].on_new_object(ctx),
             Event::Patience(node, id) => self.clients[node.0 - first].on_patience(id, ctx),

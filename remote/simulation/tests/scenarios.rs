@@ -19,7 +19,7 @@ fn run(scenario: Scenario) -> ScenarioReport {
     report
 }
 
-/// The broker's hosts are silent for four ticks of 250 ms, and one takes a tick to bid.
+/// The broker's hosts hear nothing for 1.4 to 1.6 s, and one takes a period to bid.
 const REGENERATION_MS: u64 = 2000;
 
 fn one_broker_ms(phase: &PhaseReport) -> u64 {
