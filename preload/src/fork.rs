@@ -38,6 +38,8 @@ struct ForkState {
     space: Option<AddressSpaceGuard>,
     turn: Option<Guard<'static, ()>>,
     signals: Option<SignalsBlocked>,
+    /// Of a `clone`.
+    cloned: Option<clone::ClonedProgram>,
     /// The program's `errno`.
     errno: c_int,
 }
@@ -170,6 +172,7 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         space: Some(space),
         turn: Some(turn),
         signals: Some(signals),
+        cloned: None,
         errno,
     };
     // SAFETY: the turn is ours.

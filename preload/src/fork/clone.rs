@@ -1,10 +1,13 @@
 //! The clones that a program makes by itself: `clone`, and the system calls. Those that copy memory
 //! are forks.
 
-use super::{ForkKind, after_in_child, after_in_parent, check_refusal, stop_for_clone, to_result};
+use super::{
+    ForkKind, after_in_child, after_in_parent, check_refusal, state, stop_for_clone, to_result,
+};
 use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, init, raw_syscall};
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use wired::PAGE;
 
@@ -114,19 +117,53 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
 }
 
-/// The arguments of the child of `clone`.
-struct Cloned {
+/// What the child of `clone` is to run, on the program's stack for it.
+pub struct ClonedProgram {
     entry: extern "C" fn(*mut c_void) -> c_int,
     arg: *mut c_void,
+    stack: usize,
 }
 
-extern "C" fn cloned(arg: *mut c_void) -> c_int {
-    // SAFETY: passed below; the child has a copy of the stack it lies on.
-    let it = unsafe { &*arg.cast::<Cloned>() };
+/// The stack of a child until it has its pager. The program's own may be small, and lie in its caller's, which the
+/// program may read first.
+#[repr(align(16))]
+struct ChildStack(UnsafeCell<[u8; 256 << 10]>);
+// SAFETY: used by a child alone, which has one thread and a copy of its own.
+unsafe impl Sync for ChildStack {}
+static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; 256 << 10]));
+
+extern "C" fn cloned(_: *mut c_void) -> c_int {
+    let program = state().and_then(|state| state.cloned.take());
     after_in_child();
-    let status = (it.entry)(it.arg);
-    // The C library would end this thread alone, and the pager's would live on.
-    init::exit_group(status)
+    match program {
+        Some(program) => program.enter(),
+        None => init::exit_group(init::EXIT_FAILED),
+    }
+}
+
+impl ClonedProgram {
+    /// Calls it as the C library's `clone` does, and ends the process with what it returns: the C library would end this
+    /// thread alone, and the pager's would live on.
+    fn enter(self) -> ! {
+        extern "C" fn end(status: c_int) -> ! {
+            init::exit_group(status)
+        }
+        // SAFETY: the stack that the program gave for exactly this; nothing returns to the one before.
+        unsafe {
+            std::arch::asm!(
+                "mov rsp, {stack}",
+                "xor ebp, ebp",
+                "call {entry}",
+                "mov edi, eax",
+                "call {end}",
+                stack = in(reg) self.stack & !15,
+                entry = in(reg) self.entry,
+                end = sym end,
+                in("rdi") self.arg,
+                options(noreturn),
+            )
+        }
+    }
 }
 
 /// The C library's `clone`: one that copies memory is a fork.
@@ -144,7 +181,6 @@ extern "C" fn clone(
         // SAFETY: the program's own call.
         return unsafe { __clone(entry, stack, flags, arg, ptid, tls, ctid) };
     }
-    let it = Cloned { entry, arg };
     let top = stack as usize;
     // The C library's `clone` writes there first. Where that is a SIGSEGV, it is one before
     // anything is held.
@@ -155,10 +191,15 @@ extern "C" fn clone(
         used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
         used(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, ctid),
     ]);
-    stop_for_clone(ForkKind::Bare, &[top - 2 * PAGE..top, parent, child]);
-    let arg = std::ptr::from_ref(&it).cast_mut().cast();
+    stop_for_clone(ForkKind::Bare, &[parent, child]);
+    if let Some(state) = state() {
+        let stack = top;
+        state.cloned = Some(ClonedProgram { entry, arg, stack });
+    }
+    // SAFETY: one past the end of a static.
+    let own = unsafe { CHILD_STACK.0.get().add(1) }.cast();
     // SAFETY: the program's own call, entered by way of ours.
-    let pid = to_result(unsafe { __clone(cloned, stack, flags, arg, ptid, tls, ctid) });
+    let pid = to_result(unsafe { __clone(cloned, own, flags, arg, ptid, tls, ctid) });
     after_in_parent(!is_error(pid));
     c_result(check_refusal(pid)) as c_int
 }
