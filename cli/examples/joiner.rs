@@ -5,7 +5,7 @@
 //! environment says so (JOINER_ACK). With JOINER_REPORT it says what it was told.
 
 use link::client::{Joined, SupervisorPort};
-use link::handshake::{ChildMessage, Hello};
+use link::handshake::{ChildMessage, Hello, ProgramPlace};
 use std::sync::atomic::Ordering;
 use wired::Counter;
 
@@ -22,7 +22,9 @@ extern "C" fn come_in() {
     let Ok(port) = (unsafe { SupervisorPort::from_environ(environ) }) else {
         return;
     };
-    match port.join(Hello::Exec { above: 0 }) {
+    match port.join(Hello::Exec {
+        program: ProgramPlace::default(),
+    }) {
         Ok(joined) => stay(joined),
         Err(why) => {
             let _ = port.say(ChildMessage::Refused(why.to_string().as_bytes()));

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p frames --example frames_cost`
 
-use frames::{Contract, Ledger, Process, State};
+use frames::{Contract, Ledger, State};
 use std::time::Instant;
 
 const ROUNDS: u32 = 2_000_000;
@@ -10,8 +10,8 @@ const ROUNDS: u32 = 2_000_000;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (ledger, _fd) = Ledger::create(16_384, 64)?;
     let contract = Contract { g: 64, x: 16_384 };
-    let domain = ledger.admit(contract, Process::default())?;
-    let client = ledger.adopt(domain, Process::default())?;
+    let domain = ledger.admit(contract)?;
+    let client = ledger.adopt(domain)?;
     let frame = client.take().ok_or("no frame")?;
     client.put(frame)?;
     let start = Instant::now();
@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let frames: Vec<_> = (0..16_384).map_while(|_| client.take()).collect();
     client.put_batch(&frames)?;
     let rounds = 16_384 - 64;
-    let taker = ledger.admit(Contract { g: 0, x: 16_384 }, Process::default())?;
-    let taker = ledger.adopt(taker, Process::default())?;
+    let taker = ledger.admit(Contract { g: 0, x: 16_384 })?;
+    let taker = ledger.adopt(taker)?;
     let start = Instant::now();
     let count = (0..rounds).map_while(|_| taker.take()).count();
     println!(

@@ -15,16 +15,6 @@ pub struct Contract {
     pub x: u32,
 }
 
-/// The process that holds a domain: its id and, as ids are reused, its start time (field 22 of
-/// `/proc/<pid>/stat`, clock ticks since boot).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// Process id.
-    pub pid: u32,
-    /// Start time in clock ticks since boot; 0 when not known.
-    pub start: u64,
-}
-
 /// The advice to request what is left; empty where no frame is.
 pub(crate) fn advise_request(left: u32) -> String {
     match left {

@@ -12,9 +12,8 @@
 //! policy. [`DomainFrames::stack`] lists the stack.
 
 use crate::acquire::{UpdateGuard, lower_to_zero};
-use crate::contract::Contract;
-use crate::contract::{AdmissionError, Process};
-use crate::domain::DomainId;
+use crate::contract::{AdmissionError, Contract};
+use crate::domain::{DomainId, DomainWord};
 use crate::frame_set::FrameSet;
 use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
@@ -245,14 +244,22 @@ impl<'a> DomainFrames<'a> {
         wired::futex::wait(&self.slot.bell, seq, limit);
     }
 
-    /// Admits a domain for a child about to be forked. The supervisor retires it if this process
-    /// dies and no child adopts it.
+    /// Admits a domain for a child about to be forked. It is its creator's until [`DomainFrames::let_go_of_child`], or
+    /// until the creator is retired. From then on the supervisor retires it once no process is left that can adopt it.
     pub fn admit_child(&self, contract: Contract) -> Result<DomainId, AdmissionError> {
-        let process = Process {
-            pid: self.slot.pid.load(SeqCst),
-            start: self.slot.start.load(SeqCst),
+        self.ledger.admit_by(self.id.slot, contract)
+    }
+
+    /// The child exists: its domain is its own, adopted or not.
+    pub fn let_go_of_child(&self, child: DomainId) {
+        let own = self.id.slot;
+        let orphan = |word: DomainWord| match word.creator == own {
+            true => DomainWord { creator: 0, ..word },
+            false => word,
         };
-        self.ledger.admit_by(self.id.slot, contract, process)
+        if let Some(slot) = self.ledger.find(child) {
+            slot.change(child, orphan);
+        }
     }
 
     /// Takes `k` frames for a child admitted by [`DomainFrames::admit_child`], all or none: one

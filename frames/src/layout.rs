@@ -60,8 +60,6 @@ unsafe impl Plain for Header {}
 pub(crate) struct DomainSlot {
     /// Phase, generation and creator: see [`crate::domain::DomainPhase`].
     pub state: AtomicU32,
-    pub pid: AtomicU32,
-    pub start: AtomicU64,
     pub g: AtomicU32,
     pub x: AtomicU32,
     /// Frames the domain owns. Raised before a frame is taken and lowered after one is released,

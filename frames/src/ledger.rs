@@ -6,7 +6,7 @@
 //! instruction, retires its domain.
 
 use crate::acquire::{UpdateGuard, add_within, lower_to_zero};
-use crate::contract::{AdmissionError, Contract, Process};
+use crate::contract::{AdmissionError, Contract};
 use crate::domain::{DomainId, DomainPhase, DomainWord};
 use crate::domain_frames::DomainFrames;
 use crate::layout::{DomainSlot, Layout, LedgerMemory, MAGIC};
@@ -105,8 +105,8 @@ impl Ledger {
     }
 
     /// Admits a domain, nascent until its process adopts it with [`Ledger::adopt`].
-    pub fn admit(&self, contract: Contract, process: Process) -> Result<DomainId, AdmissionError> {
-        self.admit_by(0, contract, process)
+    pub fn admit(&self, contract: Contract) -> Result<DomainId, AdmissionError> {
+        self.admit_by(0, contract)
     }
 
     /// Admits a domain that names its creator until it is adopted.
@@ -114,7 +114,6 @@ impl Ledger {
         &self,
         creator: Owner,
         contract: Contract,
-        process: Process,
     ) -> Result<DomainId, AdmissionError> {
         let Contract { g, x } = contract;
         if x == 0 || g > x {
@@ -139,8 +138,6 @@ impl Ledger {
         };
         let slot = self.memory.slot(owner);
         self.memory.set(owner).clear();
-        slot.pid.store(process.pid, SeqCst);
-        slot.start.store(process.start, SeqCst);
         slot.g.store(g, SeqCst);
         slot.x.store(x.min(self.total()), SeqCst);
         slot.demanded.store(0, SeqCst);
@@ -171,10 +168,8 @@ impl Ledger {
 
     /// Adopts an admitted domain in the process that will page with it: the child after a fork,
     /// or the new image after an exec.
-    pub fn adopt(&self, id: DomainId, process: Process) -> Result<DomainFrames<'_>, LedgerError> {
+    pub fn adopt(&self, id: DomainId) -> Result<DomainFrames<'_>, LedgerError> {
         let slot = self.find(id).ok_or(LedgerError::Gone(id))?;
-        slot.pid.store(process.pid, SeqCst);
-        slot.start.store(process.start, SeqCst);
         let live = |word: DomainWord| DomainWord {
             creator: 0,
             ..word.in_phase(DomainPhase::Live)

@@ -18,11 +18,11 @@
 //! eventfd of [`Ledger::set_bell`]; the supervisor keeps the deadlines.
 //!
 //! ```
-//! use frames::{Contract, Ledger, Process, State};
+//! use frames::{Contract, Ledger, State};
 //!
 //! let (ledger, _descriptor) = Ledger::create(1024, 8)?;
-//! let domain = ledger.admit(Contract { g: 64, x: 512 }, Process::default())?;
-//! let client = ledger.adopt(domain, Process { pid: std::process::id(), start: 0 })?;
+//! let domain = ledger.admit(Contract { g: 64, x: 512 })?;
+//! let client = ledger.adopt(domain)?;
 //! let frame = client.take().expect("a guaranteed frame");
 //! client.mark(frame, State::Standby)?;
 //! client.put(frame)?;
@@ -50,7 +50,7 @@ mod retire;
 mod revocation;
 mod stats;
 
-pub use contract::{AdmissionError, Contract, Process, fair_share, tree};
+pub use contract::{AdmissionError, Contract, fair_share, tree};
 pub use domain::{DomainId, DomainPhase};
 pub use domain_frames::{DomainFrames, InsufficientFrames, LedgerMisuse};
 pub use ledger::{Ledger, LedgerError};

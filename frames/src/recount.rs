@@ -150,13 +150,13 @@ mod tests {
     use super::*;
     use crate::domain::DomainWord;
     use crate::ramtab::Frame;
-    use crate::{Contract, DomainFrames, Ledger, Process};
+    use crate::{Contract, DomainFrames, Ledger};
 
     /// Two domains with 10 frames each, one of those of the second unused.
     fn two(ledger: &Ledger) -> (DomainFrames<'_>, DomainFrames<'_>) {
         let domains = [(5, 50), (5, 50)].map(|(g, x)| {
-            let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
-            let client = ledger.adopt(id, Process::default()).unwrap();
+            let id = ledger.admit(Contract { g, x }).unwrap();
+            let client = ledger.adopt(id).unwrap();
             (0..10).for_each(|_| assert!(client.take().is_some()));
             client
         });

@@ -3,7 +3,7 @@
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: the tuple {n, g, x} of each
 //! domain. Rule: the words are read one after the other, not at one moment.
 
-use crate::contract::{Contract, Process};
+use crate::contract::Contract;
 use crate::domain::{DomainId, DomainPhase};
 use crate::layout::{CLOSED, LedgerMemory};
 use crate::ramtab::Owner;
@@ -16,8 +16,8 @@ pub struct DomainStats {
     pub id: DomainId,
     /// Its phase.
     pub phase: DomainPhase,
-    /// The process that holds it.
-    pub process: Process,
+    /// Whether it is of a child that its creator may still be about to fork.
+    pub has_creator: bool,
     /// {g, x}.
     pub contract: Contract,
     /// Frames it owns.
@@ -51,10 +51,7 @@ impl DomainStats {
                 generation: word.generation,
             },
             phase: word.phase,
-            process: Process {
-                pid: slot.pid.load(SeqCst),
-                start: slot.start.load(SeqCst),
-            },
+            has_creator: word.creator != 0,
             contract: Contract {
                 g: slot.g.load(SeqCst),
                 x: slot.x.load(SeqCst),

@@ -3,9 +3,7 @@
 mod common;
 
 use common::{admit, audit, take};
-use frames::{
-    AdmissionError, Contract, DomainId, DomainPhase, Frame, Ledger, LedgerMisuse, Process, State,
-};
+use frames::{AdmissionError, Contract, DomainId, DomainPhase, Frame, Ledger, LedgerMisuse, State};
 use std::time::Duration;
 
 fn ledger(total: u32) -> Ledger {
@@ -16,9 +14,7 @@ fn ledger(total: u32) -> Ledger {
 fn guarantees_above_the_total_are_refused_with_the_numbers() {
     let ledger = ledger(100);
     admit(&ledger, 60, 100);
-    let refusal = ledger
-        .admit(Contract { g: 41, x: 50 }, Process::default())
-        .unwrap_err();
+    let refusal = ledger.admit(Contract { g: 41, x: 50 }).unwrap_err();
     assert_eq!(
         refusal,
         AdmissionError::Guarantee {
@@ -36,18 +32,14 @@ fn guarantees_above_the_total_are_refused_with_the_numbers() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(
-        ledger
-            .admit(Contract { g: 40, x: 50 }, Process::default())
-            .is_ok()
-    );
+    assert!(ledger.admit(Contract { g: 40, x: 50 }).is_ok());
 }
 
 #[test]
 fn an_invalid_contract_is_refused() {
     let ledger = ledger(100);
     for (g, x) in [(0, 0), (5, 4)] {
-        let refusal = ledger.admit(Contract { g, x }, Process::default());
+        let refusal = ledger.admit(Contract { g, x });
         assert_eq!(refusal, Err(AdmissionError::Contract { g, x }));
     }
 }
@@ -72,7 +64,7 @@ fn more_domains_than_slots_are_refused() {
     for _ in 0..8 {
         admit(&ledger, 1, 1);
     }
-    let refusal = ledger.admit(Contract { g: 1, x: 1 }, Process::default());
+    let refusal = ledger.admit(Contract { g: 1, x: 1 });
     assert_eq!(refusal, Err(AdmissionError::Slots { slots: 8 }));
     assert_eq!(ledger.guaranteed(), 8);
 }
@@ -251,7 +243,7 @@ fn only_a_child_takes_from_its_reserve() {
     let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
     parent.reserve_for_child(child, 40).unwrap();
     assert_eq!(take(&thief, 100).len(), 30);
-    let child = ledger.adopt(child, Process { pid: 2, start: 2 }).unwrap();
+    let child = ledger.adopt(child).unwrap();
     assert_eq!((0..35).map_while(|_| child.take_own()).count(), 35);
     assert_eq!(child.finish_renumbering(), 5);
     assert_eq!((child.n(), child.unused()), (40, 5));
@@ -290,7 +282,7 @@ fn a_child_that_is_about_to_join_outlives_its_parent() {
     assert_eq!(ledger.stats(child).unwrap().phase, DomainPhase::Nascent);
     let another = admit(&ledger, 10, 100);
     assert_eq!(ledger.retire(another.id()), 0);
-    let adopted = ledger.adopt(child, Process::default()).unwrap();
+    let adopted = ledger.adopt(child).unwrap();
     assert_eq!(adopted.n(), 20);
     audit(&ledger);
     assert_eq!(ledger.retire(child), 20);
@@ -308,7 +300,7 @@ fn a_child_that_was_never_adopted_is_retired_like_any() {
     parent.reserve_for_child(child, 20).unwrap();
     ledger.retire(parent.id());
     assert_eq!(ledger.retire(child), 20);
-    assert!(ledger.adopt(child, Process::default()).is_err());
+    assert!(ledger.adopt(child).is_err());
     assert_eq!((ledger.domains(), ledger.free()), (0, 100));
 }
 
@@ -318,7 +310,7 @@ fn an_adopted_child_outlives_its_parent() {
     let parent = admit(&ledger, 10, 100);
     let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
     parent.reserve_for_child(child, 20).unwrap();
-    let child = ledger.adopt(child, Process::default()).unwrap();
+    let child = ledger.adopt(child).unwrap();
     assert_eq!(ledger.retire(parent.id()), 0);
     assert_eq!(child.n(), 20);
     audit(&ledger);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{admit, audit, limited, take};
-use frames::{Contract, Ledger, LimitControl, LimitControlError, Process};
+use frames::{Contract, Ledger, LimitControl, LimitControlError};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -93,7 +93,7 @@ fn guarantees_are_admitted_up_to_the_tenants_own_guarantee() {
     let (ledger, _quota) = limited(100, 10);
     ledger.set_max_guaranteed(30);
     admit(&ledger, 20, 100);
-    let refusal = ledger.admit(Contract { g: 11, x: 50 }, Process::default());
+    let refusal = ledger.admit(Contract { g: 11, x: 50 });
     assert!(refusal.unwrap_err().to_string().contains("20 of 30 frames"));
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{audit, gets_its_guarantee, take};
-use frames::{Contract, DomainId, Frame, Ledger, Process, State};
+use frames::{Contract, DomainId, Frame, Ledger, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ proptest! {
         for (what, which, k) in steps {
             if what == 0 || domains.is_empty() {
                 let (g, x) = (k.min(total), k + 1 + which as u32 * 10);
-                if let Ok(id) = ledger.admit(Contract { g, x }, Process::default()) {
+                if let Ok(id) = ledger.admit(Contract { g, x }) {
                     domains.push(Known { id, frames: Vec::new() });
                 }
                 continue;
@@ -53,7 +53,7 @@ proptest! {
                 }
                 10 => if let Ok(child) = client.admit_child(Contract { g: 0, x: total }) {
                     let _ = client.reserve_for_child(child, k);
-                    let child = ledger.adopt(child, Process::default()).unwrap();
+                    let child = ledger.adopt(child).unwrap();
                     let frames: Vec<_> = (0..k).map_while(|_| child.take_own()).collect();
                     child.finish_renumbering();
                     domains.push(Known { id: child.id(), frames });

@@ -4,7 +4,7 @@ mod common;
 
 use common::audit;
 use fastrand::Rng;
-use frames::{Contract, DomainId, Frame, Ledger, LimitControl, Process, State};
+use frames::{Contract, DomainId, DomainPhase, Frame, Ledger, LimitControl, State};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -84,13 +84,10 @@ fn threads_of_several_domains_never_share_a_frame_and_leave_the_counts_right() {
     let domains: Vec<_> = (0..4)
         .map(|n| {
             ledger
-                .admit(
-                    Contract {
-                        g: 50 * n,
-                        x: 150 + 50 * n,
-                    },
-                    Process::default(),
-                )
+                .admit(Contract {
+                    g: 50 * n,
+                    x: 150 + 50 * n,
+                })
                 .unwrap()
         })
         .collect();
@@ -131,15 +128,7 @@ fn a_process_of_the_tree() {
     .unwrap();
     let domain: u32 = domain.parse().unwrap();
     let id = DomainId::from_raw(domain);
-    ledger
-        .adopt(
-            id,
-            Process {
-                pid: std::process::id(),
-                start: 0,
-            },
-        )
-        .unwrap();
+    ledger.adopt(id).unwrap();
     let stop = &AtomicBool::new(false);
     let parent = std::os::unix::process::parent_id();
     std::thread::scope(|scope| {
@@ -161,7 +150,7 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let spawn = |g: u32| -> (DomainId, Child) {
         let contract = Contract { g, x: TOTAL / 2 };
-        let id = ledger.admit(contract, Process::default()).unwrap();
+        let id = ledger.admit(contract).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_process_of_the_tree"])
             .env(LEDGER, &path)
@@ -169,6 +158,9 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
+        while ledger.stats(id).unwrap().phase == DomainPhase::Nascent {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         (id, child)
     };
     let kill = |(id, mut child): (DomainId, Child)| {
@@ -181,7 +173,7 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
         // No child that it admitted was forked.
         let orphaned = ledger
             .all_stats()
-            .filter(|view| view.process.pid == child.id());
+            .filter(|view| view.phase == DomainPhase::Nascent && !view.has_creator);
         for orphan in orphaned.map(|view| view.id).collect::<Vec<_>>() {
             ledger.retire(orphan);
         }
@@ -212,9 +204,7 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
         (TOTAL, 0, 0)
     );
     // No remainder keeps one domain from owning every frame.
-    let id = ledger
-        .admit(Contract { g: TOTAL, x: TOTAL }, Process::default())
-        .unwrap();
+    let id = ledger.admit(Contract { g: TOTAL, x: TOTAL }).unwrap();
     let client = ledger.client(id).unwrap();
     assert_eq!((0..).map_while(|_| client.take()).count(), TOTAL as usize);
     audit(&ledger);

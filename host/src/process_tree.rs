@@ -56,23 +56,48 @@ impl ProcStat {
     }
 }
 
-/// A process as the ledger names it.
-pub fn process(pid: Pid) -> frames::Process {
+/// A process, by what names it for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot; 0 when not known.
+    pub start: u64,
+}
+
+/// A process now.
+pub fn process(pid: Pid) -> Process {
     let start = ProcStat::of(pid).map_or(0, |stat| stat.start);
-    frames::Process {
+    Process {
         pid: pid.as_raw_nonzero().get() as u32,
         start,
     }
 }
 
-/// Returns true if a process that the ledger names still runs.
-pub fn is_alive(process: frames::Process) -> bool {
+/// Returns true if a process still runs.
+pub fn is_alive(process: Process) -> bool {
     Pid::from_raw(process.pid as i32).is_some_and(|pid| {
         let now = ProcStat::of(pid);
         now.is_some_and(|stat| {
             !stat.is_dead() && (process.start == 0 || stat.start == process.start)
         })
     })
+}
+
+/// A process's number as its own PID namespace has it.
+pub fn inner_pid(pid: Pid) -> Option<u32> {
+    /// Bytes of a file with a few dozen lines.
+    const LONGEST: usize = 8 << 10;
+    let mut status = [0; LONGEST];
+    let lines = read_at_once(pid, "status", &mut status)?.split(|b| *b == b'\n');
+    let numbers = lines
+        .filter_map(|line| line.strip_prefix(b"NSpid:"))
+        .next()?;
+    let innermost = std::str::from_utf8(numbers)
+        .ok()?
+        .split_whitespace()
+        .last()?;
+    innermost.parse().ok()
 }
 
 /// Returns true if a process of this number, started then, still runs.

@@ -160,17 +160,7 @@ impl SupervisorPort {
         }
     }
 
-    /// Requests, before a fork, the child's domain. The process's pager is not involved, so
-    /// the thread that forks may call it.
-    pub fn reserve_child(&self, parent: RawDomainId) -> Result<RawDomainId, JoinError> {
-        let (_, answer) = self.ask(Hello::Reserve { parent }, &[])?;
-        match Reply::decode(answer.as_slice()) {
-            Some(Reply::Reserved(domain)) => Ok(domain),
-            other => Err(JoinError::of(other)),
-        }
-    }
-
-    /// Gives a reserved domain back: the fork failed.
+    /// Gives back the domain admitted for a child: the fork failed, or the child has no pager.
     pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
         self.ask(Hello::Release { parent, child }, &[]).map(|_| ())
     }

@@ -29,30 +29,32 @@ pub fn slot_of(domain: RawDomainId) -> SlotIndex {
     (domain & 0xfff) as SlotIndex
 }
 
+/// Where the program is that a pager process joins for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramPlace {
+    /// How many generations above the sender: 0 where the sender is the program itself.
+    pub above: u8,
+    /// Its process number, as its own PID namespace has it. Once the program has ended, another process is above.
+    pub pid: u32,
+}
+
 /// The first message of a process on a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hello {
     /// A new image, started by exec: it holds nothing.
     Exec {
-        /// How many generations above the sender, its pager process, the program is: 0 where
-        /// the sender is the program itself.
-        above: u8,
+        /// Its program.
+        program: ProgramPlace,
     },
-    /// The child of a fork; its domain was admitted before the fork, by its parent in the
-    /// ledger (`frames::DomainFrames::admit_child`) or by [`Hello::Reserve`].
+    /// The child of a fork; its parent admitted its domain in the ledger before the fork
+    /// (`frames::DomainFrames::admit_child`).
     Fork {
         /// The parent's domain.
         parent: RawDomainId,
         /// The domain admitted for this child.
         child: RawDomainId,
         /// As for an image.
-        above: u8,
-    },
-    /// A process about to fork requests its child's domain. The connection ends with the
-    /// answer.
-    Reserve {
-        /// The asking process's domain.
-        parent: RawDomainId,
+        program: ProgramPlace,
     },
     /// A process requests an IO channel to the system's disk. The connection ends with the
     /// answer.
@@ -69,7 +71,7 @@ pub enum Hello {
         /// What it asks.
         request: SharedRequest,
     },
-    /// The fork did not happen: the domain goes.
+    /// The fork did not happen, or its child has no pager: the domain goes.
     Release {
         /// The asking process's domain.
         parent: RawDomainId,
@@ -138,8 +140,6 @@ pub struct Welcome {
 pub enum Reply<'a> {
     /// The process is admitted.
     Welcome(Welcome),
-    /// The child's domain.
-    Reserved(RawDomainId),
     /// The domain is gone.
     Released,
     /// A channel: its memory, the doorbell and the client's bell come along.
@@ -268,13 +268,14 @@ mod tests {
     #[test]
     fn every_message_arrives_as_it_was_sent() {
         for hello in [
-            Hello::Exec { above: 2 },
+            Hello::Exec {
+                program: ProgramPlace { above: 2, pid: 77 },
+            },
             Hello::Fork {
                 parent: 3,
                 child: 1023,
-                above: 1,
+                program: ProgramPlace { above: 1, pid: 78 },
             },
-            Hello::Reserve { parent: 9 },
             Hello::Release {
                 parent: 9,
                 child: 10,
@@ -308,7 +309,6 @@ mod tests {
         };
         for answer in [
             Reply::Welcome(welcome),
-            Reply::Reserved(4),
             Reply::Released,
             Reply::Channel,
             Reply::Memory,
@@ -324,7 +324,7 @@ mod tests {
         let hello = Hello::Fork {
             parent: 1,
             child: 2,
-            above: 2,
+            program: ProgramPlace { above: 2, pid: 3 },
         }
         .encode();
         let whole = hello.as_slice();

@@ -195,7 +195,9 @@ fn take_state() -> Option<ForkState> {
 fn reopen(gate: ForkGate, born: bool) -> bool {
     let child = gate.child();
     let lives = gate.open(born);
-    if !born && let Some(port) = supervisor::port() {
+    if !(born && lives)
+        && let Some(port) = supervisor::port()
+    {
         let _ = port.release_child(supervisor::domain(), child);
     }
     lives

@@ -8,7 +8,7 @@ use crate::{
     pager_process, process_pager, pthread, shared_memory, supervisor, trace, wait,
 };
 use link::client::{Connection, SupervisorPort};
-use link::handshake::Hello;
+use link::handshake::{Hello, ProgramPlace};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::Range;
@@ -117,10 +117,10 @@ pub fn attach_child(gate: ForkGate) {
     }
 }
 
-/// Handshake and pager, in a pager process whose program is `above` generations up.
-fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String> {
+/// Handshake and pager, in a pager process.
+fn attach(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connection>, String> {
     let forked = gate.is_some();
-    let connection = join(gate, above)?;
+    let connection = join(gate, program)?;
     if forked {
         fork::lose_unforked();
         process_pager::signal_parent(supervisor::domain(), ForkOutcome::Inherited);
@@ -131,7 +131,7 @@ fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, Strin
     Ok(connection)
 }
 
-fn join(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String> {
+fn join(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connection>, String> {
     let Some(port) = supervisor::port() else {
         return Ok(None);
     };
@@ -141,9 +141,9 @@ fn join(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String>
         Some(gate) => Hello::Fork {
             parent,
             child: gate.child(),
-            above,
+            program,
         },
-        None => Hello::Exec { above },
+        None => Hello::Exec { program },
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
     supervisor::on_welcome(&joined.welcome);

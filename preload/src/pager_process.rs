@@ -29,6 +29,7 @@ use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall
 use crate::{diagnostics, process_pager, raw_syscall};
 use lifeline::Lifeline;
 use link::client::Connection;
+use link::handshake::ProgramPlace;
 use program::Program;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -39,8 +40,8 @@ use wired::{Lock, futex};
 pub use threads::{HANDLERS, is_pager, thread_pointer};
 
 /// How a process joins the tree: handshake and pager. Runs in the pager process, whose
-/// program is `above` generations up.
-pub type AttachFn = fn(Option<ForkGate>, above: u8) -> Result<Option<Connection>, String>;
+/// program is there.
+pub type AttachFn = fn(Option<ForkGate>, ProgramPlace) -> Result<Option<Connection>, String>;
 
 /// The arguments of the pager process.
 struct StartArgs {
@@ -198,12 +199,17 @@ fn end_program(why: &str) -> ! {
 
 fn join(above: usize) -> Result<ProgramWatch, String> {
     let text = |errno: rustix::io::Errno| format!("the pager process cannot start: {errno}");
-    let program = Program::new(PROGRAM.load(Ordering::Acquire)).map_err(text)?;
+    let pid = PROGRAM.load(Ordering::Acquire);
+    let program = Program::new(pid).map_err(text)?;
+    let place = ProgramPlace {
+        above: above as u8,
+        pid: pid as u32,
+    };
     let args = START_ARGS
         .lock()
         .take()
         .ok_or("the pager process has no args")?;
-    let connection = (args.join)(args.gate, above as u8)?;
+    let connection = (args.join)(args.gate, place)?;
     let lifeline = match &connection {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,

@@ -208,10 +208,7 @@ pub fn open_userfault(
 }
 
 fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, String> {
-    let process = host::process_tree::process(rustix::process::getpid());
-    ledger
-        .adopt(DomainId::from_raw(domain), process)
-        .map_err(text)
+    ledger.adopt(DomainId::from_raw(domain)).map_err(text)
 }
 
 /// Joins the tree: the pager of a new image, or, with a gate, of a fork's child.

@@ -14,7 +14,7 @@ use crate::anchor::Anchor;
 use crate::error::SpaceError;
 use crate::pager_member::PagerMember;
 use crate::service_thread;
-use frames::{Contract, DomainId, Ledger, Process};
+use frames::{Contract, DomainId, Ledger};
 use host::seqpacket;
 use manager::shared_memory::clients::SlotIndex;
 use manager::shared_memory::{Mailbox, Request, Responder, SharedMemoryParts};
@@ -75,12 +75,8 @@ impl ObjectPager {
     pub fn start(contract: Contract, store: &StoreConfig) -> Result<Self, SpaceError> {
         let text = |why: &dyn std::fmt::Display| SpaceError::Pager(why.to_string());
         let (ledger, descriptor) = Ledger::create(contract.x, 1).map_err(|why| text(&why))?;
-        let process = Process {
-            pid: std::process::id(),
-            start: 0,
-        };
-        let domain = ledger.admit(contract, process).map_err(|why| text(&why))?;
-        ledger.adopt(domain, process).map_err(|why| text(&why))?;
+        let domain = ledger.admit(contract).map_err(|why| text(&why))?;
+        ledger.adopt(domain).map_err(|why| text(&why))?;
         let holder = domain.slot() as store::HolderId;
         let (store, _) = SharedStore::create(store, holder + 1).map_err(|why| text(&why))?;
         store.grow_ahead().map_err(|why| text(&why))?;

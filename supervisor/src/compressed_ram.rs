@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::sockets::own_uid;
 use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Millis};
 use host::fd_reaper::PeerFd;
-use host::{process_tree, seqpacket};
+use host::seqpacket;
 use iochannel::ChannelClient;
 use link::handshake::{Message, Reply, SlotIndex, slot_of};
 use rustix::fd::OwnedFd;
@@ -82,13 +82,12 @@ pub(crate) fn start(
 /// Admits the domain and starts its thread, which lasts as long as the supervisor. Returns the
 /// domain's slot.
 fn admit(parts: CompressedRamParts) -> Result<SlotIndex, StartError> {
-    let process = process_tree::process(rustix::process::getpid());
     let contract = Contract {
         g: 0,
         x: parts.most,
     };
-    let domain = parts.ledger.admit(contract, process)?;
-    parts.ledger.adopt(domain, process)?;
+    let domain = parts.ledger.admit(contract)?;
+    parts.ledger.adopt(domain)?;
     let slot = slot_of(domain.raw());
     let thread = std::thread::Builder::new().name("selfpage-ram".into());
     let mut parts = parts;

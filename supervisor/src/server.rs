@@ -6,6 +6,7 @@
 //! the connection survives in a child).
 
 mod admission;
+mod image_admission;
 mod reclaim;
 mod unclaimed;
 
@@ -27,6 +28,7 @@ use admission::UnidentifiedPeer;
 use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
+use image_admission::NewImage;
 use link::handshake::{ChildMessage, Hello, Message, RawDomainId, SlotIndex, slot_of};
 use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
@@ -78,6 +80,8 @@ pub struct Supervisor {
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: UnclaimedDomains,
+    /// Images that found no domain.
+    waiting: Vec<NewImage>,
     orphaned: Vec<OrphanedMemory>,
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
@@ -128,6 +132,7 @@ impl Supervisor {
             members: ProcessTable::default(),
             unfinished: Vec::new(),
             unclaimed: UnclaimedDomains::default(),
+            waiting: Vec::new(),
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
@@ -159,6 +164,7 @@ impl Supervisor {
     pub fn next_timeout(&self) -> Duration {
         let busy = self.members.is_any_leaving()
             || !self.unfinished.is_empty()
+            || !self.waiting.is_empty()
             || !self.orphaned.is_empty();
         let here = if busy {
             Duration::from_millis(2)
@@ -335,6 +341,7 @@ impl Supervisor {
             self.retire(slot, &mut happened);
         }
         self.finish();
+        self.admit_waiting(&mut happened);
         self.orphaned.retain(OrphanedMemory::fail_faults);
         if self.swept.elapsed() >= SWEEP {
             self.sweep();

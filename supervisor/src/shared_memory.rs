@@ -11,7 +11,7 @@ use crate::sockets::{answer, own_uid, refuse};
 use crate::tree_store::TreeStore;
 use frames::{Contract, Ledger};
 use host::fd_reaper::PeerFd;
-use host::{process_tree, seqpacket};
+use host::seqpacket;
 use link::handshake::{Reply, SlotIndex, slot_of};
 use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
@@ -209,19 +209,13 @@ impl SharedMemory {
 
 fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let text = |why: &dyn std::fmt::Display| why.to_string();
-    let process = process_tree::process(rustix::process::getpid());
     let contract = Contract {
         g: MIN_FRAMES,
         x: tree.frames,
     };
     let store = tree.store.ok_or("the tree has no store (--store)")?;
-    let domain = tree
-        .ledger
-        .admit(contract, process)
-        .map_err(|why| text(&why))?;
-    tree.ledger
-        .adopt(domain, process)
-        .map_err(|why| text(&why))?;
+    let domain = tree.ledger.admit(contract).map_err(|why| text(&why))?;
+    tree.ledger.adopt(domain).map_err(|why| text(&why))?;
     let slot = slot_of(domain.raw());
     let ledger = Ledger::attach(tree.ledger_fd).map_err(|why| text(&why))?;
     if let Some(bell) = tree.links.pressure_bell() {

@@ -7,8 +7,9 @@
 mod common;
 
 use common::{port, settings, start};
+use frames::{Contract, DomainId};
 use link::client::{JoinError, Joined, SupervisorPort};
-use link::handshake::{ChildMessage, Hello};
+use link::handshake::{ChildMessage, Hello, ProgramPlace};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
@@ -17,6 +18,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use supervisor::{Supervisor, TreeEvent};
 use wired::Counter;
+
+/// The first message of a program without a pager process.
+const OWN_IMAGE: Hello = Hello::Exec {
+    program: ProgramPlace { above: 0, pid: 0 },
+};
+
+/// The first message of a pager process whose parent is the program.
+fn image_of(program: Pid) -> Hello {
+    let pid = program.as_raw_nonzero().get() as u32;
+    let program = ProgramPlace { above: 1, pid };
+    Hello::Exec { program }
+}
 
 fn join(port: SupervisorPort, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
     std::thread::spawn(move || port.join(hello))
@@ -75,7 +88,7 @@ fn joined(event: &TreeEvent) -> bool {
 fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
     for both in [true, false] {
         let mut supervisor = start(1024, None);
-        let thread = join(port(&supervisor, both), Hello::Exec { above: 0 });
+        let thread = join(port(&supervisor, both), OWN_IMAGE);
         until(&mut supervisor, |h| h.iter().any(joined));
         let member = thread.join().unwrap().unwrap();
         assert_eq!(member.welcome.frames, 1024);
@@ -113,10 +126,10 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
 fn a_second_image_of_one_process_takes_the_place_of_the_first() {
     let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
-    let first = join(port, Hello::Exec { above: 0 });
+    let first = join(port, OWN_IMAGE);
     until(&mut supervisor, |h| h.iter().any(joined));
     let first = first.join().unwrap().unwrap();
-    let second = join(port, Hello::Exec { above: 0 });
+    let second = join(port, OWN_IMAGE);
     let happened = until(&mut supervisor, |h| h.iter().any(joined));
     assert!(matches!(happened[0], TreeEvent::Left { .. }));
     second.join().unwrap().unwrap();
@@ -143,7 +156,7 @@ fn serves_while_it_closes(
     let connection = send(&supervisor, slow);
     let begin = Instant::now();
     supervisor.dispatch();
-    let member = join(port(&supervisor, true), Hello::Exec { above: 0 });
+    let member = join(port(&supervisor, true), OWN_IMAGE);
     until(&mut supervisor, |h| h.iter().any(joined));
     assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");
     member.join().unwrap().unwrap();
@@ -208,6 +221,14 @@ fn sleep() {
     }
 }
 
+/// What a child exits with.
+fn status_of(child: Pid) -> i32 {
+    let mut status = 0;
+    // SAFETY: our own child and a local word.
+    unsafe { libc::waitpid(child.as_raw_nonzero().get(), &mut status, 0) };
+    libc::WEXITSTATUS(status)
+}
+
 /// A socket whose peer's end kills `program`, and the peer.
 fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
     const F_SETSIG: i32 = 10;
@@ -232,7 +253,7 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
     let program = child(|| {
         let program = getpid();
         child(|| {
-            let joined = port.join(Hello::Exec { above: 1 }).unwrap();
+            let joined = port.join(image_of(program)).unwrap();
             send_byte(&report);
             await_byte(&tied);
             let (end, _peer) = lifeline(program);
@@ -245,7 +266,7 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
         });
         child(|| {
             await_byte(&begun);
-            let _joined = port.join(Hello::Exec { above: 1 }).unwrap();
+            let _joined = port.join(image_of(program)).unwrap();
             sleep();
         });
         sleep();
@@ -276,19 +297,21 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
 fn a_forks_child_takes_the_slot_its_parent_reserved() {
     let mut supervisor = start(1024, None);
     let port = port(&supervisor, true);
-    let parent = join(port, Hello::Exec { above: 0 });
+    let parent = join(port, OWN_IMAGE);
     until(&mut supervisor, |h| h.iter().any(joined));
     let parent = parent.join().unwrap().unwrap();
     let slot = parent.welcome.domain;
-    let asked = std::thread::spawn(move || port.reserve_child(slot));
-    until(&mut supervisor, |_| asked.is_finished());
-    let child = asked.join().unwrap().unwrap();
+    let own = supervisor
+        .ledger()
+        .client(DomainId::from_raw(slot))
+        .unwrap();
+    let child = own.admit_child(Contract { g: 16, x: 1024 }).unwrap().raw();
     let member = join(
         port,
         Hello::Fork {
             parent: slot,
             child,
-            above: 0,
+            program: ProgramPlace::default(),
         },
     );
     until(&mut supervisor, |h| h.iter().any(joined));
@@ -298,7 +321,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
         Hello::Fork {
             parent: slot,
             child,
-            above: 0,
+            program: ProgramPlace::default(),
         },
     );
     until(&mut supervisor, |_| again.is_finished());
@@ -309,24 +332,81 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
 }
 
 #[test]
-fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
+fn more_images_than_the_contract_has_minimums_for_wait_and_are_refused_with_the_figures() {
     let mut supervisor = start(link::MIN_FRAMES, None);
     let port = port(&supervisor, true);
-    let only = join(port, Hello::Exec { above: 0 });
+    let only = join(port, OWN_IMAGE);
     until(&mut supervisor, |h| h.iter().any(joined));
-    let only = only.join().unwrap().unwrap();
-    let slot = only.welcome.domain;
-    let asked = std::thread::spawn(move || port.reserve_child(slot));
-    until(&mut supervisor, |_| asked.is_finished());
-    let Err(JoinError::Refused(text)) = asked.join().unwrap() else {
-        panic!("there is no room")
+    let another = child(|| {
+        let refused = port.join(OWN_IMAGE);
+        let is_told =
+            matches!(refused, Err(JoinError::Refused(text)) if text.as_str().contains("--frames"));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if is_told { 7 } else { 8 }) };
+    });
+    let _only = only.join().unwrap().unwrap();
+    until(&mut supervisor, |h| {
+        h.iter().any(|e| matches!(e, TreeEvent::Refused { .. }))
+    });
+    assert_eq!(status_of(another), 7);
+}
+
+#[test]
+fn an_image_takes_the_domain_of_a_process_that_ends_meanwhile() {
+    let mut supervisor = start(link::MIN_FRAMES, None);
+    let port = port(&supervisor, true);
+    let sleeper = || {
+        child(|| {
+            let _joined = port.join(OWN_IMAGE).unwrap();
+            sleep();
+        })
     };
-    assert!(text.as_str().contains("--frames"), "{}", text.as_str());
-    let asked = std::thread::spawn(move || port.reserve_child(slot ^ 1));
-    until(&mut supervisor, |_| asked.is_finished());
+    let first = sleeper();
+    until(&mut supervisor, |h| h.iter().any(joined));
+    let second = sleeper();
+    let ahead = Instant::now();
+    until(&mut supervisor, |_| {
+        ahead.elapsed() > Duration::from_millis(200)
+    });
+    assert_eq!(supervisor.members().count(), 1, "there is one domain");
+    end(first);
+    until(&mut supervisor, |h| h.iter().any(joined));
+    end(second);
+}
+
+#[test]
+fn the_domain_of_a_child_that_is_killed_before_it_joins_comes_back_while_its_parent_lives() {
+    let mut supervisor = start(1024, None);
+    let port = port(&supervisor, true);
+    let parent = join(port, OWN_IMAGE);
+    until(&mut supervisor, |h| h.iter().any(joined));
+    let joined = parent.join().unwrap().unwrap();
+    let parent = DomainId::from_raw(joined.welcome.domain);
+    let before = supervisor.ledger().domains();
+    let contract = Contract { g: 16, x: 1024 };
+    let admit = |supervisor: &Supervisor| {
+        let parent = supervisor.ledger().client(parent).unwrap();
+        parent.admit_child(contract).unwrap()
+    };
+    let unborn = admit(&supervisor);
+    let born = admit(&supervisor);
+    let parent = supervisor.ledger().client(parent).unwrap().id();
+    supervisor
+        .ledger()
+        .client(parent)
+        .unwrap()
+        .let_go_of_child(born);
+    until(&mut supervisor, |_| true);
+    let begun = Instant::now();
+    while supervisor.ledger().domains() > before + 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(supervisor.next_timeout().min(Duration::from_millis(50)));
+        supervisor.dispatch();
+    }
+    assert!(supervisor.ledger().stats(born).is_none());
     assert!(
-        matches!(asked.join().unwrap(), Err(JoinError::Refused(_))),
-        "not in another's name"
+        supervisor.ledger().stats(unborn).is_some(),
+        "its parent may be about to fork it"
     );
 }
 
@@ -370,7 +450,7 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
     let name = receive(&ours);
     let outcome = SupervisorPort::parse(None, Some(name.as_slice()))
         .unwrap()
-        .join(Hello::Exec { above: 0 });
+        .join(OWN_IMAGE);
     assert!(
         matches!(outcome, Err(JoinError::Unreachable(_))),
         "{outcome:?}"
@@ -433,7 +513,7 @@ fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
 
 #[test]
 fn without_the_filter_a_request_for_a_connection_is_an_error() {
-    let outcome = SupervisorPort::BY_FILTER.join(Hello::Exec { above: 0 });
+    let outcome = SupervisorPort::BY_FILTER.join(OWN_IMAGE);
     assert!(
         matches!(
             outcome,
@@ -460,9 +540,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         sent.unwrap();
         // SAFETY: closes all that this child has inherited; it uses none of it any more.
         unsafe { libc::close_range(0, u32::MAX, 0) };
-        let member = SupervisorPort::BY_FILTER
-            .join(Hello::Exec { above: 0 })
-            .unwrap();
+        let member = SupervisorPort::BY_FILTER.join(OWN_IMAGE).unwrap();
         member
             .connection
             .say(ChildMessage::Notice(b"is in"))

@@ -7,7 +7,7 @@
 mod common;
 
 use link::client::{JoinError, Joined, SupervisorPort};
-use link::handshake::Hello;
+use link::handshake::{Hello, ProgramPlace};
 use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -62,7 +62,11 @@ fn member(port: SupervisorPort) -> Option<Member> {
         );
         return None;
     };
-    let joined = port.join(Hello::Exec { above: 0 }).unwrap();
+    let joined = port
+        .join(Hello::Exec {
+            program: ProgramPlace::default(),
+        })
+        .unwrap();
     let (end, lifeline) = host::seqpacket::pair().unwrap();
     let (uffd, end) = (uffd.as_fd(), end.as_fd());
     joined

@@ -2,7 +2,7 @@
 
 use crate::attacks::{Rng, ask, connect, hear, try_connect};
 use crate::role::count;
-use frames::{Contract, Ledger, Process};
+use frames::{Contract, Ledger};
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -65,12 +65,8 @@ fn enter(connection: &OwnedFd) -> Ledger {
 pub fn answers(path: &Path, go: &Path) {
     let connection = connect(path);
     let ledger = enter(&connection);
-    let me = Process {
-        pid: std::process::id(),
-        start: 0,
-    };
-    let id = ledger.admit(Contract { g: 4, x: 12_288 }, me).unwrap();
-    let client = ledger.adopt(id, me).unwrap();
+    let id = ledger.admit(Contract { g: 4, x: 12_288 }).unwrap();
+    let client = ledger.adopt(id).unwrap();
     let begin = Instant::now();
     let mut owned = 0;
     while owned < 12_288 {

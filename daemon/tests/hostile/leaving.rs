@@ -2,7 +2,7 @@
 
 use crate::attacks::{ask, connect, hear};
 use crate::role::count;
-use frames::{Contract, Ledger, Process};
+use frames::{Contract, Ledger};
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use selfpage::{DirectIo, Domain, Paged};
@@ -185,12 +185,8 @@ pub fn hostile(path: &Path) {
     assert!(matches!(leaves(&connection), DaemonEvent::Refused(_)));
     let (ledger, fd) = enter(&connection);
     // With frames that its ledger says it owns.
-    let me = Process {
-        pid: std::process::id(),
-        start: 0,
-    };
-    let id = ledger.admit(Contract { g: 4, x: 1024 }, me).unwrap();
-    let client = ledger.adopt(id, me).unwrap();
+    let id = ledger.admit(Contract { g: 4, x: 1024 }).unwrap();
+    let client = ledger.adopt(id).unwrap();
     let mut frames = Vec::new();
     let begin = Instant::now();
     while frames.len() < 64 && begin.elapsed() < Duration::from_secs(20) {

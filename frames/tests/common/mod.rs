@@ -1,12 +1,12 @@
 //! Invariants of a ledger while no operation on it is in progress.
 
-use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, LimitControl, Process, State};
+use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, LimitControl, State};
 
 /// A domain with {g, x} in the ledger.
 #[allow(dead_code, reason = "each test uses what it needs")]
 pub fn admit(ledger: &Ledger, g: u32, x: u32) -> DomainFrames<'_> {
-    let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
-    ledger.adopt(id, Process { pid: 1, start: 1 }).unwrap()
+    let id = ledger.admit(Contract { g, x }).unwrap();
+    ledger.adopt(id).unwrap()
 }
 
 /// As many of `count` frames as the domain can take.

@@ -171,15 +171,11 @@ impl Builder {
             None => Ledger::create(x, 1)?.0,
         };
         let ledger = OwnedPtr::new(ledger);
-        let me = frames::Process {
-            pid: std::process::id(),
-            start: 0,
-        };
         // SAFETY: the ledger is dropped after the pager, which alone uses this.
         let own = unsafe { ledger.get() };
-        let id = own.admit(self.contract, me)?;
+        let id = own.admit(self.contract)?;
         let handle = LedgerHandle { ledger, id };
-        let client = own.adopt(id, me)?;
+        let client = own.adopt(id)?;
         let holder = client.id().slot() as HolderId;
         let store = self.store.map(|store| store.open(holder)).transpose()?;
         let store = store.map(OwnedPtr::new);

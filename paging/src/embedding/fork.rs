@@ -63,15 +63,14 @@ impl ProcessPager {
     /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
     /// has a frame for each page it will share. `child` contracts for the child.
     ///
-    /// Missing frames are waited for briefly: those of processes that have just ended, or were
+    /// A domain and frames are waited for briefly: those of processes that have just ended, or were
     /// killed, come back only when the supervisor has noticed.
     pub fn close_for_fork(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
         let begun = Instant::now();
         loop {
             match self.try_to_close(child) {
-                Err(ForkError::Frames { .. }) if begun.elapsed() < COMING => {
-                    std::thread::sleep(LOOK);
-                }
+                Err(ForkError::Standby) => return Err(ForkError::Standby),
+                Err(_) if begun.elapsed() < COMING => std::thread::sleep(LOOK),
                 closed => return closed,
             }
         }
@@ -181,6 +180,11 @@ impl ProcessPager {
         self.pager.frames.note_resident();
         self.open_after_fork(fork);
         Ok(())
+    }
+
+    /// The child exists: what it holds does not end with this process.
+    pub fn let_go_of_child(&self, child: DomainId) {
+        self.pager.frames.client().let_go_of_child(child);
     }
 
     /// The child of a fork under way.

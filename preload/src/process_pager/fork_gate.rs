@@ -67,6 +67,8 @@ impl ForkGate {
         if !born {
             return true;
         }
+        // One that is killed before it joins leaves its domain to the supervisor.
+        pager.process.let_go_of_child(child);
         let inherited = pager.stats_page.block(slot_of(domain)).inherited();
         let since = Instant::now();
         while inherited.load(Ordering::Acquire) == 0

@@ -4,17 +4,19 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
+use super::image_admission::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
 use crate::sockets::{self, Peer, answer, refuse};
-use frames::{Contract, DomainId, DomainPhase};
+use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
-use host::process_tree;
-use host::process_tree::ProcStatus;
+use host::process_tree::{self, ProcStatus};
 use host::seqpacket::DESCRIPTORS;
 use link::MIN_FRAMES;
-use link::handshake::{FdRole, Hello, Message, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
+use link::handshake::{
+    FdRole, Hello, Message, ProgramPlace, RawDomainId, Reply, SlotIndex, Welcome, slot_of,
+};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
@@ -44,10 +46,12 @@ impl Supervisor {
         let Some(pid) = peer.pid else {
             return;
         };
-        let forked = matches!(hello, Hello::Fork { .. });
         let program = match hello {
-            Hello::Exec { above } | Hello::Fork { above, .. } => program_of(pid, above),
-            _ => pid,
+            Hello::Exec { program } | Hello::Fork { program, .. } => program_of(pid, program),
+            _ => Some(pid),
+        };
+        let Some(program) = program else {
+            return refuse(&connection, "the program has ended");
         };
         let domain = match hello {
             Hello::Exec { .. } => {
@@ -56,16 +60,15 @@ impl Supervisor {
                 };
                 // The image before this one ended with the exec, seen or not yet.
                 self.end_image_of(program, happened);
-                self.check_user(user).and_then(|()| self.admit(pid))
+                match self.check_user(user) {
+                    Ok(()) => {
+                        let image = NewImage::new(connection, pid, program);
+                        return self.admit_image(image, happened);
+                    }
+                    Err(text) => Err(text),
+                }
             }
             Hello::Fork { child, .. } => self.claim(child),
-            Hello::Reserve { parent } => match self.reserve(parent, pid) {
-                Ok(domain) => {
-                    answer(&connection, Reply::Reserved(domain.raw()), &[]);
-                    return;
-                }
-                Err(text) => Err(text),
-            },
             Hello::Channel { domain, depth } => {
                 return self.open_channel(connection, pid, domain, depth);
             }
@@ -82,18 +85,11 @@ impl Supervisor {
                 return self.at_shared_memory(connection, pid, domain, request, fd);
             }
         };
-        match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
-            Ok(slot) => {
-                self.stats_page
-                    .block(slot)
-                    .add(Counter::Forks, u64::from(forked));
-                happened.push(TreeEvent::Joined { slot, pid: program });
-            }
-            Err(text) => {
-                refuse(&connection, &text);
-                happened.push(TreeEvent::Refused { pid: program, text });
-            }
+        let slot = domain.and_then(|domain| self.enter(&connection, pid, program, domain));
+        if let Ok(slot) = &slot {
+            self.stats_page.block(*slot).add(Counter::Forks, 1);
         }
+        happened.push(joined_or_refused(&connection, program, slot));
     }
 
     /// As [`Supervisor::hello`], of a process whose call carries the message.
@@ -124,48 +120,6 @@ impl Supervisor {
                  this program in a `selfpage run` of its own, as that user, or allow it with --share-store"
             )),
         }
-    }
-
-    /// A program begins a new image. The pager process of the one before is ended, and what it
-    /// held comes back with its end.
-    fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
-        let Some(slot) = self.members.of(program).map(PagedProcess::slot) else {
-            return;
-        };
-        // Its lifeline, sent before that image ran: unread, it would kill the program with it.
-        self.at_member(slot, happened);
-        let Some(before) = self.members.get(slot) else {
-            return;
-        };
-        match before.pid == program {
-            true => self.retire(slot, happened),
-            false => before.end_image(),
-        }
-    }
-
-    /// A domain with its guarantee, or why not.
-    fn admit(&mut self, pid: Pid) -> Result<DomainId, String> {
-        let contract = Contract {
-            g: MIN_FRAMES,
-            x: self.settings.frames,
-        };
-        self.ledger.admit(contract, process_tree::process(pid)).map_err(|refusal| {
-            format!(
-                "one more process may not page: {refusal}. Each process of the tree is guaranteed {MIN_FRAMES} \
-                 frames: give `selfpage run` more with --frames, or start fewer processes"
-            )
-        })
-    }
-
-    fn reserve(&mut self, parent: RawDomainId, pid: Pid) -> Result<DomainId, String> {
-        if !self.is(parent, pid) {
-            let slot = slot_of(parent);
-            return Err(format!(
-                "process {} asks in the name of slot {slot}, which is not its own",
-                pid.as_raw_nonzero()
-            ));
-        }
-        self.admit(pid)
     }
 
     /// A process asks for a channel to the system's disk.
@@ -204,7 +158,7 @@ impl Supervisor {
     }
 
     /// Makes a process a member and lets it in.
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         connection: &PeerFd,
         pid: Pid,
@@ -369,25 +323,47 @@ impl Supervisor {
         self.hello(
             PeerFd::new(connection, sockets::own_uid()),
             peer,
-            Hello::Exec { above: 0 },
+            Hello::Exec {
+                program: ProgramPlace::default(),
+            },
             None,
             &mut Vec::new(),
         );
     }
 }
 
+/// What became of a process's first message, for the process and for the tree.
+pub(super) fn joined_or_refused(
+    connection: &PeerFd,
+    program: Pid,
+    slot: Result<SlotIndex, String>,
+) -> TreeEvent {
+    match slot {
+        Ok(slot) => TreeEvent::Joined { slot, pid: program },
+        Err(text) => {
+            refuse(connection, &text);
+            TreeEvent::Refused { pid: program, text }
+        }
+    }
+}
+
 /// The program that a pager process joins for: itself or, as it claims, its parent or the parent
 /// of that, where both have the same user, so that it may kill that program by a signal. A
-/// process with another user joins for itself alone.
-fn program_of(pid: Pid, above: u8) -> Pid {
-    let above = usize::from(above.min(2));
+/// process with another user joins for itself alone. None where the program has ended, and its pager process is
+/// below a subreaper.
+fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
+    let above = usize::from(place.above.min(2));
     let parent = |status: &ProcStatus| status.parent.and_then(ProcStatus::of);
     let Some(own) = ProcStatus::of(pid).filter(|_| above > 0) else {
-        return pid;
+        return Some(pid);
     };
     let below = std::iter::successors(Some(own), parent).nth(above - 1);
     match below.and_then(|below| Some((below.parent?, parent(&below)?))) {
-        Some((program, status)) if status.effective_user == own.effective_user => program,
-        _ => pid,
+        Some((program, status)) if status.effective_user == own.effective_user => {
+            let number = program.as_raw_nonzero().get() as u32;
+            let is_it = number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
+            is_it.then_some(program)
+        }
+        _ => Some(pid),
     }
 }

@@ -5,7 +5,6 @@ use super::Supervisor;
 use super::unclaimed::Claims;
 use crate::TreeEvent;
 use frames::{DomainId, DomainPhase};
-use host::process_tree;
 use link::handshake::{SlotIndex, slot_of};
 use std::time::{Duration, Instant};
 use store::Store;
@@ -20,7 +19,6 @@ impl Supervisor {
         let Some(member) = self.members.remove(slot) else {
             return;
         };
-        self.program_ends.on_ended(slot, member.program);
         self.watched.remove(&member.connection);
         self.watched.remove(&member.pidfd);
         self.shared_memory.end(slot);
@@ -29,12 +27,9 @@ impl Supervisor {
         if let Some(store) = &mut self.store {
             store.note_peak(is_last);
         }
-        let process = self.ledger.stats(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
-        // Children that it had admitted and not forked.
-        if process.is_some() {
-            self.sweep();
-        }
+        // Its parent may fork another child at once.
+        self.program_ends.on_ended(slot, member.program);
         happened.push(TreeEvent::Left {
             slot,
             pid: member.program,
@@ -74,8 +69,8 @@ impl Supervisor {
         self.unfinished = unfinished;
     }
 
-    /// Reclaims domains whose process is gone without having joined: children
-    /// that died between fork and their first message, or that were never forked.
+    /// Reclaims domains of children that no process can claim any more: those that died between fork and their
+    /// first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
         if !self.accepts_by_name {
@@ -87,10 +82,7 @@ impl Supervisor {
             .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
-            .filter(|view| {
-                matches!(view.phase, DomainPhase::Nascent | DomainPhase::Live)
-                    && !process_tree::is_alive(view.process)
-            })
+            .filter(|view| view.phase == DomainPhase::Nascent && !view.has_creator)
             .map(|view| view.id)
             .collect();
         let claims = Claims {

@@ -1,10 +1,10 @@
-//! Domains whose parent ended before the child of its fork joined: a daemon's parent exits as soon
-//! as it has forked. What such a domain holds is the child's memory, so it is taken back only when
+//! Domains of children that were forked and have not joined: most are about to, some were killed before, and a parent that
+//! was killed in its fork had none. What such a domain holds is the child's memory, so it is taken back only when
 //! no process is left that can be the child.
 
 use crate::processes::ProcessTable;
-use frames::{DomainId, Process};
-use host::process_tree;
+use frames::DomainId;
+use host::process_tree::{self, Process};
 use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use std::io::ErrorKind;
 /// What /proc shows of the mapping of a ledger.
 const LEDGER: &str = "selfpage-ledger";
 
-/// A domain and the processes that can be its child.
+/// A domain and the processes that can be its child, which are looked up when it is seen again: nearly all have joined by then.
 struct Unclaimed {
     domain: DomainId,
-    candidates: Vec<Process>,
+    candidates: Option<Vec<Process>>,
 }
 
 /// The domains that no process has claimed yet.
@@ -29,30 +29,27 @@ pub(super) struct Claims<'a> {
 }
 
 impl UnclaimedDomains {
-    /// Returns those of `domains`, whose parents have ended, that no process can claim any more.
+    /// Returns those of `domains`, which their creators have let go, that no process can claim any more.
     pub fn never_claimed(&mut self, domains: Vec<DomainId>, claims: &Claims<'_>) -> Vec<DomainId> {
         let mut known = std::mem::take(&mut self.0);
         known.retain(|unclaimed| domains.contains(&unclaimed.domain));
+        // The child existed when its domain was let go: later processes are other domains' children.
+        let mut now = None;
         for unclaimed in &mut known {
-            unclaimed
+            let candidates = unclaimed
                 .candidates
-                .retain(|process| claims.is_candidate(*process));
+                .get_or_insert_with(|| now.get_or_insert_with(|| claims.candidates()).clone());
+            candidates.retain(|process| claims.is_candidate(*process));
         }
-        // The child exists before its parent ends: later processes are other domains' children.
-        let new = |domain: &&DomainId| known.iter().all(|unclaimed| unclaimed.domain != **domain);
-        let new: Vec<DomainId> = domains.iter().filter(new).copied().collect();
-        if !new.is_empty() {
-            let candidates = claims.candidates();
-            known.extend(new.into_iter().map(|domain| Unclaimed {
-                domain,
-                candidates: candidates.clone(),
-            }));
-        }
-        let (never, unclaimed) = known
-            .into_iter()
-            .partition(|unclaimed| unclaimed.candidates.is_empty());
+        let is_new = |domain: &DomainId| known.iter().all(|unclaimed| unclaimed.domain != *domain);
+        let new: Vec<DomainId> = domains.into_iter().filter(is_new).collect();
+        let is_never = |it: &Unclaimed| it.candidates.as_ref().is_some_and(Vec::is_empty);
+        let (never, unclaimed): (Vec<_>, Vec<_>) = known.into_iter().partition(is_never);
         self.0 = unclaimed;
-        let never: Vec<Unclaimed> = never;
+        self.0.extend(new.into_iter().map(|domain| Unclaimed {
+            domain,
+            candidates: None,
+        }));
         never.iter().map(|unclaimed| unclaimed.domain).collect()
     }
 }
