@@ -42,7 +42,7 @@ impl Ledger {
     fn dismantle(&self, owner: Owner) -> u32 {
         let (slot, header) = (self.memory.slot(owner), self.memory.header());
         let n = slot.n.fetch_or(CLOSED, SeqCst);
-        let mut back = self.sweep(owner);
+        let mut back = self.sweep(owner, n & !CLOSED);
         self.memory.set(owner).clear();
         self.memory.want_less(owner, u32::MAX);
         slot.demanded.store(0, SeqCst);
@@ -75,10 +75,14 @@ impl Ledger {
         slot.state.store(vacant.pack(), SeqCst);
     }
 
-    /// Frees every frame of an owner.
-    fn sweep(&self, owner: Owner) -> u32 {
+    /// Frees every frame of an owner, of which there are `most`: it may be told more than there are, never less.
+    fn sweep(&self, owner: Owner, most: u32) -> u32 {
         let mut back = 0;
         for (frame, seen) in self.memory.ramtab().entries() {
+            // One thread retires all processes of a tree, which is as good as its rate of new ones.
+            if back == most {
+                break;
+            }
             let mut entry = seen;
             while entry.owner() == owner && entry != FrameEntry::FREE {
                 if self.memory.release(frame, entry) {
