@@ -20,7 +20,7 @@ use rustix::process::Pid;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{Occupancy, SharedStore, Store};
+use store::{Occupancy, SharedStore};
 use wired::Counter;
 
 /// The first sample comes soon, and the pauses double from there: most programs are short.
@@ -45,20 +45,8 @@ pub struct Sample {
     pub unpaged: u64,
     /// The pagers' own memory, the most seen; known in [`Samples::worst`] only.
     pub pagers: u64,
-    /// Bytes of stretches that hold something, resident or stored: at least so many.
-    pub held: u64,
     /// Shared memory mapped, the store's and the tables' included (sum of Pss_Shmem).
     pub shared: u64,
-}
-
-impl Sample {
-    /// Of all anonymous memory in use, resident or stored, the share no pager answers for.
-    pub fn unpaged_share(&self) -> f64 {
-        match self.unpaged + self.held {
-            0 => 0.0,
-            all => self.unpaged as f64 / all as f64,
-        }
-    }
 }
 
 /// What the samples so far have shown.
@@ -187,8 +175,6 @@ fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     if is_most {
         // Each process's figures together: pagers take and give back their own memory.
         sample = take(observed, members, &pids, pagers_own);
-        // A page may be resident and stored at once, so what is stored is a lower bound.
-        sample.held = sample.held.max(stored(observed));
     }
     let store = observed.store.as_ref();
     let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
@@ -269,7 +255,6 @@ fn add(
     let own = own(pid);
     all.pagers += own;
     all.unpaged += memory.anonymous.saturating_sub(resident + own);
-    all.held += resident;
 }
 
 /// Bytes that a process has in frames.
@@ -277,16 +262,6 @@ fn resident(observed: &Observed, slot: SlotIndex) -> u64 {
     let block = observed.stats_page.block(slot);
     let pages = block.get(Counter::ResidentPages);
     pages.saturating_mul(wired::PAGE as u64)
-}
-
-/// Bytes of pages that are stored.
-fn stored(observed: &Observed) -> u64 {
-    let usage = observed
-        .store
-        .as_ref()
-        .map(|store| store.usage())
-        .unwrap_or_default();
-    (usage.pages_ram + usage.pages_filled + usage.pages_disk) * wired::PAGE as u64
 }
 
 /// Returns true if a process that no pager answers for runs in the memory of one that is paged: a
@@ -377,16 +352,5 @@ mod tests {
             .iter()
             .for_each(|word| word.store(1, std::sync::atomic::Ordering::Relaxed));
         assert!(pagers_own(rustix::process::getpid()) >= before + own.len() as u64);
-    }
-
-    #[test]
-    fn the_share_counts_what_is_stored_too() {
-        let sample = Sample {
-            unpaged: 10,
-            held: 90,
-            ..Sample::default()
-        };
-        assert!((sample.unpaged_share() - 0.1).abs() < 1e-9);
-        assert_eq!(Sample::default().unpaged_share(), 0.0);
     }
 }

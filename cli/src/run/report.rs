@@ -157,7 +157,7 @@ struct Memory {
     unpaged: u64,
     /// The pagers' own memory, the most seen: tables, buffers, stacks.
     pagers: u64,
-    /// Its share of all anonymous memory in use then, resident or stored.
+    /// Its share of that and the most memory that was paged.
     unpaged_share: f64,
     /// Number of samples, and their time.
     samples: u64,
@@ -183,6 +183,10 @@ impl Report {
             true => Default::default(),
             false => (samples.peak, samples.worst),
         };
+        let store_peak = StorePeak::gather(supervisor, samples.store);
+        let frames_peak = u64::from(supervisor.ledger().peak_owned());
+        // Most resident pages have a stored copy, so the stored ones are nearly all.
+        let paged = frames_peak.max(store_peak.pages) * PAGE as u64;
         let lossy = |s: &std::ffi::CString| s.to_string_lossy().into_owned();
         Self {
             program: spec.program.arguments.iter().map(lossy).collect(),
@@ -193,7 +197,7 @@ impl Report {
             seconds: time.as_secs_f64(),
             frames: spec.frames.into(),
             frames_bytes: u64::from(spec.frames) * PAGE as u64,
-            frames_peak_bytes: u64::from(supervisor.ledger().peak_owned()) * PAGE as u64,
+            frames_peak_bytes: frames_peak * PAGE as u64,
             store: supervisor
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
@@ -205,7 +209,7 @@ impl Report {
                 processes_at_peak: peak.processes,
                 unpaged: worst.unpaged,
                 pagers: worst.pagers,
-                unpaged_share: worst.unpaged_share(),
+                unpaged_share: share(worst.unpaged, paged),
                 samples: samples.taken,
                 sampling_seconds: samples.spent.as_secs_f64(),
             },
@@ -221,7 +225,7 @@ impl Report {
                 })
                 .collect(),
             store_usage: supervisor.store().map(usage).unwrap_or_default(),
-            store_peak: StorePeak::gather(supervisor, samples.store),
+            store_peak,
             fault_rate: FaultRate::gather(supervisor.stats_page().limits()),
             direct_io: supervisor
                 .stats_page()
@@ -265,4 +269,9 @@ fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
     figures
         .map(|figure| (figure.key, (figure.value)(&usage)))
         .collect()
+}
+
+/// `part` of itself and the `rest`.
+fn share(part: u64, rest: u64) -> f64 {
+    part as f64 / (part + rest).max(1) as f64
 }

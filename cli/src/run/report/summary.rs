@@ -95,7 +95,8 @@ impl Report {
         much.then(|| {
             format!(
                 "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
-                 thread stacks, or memory from before the pager came in",
+                 thread stacks, memory that programs map by instructions of their own (sanitizers, Rust's rustix), or \
+                 memory from before the pager came in",
                 size(self.memory.unpaged),
                 self.memory.unpaged_share * 100.0
             )

@@ -53,7 +53,10 @@ impl Report {
         table.row(
             "unpaged",
             size(m.unpaged),
-            &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
+            &format!(
+                "{:.1} % of it and the most that was paged.",
+                m.unpaged_share * 100.0
+            ),
         );
         table.row("pagers", size(m.pagers), "The pagers' own, the most seen.");
         table.row(
