@@ -225,6 +225,7 @@ impl<'a> DomainFrames<'a> {
     /// another one.
     pub fn release_trimmed(&self, k: u32, now: Millis) -> u32 {
         let given = self.release(k);
+        self.slot.trim_at.store(now.0, Relaxed);
         lower_to_zero(&self.slot.trim, k);
         if given < k {
             self.note_use(now);

@@ -72,6 +72,8 @@ pub(crate) struct DomainSlot {
     /// Frames that the domain is to give up if it can: others of the tree are in use, these are
     /// not. Not a revocation: nothing waits for it, and no deadline applies.
     pub trim: AtomicU32,
+    /// When it was asked so first, or answered last.
+    pub trim_at: AtomicU32,
     /// When a thread of the domain last faulted, in milliseconds that wrap.
     pub used_at: AtomicU32,
     /// Futex word that wakes the domain's pager.

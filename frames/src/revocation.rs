@@ -19,6 +19,9 @@ use crate::millis::Millis;
 use crate::ramtab::Owner;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+/// Milliseconds in which a pager that runs answers a trim.
+const ANSWER: u32 = 100;
+
 impl Ledger {
     /// Demands frames from domains above their guarantee, so that `id` can have `k`: from the
     /// largest n - g first. Frames demanded before and still outstanding count. Returns how many
@@ -90,9 +93,14 @@ impl Ledger {
 
     /// Asks domains that have not faulted since before `oldest` for up to `k` frames above their
     /// guarantee, the longest idle first. What domains were asked for and have not answered yet
-    /// counts. Returns how many were asked for now. `id` is not asked, nor is a domain asked twice
-    /// for one frame.
-    pub fn trim_idle(&self, id: DomainId, k: u32, oldest: Millis) -> u32 {
+    /// counts, but for those that have not for [`ANSWER`]: their pagers are stopped, or wait. Returns how many were
+    /// asked for now. `id` is not asked, nor is a domain asked twice for one frame.
+    pub fn trim_idle(&self, id: DomainId, k: u32, oldest: Millis, now: Millis) -> u32 {
+        let is_silent = |owner: Owner| {
+            let slot = self.memory.slot(owner);
+            let since = Millis(slot.trim_at.load(Relaxed));
+            slot.trim.load(Relaxed) > 0 && now.since(since) > ANSWER
+        };
         let spare = |owner: Owner| {
             let asked = self.memory.slot(owner).trim.load(Relaxed);
             self.spare(owner).saturating_sub(asked)
@@ -105,20 +113,28 @@ impl Ledger {
             let asked = self.memory.slot(owner).trim.load(Relaxed);
             asked.min(self.memory.surplus(owner))
         };
-        let trims = self.owners().map(asked_of);
+        let trims = self
+            .owners()
+            .filter(|owner| !is_silent(*owner))
+            .map(asked_of);
         let k = k.saturating_sub(trims.fold(0, u32::saturating_add));
         let mut asked = 0;
         while asked < k {
             let longest = (1..self.memory.reach())
                 .filter(|owner| *owner != id.slot && idle(*owner) > 0 && spare(*owner) > 0)
+                .filter(|owner| !is_silent(*owner))
                 .max_by_key(|owner| idle(*owner));
             let Some(owner) = longest else { break };
             let more = spare(owner).min(k - asked);
             if more == 0 {
                 break;
             }
-            self.memory.slot(owner).trim.fetch_add(more, SeqCst);
-            self.memory.slot(owner).ring();
+            let slot = self.memory.slot(owner);
+            if slot.trim.load(Relaxed) == 0 {
+                slot.trim_at.store(now.0, Relaxed);
+            }
+            slot.trim.fetch_add(more, SeqCst);
+            slot.ring();
             asked += more;
         }
         asked

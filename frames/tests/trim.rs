@@ -32,7 +32,7 @@ fn trims(domains: &[DomainFrames<'_>]) -> Vec<u32> {
 fn the_longest_idle_are_asked_first_and_keep_their_guarantee() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 20, &[0, 50, 200, 100]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 30, ago(10)), 30);
+    assert_eq!(ledger.trim_idle(all[0].id(), 30, ago(10), ago(0)), 30);
     assert_eq!(trims(&all), [0, 0, 20, 10]);
     audit(&ledger);
 }
@@ -41,10 +41,10 @@ fn the_longest_idle_are_asked_first_and_keep_their_guarantee() {
 fn a_domain_used_since_the_oldest_page_came_is_not_asked() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 20, &[0, 50, 200]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 100, ago(50)), 20);
+    assert_eq!(ledger.trim_idle(all[0].id(), 100, ago(50), ago(0)), 20);
     assert_eq!(trims(&all), [0, 0, 20]);
     // The one that asks is never asked, however idle it is.
-    assert_eq!(ledger.trim_idle(all[2].id(), 100, ago(0)), 20);
+    assert_eq!(ledger.trim_idle(all[2].id(), 100, ago(0), ago(0)), 20);
     assert_eq!(trims(&all), [0, 20, 20]);
 }
 
@@ -52,11 +52,11 @@ fn a_domain_used_since_the_oldest_page_came_is_not_asked() {
 fn a_trim_that_is_not_answered_counts_and_one_that_is_does_not() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 20, &[0, 50]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
-    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 0);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0), ago(0)), 15);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0), ago(0)), 0);
     // An answer ends it, whether the frames could be had or not.
     assert_eq!(all[1].release_trimmed(15, ago(10)), 0);
-    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0)), 15);
+    assert_eq!(ledger.trim_idle(all[0].id(), 15, ago(0), ago(0)), 15);
     let victim = &all[1];
     victim.stack(|frame, _| _ = victim.put(frame));
     assert_eq!(victim.release_trimmed(15, ago(0)), 15);
@@ -68,10 +68,10 @@ fn a_trim_that_is_not_answered_counts_and_one_that_is_does_not() {
 fn a_domain_that_had_no_frame_to_release_is_asked_after_the_others() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 20, &[0, 100, 50]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0)), 10);
+    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0), ago(0)), 10);
     assert_eq!(trims(&all), [0, 10, 0]);
     assert_eq!(all[1].release_trimmed(10, ago(20)), 0);
-    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0)), 10);
+    assert_eq!(ledger.trim_idle(all[0].id(), 10, ago(0), ago(0)), 10);
     assert_eq!(trims(&all), [0, 0, 10]);
     audit(&ledger);
 }
@@ -80,10 +80,10 @@ fn a_domain_that_had_no_frame_to_release_is_asked_after_the_others() {
 fn what_a_domain_that_ended_was_asked_for_does_not_count() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 20, &[0, 50, 60]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0)), 20);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0), ago(0)), 20);
     assert_eq!(trims(&all), [0, 0, 20]);
     ledger.retire(all[2].id());
-    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0)), 20);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(0), ago(0)), 20);
     assert_eq!(all[1].trimmed(), 20);
 }
 
@@ -91,5 +91,21 @@ fn what_a_domain_that_ended_was_asked_for_does_not_count() {
 fn nothing_is_asked_of_domains_at_their_guarantee() {
     let ledger = Ledger::create(1000, 8).unwrap().0;
     let all = domains(&ledger, 0, &[0, 50, 60]);
-    assert_eq!(ledger.trim_idle(all[0].id(), 64, ago(0)), 0);
+    assert_eq!(ledger.trim_idle(all[0].id(), 64, ago(0), ago(0)), 0);
+}
+
+#[test]
+fn one_that_does_not_answer_is_passed_over() {
+    let ledger = Ledger::create(1000, 8).unwrap().0;
+    let all = domains(&ledger, 20, &[0, 2000, 1900]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(1000), ago(500)), 20);
+    assert_eq!(trims(&all), [0, 20, 0]);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(1000), ago(450)), 0);
+    assert_eq!(ledger.trim_idle(all[0].id(), 20, ago(1000), ago(390)), 20);
+    assert_eq!(trims(&all), [0, 20, 20]);
+    // Its answer, late as it is, makes it one of them again.
+    assert_eq!(all[1].release_trimmed(5, ago(350)), 0);
+    all[1].note_use(ago(1500));
+    assert_eq!(ledger.trim_idle(all[0].id(), 45, ago(1000), ago(340)), 5);
+    audit(&ledger);
 }

@@ -79,8 +79,10 @@ impl FrameSource {
     /// [`frames::Ledger::trim_idle`].
     pub(crate) fn trim_idle(&self) {
         let client = self.client();
-        let oldest = self.age.oldest();
-        client.ledger().trim_idle(client.id(), TRIM_BATCH, oldest);
+        let (oldest, now) = (self.age.oldest(), Millis::now());
+        client
+            .ledger()
+            .trim_idle(client.id(), TRIM_BATCH, oldest, now);
     }
 
     /// Asks all other domains for frames, however recently they faulted: this domain has no page that it
@@ -88,7 +90,9 @@ impl FrameSource {
     pub(crate) fn trim_others(&self) {
         let client = self.client();
         let now = Millis::now();
-        client.ledger().trim_idle(client.id(), LOCKED_BATCH, now);
+        client
+            .ledger()
+            .trim_idle(client.id(), LOCKED_BATCH, now, now);
     }
 
     /// Waits up to `limit` for the next frames that are released. If it gets none, returns

@@ -74,7 +74,8 @@ impl ObjectFrames {
     /// Asks domains that are idle for frames; with nothing of its own to evict, all of them.
     pub fn want(&mut self, has_none: bool) {
         let ledger = self.domain.ledger();
-        ledger.trim_idle(self.domain.id(), TRIM_BATCH, self.age.oldest());
+        let (oldest, now) = (self.age.oldest(), Millis::now());
+        ledger.trim_idle(self.domain.id(), TRIM_BATCH, oldest, now);
         if has_none {
             self.is_demanding = true;
             self.demand(1);

@@ -333,7 +333,13 @@ impl MainLoop {
             match pid {
                 0 => return false,
                 -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
-                pid if pid != self.tree.program.as_raw_nonzero().get() => {}
+                pid if pid != self.tree.program.as_raw_nonzero().get() => {
+                    let pager = Pid::from_raw(pid).filter(|_| libc::WIFSTOPPED(status));
+                    // By a pattern that both command lines match: a stopped program needs no frames, its pager gives them up.
+                    if let Some(pid) = pager.filter(|pid| self.tree.supervisor.is_pager(*pid)) {
+                        let _ = rustix::process::kill_process(pid, Signal::CONT);
+                    }
+                }
                 _ if libc::WIFSTOPPED(status) => {
                     let _ = Message::Stopped(libc::WSTOPSIG(status)).send(&self.front);
                 }
