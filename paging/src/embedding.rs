@@ -307,14 +307,11 @@ impl ProcessPager {
             let seq = self.pager.frames.client().bell_seq();
             self.mail.handle(|command| self.run_command(command));
             let careful = self.pager.mm.careful.load(Ordering::Acquire);
-            // SAFETY: replaced in the child of a fork only, before this thread runs there.
-            let seen = unsafe { *self.careful_seen.get() };
-            if careful != seen.load(Ordering::Relaxed) {
+            if careful != self.careful_seen().load(Ordering::Relaxed) {
                 // Any thread that stages holds the lock; the next one to take it sees the new
                 // value.
                 drop(self.pager.evictor.stager.lock());
-                seen.store(careful, Ordering::Release);
-                futex::wake_all(seen);
+                self.show_careful(careful);
             }
             self.pager.maintain_watermark();
             let client = self.pager.frames.client();
@@ -324,6 +321,18 @@ impl ProcessPager {
                 false => IDLE,
             };
         }
+    }
+
+    fn careful_seen(&self) -> &'static AtomicU32 {
+        // SAFETY: replaced in the child of a fork only, before other threads run there.
+        unsafe { *self.careful_seen.get() }
+    }
+
+    /// No eviction is under way that began while the pager was less careful.
+    fn show_careful(&self, careful: u32) {
+        let seen = self.careful_seen();
+        seen.store(careful, Ordering::SeqCst);
+        futex::wake_all(seen);
     }
 
     /// The userfaultfd, in the table of the pager's threads.

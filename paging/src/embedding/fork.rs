@@ -25,6 +25,9 @@ use wired::{Guard, PiGuard};
 const COMING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
+/// As a pager is that checks each eviction for pages that devices hold.
+const CAREFUL: u32 = 1;
+
 /// How often a fork has the standby list emptied before it gives up.
 const DRAINS: u32 = 100;
 
@@ -119,6 +122,8 @@ impl ProcessPager {
             client.dismiss_child(child);
             self.pager.mm.gate.open();
         })?;
+        // Nothing is evicted until the fork is over, which takes long where the program is stopped in it.
+        self.show_careful(CAREFUL);
         Ok(ForkGuard {
             child,
             control: ManuallyDrop::new(control),
@@ -130,6 +135,7 @@ impl ProcessPager {
     /// Resumes the parent after its fork, or after a fork that failed: then the caller
     /// releases the child's domain, with what it has in the store.
     pub fn open_after_fork(&self, mut fork: ForkGuard) {
+        self.show_careful(self.pager.mm.careful.load(Ordering::SeqCst));
         // SAFETY: dropped once, here.
         unsafe {
             ManuallyDrop::drop(&mut fork.quiesced);
