@@ -103,11 +103,6 @@ impl Ring {
         self.in_flight
     }
 
-    /// Returns true if the ring has room for that many more parts.
-    pub(super) fn has_room(&self, parts: usize) -> bool {
-        self.in_flight + parts < COMPLETED as usize
-    }
-
     /// Hands a part of a transaction to the device.
     ///
     /// # Safety
