@@ -142,3 +142,20 @@ fn a_client_that_is_removed_while_it_has_too_much_overdue_leaves_nothing() {
     submit(&mut disk, at(300), next, 5);
     assert_eq!(start(&mut disk, at(300)).0.len(), 5);
 }
+
+#[test]
+fn a_stall_of_the_device_costs_its_client_a_slice_at_most() {
+    let mut disk = Disk::new(Utilization::WHOLE, Nanos::ZERO, ());
+    let client = disk.admit(contract(25, 250, 0)).unwrap();
+    submit(&mut disk, at(0), client, 2);
+    let (stuck, _) = start(&mut disk, at(0));
+    disk.complete(at(30_000), stuck[0].1, Nanos::seconds(30));
+    let state = disk.client(client).unwrap();
+    assert_eq!(state.totals.charged, Nanos::millis(25));
+    let due = match disk.next(at(30_000)) {
+        Decision::WaitUntil(due) => due,
+        Decision::Dispatch(_) => at(30_000),
+        other => panic!("{other:?}"),
+    };
+    assert!(due - at(30_000) <= Nanos::millis(250), "{due:?}");
+}

@@ -73,6 +73,11 @@ impl CostCorrection {
         Nanos(u64::try_from(corrected).unwrap_or(u64::MAX).max(1))
     }
 
+    /// The largest corrected cost that there may be.
+    pub(super) fn most(cost: Nanos) -> Nanos {
+        Nanos(cost.0.saturating_mul(MAX_FACTOR as u64))
+    }
+
     /// Marks the device as saturated from `now` on.
     pub(super) fn saturated(&mut self, now: Time) {
         self.interval.get_or_insert(BusyInterval {

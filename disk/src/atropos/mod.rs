@@ -35,9 +35,10 @@
 //!
 //! The cost in flight is bounded: a request first in line waits for at most the bound, or for one
 //! transaction that is larger. A transaction that has the disk to itself is charged its elapsed
-//! time. Transactions that share the disk are charged their modelled cost ([`crate::cost_model`]),
-//! corrected by observation ([`CostCorrection`]). A bound of zero is the paper's disk: one at a
-//! time.
+//! time, but no more than a slice, or the most that its cost may be corrected to, so that a stall of
+//! the device is not repaid for periods on end. Transactions that share the disk are charged their
+//! modelled cost ([`crate::cost_model`]), corrected by observation ([`CostCorrection`]). A bound of
+//! zero is the paper's disk: one at a time.
 //!
 //! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The caller
 //! passes the time, which never goes backwards. It calls [`Atropos::next`] until that starts
@@ -300,9 +301,14 @@ impl<T: Trace> Atropos<T> {
                 .correction
                 .shared(now, flight.started, flight.job.cost),
         }
-        let charge = if alone { elapsed } else { flight.charge };
         let at = flight.client;
         let client = &mut self.queues.clients[at];
+        let most = CostCorrection::most(flight.job.cost).max(client.contract.slice);
+        let charge = if alone {
+            elapsed.min(most)
+        } else {
+            flight.charge
+        };
         client.in_flight -= 1;
         client.totals.transactions += 1;
         client.totals.modelled += flight.job.cost;
