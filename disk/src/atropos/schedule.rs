@@ -41,7 +41,7 @@ impl<T: Trace> Atropos<T> {
                 let clients = &self.queues.clients;
                 match self.queues.slack.least(|at| clients[at].tag) {
                     Some(at) => self.start(now, at, true),
-                    None => self.wait_until(Time::NEVER),
+                    None => self.wait_until(now, Time::NEVER),
                 }
             }
         }
@@ -106,12 +106,15 @@ impl<T: Trace> Atropos<T> {
             from: now,
             charged: now,
         });
-        self.wait_until(until)
+        self.wait_until(now, until)
     }
 
     /// Starts nothing before `until`, or before the next allocation.
-    fn wait_until(&mut self, until: Time) -> Decision {
-        self.queues.correction.unsaturated();
+    fn wait_until(&mut self, now: Time, until: Time) -> Decision {
+        match self.in_flight.count() {
+            0 => self.queues.correction.idle(now),
+            _ => self.queues.correction.unsaturated(),
+        }
         let due = self
             .queues
             .waiting
