@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 /// Maximum of channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
 const MAX_CHANNELS: usize = 4096;
 
+/// As [`MAX_CHANNELS`], of a file's contract, whose memory no frames pay for: the client of a file uses one
+/// ([`TenantRequest::File`](protocol::TenantRequest::File)).
+const MAX_FILE_CHANNELS: usize = 2;
+
 /// The phase of a tenant's life.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TenantPhase {
@@ -85,8 +89,11 @@ pub struct Tenant {
 impl Tenant {
     /// Why it may have no more channels, if so.
     pub fn over_channel_quota(&self) -> Option<Refusal> {
-        let over = self.channels.len() >= MAX_CHANNELS;
-        over.then_some(Refusal::ChannelQuota(MAX_CHANNELS))
+        let most = match self.frames {
+            Some(_) => MAX_CHANNELS,
+            None => MAX_FILE_CHANNELS,
+        };
+        (self.channels.len() >= most).then_some(Refusal::ChannelQuota(most))
     }
 
     /// A number that no channel has.

@@ -6,6 +6,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use tempfile::TempDir;
 
 const TABLES: u64 = 2 << 20;
@@ -110,6 +111,31 @@ fn a_scrub_writes_nothing_once_its_file_is_released() {
     fs.release(file).unwrap();
     assert_eq!(new.run(), Err(ScrubError::GivenUp));
     assert_eq!(fs.complete_scrub(new), Err(FileError::NotScrubbed(file)));
+}
+
+#[test]
+fn a_scrub_is_cancelled_without_waiting_for_its_current_step() {
+    let directory = directory();
+    let mut fs = SwapFs::format(&directory.path().join("swap"), &sized(4)).unwrap();
+    let file = fs.create(name(1), 4 * UNIT, &[]).unwrap();
+    let mut scrub = fs.scrub(file).unwrap().unwrap();
+    let (begun, begins) = channel();
+    let (end, ends) = channel();
+    let steps = std::thread::spawn(move || {
+        let first = scrub.step(UNIT, |_, _| {
+            begun.send(()).unwrap();
+            ends.recv().unwrap();
+            Ok(())
+        });
+        first.unwrap();
+        scrub.step(UNIT, |_, _| panic!("it is cancelled"))
+    });
+    begins.recv().unwrap();
+    let cancelled = fs.begin_cancel(file);
+    end.send(()).unwrap();
+    cancelled.wait();
+    assert_eq!(steps.join().unwrap(), Err(ScrubError::GivenUp));
+    fs.release(file).unwrap();
 }
 
 #[test]

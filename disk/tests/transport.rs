@@ -5,18 +5,21 @@ mod tenant;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use disk::usd::{BackgroundWork, IoTarget, PartId, Transport, Usd, UsdConfig};
-use iochannel::{IoVec, Op};
+use iochannel::{IoVec, MAX_RUN, Op};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tenant::*;
 
 /// A byte of this page fails.
 const BAD: u64 = 900;
+
+/// Parts of this space are not served before the test permits it.
+const STUCK: u32 = 77;
 
 struct Part {
     id: PartId,
@@ -33,6 +36,8 @@ struct Memory {
     done: Receiver<(PartId, i32)>,
     bell: Arc<OwnedFd>,
     in_flight: usize,
+    stuck: Vec<Part>,
+    is_unstuck: Arc<AtomicBool>,
     own: OwnWork,
 }
 
@@ -70,6 +75,8 @@ impl Memory {
             done,
             bell,
             in_flight: 0,
+            stuck: Vec::new(),
+            is_unstuck: Arc::default(),
             own: OwnWork::default(),
         }
     }
@@ -115,6 +122,11 @@ impl Transport for Memory {
         if self.own.is_awaited && (self.own.left > 0 || self.own.turns.is_some()) {
             return;
         }
+        self.queued.append(&mut self.stuck);
+        if !self.is_unstuck.load(Ordering::Relaxed) {
+            let is_stuck = |part: &mut Part| part.space == STUCK;
+            self.stuck = self.queued.extract_if(.., is_stuck).collect();
+        }
         if let (false, Some(parts)) = (self.queued.is_empty(), &self.parts) {
             parts.send(std::mem::take(&mut self.queued)).unwrap();
         }
@@ -136,7 +148,7 @@ impl Transport for Memory {
     }
 
     fn next_due(&self) -> Option<Time> {
-        self.own.turns.map(|_| Time(0))
+        (self.own.turns.is_some() || !self.stuck.is_empty()).then_some(Time(0))
     }
 
     fn background(&mut self) -> Option<BackgroundWork> {
@@ -277,4 +289,28 @@ fn own_work_that_a_request_waits_for_is_done_where_that_request_is_all_that_may_
     let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
     tenant.channel.write(1, 0, 8);
     tenant.channel.check(1, 0, 8);
+}
+
+#[test]
+fn a_client_whose_requests_do_not_complete_keeps_no_other_from_the_link() {
+    let memory = Memory::start();
+    let is_unstuck = Arc::clone(&memory.is_unstuck);
+    let usd = Usd::start_transport(Box::new(memory), quick()).unwrap();
+    let mut stuck = Tenant::new(&usd, plenty(), Some(space(STUCK)));
+    let mut other = Tenant::new(&usd, plenty(), Some(space(1)));
+    let mut written = pages(1, 0, 16 * MAX_RUN);
+    let all: Vec<_> = written.chunks_mut(MAX_RUN).map(pieces).collect();
+    for (op, pieces) in all.iter().enumerate() {
+        // SAFETY: the pages outlive the operations, all of which end here.
+        unsafe { stuck.channel.client.begin(op, true, pieces, 0) };
+    }
+    stuck.channel.client.flush();
+    while usd.disk_stats().in_flight == 0 {}
+    other.channel.write(2, 0, 8);
+    other.channel.check(2, 0, 8);
+    is_unstuck.store(true, Ordering::Relaxed);
+    for _ in &all {
+        let (_, moved) = stuck.channel.client.reap(true).unwrap();
+        assert_eq!(moved, (MAX_RUN * PAGE) as i32);
+    }
 }

@@ -104,8 +104,8 @@ impl DiskTurns {
                     state.grants[start.job.tag as usize] = Some(start.ticket);
                     self.shared.granted.notify_all();
                 }
-                Decision::WaitUntil(at) => return Some(at),
-                Decision::Full | Decision::Idle => return None,
+                Decision::WaitUntil(at) | Decision::Full(at) => return Some(at),
+                Decision::Idle => return None,
             }
         }
     }

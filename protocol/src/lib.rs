@@ -83,7 +83,7 @@ pub enum TenantRequest {
     },
     /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
     Channel(ChannelNumber),
-    /// Asks for a new channel.
+    /// Asks for a new channel. A contract for a file has two at most.
     Open {
         /// Operations at a time.
         depth: u16,

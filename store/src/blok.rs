@@ -15,6 +15,9 @@ use crate::search_hint::SearchHint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Owner of the bloks of an extent that is being freed: no page has this handle.
+const GROWTH: u32 = u32::MAX;
+
 /// Words that a search visits beyond the first with a free blok, for a longer run.
 const SEARCH_BATCH: usize = 64;
 
@@ -112,7 +115,9 @@ impl BlokAllocator {
         self.owner(blok as u32).is_some_and(|owner| owner != 0)
     }
 
-    /// Closes the bloks if all are free. Returns true if they are closed; else all are as before.
+    /// Closes the bloks if all are free. Returns true if they are closed; else all are as before. Until
+    /// [`BlokAllocator::permit`] none can be assigned: another process may have reserved one whose mark was cleared as that of a
+    /// dead process's ([`BlokAllocator::repair`]).
     pub fn close_if_free(&self, bloks: Range<u64>) -> bool {
         let words = self.words(bloks.start..bloks.end.next_multiple_of(64));
         let close = |word: &&AtomicU64| {
@@ -120,11 +125,28 @@ impl BlokAllocator {
             word.compare_exchange(0, u64::MAX, old, new).is_ok()
         };
         let closed = words.iter().take_while(close).count() as u64;
-        let all = closed as usize == words.len();
-        if !all && closed > 0 {
-            self.open(bloks.start..bloks.start + closed * 64);
+        if (closed as usize) < words.len() {
+            if closed > 0 {
+                self.open(bloks.start..bloks.start + closed * 64);
+            }
+            return false;
+        }
+        let all = bloks
+            .clone()
+            .all(|blok| self.try_assign(blok as u32, GROWTH));
+        if !all {
+            self.permit(bloks.clone());
+            self.open_unowned(bloks);
         }
         all
+    }
+
+    /// Lets bloks be assigned again that [`BlokAllocator::close_if_free`] closed.
+    pub fn permit(&self, bloks: Range<u64>) {
+        for owner in &self.owners[bloks.start as usize..bloks.end as usize] {
+            let (old, new) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = owner.compare_exchange(GROWTH, 0, old, new);
+        }
     }
 
     /// Free bloks below `end`.

@@ -7,8 +7,8 @@
 //! and the store gets full.
 //!
 //! Rule: a blok is open only while it is allocated. The last extent is freed when all its bloks are
-//! free and enough others are: it is closed first, word by word, and opened again if that fails in
-//! the middle.
+//! free and enough others are: it is closed first, word by word, then its owner words, which are the truth, are taken,
+//! and all is undone if that fails in the middle.
 
 use crate::blok::BlokAllocator;
 use crate::inner::StoreInner;
@@ -57,6 +57,7 @@ impl Growth {
     /// The file of a process that was killed, perhaps in the middle of a change: it is allocated up to the last extent
     /// of which a blok is open or has an owner, and bloks below that are taken by pages alone.
     pub fn resume(file: OwnedFd, most: u64, bloks: &BlokAllocator) -> Self {
+        bloks.permit(0..most);
         let mut allocated = BLOKS.min(most);
         for start in (0..most).step_by(BLOKS as usize) {
             let end = (start + BLOKS).min(most);
@@ -104,6 +105,7 @@ impl Growth {
         let bytes = (self.allocated - start) * PAGE as u64;
         // Where the file system cannot, the file keeps its blocks and grows into them.
         let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start * PAGE as u64, bytes);
+        bloks.permit(start..self.allocated);
         self.allocated = start;
     }
 }
@@ -236,5 +238,27 @@ mod tests {
         assert!(!bloks.close_if_free(2 * BLOKS..3 * BLOKS));
         bloks.unreserve(run);
         assert_eq!(bloks.free_below(4 * BLOKS), 4 * BLOKS);
+    }
+
+    #[test]
+    fn an_extent_with_a_page_whose_mark_was_cleared_is_not_freed() {
+        let (_file, bloks, mut growth) = four_extents();
+        bloks.open(BLOKS..4 * BLOKS);
+        growth.allocated = 4 * BLOKS;
+        let note = IntentLog::new(leak(INTENTS)).begin(0, 0);
+        let near = 3 * BLOKS as u32 + 640;
+        // Another process died as it was about to mark the same run.
+        let run = bloks.reserve(8, Some(near), &note).unwrap();
+        bloks.repair(run);
+        assert!(bloks.try_assign(near, 1));
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, 4 * BLOKS);
+        assert!(bloks.is_owned(near, 1));
+        assert_eq!(bloks.free_below(4 * BLOKS), 4 * BLOKS - 1);
+        bloks.free(near, 1);
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, 3 * BLOKS);
+        // It was about to assign its second blok.
+        assert!(bloks.try_assign(near + 1, 1));
     }
 }

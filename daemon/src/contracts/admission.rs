@@ -383,8 +383,9 @@ impl Contracts {
         let resume_token = ResumeToken::draw()?;
         let mut tenant = self.new_tenant(token, resume_token, name, terms)?;
         let backing = crate::backing::file(fd, &self.disk.swap)?;
-        let client = self.open_client(disk)?;
+        // Nothing fails once it has its share of the disk.
         let doorbell = tenant.share_doorbell()?;
+        let client = self.open_client(disk)?;
         self.disk.usd.set_target(client, backing, doorbell);
         tenant.client = Some(client);
         self.frames.tenants.insert(number, tenant);

@@ -20,6 +20,7 @@ use crate::frame_control::{PAGER_RESERVE, UNPAGED_ALLOWANCE};
 use crate::jobs::JobResult;
 use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
+use disk::swapfs::CancelledScrub;
 use frames::LimitControl;
 use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
 use wired::PAGE;
@@ -158,7 +159,7 @@ impl Contracts {
 
     /// A tenant's processes have ended, or it has given its frames back. The frames are free at
     /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
-    /// released only when none of its I/O is in flight, which a job thread waits for.
+    /// released only when none of its I/O is in flight, nor a step of its scrub, which a job thread waits for.
     ///
     /// The allocator receives this event for the second time: since [`Contracts::on_leave_rss`], or
     /// when its memory was freed, it has no record of that tenant. But each event also makes it evaluate
@@ -166,11 +167,14 @@ impl Contracts {
     pub(crate) fn release(&mut self, number: TenantNumber) {
         self.frames.on_tenant_gone(number);
         let tenant = self.frames.tenants.get_mut(number);
+        let file = tenant.as_ref().and_then(|tenant| tenant.file);
         match tenant.and_then(|tenant| tenant.client.take()) {
             Some(client) => {
+                let scrub = file.map(|file| self.disk.swap.begin_cancel(file));
                 let leaving = self.disk.usd.begin_removal(client);
                 self.frames.tenants.jobs.start(move || {
                     leaving.wait();
+                    scrub.into_iter().for_each(CancelledScrub::wait);
                     JobResult::DiskDrained(number)
                 });
             }

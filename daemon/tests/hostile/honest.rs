@@ -1,5 +1,8 @@
 //! The honest client: it reads a file under a contract, and must notice nothing of the others.
 
+use crate::attacks::{ask, connect, hear};
+use protocol::{DaemonEvent, TenantRequest};
+use rustix::fd::AsFd;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -65,4 +68,27 @@ fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
 
 fn page_of(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// How many channels a contract for a file may have.
+pub fn file_channels(file: &Path, socket: &Path) -> usize {
+    let file = File::open(file).unwrap();
+    let connection = connect(socket);
+    let disk = "1ms/250ms".parse().unwrap();
+    let name = "many channels".into();
+    ask(
+        &connection,
+        &TenantRequest::File { name, disk },
+        &[file.as_fd()],
+    );
+    let admitted = hear(&connection).map(|(event, _)| event);
+    assert!(
+        matches!(admitted, Some(DaemonEvent::Admitted { .. })),
+        "{admitted:?}"
+    );
+    let open = |&cookie: &u64| {
+        ask(&connection, &TenantRequest::Open { depth: 16, cookie }, &[]);
+        matches!(hear(&connection), Some((DaemonEvent::Opened { .. }, _)))
+    };
+    (0..100).take_while(open).count()
 }

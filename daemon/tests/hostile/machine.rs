@@ -1,6 +1,6 @@
 //! A daemon with a disk of its own, and the processes that play roles beside it.
 
-use crate::honest::Honest;
+use crate::honest::{Honest, file_channels};
 use crate::role::{Role, process};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -260,6 +260,11 @@ impl Machine {
     /// Starts a client that reads a file under a contract and checks what comes.
     pub fn honest(&self) -> Honest {
         Honest::start(&self.folder.path().join("file"), &self.socket())
+    }
+
+    /// How many channels a contract for the honest client's file may have.
+    pub fn file_channels(&self) -> usize {
+        file_channels(&self.folder.path().join("file"), &self.socket())
     }
 }
 

@@ -65,6 +65,9 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
         "{reads} {gap:?}"
     );
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
+
+    // Its page buffers are the daemon's memory.
+    assert_eq!(machine.file_channels(), 2);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(super) enum QueueState {
     Runnable,
     /// In `waiting`, for its next allocation.
     Waiting,
+    /// In no queue: it has too much overdue.
+    Blocked,
     /// Removed, with transactions in flight; its index is free after the last completes.
     Gone,
 }
@@ -88,6 +90,10 @@ pub(super) struct Client {
     pub(super) deadline: Time,
     pub(super) jobs: VecDeque<TransactionDesc>,
     pub(super) in_flight: u32,
+    /// Cost of those of them that are overdue.
+    pub(super) overdue: Nanos,
+    /// Until when its transactions are overdue sooner.
+    pub(super) suspect_until: Time,
     /// Time since when none of its transactions is queued or in flight.
     pub(super) idle_since: Time,
     /// Charge of its last transaction: the best guess for its next.
@@ -114,6 +120,8 @@ impl Client {
             deadline: Time(0),
             jobs: VecDeque::with_capacity(QUEUE_CAPACITY),
             in_flight: 0,
+            overdue: Nanos::ZERO,
+            suspect_until: Time(0),
             idle_since: Time(0),
             last_charge: Nanos::ZERO,
             present: false,
@@ -126,6 +134,11 @@ impl Client {
     /// Returns true if none of its transactions is queued or in flight.
     pub(super) fn has_nothing_outstanding(&self) -> bool {
         self.jobs.is_empty() && self.in_flight == 0
+    }
+
+    /// Returns true if it has as much overdue as the bound.
+    pub(super) fn is_blocked(&self, bound: Nanos) -> bool {
+        self.overdue > Nanos::ZERO && self.overdue >= bound
     }
 
     /// End of its lax time.

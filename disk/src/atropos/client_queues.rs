@@ -160,7 +160,7 @@ impl<T: Trace> ClientQueues<T> {
         match client.place {
             QueueState::Runnable => self.runnable.remove(client.deadline, at),
             QueueState::Waiting => self.waiting.remove(client.deadline, at),
-            QueueState::Idle | QueueState::Gone => return,
+            QueueState::Idle | QueueState::Blocked | QueueState::Gone => return,
         }
         client.place = QueueState::Idle;
     }
@@ -179,10 +179,31 @@ impl<T: Trace> ClientQueues<T> {
         }
     }
 
+    /// Keeps a client from starting transactions.
+    pub(super) fn block(&mut self, at: u32) {
+        if self.clients[at].place == QueueState::Gone {
+            return;
+        }
+        self.dequeue(at);
+        self.clients[at].place = QueueState::Blocked;
+        self.share_slack(at);
+    }
+
+    /// Reverses [`ClientQueues::block`].
+    pub(super) fn unblock(&mut self, now: Time, at: u32) {
+        let client = &mut self.clients[at];
+        client.place = QueueState::Idle;
+        if !client.jobs.is_empty() {
+            self.wake(now, at);
+        }
+        self.share_slack(at);
+    }
+
     /// Keeps a client in the slack list as long as it has x and work, and only then.
     pub(super) fn share_slack(&mut self, at: u32) {
         let client = &mut self.clients[at];
-        if client.contract.extra && !client.jobs.is_empty() && client.place != QueueState::Gone {
+        let is_served = !matches!(client.place, QueueState::Blocked | QueueState::Gone);
+        if client.contract.extra && !client.jobs.is_empty() && is_served {
             self.slack.join(at, &mut client.tag);
         } else if let Some((moved, place)) = self.slack.leave(&mut client.tag) {
             Slack::moved(&mut self.clients[moved].tag, place);

@@ -8,13 +8,16 @@
 //! Rule: only time in which the device is saturated counts, for else the observation does not
 //! measure the model: one request alone takes longer than its share of the saturated device. The
 //! factor moves slowly and between bounds: one odd second does not change all charges, and beyond
-//! the bounds the device needs a new calibration.
+//! the bounds the device needs a new calibration. An idle device forgets the factor: clients whose charges are
+//! too high would not saturate it again, and so never be measured again.
 
 use crate::time::{Nanos, Time};
 
 /// Busy time of one step of the factor: many times what is in flight at once, which bounds the
 /// error at either end of the window.
 const WINDOW: Nanos = Nanos::millis(20);
+/// How long an idle device takes to forget half of the factor: many times what it takes to settle again.
+const FORGET: Nanos = Nanos::seconds(1);
 /// Weight of a window in a step: about a dozen windows settle the factor.
 const SMOOTH: f64 = 0.25;
 /// Bound of the factor: a device further from its model is another device.
@@ -31,6 +34,8 @@ pub struct CostCorrection {
     /// Busy time of transactions that shared the saturated device.
     shared: BusyTime,
     interval: Option<BusyInterval>,
+    /// When the device was last saturated, or half of the factor forgotten.
+    seen: Time,
 }
 
 /// An interval in which the device was saturated throughout.
@@ -57,6 +62,7 @@ impl Default for CostCorrection {
             alone: BusyTime::default(),
             shared: BusyTime::default(),
             interval: None,
+            seen: Time(0),
         }
     }
 }
@@ -73,8 +79,14 @@ impl CostCorrection {
         Nanos(u64::try_from(corrected).unwrap_or(u64::MAX).max(1))
     }
 
+    /// The largest corrected cost that there may be.
+    pub(super) fn most(cost: Nanos) -> Nanos {
+        Nanos(cost.0.saturating_mul(MAX_FACTOR as u64))
+    }
+
     /// Marks the device as saturated from `now` on.
     pub(super) fn saturated(&mut self, now: Time) {
+        self.seen = now;
         self.interval.get_or_insert(BusyInterval {
             from: now,
             ends: None,
@@ -84,6 +96,16 @@ impl CostCorrection {
     /// Marks the device as not saturated.
     pub(super) fn unsaturated(&mut self) {
         self.interval = None;
+    }
+
+    /// Marks the device as idle.
+    pub(super) fn idle(&mut self, now: Time) {
+        self.unsaturated();
+        let halves = (now - self.seen).0 / FORGET.0;
+        if halves > 0 {
+            self.seen = now;
+            self.set(1.0 + (self.factor - 1.0) * 0.5f64.powi(halves.min(64) as i32));
+        }
     }
 
     /// Records a completion of a transaction that shared the device since it started.
@@ -125,9 +147,13 @@ impl CostCorrection {
         let seen = busy.elapsed.0 as f64 / busy.modelled.0.max(1) as f64;
         // Clamps the observation first: else one stall of a second would count in full.
         let seen = seen.clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
-        self.factor += (seen - self.factor) * SMOOTH;
-        self.scaled = (self.factor * 65536.0).round() as u64;
+        self.set(self.factor + (seen - self.factor) * SMOOTH);
         true
+    }
+
+    fn set(&mut self, factor: f64) {
+        self.factor = factor;
+        self.scaled = (factor * 65536.0).round() as u64;
     }
 }
 
@@ -198,5 +224,21 @@ mod tests {
             correction.alone(Nanos::seconds(1), Nanos::seconds(1000));
         }
         assert!(correction.factor() >= 1.0 / MAX_FACTOR);
+    }
+
+    #[test]
+    fn an_idle_device_forgets_what_a_saturated_one_was() {
+        let mut correction = CostCorrection::default();
+        for _ in 0..2000 {
+            correction.alone(Nanos::millis(3), Nanos::millis(1));
+        }
+        correction.saturated(Time(0));
+        correction.idle(Time(999_000_000));
+        assert!(correction.factor() > 2.9, "a pause between two slices");
+        for millis in 1..10_000 {
+            correction.idle(Time(millis * 1_000_000));
+        }
+        assert!((correction.factor() - 1.0).abs() < 0.01);
+        assert_eq!(correction.of(Nanos::millis(10)).0 / 100_000, 100);
     }
 }

@@ -30,12 +30,15 @@
 //!   may be too few to keep the disk busy; and where more was promised than the disk does, all
 //!   clients lose in proportion. At most twice as many transactions are in flight as are queued,
 //!   from sixteen on, so that the scheduler always has a choice.
+//! - **Overdue transactions.** What the device does not complete in many times the bound does not count towards it
+//!   any longer, and bounds its own client (`overdue.rs`).
 //!
 //! The cost in flight is bounded: a request first in line waits for at most the bound, or for one
 //! transaction that is larger. A transaction that has the disk to itself is charged its elapsed
-//! time. Transactions that share the disk are charged their modelled cost ([`crate::cost_model`]),
-//! corrected by observation ([`CostCorrection`]). A bound of zero is the paper's disk: one at a
-//! time.
+//! time, but no more than a slice, or the most that its cost may be corrected to, so that a stall of
+//! the device is not repaid for periods on end. Transactions that share the disk are charged their
+//! modelled cost ([`crate::cost_model`]), corrected by observation ([`CostCorrection`]). A bound of
+//! zero is the paper's disk: one at a time.
 //!
 //! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The caller
 //! passes the time, which never goes backwards. It calls [`Atropos::next`] until that starts
@@ -67,6 +70,7 @@ mod client_table;
 mod contract;
 mod correction;
 mod inflight;
+mod overdue;
 mod queue;
 mod schedule;
 mod slack;
@@ -101,8 +105,8 @@ pub struct TransactionDesc {
 pub enum Decision {
     /// Start this transaction, then call again.
     Dispatch(Dispatch),
-    /// The bound is reached: call again after a completion.
-    Full,
+    /// The bound is reached: call again after a completion, or at this time.
+    Full(Time),
     /// Start nothing before this time, unless a transaction arrives or completes.
     WaitUntil(Time),
     /// Start nothing until a transaction arrives or completes.
@@ -165,10 +169,10 @@ impl<T: Trace> Atropos<T> {
 
     /// Transactions in flight.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.count()
+        self.in_flight.all()
     }
 
-    /// Modelled cost in flight.
+    /// Modelled cost in flight, of what is not overdue.
     pub fn cost_in_flight(&self) -> Nanos {
         self.in_flight.cost()
     }
@@ -297,9 +301,14 @@ impl<T: Trace> Atropos<T> {
                 .correction
                 .shared(now, flight.started, flight.job.cost),
         }
-        let charge = if alone { elapsed } else { flight.charge };
         let at = flight.client;
         let client = &mut self.queues.clients[at];
+        let most = CostCorrection::most(flight.job.cost).max(client.contract.slice);
+        let charge = if alone {
+            elapsed.min(most)
+        } else {
+            flight.charge
+        };
         client.in_flight -= 1;
         client.totals.transactions += 1;
         client.totals.modelled += flight.job.cost;
@@ -321,7 +330,10 @@ impl<T: Trace> Atropos<T> {
             bytes: flight.job.bytes,
             slack: flight.slack,
         });
-        match client.place {
+        if flight.is_overdue {
+            self.on_overdue_completed(now, at, flight.job.cost);
+        }
+        match self.queues.clients[at].place {
             QueueState::Gone => self.queues.clients.free_index(at),
             _ => self.queues.requeue(at),
         }

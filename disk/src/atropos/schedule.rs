@@ -16,6 +16,7 @@ impl<T: Trace> Atropos<T> {
     /// Decides what happens now. The caller repeats the call until it starts nothing.
     pub fn next(&mut self, now: Time) -> Decision {
         self.queues.charge_laxity(now);
+        self.discount_overdue(now);
         if self.is_full() {
             self.queues.release_hold_except(None);
             return self.full(now);
@@ -40,7 +41,7 @@ impl<T: Trace> Atropos<T> {
                 let clients = &self.queues.clients;
                 match self.queues.slack.least(|at| clients[at].tag) {
                     Some(at) => self.start(now, at, true),
-                    None => self.wait_until(Time::NEVER),
+                    None => self.wait_until(now, Time::NEVER),
                 }
             }
         }
@@ -66,7 +67,7 @@ impl<T: Trace> Atropos<T> {
             true => self.queues.correction.saturated(now),
             false => self.queues.correction.unsaturated(),
         }
-        Decision::Full
+        Decision::Full(self.in_flight.due())
     }
 
     /// The client to serve, where `first` has the earliest deadline: `first` itself on a disk that
@@ -105,12 +106,15 @@ impl<T: Trace> Atropos<T> {
             from: now,
             charged: now,
         });
-        self.wait_until(until)
+        self.wait_until(now, until)
     }
 
     /// Starts nothing before `until`, or before the next allocation.
-    fn wait_until(&mut self, until: Time) -> Decision {
-        self.queues.correction.unsaturated();
+    fn wait_until(&mut self, now: Time, until: Time) -> Decision {
+        match self.in_flight.count() {
+            0 => self.queues.correction.idle(now),
+            _ => self.queues.correction.unsaturated(),
+        }
         let due = self
             .queues
             .waiting
@@ -123,13 +127,15 @@ impl<T: Trace> Atropos<T> {
     }
 
     fn start(&mut self, now: Time, at: u32, slack: bool) -> Decision {
-        let client = &mut self.queues.clients[at];
+        let client = &self.queues.clients[at];
         let Some(&job) = client.jobs.front() else {
             return Decision::Idle;
         };
         if self.in_flight.count() > 0 && self.in_flight.cost() + job.cost > self.bound {
             return self.full(now);
         }
+        let due = self.overdue_at(now, at, job.cost);
+        let client = &mut self.queues.clients[at];
         let charge = client.next_charge(&self.queues.correction);
         client.jobs.pop_front();
         self.queued -= 1;
@@ -158,6 +164,8 @@ impl<T: Trace> Atropos<T> {
             charge,
             slack,
             started: now,
+            due,
+            is_overdue: false,
         });
         Decision::Dispatch(Dispatch {
             ticket,

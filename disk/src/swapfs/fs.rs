@@ -5,7 +5,7 @@ use super::device::{Device, FormatOptions};
 use super::error::{FileError, OpenError};
 use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
-use super::scrub::{Scrub, ScrubToken};
+use super::scrub::{CancelledScrub, Scrub, ScrubToken};
 use super::superblock::Superblocks;
 use super::table::FileTable;
 use super::warning::DeviceWarning;
@@ -243,10 +243,17 @@ impl<M: BlockDevice> SwapFs<M> {
         &self.table
     }
 
+    /// Cancels a scrub of the file without waiting for its current step. Until that is over the file is neither released nor
+    /// scrubbed again.
+    pub fn begin_cancel(&mut self, id: FileId) -> CancelledScrub {
+        let at = self.scrubs.iter().position(|(file, _)| *file == id);
+        let token = at.map(|at| self.scrubs.swap_remove(at).1);
+        token.iter().for_each(ScrubToken::cancel);
+        CancelledScrub(token)
+    }
+
     fn cancel_scrub(&mut self, id: FileId) {
-        for (_, token) in self.scrubs.extract_if(.., |(file, _)| *file == id) {
-            token.revoke();
-        }
+        self.begin_cancel(id).wait();
     }
 
     /// Makes the next table durable on the device, and only then current in memory.

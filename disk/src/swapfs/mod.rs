@@ -49,7 +49,7 @@ pub use error::{FileError, OpenError};
 pub use extents::{Extent, ExtentSlice, ExtentSlices, Extents, OutOfFile};
 pub use file::{File, FileId, FileName, MAX_BLOB, NameError};
 pub use fs::{SpaceUsage, SwapFs};
-pub use scrub::{Scrub, ScrubError, ScrubProgress};
+pub use scrub::{CancelledScrub, Scrub, ScrubError, ScrubProgress};
 pub use warning::DeviceWarning;
 
 /// Allocation unit in bytes. Large, so that a file of any size has few extents, a request of a few

@@ -18,7 +18,8 @@
 //! - Any thread may drive it, a step at a time, at any pace and by any way to the device: only the
 //!   process that requested the file waits for it.
 //! - It can be cancelled at any step. [`super::SwapFs::release`], or another scrub of the file,
-//!   cancels it and waits for its current step: after that another file may get its space.
+//!   cancels it and waits for its current step: after that another file may get its space. A step waits for the device, so an
+//!   owner that must not cancels it first ([`super::SwapFs::begin_cancel`]) and has another thread wait.
 //! - Zeros are flushed before the table records them.
 
 use super::UNIT;
@@ -27,20 +28,37 @@ use super::error::FileError;
 use super::extents::Extent;
 use super::file::FileId;
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether a scrub may continue. Locked while a step writes.
-#[derive(Clone, Debug)]
-pub(super) struct ScrubToken(Arc<Mutex<bool>>);
+/// Whether a scrub may continue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ScrubToken(Arc<ScrubState>);
+
+#[derive(Debug, Default)]
+struct ScrubState {
+    is_cancelled: AtomicBool,
+    /// Held while a step writes.
+    step: Mutex<()>,
+}
+
+/// A scrub that was cancelled, if there was one.
+#[derive(Debug)]
+pub struct CancelledScrub(pub(super) Option<ScrubToken>);
+
+impl CancelledScrub {
+    /// Returns when the step in hand is over.
+    pub fn wait(self) {
+        if let Some(ScrubToken(scrub)) = self.0 {
+            drop(scrub.step.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
 
 impl ScrubToken {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(true)))
-    }
-
-    /// Returns when no step writes under the token any more, nor will.
-    pub fn revoke(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    /// No further step writes under the token, but the one in hand.
+    pub fn cancel(&self) {
+        self.0.is_cancelled.store(true, Relaxed);
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -90,7 +108,7 @@ impl<M: BlockDevice> Scrub<M> {
         mut extents: Vec<Extent>,
         until: u32,
     ) -> (Self, ScrubToken) {
-        let token = ScrubToken::new();
+        let token = ScrubToken::default();
         let total = extents.iter().map(|extent| extent.len).sum();
         extents.reverse();
         let scrub = Self {
@@ -118,8 +136,9 @@ impl<M: BlockDevice> Scrub<M> {
         most: u64,
         zero: impl FnOnce(u64, u64) -> Result<(), Errno>,
     ) -> Result<ScrubProgress, ScrubError> {
-        let token = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*token {
+        let scrub = &self.token.0;
+        let _step = scrub.step.lock().unwrap_or_else(PoisonError::into_inner);
+        if scrub.is_cancelled.load(Relaxed) {
             return Err(ScrubError::GivenUp);
         }
         if let Some(extent) = self.left.last_mut() {

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | the first is written | torn, or the next table | this table | one of the two |
 //! | the second is written | the next table | torn, or either table | the next table |
-//! | nothing is written | the table | the table | the table, even if one copy decays |
+//! | nothing is written | the table | the table | the table, even if one copy decays or cannot be read |
 //!
 //! Rules:
 //! - The copy written first is the expendable one: that of a failed write, else the one that was
@@ -68,7 +68,13 @@ impl<M: BlockDevice> Superblocks<M> {
     /// Finds the newest table and repairs the other copy.
     pub fn open(medium: Arc<M>) -> Result<(Self, FileTable), OpenError> {
         let mut superblocks = Self::new(medium, 0);
-        let read = [superblocks.read(0)?, superblocks.read(1)?];
+        let read = match [superblocks.read(0), superblocks.read(1)] {
+            [Ok(a), Ok(b)] => [a, b],
+            // A bad sector: writing it again, as a torn copy, has the device replace it.
+            [Err(_), Ok(whole @ Ok(_))] => [Err(FormatError::Torn), whole],
+            [Ok(whole @ Ok(_)), Err(_)] => [whole, Err(FormatError::Torn)],
+            [Err(why), _] | [_, Err(why)] => return Err(why),
+        };
         for unreadable in read.iter().filter_map(|copy| copy.as_ref().err()) {
             superblocks.refuse_whole(unreadable)?;
         }

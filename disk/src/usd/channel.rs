@@ -41,10 +41,12 @@ impl Channel {
         }
     }
 
-    /// Completes a request.
-    pub(super) fn complete(&mut self, slot: u16, result: i32) {
+    /// Completes a request. Returns true if this is the first that is left to signal: the channel
+    /// is then to be passed to [`Channel::notify_completions`] until that returns true.
+    pub(super) fn complete(&mut self, slot: u16, result: i32) -> bool {
         self.server.complete(slot, result);
         self.unsignalled += 1;
+        self.unsignalled == 1
     }
 
     /// Signals the client if it sleeps and enough completions are due. Returns true if none are

@@ -43,8 +43,9 @@ pub(super) struct Client {
 pub(super) enum Received {
     /// A request, now in this slot of the window.
     Request(u32),
-    /// An invalid request, already completed with an error, in that channel.
-    Refused(ChannelId),
+    /// An invalid request, already completed with an error; its channel, if that is the first
+    /// completion left to signal.
+    Refused(Option<ChannelId>),
     /// Bytes that violate the channel's protocol.
     Corrupt(ChannelId, ProtocolError),
     /// No request.
@@ -106,8 +107,8 @@ impl Client {
             transaction.set(channel.id, &request, now);
             if let Err(errno) = transaction.check(target) {
                 transaction.orphan = true;
-                channel.complete(request.slot, -errno.raw_os_error());
-                return Received::Refused(channel.id);
+                let is_due = channel.complete(request.slot, -errno.raw_os_error());
+                return Received::Refused(is_due.then_some(channel.id));
             }
             self.waiting.note(now, channel.server.threads());
             self.free.pop();
@@ -159,5 +160,52 @@ impl Client {
             .channels
             .iter()
             .any(|channel| channel.wake_state == WakeState::Polling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atropos::{Atropos, DiskContract, Utilization};
+    use crate::time::Nanos;
+    use iochannel::{ChannelClient, ChannelGeometry, IoVec, create};
+    use wired::PAGE;
+
+    #[test]
+    fn refused_requests_of_a_channel_are_due_for_a_signal_once() {
+        let contract = DiskContract {
+            period: Nanos::millis(10),
+            slice: Nanos::millis(1),
+            extra: false,
+            laxity: Nanos::ZERO,
+        };
+        let mut atropos = Atropos::new(Utilization::WHOLE, Nanos::ZERO, ());
+        let mut client = Client::new(atropos.admit(contract).unwrap());
+        let (server, ends) = create(ChannelGeometry::for_depth(8)).unwrap();
+        let doorbell = Doorbell::new().unwrap().share().unwrap();
+        let mut asking = ChannelClient::attach(ends.memory, doorbell, ends.bell).unwrap();
+        client.watch(ChannelId(7), server);
+        client.target = Some(IoTarget::Space { number: 0, size: 0 });
+        // A valid request of the channel is in flight all the time: a signal for one completion
+        // among many parts is not due yet.
+        client.channels[0].in_flight = 8;
+        let mut page = [0u8; 2 * PAGE];
+        let start = page
+            .as_mut_ptr()
+            .wrapping_add(page.as_ptr().align_offset(PAGE));
+        let pieces = [IoVec { start, len: PAGE }];
+        let mut due = Vec::new();
+        for op in 0..8 {
+            // SAFETY: the page outlives the operations, all of which end here.
+            unsafe { asking.begin(op, false, &pieces, 0) };
+            asking.flush();
+            let Received::Refused(channel) = client.take_request(Time(0)) else {
+                panic!("the target has no pages");
+            };
+            due.extend(channel);
+            client.channels[0].notify_completions();
+        }
+        // The first, and the one after a signal.
+        assert_eq!(due, [ChannelId(7); 4]);
     }
 }

@@ -26,15 +26,15 @@ impl DiskThread {
     /// Starts transactions as long as the scheduler names one.
     pub(super) fn schedule(&mut self, now: Time) -> Scheduled {
         let mut scheduled = Scheduled::default();
-        while !self.stopping && self.ring.has_room(MAX_RUN) {
+        while !self.stopping {
             match self.atropos.next(now) {
                 Decision::Dispatch(start) => self.start(now, &start),
                 Decision::WaitUntil(until) => {
                     scheduled.until = Some(until);
                     break;
                 }
-                Decision::Full => {
-                    scheduled.full = true;
+                Decision::Full(until) => {
+                    (scheduled.full, scheduled.until) = (true, Some(until));
                     break;
                 }
                 Decision::Idle => break,

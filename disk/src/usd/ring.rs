@@ -18,6 +18,11 @@ const SUBMITTED: u32 = 256;
 /// Completion entries. More in flight would not be lost, only slower.
 const COMPLETED: u32 = 2048;
 
+/// Most kernel threads that wait in operations on the ring's behalf. An operation that finds its file locked takes one
+/// until it gets the lock, and by default there are four a processor: the requests of one client on such a file would take all,
+/// and the others' operations that need one would wait.
+const MAX_WORKERS: u32 = 1024;
+
 /// Attempts to submit: the kernel refuses only while it is short of memory.
 const TRIES: usize = 1000;
 
@@ -95,17 +100,16 @@ impl Ring {
                 errno: Errno::OPNOTSUPP,
             });
         }
+        // Where the kernel is older than 5.15 it keeps its own limit.
+        let _ = ring
+            .submitter()
+            .register_iowq_max_workers(&mut [MAX_WORKERS, 0]);
         Ok(Self { ring, in_flight: 0 })
     }
 
     /// Parts of transactions in flight on the device.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
-    }
-
-    /// Returns true if the ring has room for that many more parts.
-    pub(super) fn has_room(&self, parts: usize) -> bool {
-        self.in_flight + parts < COMPLETED as usize
     }
 
     /// Hands a part of a transaction to the device.

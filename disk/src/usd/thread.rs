@@ -229,12 +229,12 @@ impl DiskThread {
         client.counted.on_completion(now - over.taken, result < 0);
         client.release_slot(transaction);
         if let Some(channel) = client.channel(id) {
-            channel.complete(slot, result);
+            let is_due = channel.complete(slot, result);
             if channel.is_drained() {
                 channel.notify_completions();
                 return self.release_closed(at);
             }
-            if channel.unsignalled == 1 {
+            if is_due {
                 self.answered.push((at, id));
             }
         }
@@ -290,9 +290,12 @@ impl DiskThread {
                         };
                         self.atropos.submit(now, client.id, job);
                     }
-                    Received::Refused(channel) => {
+                    Received::Refused(due) => {
                         client.counted.on_completion(Nanos::ZERO, true);
-                        self.answered.push((at, channel));
+                        self.answered.extend(due.map(|channel| (at, channel)));
+                        // It costs no disk time: one a turn.
+                        any = true;
+                        break;
                     }
                     Received::Corrupt(channel, why) => {
                         client.close(channel);

@@ -228,7 +228,7 @@ impl<'a> Simulation<'a> {
                     }
                     break;
                 }
-                Decision::Full | Decision::Idle => break,
+                Decision::Full(_) | Decision::Idle => break,
             }
         }
     }

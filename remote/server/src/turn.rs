@@ -209,11 +209,11 @@ impl EventLoop {
             let now = self.now();
             match self.service.issuer.schedule.next(now) {
                 Decision::Dispatch(start) => self.serve(start, now),
-                Decision::WaitUntil(at) => {
+                Decision::WaitUntil(at) | Decision::Full(at) => {
                     self.due = at;
                     return;
                 }
-                Decision::Full | Decision::Idle => {
+                Decision::Idle => {
                     self.due = Time::NEVER;
                     return;
                 }

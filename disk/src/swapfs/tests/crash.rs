@@ -133,6 +133,32 @@ fn either_copy_may_decay_and_is_mended() {
 }
 
 #[test]
+fn either_copy_may_be_unreadable_and_is_mended_but_not_both() {
+    let mut fs = fresh();
+    OPERATIONS[0](&mut fs).unwrap();
+    // The first sector identifies the format; the last is the table's.
+    for (copy, sector) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let device = fs.medium().copy();
+        device.damage(copy * DATA / 2 + sector * 512);
+        let mended = SwapFs::open_on(device).unwrap();
+        assert_eq!(mended.table(), fs.table());
+        let device = mended.medium().copy();
+        device.damage((1 - copy) * DATA / 2);
+        assert_eq!(SwapFs::open_on(device).unwrap().table(), fs.table());
+    }
+    for other in [
+        |device: &MockDevice| device.damage(DATA / 2),
+        |device: &MockDevice| device.mark(DATA / 2, 0xEE),
+    ] {
+        let device = fs.medium().copy();
+        device.damage(0);
+        other(&device);
+        let error = SwapFs::open_on(device).err().unwrap();
+        assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_write_that_fails_changes_nothing_and_the_next_one_mends_it() {
     let mut fs = fresh();
     OPERATIONS[0](&mut fs).unwrap();

@@ -5,7 +5,7 @@
 
 use crate::swapfs::block_device::BlockDevice;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 const SECTOR: usize = 512;
@@ -24,6 +24,8 @@ struct State {
     lost: bool,
     /// True if flushes fail though the power is on.
     failing: bool,
+    /// Bad sectors: reads fail until they are written.
+    bad: HashSet<u64>,
 }
 
 /// The device. [`MockDevice::lose_power_after`] switches it off, and [`MockDevice::recover`] makes
@@ -57,6 +59,11 @@ impl MockDevice {
 
     pub fn fail(&self, failing: bool) {
         self.state.lock().unwrap().failing = failing;
+    }
+
+    /// Makes the sector at `at` unreadable until it is written.
+    pub fn damage(&self, at: u64) {
+        self.state.lock().unwrap().bad.insert(at / SECTOR as u64);
     }
 
     /// The same contents on another device, all of them durable.
@@ -124,6 +131,7 @@ impl State {
 
     fn write(&mut self, sector: u64, bytes: Sector) -> Result<(), Errno> {
         self.step()?;
+        self.bad.remove(&sector);
         self.pending.push((sector, bytes));
         Ok(())
     }
@@ -142,7 +150,11 @@ impl BlockDevice for MockDevice {
         assert!(at + to.len() as u64 <= self.size && to.len().is_multiple_of(SECTOR));
         let state = self.state.lock().unwrap();
         for (sector, bytes) in to.chunks_mut(SECTOR).enumerate() {
-            bytes.copy_from_slice(&state.sector(at / SECTOR as u64 + sector as u64));
+            let sector = at / SECTOR as u64 + sector as u64;
+            if state.bad.contains(&sector) {
+                return Err(Errno::IO);
+            }
+            bytes.copy_from_slice(&state.sector(sector));
         }
         Ok(())
     }

@@ -1,0 +1,161 @@
+//! Transactions that the device does not complete: what they cost their client, and the others.
+
+mod common;
+
+use common::contract;
+use disk::atropos::{Atropos, ClientId, Decision, DiskContract, InFlightId};
+use disk::atropos::{TransactionDesc, Utilization};
+use disk::cost_model::Op;
+use disk::time::{Nanos, Time};
+
+type Disk = Atropos<()>;
+
+const BOUND: Nanos = Nanos::millis(10);
+
+fn at(millis: u64) -> Time {
+    Time(millis * 1_000_000)
+}
+
+/// Submits transactions that are modelled to take a millisecond.
+fn submit(disk: &mut Disk, now: Time, client: ClientId, count: u64) {
+    let job = TransactionDesc {
+        op: Op::Read,
+        bytes: 4096,
+        cost: Nanos::millis(1),
+        tag: 0,
+    };
+    (0..count).for_each(|_| assert!(disk.submit(now, client, job)));
+}
+
+/// Starts all that may be started: whose they are, and what was decided last.
+fn start(disk: &mut Disk, now: Time) -> (Vec<(ClientId, InFlightId)>, Decision) {
+    let mut started = Vec::new();
+    loop {
+        match disk.next(now) {
+            Decision::Dispatch(start) => started.push((start.client, start.ticket)),
+            other => return (started, other),
+        }
+    }
+}
+
+fn extra(slice: u64) -> DiskContract {
+    DiskContract {
+        extra: true,
+        ..contract(slice, 100, 0)
+    }
+}
+
+#[test]
+fn a_client_whose_transactions_do_not_complete_keeps_others_from_the_disk_for_a_moment() {
+    for (bound, most) in [(BOUND, 20), (Nanos::ZERO, 1)] {
+        let mut disk = Disk::new(Utilization::WHOLE, bound, ());
+        let locked = disk.admit(extra(50)).unwrap();
+        let other = disk.admit(contract(50, 100, 0)).unwrap();
+        submit(&mut disk, at(0), locked, 200);
+        let (mut stuck, decided) = start(&mut disk, at(0));
+        assert!(stuck.iter().all(|&(client, _)| client == locked));
+        submit(&mut disk, at(1), other, 1000);
+        assert_eq!(start(&mut disk, at(1)), (vec![], decided));
+        // For ten seconds the other one is served each millisecond, but for the first.
+        let mut served = 0;
+        for millis in 2..10_000 {
+            for (client, ticket) in start(&mut disk, at(millis)).0 {
+                match client == locked {
+                    true => stuck.push((client, ticket)),
+                    false => {
+                        served += 1;
+                        disk.complete(at(millis), ticket, Nanos::millis(1));
+                    }
+                }
+            }
+            let queued = disk.client(other).unwrap().queued as u64;
+            submit(&mut disk, at(millis), other, 1000 - queued);
+        }
+        assert!(served > 4_800, "{served} of 5000 at {bound}");
+        assert!(stuck.len() <= most, "{} at {bound}", stuck.len());
+        // Then it goes on as it did.
+        for (_, ticket) in stuck {
+            disk.complete(at(10_000), ticket, Nanos::seconds(10));
+        }
+        let (started, _) = start(&mut disk, at(10_000));
+        assert!(started.iter().any(|&(client, _)| client == locked));
+    }
+}
+
+#[test]
+fn a_client_that_lets_go_and_begins_again_delays_the_others_by_two_bounds() {
+    let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
+    let locked = disk.admit(extra(90)).unwrap();
+    let mut now = at(0);
+    for round in 0..4 {
+        submit(&mut disk, now, locked, 10);
+        let (stuck, decided) = start(&mut disk, now);
+        assert_eq!(stuck.len(), 10);
+        submit(&mut disk, now, locked, 1);
+        let Decision::Full(until) = disk.next(now) else {
+            panic!("{decided:?}");
+        };
+        let bounds = if round == 0 { 8 } else { 2 };
+        assert_eq!(until, now + Nanos(bounds * BOUND.0));
+        assert_eq!(disk.next(until), Decision::Idle);
+        now = until;
+        for (_, ticket) in stuck {
+            disk.complete(now, ticket, Nanos::millis(80));
+        }
+        let (rest, _) = start(&mut disk, now);
+        assert_eq!(rest.len(), 1);
+        disk.complete(now, rest[0].1, Nanos::millis(1));
+    }
+}
+
+#[test]
+fn a_client_with_one_overdue_transaction_goes_on_with_its_others() {
+    let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
+    let client = disk.admit(extra(50)).unwrap();
+    submit(&mut disk, at(0), client, 1);
+    let (lost, _) = start(&mut disk, at(0));
+    for millis in (100..1000).step_by(10) {
+        submit(&mut disk, at(millis), client, 10);
+        let (started, _) = start(&mut disk, at(millis));
+        assert_eq!(started.len(), 10);
+        for (_, ticket) in started {
+            disk.complete(at(millis + 9), ticket, Nanos::millis(9));
+        }
+    }
+    assert_eq!(disk.in_flight(), 1);
+    disk.complete(at(1000), lost[0].1, Nanos::seconds(1));
+    assert_eq!((disk.in_flight(), disk.cost_in_flight()), (0, Nanos::ZERO));
+}
+
+#[test]
+fn a_client_that_is_removed_while_it_has_too_much_overdue_leaves_nothing() {
+    let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
+    let locked = disk.admit(extra(50)).unwrap();
+    submit(&mut disk, at(0), locked, 15);
+    let (stuck, _) = start(&mut disk, at(0));
+    start(&mut disk, at(200));
+    assert_eq!(disk.remove(at(200), locked).len() + disk.in_flight(), 15);
+    for (_, ticket) in stuck {
+        disk.complete(at(300), ticket, Nanos::millis(300));
+    }
+    let next = disk.admit(extra(50)).unwrap();
+    submit(&mut disk, at(300), next, 5);
+    assert_eq!(start(&mut disk, at(300)).0.len(), 5);
+}
+
+#[test]
+fn a_stall_of_the_device_costs_its_client_a_slice_at_most() {
+    let mut disk = Disk::new(Utilization::WHOLE, Nanos::ZERO, ());
+    let client = disk.admit(contract(25, 250, 0)).unwrap();
+    submit(&mut disk, at(0), client, 2);
+    let (stuck, _) = start(&mut disk, at(0));
+    disk.complete(at(30_000), stuck[0].1, Nanos::seconds(30));
+    let state = disk.client(client).unwrap();
+    assert_eq!(state.totals.charged, Nanos::millis(25));
+    let due = match disk.next(at(30_000)) {
+        Decision::WaitUntil(due) => due,
+        Decision::Dispatch(_) => at(30_000),
+        other => panic!("{other:?}"),
+    };
+    assert!(due - at(30_000) <= Nanos::millis(250), "{due:?}");
+}
