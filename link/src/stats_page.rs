@@ -147,7 +147,13 @@ impl<'a> ProcessStats<'a> {
         &self.words[STATE + counter as usize]
     }
 
-    /// The words a domain counts in: its counters in their order, then its histograms.
+    /// The latest time at which a throttled fault of the process was to retry, by [`wired::clock`].
+    pub fn throttled_until(&self) -> u64 {
+        self.counters()[Stage::THROTTLED_UNTIL].load(Ordering::Relaxed)
+    }
+
+    /// The words a domain counts in: its counters in their order, its histograms, and when its
+    /// throttled faults retry.
     pub fn counters(&self) -> &'a [AtomicU64] {
         &self.words[STATE..STATE + Stage::DOMAIN_WORDS]
     }

@@ -54,6 +54,11 @@ impl Counters {
         histogram
     }
 
+    /// Notes when a throttled fault retries: a place of the tree's limit may be its own until then.
+    pub(crate) fn note_throttled_until(&self, until: u64) {
+        self.0[Stage::THROTTLED_UNTIL].fetch_max(until, Ordering::Relaxed);
+    }
+
     /// Sets a figure of what is there now.
     pub(crate) fn set(&self, counter: Counter, to: u64) {
         self.0[counter as usize].store(to, Ordering::Relaxed);

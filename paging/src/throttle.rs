@@ -174,6 +174,7 @@ impl FaultThrottle {
                 .store(setting.system_limit.max(1), Ordering::Release);
         }
         if let Some(until) = answer.until {
+            self.log.counters().note_throttled_until(until);
             if state.since == 0 {
                 state.since = now;
             }

@@ -165,6 +165,7 @@ fn fail(why: String) {
 /// end of the program and of the supervisor.
 fn run_leader(above: usize) -> ! {
     confine::leave_program();
+    wired::clock::prepare();
     let mut watch = match join(above) {
         Ok(watch) => watch,
         Err(why) => {

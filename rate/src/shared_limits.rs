@@ -3,7 +3,8 @@
 //! A tree of processes has one set, which its owner changes at any time (section 4.1: "we adjust
 //! the system.fault_limit dynamically") and each fault reads. Each change has a number, the
 //! *generation*, which the counter carries too: a fault that read the old limits can no longer
-//! count by them, and one that sleeps by them is woken and checked again.
+//! count by them, and one that sleeps by them is woken and checked again. A process that ends while
+//! faults of its own are booked ahead begins a generation, too: they would hold their places.
 
 use crate::fault_unit::{self, FaultUnits};
 use crate::units::TimeNs;
@@ -136,16 +137,35 @@ impl<'a> SharedLimits<'a> {
         // generation fails when it counts; one that is not counted uses one wrong period.
         self.words[RECIPROCAL].store(reciprocal(limits.fault_period), Relaxed);
         let was = self.words[PERIOD].swap(limits.fault_period, Relaxed);
-        let generation = self.generation.load(Relaxed).wrapping_add(1);
         // The first limits need not account for earlier faults.
         let from = PeriodClock::new(limits.fault_period).of(now) + u64::from(was != 0);
-        let empty = WindowCounter {
-            period: from,
-            count: 0,
-        };
+        self.begin_generation(from);
+        true
+    }
+
+    /// Ends all bookings, where faults are booked ahead: those that still wait are booked again from
+    /// the next period on. For places of faults that are never handled, since their process has
+    /// ended. The current period is full, or none would be booked ahead. Callers as of
+    /// [`SharedLimits::set`]. Returns true if there were bookings.
+    pub fn end_bookings(&self, now: TimeNs) -> bool {
+        let snapshot = self.snapshot();
+        if !snapshot.limits.is_limited() || !snapshot.counts_tree() {
+            return false;
+        }
+        let period = snapshot.periods().of(now);
+        let is_booked = self.counted().period > period;
+        if is_booked {
+            self.begin_generation(period + 1);
+        }
+        is_booked
+    }
+
+    /// Counts from nothing from a period on, under the next generation.
+    fn begin_generation(&self, period: u64) {
+        let generation = self.generation.load(Relaxed).wrapping_add(1);
+        let empty = WindowCounter { period, count: 0 };
         self.generation.store(generation, Release);
         self.words[COUNT].store(pack(generation, empty), Release);
-        true
     }
 
     /// The count of the tree's period, for display.

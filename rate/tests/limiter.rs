@@ -289,6 +289,30 @@ proptest! {
 }
 
 #[test]
+fn faults_wait_for_no_place_of_an_ended_process_once_bookings_end() {
+    let memory = Memory::new(64);
+    let limits = FaultLimits {
+        fault_period: 10 * MS,
+        tree_limit: 2,
+        ..FaultLimits::default()
+    };
+    memory.limits().set(limits, 0);
+    let (limiter, now) = (memory.limiter(), 100 * MS);
+    let fault = |key, token| limiter.page_fault(ThreadKey::new(key), now, token);
+    assert!(!memory.limits().end_bookings(now), "none is booked ahead");
+    // The first two are handled; eight of the others' places are an ended process's.
+    let dead: Vec<_> = (0..10).map(|i| fault(i, ChargeToken::default())).collect();
+    let waiting = fault(10, ChargeToken::default());
+    assert_eq!(dead[9].until, Some(now + 40 * MS));
+    assert_eq!(waiting.until, Some(now + 50 * MS));
+    assert!(memory.limits().end_bookings(now));
+    // The current period stays full.
+    assert_eq!(fault(10, waiting.token).until, Some(now + 10 * MS));
+    assert_eq!(fault(11, ChargeToken::default()).until, Some(now + 10 * MS));
+    assert_eq!(fault(12, ChargeToken::default()).until, Some(now + 20 * MS));
+}
+
+#[test]
 fn threads_of_a_process_that_fault_at_once_keep_to_the_limit() {
     let memory = Memory::new(64);
     let limits = FaultLimits {

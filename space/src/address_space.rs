@@ -98,7 +98,7 @@ impl AddressSpace {
                 (PageLimit::Shared(member), Some(thread))
             }
         };
-        let core = Arc::new(Core::new(Vtlb::new(limit)?));
+        let core = Arc::new(Core::new(Vtlb::new(limit)?)?);
         let registration = Some(registry::register(core.clone())?);
         if let Some(thread) = &mut revocation {
             thread.serve(&core);
@@ -113,7 +113,15 @@ impl AddressSpace {
         })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, SpaceState> {
+    /// Begins an operation. In the child of a fork a thread of the parent's may have the mutex.
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, SpaceState>, SpaceError> {
+        match self.core.other_owner() {
+            Some(owner) => Err(SpaceError::Forked { owner }),
+            None => Ok(self.lock_state()),
+        }
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, SpaceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +145,7 @@ impl AddressSpace {
 
     /// Memory in use.
     pub fn memory_status(&self) -> MemoryStatus {
-        let _operation = self.state();
+        let _operation = self.lock_state();
         let mut status = MemoryStatus::default();
         if let Some(backing) = &self.backing {
             let domain = backing.domain();
@@ -175,7 +183,7 @@ impl AddressSpace {
     /// # Errors
     /// [`SpaceError::NotShareable`] for private memory, [`SpaceError::NotReserved`].
     pub fn memory_object(&self, addr: usize, size: usize) -> Result<MemoryObject, SpaceError> {
-        let state = self.state();
+        let state = self.state()?;
         let range = self.range(addr, size)?;
         let region = self
             .core
@@ -227,9 +235,6 @@ impl AddressSpace {
 
     /// The range of an operation: whole pages, or a section where the size is zero.
     pub(crate) fn range(&self, addr: usize, size: usize) -> Result<Range<usize>, SpaceError> {
-        if let Some(owner) = self.core.other_owner() {
-            return Err(SpaceError::Forked { owner });
-        }
         aligned("address", addr as u64)?;
         aligned("size", size as u64)?;
         if size == 0 {
@@ -293,7 +298,7 @@ impl Drop for AddressSpace {
         self.revocation = None;
         // None is left, unless the kernel refused above: a run looks pages up in the tree, which
         // goes first.
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.runs.values_mut().for_each(Run::leave);
     }
 }

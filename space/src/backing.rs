@@ -143,11 +143,11 @@ impl Backing {
     ) -> Result<Run, SpaceError> {
         let (stretch, user) = self.make_stretch(core, range)?;
         Ok(Run {
-            written: vec![0; stretch.pages().div_ceil(64)],
+            written: PageBits::new(stretch.pages()),
+            to_erase: PageBits::new(stretch.pages()),
             stretch: Arc::new(stretch),
             user,
             last_space: space,
-            no_erase: false,
         })
     }
 
@@ -232,14 +232,37 @@ impl StretchDriver for Committed {
     }
 }
 
+/// A bit for each page of a run.
+struct PageBits(Vec<u64>);
+
+impl PageBits {
+    fn new(pages: usize) -> Self {
+        Self(vec![0; pages.div_ceil(64)])
+    }
+
+    fn contains(&self, page: usize) -> bool {
+        self.0[page / 64] & 1 << (page % 64) != 0
+    }
+
+    fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    fn remove(&mut self, page: usize) {
+        self.0[page / 64] &= !(1 << (page % 64));
+    }
+}
+
 /// A stretch behind committed pages.
 pub(crate) struct Run {
     pub(crate) stretch: Arc<Stretch>,
     user: Arc<RunUser>,
-    /// A bit for each page that was committed once: it may hold old contents.
-    written: Vec<u64>,
+    /// Pages that were committed once: they may hold old contents.
+    written: PageBits,
+    /// Of these, pages committed without `dealloc_no_erase` since they were zeros: no other space
+    /// may see their contents.
+    to_erase: PageBits,
     last_space: u64,
-    no_erase: bool,
 }
 
 impl Run {
@@ -275,12 +298,11 @@ impl Run {
         space: u64,
         counters: &CommitCounters,
     ) -> Result<(), SpaceError> {
-        if self.last_space != space && !self.no_erase {
-            let erased = self.zero(self.range())?;
+        if self.last_space != space {
+            let erased = self.zero(self.range(), |run, page| run.to_erase.contains(page))?;
             counters.erased.fetch_add(erased, Ordering::Relaxed);
         }
         self.last_space = space;
-        self.no_erase = false;
         self.user.set(Arc::as_ptr(core));
         Ok(())
     }
@@ -300,36 +322,42 @@ impl Run {
         counters: &CommitCounters,
     ) -> Result<(), SpaceError> {
         let pages = self.page(range.start)..self.page(range.end);
-        let used = pages.clone().filter(|page| self.is_written(*page)).count() as u64;
+        let written = |page: &usize| self.written.contains(*page);
+        let used = pages.clone().filter(written).count() as u64;
         counters.reused.fetch_add(used, Ordering::Relaxed);
         counters
             .fresh
             .fetch_add(pages.len() as u64 - used, Ordering::Relaxed);
         if flags.zero && used > 0 {
-            let zeroed = self.zero(range.clone())?;
+            let zeroed = self.zero(range.clone(), |run, page| run.written.contains(page))?;
             counters.zeroed.fetch_add(zeroed, Ordering::Relaxed);
         }
         for page in pages {
-            self.written[page / 64] |= 1 << (page % 64);
+            self.written.insert(page);
+            if !flags.dealloc_no_erase {
+                self.to_erase.insert(page);
+            }
         }
-        self.no_erase |= flags.dealloc_no_erase;
         let access = crate::region::access(flags.rights);
         // SAFETY: the region is the space's.
         Ok(unsafe { translation::set_access(range.start, range.len(), access) }?)
     }
 
-    fn is_written(&self, page: usize) -> bool {
-        self.written[page / 64] & 1 << (page % 64) != 0
-    }
-
-    /// Zeroes the pages of `range` that may hold something: in place where they are resident, else
-    /// by dropping their contents.
-    fn zero(&mut self, range: Range<usize>) -> Result<u64, SpaceError> {
+    /// Zeroes the pages of `range` that are to be zeroed, all of which are written: in place where
+    /// they are resident, else by dropping their contents.
+    fn zero(
+        &mut self,
+        range: Range<usize>,
+        is_to_be_zeroed: impl Fn(&Self, usize) -> bool,
+    ) -> Result<u64, SpaceError> {
         let pages = self.page(range.start)..self.page(range.end);
         // SAFETY: no page of the range is committed.
         unsafe { translation::set_access(range.start, range.len(), Access::READ_WRITE) }?;
         let mut zeroed = 0;
-        for page in pages.filter(|page| self.is_written(*page)) {
+        for page in pages {
+            if !is_to_be_zeroed(self, page) {
+                continue;
+            }
             if self.stretch.trans(page)?.frame.is_some() {
                 // SAFETY: a page of the run that no program code uses; a fault brings it back.
                 unsafe { self.stretch.as_ptr().add(page * PAGE).write_bytes(0, PAGE) };
@@ -337,9 +365,8 @@ impl Run {
             } else {
                 self.stretch.discard(page..page + 1)?;
             }
-        }
-        for page in self.page(range.start)..self.page(range.end) {
-            self.written[page / 64] &= !(1 << (page % 64));
+            self.written.remove(page);
+            self.to_erase.remove(page);
         }
         self.close(&range)?;
         Ok(zeroed)

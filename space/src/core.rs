@@ -6,16 +6,16 @@
 //! looks the region up inside it, and an operation changes the tree before it removes entries: so
 //! no entry outlives its region. Order: operations, VTLB, tree.
 
+use crate::error::SpaceError;
 use crate::held_times::{HeldTimes, SectionTimes};
 use crate::region::{Kind, Region};
 use crate::registry::FaultResolver;
 use crate::tree::{Node, RegionTree};
 use crate::vtlb::Vtlb;
-use rustix::process::{Pid, getpid};
 use selfpage::{Handled, RegionFault};
 use std::ops::Range;
 use translation::TranslationError;
-use wired::{Lock, PiLock, clock};
+use wired::{ForkGuard, Lock, PiLock, clock};
 
 /// How long the exclusive sections of a space were held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,11 @@ pub struct LockTimes {
 }
 
 pub(crate) struct Core {
-    /// The process that has the space. A child of a fork has some of its mappings and must not
-    /// enter others: files of copies are the parent's.
-    owner: Pid,
+    /// The number of the process that has the space, and a mark that its children lack. A child of a
+    /// fork has some of its mappings and must not enter others: files of copies are the parent's, and
+    /// a thread of the parent's may have had a lock at the fork.
+    owner: u32,
+    fork_guard: ForkGuard,
     tree: Lock<RegionTree>,
     vtlb: PiLock<Vtlb>,
     mutations: HeldTimes,
@@ -37,19 +39,22 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(vtlb: Vtlb) -> Self {
-        Self {
-            owner: getpid(),
+    pub(crate) fn new(vtlb: Vtlb) -> Result<Self, SpaceError> {
+        let fork_guard =
+            ForkGuard::new().map_err(SpaceError::system("mapping memory that a fork wipes"))?;
+        Ok(Self {
+            owner: std::process::id(),
+            fork_guard,
             tree: Lock::new(RegionTree::default()),
             vtlb: PiLock::new(vtlb),
             mutations: HeldTimes::default(),
             vtlb_sections: HeldTimes::default(),
-        }
+        })
     }
 
     /// The process that made the space, if that is not the caller's.
     pub(crate) fn other_owner(&self) -> Option<u32> {
-        (getpid() != self.owner).then(|| self.owner.as_raw_nonzero().get() as u32)
+        (!self.fork_guard.is_same_process()).then_some(self.owner)
     }
 
     pub(crate) fn times(&self) -> LockTimes {
@@ -133,10 +138,10 @@ impl Core {
 
 impl FaultResolver for Core {
     fn resolve(&self, fault: &RegionFault) -> Option<Handled> {
-        self.find(fault.addr)?;
         if self.other_owner().is_some() {
-            return Some(Handled::Default);
+            return None;
         }
+        self.find(fault.addr)?;
         // An entry that cannot be mapped is an exception to the program, as a page that cannot be
         // read is.
         Some(self.miss(fault).unwrap_or(Handled::Default))

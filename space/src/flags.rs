@@ -15,7 +15,8 @@ pub struct CommitFlags {
     /// Auto-commit: each page gets its frame at its first access. Otherwise pages get frames now,
     /// up to half of the domain's.
     pub auto: bool,
-    /// The pages may go to another space of the domain as they are.
+    /// The pages may go to another space of the domain as they are, except those that still hold
+    /// what they had under a commit without this flag.
     pub dealloc_no_erase: bool,
     /// The pages are a memory object, which other spaces and processes can map. They are zeros,
     /// have no frames of the domain's, and are never paged.

@@ -52,7 +52,7 @@ impl AddressSpace {
             Some(addr) => addr,
             None => self.reserve(None, size, false)?,
         };
-        let mut state = self.state();
+        let mut state = self.state()?;
         let mapped = self
             .range(start, size)
             .and_then(|range| self.map_range(&mut state, &range, object, offset, flags, record));

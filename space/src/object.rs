@@ -11,13 +11,12 @@
 
 use crate::error::SpaceError;
 use crate::paged_memory::PagedObject;
+use host::seqpacket;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat, ftruncate, memfd_create};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use selfpage::Rights;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -232,17 +231,8 @@ impl MemoryObject {
         }
         message[PAGED] = u8::from(self.paged.is_some());
         let descriptors = [self.memory.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-        sendmsg(
-            socket,
-            &[IoSlice::new(&message)],
-            &mut ancillary,
-            SendFlags::NOSIGNAL,
-        )
-        .map(drop)
-        .map_err(SpaceError::system("sending a memory object"))
+        seqpacket::send(socket, &message, &descriptors, SendFlags::empty())
+            .map_err(SpaceError::system("sending a memory object"))
     }
 
     /// Receives an object that another process sent. The descriptor's own mode limits its rights. A
@@ -267,7 +257,8 @@ impl MemoryObject {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut message)];
-        let received = recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = retry_on_intr(|| recvmsg(&socket, &mut into, &mut ancillary, flags))
             .map_err(SpaceError::system("receiving a memory object"))?;
         let descriptor = ancillary.drain().find_map(|m| match m {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),

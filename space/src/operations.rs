@@ -40,7 +40,7 @@ impl AddressSpace {
         size: usize,
         section: bool,
     ) -> Result<usize, SpaceError> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         if size == 0 {
             return Err(SpaceError::Empty {
                 addr: addr.unwrap_or(0),
@@ -91,7 +91,7 @@ impl AddressSpace {
     /// [`SpaceError::NoDomain`], [`SpaceError::Stretch`] where frames run out. Earlier pages of the
     /// range are committed then.
     pub fn commit(&self, addr: usize, size: usize, flags: CommitFlags) -> Result<(), SpaceError> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let range = self.range(addr, size)?;
         if flags.shareable {
             return self.commit_shareable(&mut state, range, flags);
@@ -148,7 +148,7 @@ impl AddressSpace {
     /// [`SpaceError::Rights`] for a right that a mapped object does not give, [`SpaceError::State`]
     /// for reserved pages, [`SpaceError::Pinned`], [`SpaceError::NotReserved`].
     pub fn protect(&self, addr: usize, size: usize, rights: Rights) -> Result<(), SpaceError> {
-        let state = self.state();
+        let state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
         self.for_each_region(&range, |region, part| {
@@ -178,7 +178,7 @@ impl AddressSpace {
     /// [`SpaceError::State`] for pages that are not committed; [`SpaceError::Pinned`],
     /// [`SpaceError::NotReserved`].
     pub fn decommit(&self, addr: usize, size: usize) -> Result<(), SpaceError> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
         self.for_each_region(&range, |region, part| match region.kind {
@@ -203,7 +203,7 @@ impl AddressSpace {
     /// [`SpaceError::Section`] for a part of a section, [`SpaceError::Pinned`],
     /// [`SpaceError::NotReserved`].
     pub fn deallocate(&self, addr: usize, size: usize) -> Result<(), SpaceError> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let range = self.range(addr, size)?;
         state.check_pins(&range)?;
         self.for_each_region(&range, |region, part| {

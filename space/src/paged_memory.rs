@@ -15,7 +15,6 @@ use manager::shared_memory::LEAST_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Pid, getpid};
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use translation::{Access, Userfault};
-use wired::PAGE;
+use wired::{ForkGuard, PAGE};
 
 /// Makes and receives memory objects whose contents an [`ObjectPager`](crate::ObjectPager) pages.
 /// Clones are the same connection.
@@ -46,12 +45,14 @@ impl PagedMemory {
     /// [`SpaceError::Pager`], or the kernel's error.
     pub fn new(socket: OwnedFd) -> Result<Self, SpaceError> {
         let userfault = open_userfault()?;
+        let fork_guard =
+            ForkGuard::new().map_err(SpaceError::system("mapping memory that a fork wipes"))?;
         let socket = Arc::new(socket);
         let holds = Arc::new(AtomicUsize::new(0));
         let (watched, held) = (socket.clone(), holds.clone());
         let watch = move || abort_with_pager(&watched, &held);
         let connection = PagerConnection {
-            process: getpid(),
+            fork_guard,
             socket: Mutex::new(socket),
             watcher: Some(service_thread::spawn("selfpage-watch", watch)?),
             holds,
@@ -117,7 +118,7 @@ impl PagedMemory {
 
 /// The connection of a process to its pager.
 struct PagerConnection {
-    process: Pid,
+    fork_guard: ForkGuard,
     /// Locked for a request and its reply.
     socket: Mutex<Arc<OwnedFd>>,
     /// Objects held. A mapping is made and removed while its object is held.
@@ -133,7 +134,7 @@ impl PagerConnection {
         request: PagerRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<PagerReply, SpaceError> {
-        if getpid() != self.process {
+        if !self.fork_guard.is_same_process() {
             let why = "the connection is its parent's: a child of a fork makes its own";
             return Err(SpaceError::Pager(why.into()));
         }
@@ -150,7 +151,7 @@ impl PagerConnection {
 impl Drop for PagerConnection {
     fn drop(&mut self) {
         let watcher = self.watcher.take();
-        if getpid() != self.process {
+        if !self.fork_guard.is_same_process() {
             // A child's copy: the connection is the parent's, and so is the thread.
             std::mem::forget(watcher);
             return;
@@ -229,7 +230,7 @@ impl PagedObject {
 
 impl Drop for PagedObject {
     fn drop(&mut self) {
-        if getpid() == self.connection.process {
+        if self.connection.fork_guard.is_same_process() {
             let object = self.number;
             let _ = self
                 .connection

@@ -108,7 +108,7 @@ impl<'a> PinnedRange<'a> {
         addr: usize,
         size: usize,
     ) -> Result<Self, SpaceError> {
-        let mut state = space.state();
+        let mut state = space.state()?;
         let range = space.range(addr, size)?;
         let mut pinned = PinnedRange {
             space,
@@ -144,7 +144,11 @@ impl<'a> PinnedRange<'a> {
 
 impl Drop for PinnedRange<'_> {
     fn drop(&mut self) {
-        let mut state = self.space.state();
+        let Ok(mut state) = self.space.state() else {
+            // A child's copy: the pins are the parent's.
+            std::mem::forget(std::mem::take(&mut self.held));
+            return;
+        };
         for held in self.held.drain(..) {
             match held {
                 Held::Mapped(range) => self.space.core.with_vtlb(|vtlb| vtlb.unpin(&range)),

@@ -8,7 +8,8 @@
 //! away whatever the space has.
 //!
 //! One request at a time: a message of postcard, and where an object is passed a second message
-//! with its descriptor ([`MemoryObject::send`]).
+//! with its descriptor ([`MemoryObject::send`]). Replies have no number, so a thread has the socket
+//! from its request until all of the reply is there.
 
 use crate::address_space::MemoryStatus;
 use crate::flags::{CommitFlags, MapFlags};
@@ -18,32 +19,24 @@ use crate::space_protocol::{
 };
 use selfpage::Rights;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The address space of the process at the other end of a socket. Its operations have the meanings of
 /// [`AddressSpace`](crate::AddressSpace)'s, and happen in that process.
 pub struct RemoteSpace {
-    socket: OwnedFd,
+    socket: Mutex<OwnedFd>,
 }
 
 impl RemoteSpace {
     /// The space that the process at the other end of `socket` serves.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self {
+            socket: Mutex::new(socket),
+        }
     }
 
-    fn request(
-        &self,
-        request: &SpaceRequest,
-        object: Option<&MemoryObject>,
-    ) -> Result<SpaceReply, RemoteSpaceError> {
-        send_message(&self.socket, request)?;
-        if let Some(object) = object {
-            object.send(&self.socket)?;
-        }
-        match receive_message(&self.socket)? {
-            SpaceReply::Refused(reason) => Err(RemoteSpaceError::Refused(reason)),
-            reply => Ok(reply),
-        }
+    fn socket(&self) -> MutexGuard<'_, OwnedFd> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn address(
@@ -52,18 +45,14 @@ impl RemoteSpace {
         object: Option<&MemoryObject>,
     ) -> Result<usize, RemoteSpaceError> {
         let expected = "an address";
-        match self.request(request, object)? {
+        match exchange(&self.socket(), request, object)? {
             SpaceReply::Address(addr) => Ok(addr),
             _ => Err(RemoteSpaceError::Protocol { expected }),
         }
     }
 
     fn done(&self, request: &SpaceRequest) -> Result<(), RemoteSpaceError> {
-        let expected = "a plain reply";
-        match self.request(request, None)? {
-            SpaceReply::Done => Ok(()),
-            _ => Err(RemoteSpaceError::Protocol { expected }),
-        }
+        exchange_plain(&self.socket(), request)
     }
 
     /// Reserves addresses there.
@@ -135,16 +124,42 @@ impl RemoteSpace {
         addr: usize,
         size: usize,
     ) -> Result<MemoryObject, RemoteSpaceError> {
-        self.done(&SpaceRequest::Object { addr, size })?;
-        Ok(MemoryObject::receive(&self.socket)?)
+        let socket = self.socket();
+        exchange_plain(&socket, &SpaceRequest::Object { addr, size })?;
+        Ok(MemoryObject::receive(&*socket)?)
     }
 
     /// Memory in use there.
     pub fn memory_status(&self) -> Result<MemoryStatus, RemoteSpaceError> {
         let expected = "a status";
-        match self.request(&SpaceRequest::Status, None)? {
+        match exchange(&self.socket(), &SpaceRequest::Status, None)? {
             SpaceReply::Status(status) => Ok(status),
             _ => Err(RemoteSpaceError::Protocol { expected }),
         }
+    }
+}
+
+/// Sends a request, and an object with it, and receives its reply.
+fn exchange(
+    socket: &OwnedFd,
+    request: &SpaceRequest,
+    object: Option<&MemoryObject>,
+) -> Result<SpaceReply, RemoteSpaceError> {
+    send_message(socket, request)?;
+    if let Some(object) = object {
+        object.send(socket)?;
+    }
+    match receive_message(socket)? {
+        SpaceReply::Refused(reason) => Err(RemoteSpaceError::Refused(reason)),
+        reply => Ok(reply),
+    }
+}
+
+/// The same, of a request whose reply has no value.
+fn exchange_plain(socket: &OwnedFd, request: &SpaceRequest) -> Result<(), RemoteSpaceError> {
+    let expected = "a plain reply";
+    match exchange(socket, request, None)? {
+        SpaceReply::Done => Ok(()),
+        _ => Err(RemoteSpaceError::Protocol { expected }),
     }
 }

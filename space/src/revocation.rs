@@ -32,6 +32,7 @@ pub(crate) struct RevocationThread {
 impl RevocationThread {
     /// Takes a place in the budget. Requests are answered from [`RevocationThread::serve`] on.
     pub(crate) fn start(budget: &VtlbBudget) -> Result<(Self, BudgetMember), SpaceError> {
+        wired::clock::prepare();
         let (owned, place) = sync_channel(1);
         let (core, served) = sync_channel(1);
         let stop = Arc::new(AtomicBool::new(false));

@@ -2,8 +2,9 @@
 
 use crate::error::SpaceError;
 use crate::flags::{CommitFlags, MapFlags};
+use host::seqpacket;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv};
 use selfpage::Rights;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -120,8 +121,8 @@ pub(crate) fn send_message<T: Serialize>(
         expected: "a message of 1 KiB at most",
     };
     let used = postcard::to_slice(message, &mut bytes).map_err(|_| protocol)?;
-    match send(socket, used, SendFlags::NOSIGNAL) {
-        Ok(_) => Ok(()),
+    match seqpacket::send(socket, used, &[], SendFlags::empty()) {
+        Ok(()) => Ok(()),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(RemoteSpaceError::Ended),
         Err(errno) => Err(SpaceError::system("sending to the other process")(errno).into()),
     }

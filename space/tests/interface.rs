@@ -181,6 +181,38 @@ fn pages_are_erased_between_spaces_of_a_domain_unless_their_commit_says_no() {
 }
 
 #[test]
+fn a_page_whose_commit_needs_no_erasure_leaves_that_of_the_others_to_be_done() {
+    let backing = backing(64);
+    let one = AddressSpace::new(backing.clone(), 8).unwrap();
+    let two = AddressSpace::new(backing.clone(), 8).unwrap();
+    let at = one.allocate(3 * PAGE).unwrap();
+    // SAFETY: committed, and used by this test alone; below, too.
+    unsafe { bytes_mut(at, 3 * PAGE) }.fill(9);
+    let no_erase = CommitFlags {
+        dealloc_no_erase: true,
+        ..CommitFlags::default()
+    };
+    // The second page has what it had under its first commit.
+    one.decommit(at + PAGE, 2 * PAGE).unwrap();
+    one.commit(at + PAGE, PAGE, no_erase).unwrap();
+    let zeroed_no_erase = CommitFlags {
+        zero: true,
+        ..no_erase
+    };
+    one.commit(at + 2 * PAGE, PAGE, zeroed_no_erase).unwrap();
+    // SAFETY: as above.
+    unsafe { bytes_mut(at + 2 * PAGE, PAGE) }.fill(8);
+    one.deallocate(at, 3 * PAGE).unwrap();
+    let other = two.allocate(3 * PAGE).unwrap();
+    assert_eq!(other, at);
+    let first_bytes = [0, 1, 2].map(|page| {
+        // SAFETY: as above.
+        unsafe { bytes(at + page * PAGE, 1)[0] }
+    });
+    assert_eq!(first_bytes, [0, 0, 8]);
+}
+
+#[test]
 fn memory_of_another_domain_is_never_seen() {
     let size = 64 * PAGE;
     for round in 0..8u8 {

@@ -2,8 +2,11 @@
 
 mod common;
 
-use common::{PAGE, TABLE, bytes, bytes_mut};
+use common::{PAGE, TABLE, bytes, bytes_mut, sockets};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 fn read_write() -> MapFlags {
     MapFlags {
@@ -159,4 +162,33 @@ fn a_client_that_truncates_gets_its_fault_and_no_other_client_does() {
     call.read(3 * PAGE, &mut page).unwrap();
     assert!(page.iter().all(|b| *b == 0));
     assert!(call.end().is_err());
+}
+
+#[test]
+fn a_signal_does_not_end_the_wait_for_an_object() {
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn on_signal(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Ordering::SeqCst);
+    }
+    // Without SA_RESTART: the kernel ends the call that the signal finds.
+    let handler = on_signal as extern "C" fn(libc::c_int);
+    // SAFETY: a handler that touches one word, of a signal that nothing else here uses.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+    let (ours, theirs) = sockets();
+    let receiver = std::thread::spawn(move || MemoryObject::receive(theirs));
+    while SIGNALS.load(Ordering::SeqCst) < 20 {
+        // SAFETY: the thread has not been joined.
+        unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR1) };
+        std::thread::sleep(Duration::from_millis(1));
+        if receiver.is_finished() {
+            break;
+        }
+    }
+    let object = MemoryObject::create(PAGE as u64).unwrap();
+    object.send(&ours).unwrap();
+    assert_eq!(receiver.join().unwrap().unwrap().len(), PAGE as u64);
 }

@@ -260,6 +260,37 @@ fn a_process_that_agrees_has_its_space_laid_out_by_another() {
     assert_eq!(ended, Ok(0));
 }
 
+#[test]
+fn threads_that_share_a_remote_space_get_the_replies_to_their_own_requests() {
+    let _alone = alone();
+    let (ours, theirs) = sockets();
+    let space = space(64, 4);
+    std::thread::scope(|scope| {
+        scope.spawn(|| space.serve(&theirs).unwrap());
+        let remote = RemoteSpace::new(ours);
+        std::thread::scope(|threads| {
+            for pages in 1..=3 {
+                let remote = &remote;
+                threads.spawn(move || {
+                    let shareable = CommitFlags {
+                        shareable: true,
+                        ..CommitFlags::default()
+                    };
+                    for _ in 0..200 {
+                        let at = remote.reserve(None, pages * PAGE, true).unwrap();
+                        remote.commit(at, 0, shareable).unwrap();
+                        let object = remote.memory_object(at, pages * PAGE).unwrap();
+                        assert_eq!(object.len(), (pages * PAGE) as u64);
+                        remote.deallocate(at, pages * PAGE).unwrap();
+                    }
+                });
+            }
+        });
+        drop(remote);
+    });
+    assert_eq!(space.memory_status().reserved, 0);
+}
+
 /// Lays out the space of the process at the other end.
 fn lay_out(socket: OwnedFd) {
     let remote = RemoteSpace::new(socket);

@@ -9,6 +9,7 @@
 //!
 //! Rule: the limits are written by the supervisor alone; processes read them at each fault.
 
+use link::handshake::SlotIndex;
 use link::stats_page::StatsPage;
 use protocol::FaultShare;
 use rate::reservations::{ReservationTable, Task, TaskId};
@@ -277,6 +278,14 @@ pub fn put(stats_page: &StatsPage, setting: FaultLimits) -> bool {
         wired::futex::wake_all(limits.generation());
     }
     changed
+}
+
+/// A process has ended. Places of its faults in later periods are for the others again.
+pub fn on_ended(stats_page: &StatsPage, slot: SlotIndex) {
+    let (limits, now) = (stats_page.limits(), wired::clock::now());
+    if stats_page.block(slot).throttled_until() > now && limits.end_bookings(now) {
+        wired::futex::wake_all(limits.generation());
+    }
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ impl Supervisor {
                 frames: settings.frames,
             });
         }
+        wired::clock::prepare();
         // Frames of a contract come as they are granted.
         let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
         let (ledger, ledger_fd) =

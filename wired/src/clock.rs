@@ -1,24 +1,68 @@
 //! The clocks that a fault reads, as one number of nanoseconds: it fits an atomic word and means
 //! the same to every process that shares the word. (`Instant` suits what stays within a process.)
 //!
+//! A time namespace (`unshare --time`, a container that was restored elsewhere) adds an offset to the
+//! monotonic clock of its processes. [`now`] takes it away again, so that processes of several
+//! namespaces share times. [`prepare`] reads the offset: no process that has a pager can enter a
+//! namespace but as the child of a fork, since `setns` demands that its memory is no other process's.
+//!
 //! Both are inlined. The monotonic one is read in user space (rustix calls the kernel's vDSO itself,
 //! so no program's function stands in between); the thread's own takes a system call. A reading
 //! takes 16 ns and 175 ns (in a loop, on an x86-64 machine whose clock source is tsc;
 //! `cargo run --release -p rate --example rate_cost` has the first beside a fault's check). Reading the
 //! processor's counter alone takes 8 ns: a clock built on it would save less than 1 % of a fault.
 
+use rustix::fs::{CWD, Mode, OFlags, openat, stat};
+use rustix::io::read;
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Finds the vDSO for [`now`], by a system call or a file. A process that filters its system calls
-/// calls this before: later it would not be found, and each reading would be a system call.
+/// Nanoseconds that the time namespace adds to the monotonic clock, in two's complement.
+static NAMESPACE_OFFSET: AtomicU64 = AtomicU64::new(0);
+
+/// Finds the vDSO for [`now`], and the offset of the time namespace, by system calls and files. A
+/// process calls this before it shares times with others, at its start or as the child of a fork, and
+/// before it filters its system calls: later the vDSO would not be found, and each reading would be
+/// a system call. Without /proc the offset stays: the parent's in the child of a fork, else none.
 pub fn prepare() {
+    if let Some(offset) = namespace_offset() {
+        NAMESPACE_OFFSET.store(offset, Ordering::Relaxed);
+    }
     let _ = now();
 }
 
 /// Nanoseconds since boot without suspend: the same in all processes.
 #[inline]
 pub fn now() -> u64 {
-    nanos(clock_gettime(ClockId::Monotonic))
+    let offset = NAMESPACE_OFFSET.load(Ordering::Relaxed);
+    nanos(clock_gettime(ClockId::Monotonic)).wrapping_sub(offset)
+}
+
+/// The offset of the time namespace, as /proc has it. None where /proc does not show it.
+fn namespace_offset() -> Option<u64> {
+    let mut text = [0; 256];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(CWD, "/proc/self/timens_offsets", flags, Mode::empty()).ok()?;
+    let used = read(&file, &mut text).ok()?;
+    let offset = monotonic_offset(std::str::from_utf8(&text[..used]).ok()?)?;
+    // The file is about the children. Before Linux 6.1 a program executed after `unshare` stays in
+    // the namespace before.
+    let inode = |path: &str| stat(path).ok().map(|stat| stat.st_ino);
+    let entered = offset == 0 || inode("/proc/self/ns/time") == inode(CHILDREN_NAMESPACE);
+    entered.then_some(offset)
+}
+
+const CHILDREN_NAMESPACE: &str = "/proc/self/ns/time_for_children";
+
+/// From the lines of /proc/PID/timens_offsets: clock, seconds, nanoseconds.
+fn monotonic_offset(lines: &str) -> Option<u64> {
+    let mut words = lines
+        .lines()
+        .map(str::split_ascii_whitespace)
+        .find_map(|mut words| (words.next()? == "monotonic").then_some(words))?;
+    let seconds: i64 = words.next()?.parse().ok()?;
+    let nanos: i64 = words.next()?.parse().ok()?;
+    Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos) as u64)
 }
 
 /// Nanoseconds of processor time that the calling thread has used. None where a sandbox forbids
@@ -49,6 +93,17 @@ mod tests {
         let most = begun.elapsed().as_nanos() as u64;
         assert!((20_000_000..=most).contains(&passed), "{passed} of {most}");
         assert!(used < passed, "{used} of {passed}");
+    }
+
+    #[test]
+    fn an_offset_is_read_from_its_line() {
+        let lines = |seconds: &str| format!("monotonic  {seconds}\nboottime  7 0\n");
+        let read = |seconds: &str| monotonic_offset(&lines(seconds)).map(|offset| offset as i64);
+        assert_eq!(read("1000         5"), Some(1_000_000_000_005));
+        assert_eq!(read("        -1 250000000"), Some(-750_000_000));
+        assert_eq!(read("0 0"), Some(0));
+        assert_eq!(read("x 0"), None);
+        assert_eq!(monotonic_offset("boottime 7 0"), None);
     }
 
     #[test]

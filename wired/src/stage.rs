@@ -36,8 +36,13 @@ impl Stage {
     /// Every stage, in the order in which they are shown.
     pub const ALL: [Stage; 4] = [Self::Fault, Self::FrameWait, Self::Read, Self::Placement];
 
-    /// Words of a domain: its counters, the words after these, and the histograms.
-    pub const DOMAIN_WORDS: usize = Counter::WORDS + Self::ALL.len() * BUCKETS;
+    /// The word after the histograms: the latest time at which a throttled fault of the domain was
+    /// to retry, by [`crate::clock`].
+    pub const THROTTLED_UNTIL: usize = Counter::WORDS + Self::ALL.len() * BUCKETS;
+
+    /// Words of a domain: its counters, the words after these, the histograms, and
+    /// [`Stage::THROTTLED_UNTIL`].
+    pub const DOMAIN_WORDS: usize = Self::THROTTLED_UNTIL + 1;
 
     /// Its name in text and data.
     pub fn key(self) -> &'static str {
@@ -155,7 +160,7 @@ mod tests {
             next = stage.words().end;
             assert_eq!(stage.word(u64::MAX), next - 1);
         }
-        assert_eq!(next, Stage::DOMAIN_WORDS);
+        assert_eq!(next, Stage::THROTTLED_UNTIL);
     }
 
     #[test]

@@ -137,7 +137,6 @@ pub fn give_up_rights() {
         libc::SYS_prctl,
         [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],
     );
-    wired::clock::prepare();
     call_filter::install();
 }
 

@@ -3,7 +3,7 @@
 
 use super::Supervisor;
 use super::unclaimed::Claims;
-use crate::TreeEvent;
+use crate::{TreeEvent, fault_limits};
 use frames::{DomainId, DomainPhase};
 use link::handshake::{SlotIndex, slot_of};
 use std::time::{Duration, Instant};
@@ -42,7 +42,9 @@ impl Supervisor {
     /// frames.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
         let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
-        self.stats_page.block(slot_of(domain.raw())).clear();
+        let slot = slot_of(domain.raw());
+        fault_limits::on_ended(&self.stats_page, slot);
+        self.stats_page.block(slot).clear();
         if !self.try_take_back(domain, false) {
             self.unfinished.push((domain, Instant::now()));
         }
