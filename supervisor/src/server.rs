@@ -21,7 +21,7 @@ use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::program_ends::ProgramEnds;
-use crate::shared_memory::{SharedMemory, TreeParts};
+use crate::shared_memory::SharedMemory;
 use crate::sockets::{self, Listeners, refuse};
 use crate::tree_store::TreeStore;
 use admission::UnidentifiedPeer;
@@ -29,8 +29,7 @@ use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
 use image_admission::NewImage;
-use link::handshake::{ChildMessage, Hello, Message, RawDomainId, SlotIndex, slot_of};
-use link::shared_request::SharedRequest;
+use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -371,33 +370,5 @@ impl Supervisor {
                 }
             }
         }
-    }
-
-    /// A process asks something of the tree's shared memory.
-    fn at_shared_memory(
-        &mut self,
-        connection: PeerFd,
-        pid: Pid,
-        domain: RawDomainId,
-        request: SharedRequest,
-        fd: Option<PeerFd>,
-    ) {
-        let member = self.members.get_mut(slot_of(domain));
-        let Some(member) = member.filter(|member| member.is(domain, pid)) else {
-            return refuse(
-                &connection,
-                "shared memory is asked for in another process's name",
-            );
-        };
-        let tree = TreeParts {
-            ledger: &self.ledger,
-            ledger_fd: &self.ledger_fd,
-            stats_fd: &self.stats_fd,
-            store: self.store.as_ref(),
-            frames: self.settings.frames,
-            links: &mut self.links,
-        };
-        self.shared_memory
-            .serve(connection, member, request, fd, tree);
     }
 }

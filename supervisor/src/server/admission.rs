@@ -8,6 +8,7 @@ use super::image_admission::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
 use crate::processes::PagedProcess;
+use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
@@ -17,6 +18,7 @@ use link::MIN_FRAMES;
 use link::handshake::{
     FdRole, Hello, Message, ProgramPlace, RawDomainId, Reply, SlotIndex, Welcome, slot_of,
 };
+use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
@@ -134,6 +136,34 @@ impl Supervisor {
         } else {
             self.links.open(slot, depth, connection);
         }
+    }
+
+    /// A process asks something of the tree's shared memory.
+    fn at_shared_memory(
+        &mut self,
+        connection: PeerFd,
+        pid: Pid,
+        domain: RawDomainId,
+        request: SharedRequest,
+        fd: Option<PeerFd>,
+    ) {
+        let member = self.members.get_mut(slot_of(domain));
+        let Some(member) = member.filter(|member| member.is(domain, pid)) else {
+            return refuse(
+                &connection,
+                "shared memory is asked for in another process's name",
+            );
+        };
+        let tree = TreeParts {
+            ledger: &self.ledger,
+            ledger_fd: &self.ledger_fd,
+            stats_fd: &self.stats_fd,
+            store: self.store.as_ref(),
+            frames: self.settings.frames,
+            links: &mut self.links,
+        };
+        self.shared_memory
+            .serve(connection, member, request, fd, tree);
     }
 
     /// Returns true if a process is the one it claims to be.
