@@ -252,6 +252,30 @@ fn pages_that_the_disk_failed_to_store_are_named_until_it_has_them() {
 }
 
 #[test]
+fn pages_are_read_and_written_while_the_cache_shrinks() {
+    let mut memory = PageMemory::new(16, Some(32)).unwrap();
+    let pages: Vec<_> = (0..17)
+        .map(|page| {
+            let id = memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
+            memory.start_store(id).unwrap();
+            memory.on_stored(id, false);
+            id
+        })
+        .collect();
+    let evicted = |id: &&PageId| memory.location(**id) == Location::Disk;
+    let evicted = *pages.iter().find(evicted).unwrap();
+    assert!(memory.resize(4, 2), "it shrinks a step at a time");
+    assert_eq!(memory.arena.used(), 14);
+    memory.start_load(evicted).unwrap();
+    assert_eq!(memory.arena.used(), 14, "one page makes room for another");
+    memory.reserve(2).unwrap();
+    assert_eq!(memory.arena.used(), 12, "no more than is asked for");
+    memory.write(0, 30, Version(1), &[7; PAGE]).unwrap();
+    memory.write(0, 31, Version(1), &[7; PAGE]).unwrap();
+    assert_eq!(memory.arena.used(), 14);
+}
+
+#[test]
 fn a_page_that_the_disk_changed_is_not_read() {
     let mut memory = PageMemory::new(4, Some(8)).unwrap();
     let id = memory.write(0, 0, Version(1), &[7; PAGE]).unwrap();
