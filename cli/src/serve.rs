@@ -147,6 +147,8 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(text.into());
     }
     let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
+    // Each connection takes one, and the usual limit is of as many as the control port has.
+    let _ = host::descriptor_limit::raise();
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
     let _log = logging::LineQueue::start(LOG_PATIENCE);

@@ -105,6 +105,19 @@ fn a_server_serves_the_members_of_its_cluster_unless_asked_otherwise() {
 }
 
 #[test]
+fn a_server_has_as_many_descriptors_as_it_may() {
+    let (mut child, ..) = start(&["--listen", "127.0.0.1:0"]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let fields: Vec<_> = line.unwrap().split_whitespace().collect();
+    assert_eq!(fields[3], fields[4], "{line:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn sizes_that_cannot_be_served_are_refused() {
     let why = refused(&["--insecure", "--ram", "1000T"]);
     assert!(why.contains("more than this machine"), "{why}");
