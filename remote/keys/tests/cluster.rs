@@ -100,6 +100,32 @@ fn another_secret_or_another_inviter_is_refused_and_the_invitation_stays() {
 }
 
 #[test]
+fn peers_that_connect_and_send_nothing_keep_no_host_from_joining() {
+    let [near, far] = ["near", "far"].map(host);
+    let (invitation, waiting) = invite(&near, LIFE);
+    let connect = |_| TcpStream::connect(invitation.addresses[0]).unwrap();
+    let _idle: Vec<_> = (0..40).map(connect).collect();
+    join(&far.keyring, &invitation).unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap().name, "far");
+}
+
+#[test]
+fn a_host_that_could_not_write_its_list_joins_by_the_same_invitation() {
+    let [near, far, third] = ["near", "far", "third"].map(host);
+    let (invitation, waiting) = invite(&near, LIFE);
+    let lock = far.keyring.folder().join("lock");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    join(&far.keyring, &invitation).unwrap_err();
+    let why = join(&third.keyring, &invitation).unwrap_err();
+    assert!(why.to_string().contains("was used"), "{why}");
+    std::fs::remove_dir(&lock).unwrap();
+    join(&far.keyring, &invitation).unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap().name, "far");
+    assert!(knows(&near, &far) && knows(&far, &near));
+}
+
+#[test]
 fn a_host_that_was_removed_joins_with_another_key_only() {
     let [near, far] = ["near", "far"].map(host);
     let (invitation, waiting) = invite(&near, LIFE);
