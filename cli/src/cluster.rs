@@ -160,8 +160,11 @@ fn show(keyring: &Keyring, json: bool) -> Result<(), Box<dyn Error>> {
         println!("{}", serde_json::to_string_pretty(&list)?);
         return Ok(());
     }
+    if let Err(why) = keyring.check_not_removed() {
+        print_error!("selfpage: {why}");
+    }
     println!("{:<17} {:<20} paging server", "key", "name");
-    if !members.is_member(&own) {
+    if !members.is_member(&own) && !members.is_removed(&own) {
         println!("{:<17} {:<20} this host", own.short(), host_name());
     }
     for (key, member) in members.iter() {

@@ -267,11 +267,14 @@ impl JoinDesk {
 
     /// Adds the host, if it has proved the secret.
     fn admit(&self, key: Fingerprint, request: &JoinRequest) -> Result<MemberList, String> {
-        let is_removed = |list: &MemberList| list.is_removed(&key);
         let list = self.keyring.members().map_err(|why| why.to_string())?;
         // Before the invitation is used up.
         let secret = Secret(request.secret);
-        if is_removed(&list) {
+        if request.list.is_removed(&self.keyring.fingerprint()) {
+            // Its list would expel this host from its own cluster.
+            return Err("the joining host has removed the inviting host's key: run `selfpage cluster leave` on the joining host, and join again".to_owned());
+        }
+        if list.is_removed(&key) {
             return Err("this key was removed from the cluster: run `selfpage cluster leave` for another key, and join again".to_owned());
         }
         self.open()

@@ -52,6 +52,11 @@ pub enum KeyringError {
         /// What is there.
         there: String,
     },
+    /// The cluster has removed this host.
+    #[error(
+        "this host's key {} was removed from its cluster: run `selfpage cluster leave` here, which makes another key, and join again", .0.short()
+    )]
+    Removed(Fingerprint),
 }
 
 /// A host's key and the members of its cluster.
@@ -179,11 +184,24 @@ impl Keyring {
         Ok(outcome)
     }
 
+    /// Checks that the cluster has not removed this host, as far as this host knows.
+    ///
+    /// # Errors
+    /// [`KeyringError::Removed`], and of the files.
+    pub fn check_not_removed(&self) -> Result<(), KeyringError> {
+        let own = self.fingerprint();
+        match self.read()?.list.is_removed(&own) {
+            true => Err(KeyringError::Removed(own)),
+            false => Ok(()),
+        }
+    }
+
     /// Says what this host is, to the list.
     ///
     /// # Errors
     /// [`KeyringError`].
     pub fn set_own(&self, name: &str, address: Option<&str>) -> Result<(), KeyringError> {
+        self.check_not_removed()?;
         let own = self.fingerprint();
         self.update(|list| {
             let known = list.get(&own).and_then(|it| it.address.clone());

@@ -84,6 +84,9 @@ impl MemberWatch {
     fn close_removed(&mut self) {
         match self.keyring.members() {
             Ok(members) if members != self.known => {
+                if let Err(why) = self.keyring.check_not_removed() {
+                    tracing::error!("{why}");
+                }
                 self.known = members.clone();
                 self.server.retain_members(members);
             }
