@@ -2,6 +2,7 @@
 
 use remote_keys::invitation::Invitation;
 use remote_keys::join::{Inviter, Joined, join};
+use remote_keys::sharing::SharingError;
 use remote_keys::{INVITE_PORT, Keyring, sharing};
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -120,12 +121,19 @@ fn print_joined(what: &str, joined: &Joined) {
 
 /// Gives the other members this host's list. Those that do not answer learn it later.
 fn share(keyring: &Arc<Keyring>) -> Result<(), Box<dyn Error>> {
+    let mut refused = Vec::new();
     for (name, why) in sharing::share_with_all(keyring)? {
-        print_error!(
-            "selfpage: {name} did not receive the new list, and receives it from a member once its paging server runs: {why}"
-        );
+        match why {
+            SharingError::NotRemoved(_) => refused.push(format!("{name} did not remove it: {why}")),
+            why => print_error!(
+                "selfpage: {name} did not receive the new list, and receives it from a member once its paging server runs: {why}"
+            ),
+        }
     }
-    Ok(())
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(refused.join("\n").into()),
+    }
 }
 
 fn remove(keyring: &Arc<Keyring>, member: &str) -> Result<(), Box<dyn Error>> {

@@ -37,6 +37,12 @@ pub enum SharingError {
     /// This host's own files.
     #[error(transparent)]
     Keyring(#[from] KeyringError),
+    /// The other host's list takes no more removed keys.
+    #[error(
+        "it has received too many removed keys to take that of {} for one, and accepts it still: run `selfpage cluster leave` there, and \
+         `selfpage cluster join` once more", .0.short()
+    )]
+    NotRemoved(Fingerprint),
 }
 
 impl From<rustls::Error> for SharingError {
@@ -54,10 +60,15 @@ pub fn share_with(keyring: &Arc<Keyring>, address: &str) -> Result<(), SharingEr
     let trust = Trust::Members(Arc::clone(keyring));
     let config = client_config(keyring.key(), trust, Protocol::Members)?;
     let mut link = Handshake::client(&config)?.complete(stream, LIMIT)?;
-    send(&mut link, &keyring.members()?, LIMIT)?;
+    let ours = keyring.members()?;
+    send(&mut link, &ours, LIMIT)?;
+    // As it is with ours.
     let theirs: MemberList = receive(&mut link, LIMIT)?;
     merge(keyring, &theirs)?;
-    Ok(())
+    match ours.removed_member(&theirs) {
+        Some(key) => Err(SharingError::NotRemoved(key)),
+        None => Ok(()),
+    }
 }
 
 /// Takes a member's list from a link that was accepted, and gives it this host's.
