@@ -76,7 +76,8 @@ pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             Keyring::delete(&folder)?;
             println!(
                 "left: this host has another key at its next use. The members keep {} until one of them removes it: \
-                 selfpage cluster remove {0}",
+                 selfpage cluster remove {0}\nA `selfpage serve` with the old key ends, and programs that page to \
+                 members lose their pages there when a link breaks: end them, and start both again",
                 keyring.fingerprint().short()
             );
         }

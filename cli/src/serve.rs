@@ -177,6 +177,9 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     });
     server.join()?;
     drop(broker);
+    if keyring.is_some_and(|keyring| keyring.has_left()) {
+        return Err("this host has left its cluster: join one, and start `selfpage serve` again, which then has the new key".into());
+    }
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
 }

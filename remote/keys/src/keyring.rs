@@ -196,6 +196,15 @@ impl Keyring {
         }
     }
 
+    /// Returns true if the folder has another key now, or none: this host has left its cluster.
+    pub fn has_left(&self) -> bool {
+        match read_key(&self.folder) {
+            Ok(key) => key.is_none_or(|key| key.fingerprint() != self.fingerprint()),
+            // Nothing is known then.
+            Err(_) => false,
+        }
+    }
+
     /// Says what this host is, to the list.
     ///
     /// # Errors
@@ -266,8 +275,12 @@ mod tests {
         assert_eq!(Keyring::open(&folder).unwrap().fingerprint(), first);
         let mode = fs::metadata(folder.join("key")).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o600);
+        let keyring = Keyring::open(&folder).unwrap();
+        assert!(!keyring.has_left());
         Keyring::delete(&folder).unwrap();
+        assert!(keyring.has_left());
         assert_ne!(Keyring::open(&folder).unwrap().fingerprint(), first);
+        assert!(keyring.has_left());
     }
 
     #[test]

@@ -135,6 +135,16 @@ fn the_links_of_a_host_that_is_removed_end() {
 }
 
 #[test]
+fn a_server_ends_when_its_host_leaves_the_cluster() {
+    let (_folder, own) = keyring();
+    let server = start_keyed(16, &own);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(server.join().is_ok()));
+    Keyring::delete(own.folder()).unwrap();
+    assert_eq!(ended.recv_timeout(LIMIT), Ok(true));
+}
+
+#[test]
 fn a_permit_of_one_host_is_of_no_use_to_another() {
     let (_folder, own) = keyring();
     let server = start_keyed(256, &own);
