@@ -5,7 +5,6 @@ use crate::machine::Memory;
 use crate::remote_client::control_port;
 use host::wiring::wire_process;
 use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
-use remote_keys::join::own_addresses;
 use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
 use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
@@ -168,7 +167,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             "serves {ram} at {}, in the clear to any client",
             server.address()
         ),
-        Some(keyring) => announce(keyring, ram, server.address())?,
+        Some(keyring) => announce(keyring, ram, server.address(), broker.member().paging)?,
     }
     let handle = server.handle();
     std::thread::spawn(move || {
@@ -184,13 +183,16 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says whom the server serves, and has the cluster know where it is.
-fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
-    let reached_at = match address.ip().is_unspecified() {
-        true => own_addresses().first().copied(),
-        false => Some(address.ip()),
-    };
-    let reached_at = reached_at.map(|ip| SocketAddr::new(ip, address.port()).to_string());
+/// Says whom the server serves, and has the cluster know where it is `reached_at`, as the broker does.
+fn announce(
+    keyring: &Keyring,
+    ram: Bytes,
+    address: SocketAddr,
+    reached_at: SocketAddr,
+) -> Result<(), KeyringError> {
+    // A loopback address is one that no other host reaches, unless all are here.
+    let is_reached = !reached_at.ip().is_loopback() || address.ip().is_loopback();
+    let reached_at = is_reached.then(|| reached_at.to_string());
     keyring.set_own(&host_name(), reached_at.as_deref())?;
     tracing::info!(
         "serves {ram} at {address}, to the members of its cluster (this host's key is {})",
