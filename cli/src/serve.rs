@@ -137,7 +137,8 @@ impl FromStr for Disk {
 /// Runs the server.
 pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let memory = Memory::now();
-    let ram = args.ram.unwrap_or(Bytes(memory.available / RAM_PART));
+    let available = memory.available.min(memory.most());
+    let ram = args.ram.unwrap_or(Bytes(available / RAM_PART));
     if ram.0 > memory.most() {
         let text = format!(
             "--ram {ram} is more than this machine or control group has, {}",
