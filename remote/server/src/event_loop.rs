@@ -150,6 +150,7 @@ impl EventLoop {
             // A client receives what its permit is now before the replies to later requests.
             self.enforce();
             self.turn();
+            self.service.free_removed();
             // After the replies have left: what is queued still is what a client does not read.
             self.on_timer();
             self.enforce();
@@ -176,8 +177,9 @@ impl EventLoop {
 
     fn wait(&mut self) -> io::Result<()> {
         let disk = self.service.disk.as_ref();
-        let has_unsubmitted = disk.is_some_and(DiskIo::has_unsubmitted);
-        if !self.connections.active().is_empty() || self.due <= self.now() || has_unsubmitted {
+        let has_work =
+            disk.is_some_and(DiskIo::has_unsubmitted) || self.service.objects.has_removed();
+        if !self.connections.active().is_empty() || self.due <= self.now() || has_work {
             return self.poller.wait(Duration::ZERO).map(drop);
         }
         let probe = |this: &mut Self| match this.probe_recent() {

@@ -219,11 +219,15 @@ impl PageMemory {
         }
     }
 
-    /// Frees all pages of an object.
-    pub fn discard_object(&mut self, object: u32) {
-        while let Some(id) = self.index.first_of(object) {
+    /// Frees pages of an object, at most `most`. Returns how many.
+    pub fn discard_object(&mut self, object: u32, most: u32) -> u32 {
+        for discarded in 0..most {
+            let Some(id) = self.index.first_of(object) else {
+                return discarded;
+            };
             self.discard(id);
         }
+        most
     }
 
     /// Marks a page as being written to the disk, with its checksum. Returns its frame's bytes; none

@@ -89,7 +89,7 @@ impl Harness {
                 self.model.remove(&(object, page));
             }
             Step::Terminate { object } => {
-                self.memory.discard_object(object);
+                self.memory.discard_object(object, u32::MAX);
                 self.model.retain(|(other, _), _| *other != object);
             }
             Step::Resize(frames) => _ = self.memory.resize(frames, 100),
@@ -227,7 +227,7 @@ fn a_resize_says_whether_another_one_gives_back_more() {
         memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
     }
     assert!(!memory.resize(3000, 500), "all frames are in use");
-    memory.discard_object(0);
+    memory.discard_object(0, u32::MAX);
     let resizes = (1..).take_while(|_| memory.resize(3000, 500)).count();
     assert_eq!((resizes, memory.resident_frames()), (3, 1024));
 }
