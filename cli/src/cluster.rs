@@ -2,6 +2,7 @@
 
 use remote_keys::invitation::Invitation;
 use remote_keys::join::{Inviter, Joined, join};
+use remote_keys::sharing::SharingError;
 use remote_keys::{INVITE_PORT, Keyring, sharing};
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -75,7 +76,8 @@ pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             Keyring::delete(&folder)?;
             println!(
                 "left: this host has another key at its next use. The members keep {} until one of them removes it: \
-                 selfpage cluster remove {0}",
+                 selfpage cluster remove {0}\nA `selfpage serve` with the old key ends, and programs that page to \
+                 members lose their pages there when a link breaks: end them, and start both again",
                 keyring.fingerprint().short()
             );
         }
@@ -120,12 +122,19 @@ fn print_joined(what: &str, joined: &Joined) {
 
 /// Gives the other members this host's list. Those that do not answer learn it later.
 fn share(keyring: &Arc<Keyring>) -> Result<(), Box<dyn Error>> {
+    let mut refused = Vec::new();
     for (name, why) in sharing::share_with_all(keyring)? {
-        print_error!(
-            "selfpage: {name} did not receive the new list, and receives it from a member once its paging server runs: {why}"
-        );
+        match why {
+            SharingError::NotRemoved(_) => refused.push(format!("{name} did not remove it: {why}")),
+            why => print_error!(
+                "selfpage: {name} did not receive the new list, and receives it from a member once its paging server runs: {why}"
+            ),
+        }
     }
-    Ok(())
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(refused.join("\n").into()),
+    }
 }
 
 fn remove(keyring: &Arc<Keyring>, member: &str) -> Result<(), Box<dyn Error>> {
@@ -160,8 +169,11 @@ fn show(keyring: &Keyring, json: bool) -> Result<(), Box<dyn Error>> {
         println!("{}", serde_json::to_string_pretty(&list)?);
         return Ok(());
     }
+    if let Err(why) = keyring.check_not_removed() {
+        print_error!("selfpage: {why}");
+    }
     println!("{:<17} {:<20} paging server", "key", "name");
-    if !members.is_member(&own) {
+    if !members.is_member(&own) && !members.is_removed(&own) {
         println!("{:<17} {:<20} this host", own.short(), host_name());
     }
     for (key, member) in members.iter() {

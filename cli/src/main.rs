@@ -97,9 +97,15 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
     });
     outcome.unwrap_or_else(|failure| {
-        print_error!("selfpage: {failure}");
+        print_error!("selfpage: {}", printable(&failure.to_string()));
         OWN_FAILURE.into()
     })
+}
+
+/// A text as a terminal may have it: another host may have sent a part of it.
+fn printable(text: &str) -> String {
+    let is_printable = |c: &char| !c.is_control() || *c == '\n';
+    text.chars().filter(is_printable).collect()
 }
 
 fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {

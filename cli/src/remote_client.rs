@@ -151,10 +151,16 @@ pub fn check(
 /// Checks that this host knows the key of another.
 fn check_cluster() -> Result<(), OptionError> {
     let folder = Keyring::default_folder()?;
+    let no_cluster = || OptionError::NoCluster(folder.display().to_string());
     // A key is of no use here before there are members.
-    match folder.exists() && Keyring::open(&folder)?.has_others()? {
+    if !folder.exists() {
+        return Err(no_cluster());
+    }
+    let keyring = Keyring::open(&folder)?;
+    keyring.check_not_removed()?;
+    match keyring.has_others()? {
         true => Ok(()),
-        false => Err(OptionError::NoCluster(folder.display().to_string())),
+        false => Err(no_cluster()),
     }
 }
 

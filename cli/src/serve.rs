@@ -5,7 +5,6 @@ use crate::machine::Memory;
 use crate::remote_client::control_port;
 use host::wiring::wire_process;
 use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
-use remote_keys::join::own_addresses;
 use remote_keys::{Fingerprint, Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
 use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerConfig};
@@ -138,7 +137,8 @@ impl FromStr for Disk {
 /// Runs the server.
 pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let memory = Memory::now();
-    let ram = args.ram.unwrap_or(Bytes(memory.available / RAM_PART));
+    let available = memory.available.min(memory.most());
+    let ram = args.ram.unwrap_or(Bytes(available / RAM_PART));
     if ram.0 > memory.most() {
         let text = format!(
             "--ram {ram} is more than this machine or control group has, {}",
@@ -147,6 +147,8 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(text.into());
     }
     let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
+    // Each connection takes one, and the usual limit is of as many as the control port has.
+    let _ = host::descriptor_limit::raise();
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
     let _log = logging::LineQueue::start(LOG_PATIENCE);
@@ -166,7 +168,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             "serves {ram} at {}, in the clear to any client",
             server.address()
         ),
-        Some(keyring) => announce(keyring, ram, server.address())?,
+        Some(keyring) => announce(keyring, ram, server.address(), broker.member().paging)?,
     }
     let handle = server.handle();
     std::thread::spawn(move || {
@@ -175,17 +177,23 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     });
     server.join()?;
     drop(broker);
+    if keyring.is_some_and(|keyring| keyring.has_left()) {
+        return Err("this host has left its cluster: join one, and start `selfpage serve` again, which then has the new key".into());
+    }
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says whom the server serves, and has the cluster know where it is.
-fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
-    let reached_at = match address.ip().is_unspecified() {
-        true => own_addresses().first().copied(),
-        false => Some(address.ip()),
-    };
-    let reached_at = reached_at.map(|ip| SocketAddr::new(ip, address.port()).to_string());
+/// Says whom the server serves, and has the cluster know where it is `reached_at`, as the broker does.
+fn announce(
+    keyring: &Keyring,
+    ram: Bytes,
+    address: SocketAddr,
+    reached_at: SocketAddr,
+) -> Result<(), KeyringError> {
+    // A loopback address is one that no other host reaches, unless all are here.
+    let is_reached = !reached_at.ip().is_loopback() || address.ip().is_loopback();
+    let reached_at = is_reached.then(|| reached_at.to_string());
     keyring.set_own(&host_name(), reached_at.as_deref())?;
     tracing::info!(
         "serves {ram} at {address}, to the members of its cluster (this host's key is {})",

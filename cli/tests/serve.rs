@@ -105,6 +105,42 @@ fn a_server_serves_the_members_of_its_cluster_unless_asked_otherwise() {
 }
 
 #[test]
+fn the_cluster_has_the_address_that_is_advertised() {
+    let state = tempfile::tempdir().unwrap();
+    let arguments = ["--ram", "16M", "--listen", "127.0.0.1:0"];
+    let mut child = serve(&arguments)
+        .args(["--advertise", "10.77.7.7"])
+        .env("XDG_STATE_HOME", state.path())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut log = log.map_while(Result::ok);
+    assert!(log.any(|line| line.contains("serves 16MiB at ")));
+    let shown = Command::new(env!("CARGO_BIN_EXE_selfpage"))
+        .args(["cluster", "show"])
+        .env("XDG_STATE_HOME", state.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(" 10.77.7.7:"), "{shown}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_server_has_as_many_descriptors_as_it_may() {
+    let (mut child, ..) = start(&["--listen", "127.0.0.1:0"]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let fields: Vec<_> = line.unwrap().split_whitespace().collect();
+    assert_eq!(fields[3], fields[4], "{line:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn sizes_that_cannot_be_served_are_refused() {
     let why = refused(&["--insecure", "--ram", "1000T"]);
     assert!(why.contains("more than this machine"), "{why}");

@@ -1,7 +1,8 @@
 //! The control port: connections of hosts and of clients.
 //!
 //! Rule: what a connection can hold is bounded: its number of all, the time until its Hello, the length of
-//! each message, one request at a time. A connection that sends what is no message is closed, with a line.
+//! each message, one request at a time. A connection that sends what is no message is closed, with a line. Peers
+//! that send no Hello have few descriptors of all, and keep no other peer out.
 
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::host::Event;
@@ -9,6 +10,7 @@ use crate::link::{self, ControlLink, ControlLinks};
 use crate::names::NameTable;
 use crate::protocol::{Hello, HostMessage, Member, Reply, Request};
 use remote_policy::identity::{HostId, Incarnation};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,16 +18,36 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// Most connections at once: each has a descriptor and a message.
 const MAX_CONNECTIONS: usize = 1024;
+/// Most connections that have not introduced themselves: the next takes the place of the oldest.
+const MAX_GREETING: usize = 256;
 /// How long a connection may take to introduce itself.
 const HELLO: Duration = Duration::from_secs(2);
 /// How long a client may send nothing, or leave a reply unread.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a request for a permit waits for its server, before the client is left to ask again.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// The connections that have not introduced themselves, the oldest first.
+#[derive(Default)]
+struct Greeting(VecDeque<AbortHandle>);
+
+impl Greeting {
+    /// Adds one.
+    fn push(&mut self, greeting: AbortHandle) {
+        self.0.retain(|it| !it.is_finished());
+        if self.0.len() >= MAX_GREETING
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(greeting);
+    }
+}
 
 /// What all connections share.
 struct Port {
@@ -42,6 +64,7 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         names: NameTable::default(),
         events,
     });
+    let mut greeting = Greeting::default();
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
@@ -49,8 +72,14 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         match link::accept(&listener).await {
             Ok((stream, peer)) => {
                 let port = Arc::clone(&port);
+                let links = port.links.clone();
+                let greeted = tokio::spawn(timeout(HELLO, greet(links, stream)));
+                greeting.push(greeted.abort_handle());
                 tokio::spawn(async move {
-                    port.serve(stream, peer).await;
+                    // Otherwise it was late, or was closed for another.
+                    if let Ok(Ok(greeted)) = greeted.await {
+                        port.serve(greeted, peer).await;
+                    }
                     drop(place);
                 });
             }
@@ -62,20 +91,21 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
     }
 }
 
+/// Receives a peer's introduction.
+async fn greet(links: ControlLinks, stream: TcpStream) -> Result<(ControlLink, Hello), FrameError> {
+    let mut link = links.accept(stream).await?;
+    let hello = frame::read(link.stream(), MAX_HELLO).await?;
+    Ok((link, hello))
+}
+
 impl Port {
-    async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let greeted = timeout(HELLO, async {
-            let mut link = self.links.accept(stream).await?;
-            let hello = frame::read(link.stream(), MAX_HELLO).await?;
-            Ok::<_, FrameError>((link, hello))
-        });
-        let served = match greeted.await {
-            Ok(Ok((link, Hello::Host(member)))) => self.serve_host(link, member).await,
-            Ok(Ok((link, Hello::Client { client, name }))) => {
+    async fn serve(&self, greeted: Result<(ControlLink, Hello), FrameError>, peer: SocketAddr) {
+        let served = match greeted {
+            Ok((link, Hello::Host(member))) => self.serve_host(link, member).await,
+            Ok((link, Hello::Client { client, name })) => {
                 self.serve_client(link, client, &name).await
             }
-            Ok(Err(why)) => Err(why),
-            Err(_) => Ok(()),
+            Err(why) => Err(why),
         };
         match served {
             Err(FrameError::Stream(why)) => tracing::debug!("{peer}: {why}"),

@@ -12,7 +12,7 @@ use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal, Ser
 use remote_policy::capacity::{CapacityUpdate, PermitRequest, ServerReport};
 use remote_policy::election;
 use remote_policy::identity::{Epoch, HostId, Incarnation, ObjectId, RequestId};
-use remote_wire::control::SealedPermit;
+use remote_wire::control::{SealedPermit, deserialize_name};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub struct Member {
     /// This life of its paging server.
     pub server: Incarnation,
     /// Its name, for people.
+    #[serde(deserialize_with = "deserialize_name")]
     pub name: String,
     /// Where its paging server is reached.
     pub paging: SocketAddr,
@@ -49,6 +50,7 @@ pub enum Hello {
         /// The client.
         client: Option<Incarnation>,
         /// Its host's name, for people.
+        #[serde(deserialize_with = "deserialize_name")]
         name: String,
     },
 }
@@ -198,9 +200,33 @@ pub struct ClientSummary {
     /// The client.
     pub client: Incarnation,
     /// Its host's name, where it has reported its use.
+    #[serde(deserialize_with = "deserialize_name")]
     pub name: String,
     /// Pages granted to it, by server.
     pub permits: Vec<(HostId, u64)>,
     /// Its use, as last reported.
     pub usage: ClientUse,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_another_host_is_short_and_printable() {
+        let sent = Member {
+            server: Incarnation {
+                host: HostId(1),
+                boot: 1,
+                start_ticks: 1,
+            },
+            name: format!("\u{1b}[2J{}", "x".repeat(1000)),
+            paging: ([10, 0, 0, 1], 1).into(),
+            control: ([10, 0, 0, 1], 3).into(),
+            since: 1,
+        };
+        let bytes = postcard::to_stdvec(&sent).unwrap();
+        let received: Member = postcard::from_bytes(&bytes).unwrap();
+        assert!(received.name.starts_with("[2Jx") && received.name.len() < 20);
+    }
 }

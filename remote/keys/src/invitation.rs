@@ -101,7 +101,7 @@ pub enum InvitationError {
 pub struct OpenInvitation {
     secret: Secret,
     until: Instant,
-    is_used: bool,
+    used_by: Option<Fingerprint>,
 }
 
 impl OpenInvitation {
@@ -110,7 +110,7 @@ impl OpenInvitation {
         Self {
             secret,
             until: now + life,
-            is_used: false,
+            used_by: None,
         }
     }
 
@@ -119,21 +119,32 @@ impl OpenInvitation {
         self.until
     }
 
-    /// Uses it, if the secret is the right one.
+    /// The key that has used it.
+    pub fn used_by(&self) -> Option<Fingerprint> {
+        self.used_by
+    }
+
+    /// Uses it for a key, if the secret is the right one. The same key may do so again: its host may not have learned
+    /// that it did.
     ///
     /// # Errors
     /// [`InvitationError`].
-    pub fn redeem(&mut self, secret: &Secret, now: Instant) -> Result<(), InvitationError> {
+    pub fn redeem(
+        &mut self,
+        secret: &Secret,
+        key: Fingerprint,
+        now: Instant,
+    ) -> Result<(), InvitationError> {
         if !self.secret.is(secret) {
             return Err(InvitationError::Wrong);
         }
-        if self.is_used {
+        if self.used_by.is_some_and(|by| by != key) {
             return Err(InvitationError::Used);
         }
         if now >= self.until {
             return Err(InvitationError::Expired);
         }
-        self.is_used = true;
+        self.used_by = Some(key);
         Ok(())
     }
 }
@@ -165,16 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn an_invitation_is_used_once_and_in_time_with_its_own_secret() {
+    fn an_invitation_is_used_by_one_key_and_in_time_with_its_own_secret() {
         let [secret, other] = [(); 2].map(|()| Secret::generate().unwrap());
+        let [key, stranger] = [b"key", b"new"].map(|key| Fingerprint::of(key));
         let (now, life) = (Instant::now(), Duration::from_secs(60));
         let mut open = OpenInvitation::new(secret, now, life);
-        assert_eq!(open.redeem(&other, now), Err(InvitationError::Wrong));
+        assert_eq!(open.redeem(&other, key, now), Err(InvitationError::Wrong));
         assert_eq!(
-            open.redeem(&secret, now + life),
+            open.redeem(&secret, key, now + life),
             Err(InvitationError::Expired)
         );
-        assert_eq!(open.redeem(&secret, now), Ok(()));
-        assert_eq!(open.redeem(&secret, now), Err(InvitationError::Used));
+        assert_eq!(open.redeem(&secret, key, now), Ok(()));
+        assert_eq!(
+            open.redeem(&secret, stranger, now),
+            Err(InvitationError::Used)
+        );
+        assert_eq!(open.redeem(&secret, key, now), Ok(()));
     }
 }

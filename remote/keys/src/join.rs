@@ -3,6 +3,9 @@
 //! The link is one with keys: the joining host accepts the inviting host's key alone, which the
 //! invitation names, and the inviting host accepts any key until the secret is proved. So a host
 //! between the two gets neither the secret nor a place in the list.
+//!
+//! Rules: a peer that does not go on delays no other, since each has a thread; and both hosts say that one has joined
+//! once both have written their lists.
 
 use crate::config::{Protocol, Trust, client_config, server_config};
 use crate::fingerprint::Fingerprint;
@@ -11,12 +14,22 @@ use crate::invitation::{Invitation, InvitationError, OpenInvitation, Secret};
 use crate::keyring::{Keyring, KeyringError};
 use crate::member_list::MemberList;
 use crate::sharing::{LIMIT, SharingError, connect_to, receive, send};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Peers that are served at once, each for some seconds; others wait in the kernel's queue.
+const MAX_PEERS: usize = 16;
+/// How long one host waits while the other writes its files.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the joining host waits for its handshake: longer than a whole queue of peers that send nothing takes.
+const TURN: Duration = Duration::from_secs(30);
+/// Failures that are reported: any host can cause them.
+const MAX_REPORTS: u32 = 20;
 
 /// What the joining host sends.
 #[derive(Serialize, Deserialize)]
@@ -32,6 +45,10 @@ enum JoinReply {
     Refused(String),
 }
 
+/// What the joining host sends last: it has written its list.
+#[derive(Serialize, Deserialize)]
+struct JoinConfirmation;
+
 /// Why no host has joined.
 #[derive(Debug, thiserror::Error)]
 pub enum InviteError {
@@ -44,6 +61,12 @@ pub enum InviteError {
     /// Time is over.
     #[error("no host has joined: {0}")]
     Expired(InvitationError),
+    /// A host has used the invitation and may not know it.
+    #[error(
+        "a host is a member now, and has not confirmed that it knows: if `selfpage cluster show` there does not list this host, \
+         run `selfpage cluster remove {}` here, and invite it again", .0.short()
+    )]
+    Unconfirmed(Fingerprint),
     /// The kernel gives no random bytes.
     #[error("the kernel gives no random bytes for a secret")]
     NoSecret,
@@ -88,10 +111,9 @@ pub struct Joined {
 
 /// Waits for a host to use an invitation.
 pub struct Inviter {
-    keyring: Arc<Keyring>,
     listener: TcpListener,
     invitation: Invitation,
-    open: OpenInvitation,
+    desk: Arc<JoinDesk>,
     /// Attempts that failed, for people.
     pub on_failure: fn(SocketAddr, &dyn std::fmt::Display),
 }
@@ -125,11 +147,15 @@ impl Inviter {
             inviter: keyring.fingerprint(),
             secret,
         };
-        Ok(Self {
+        let desk = JoinDesk {
+            config: server_config(keyring.key(), Trust::Any, &[Protocol::Join])?,
+            open: Mutex::new(OpenInvitation::new(secret, Instant::now(), life)),
             keyring,
+        };
+        Ok(Self {
             listener,
             invitation,
-            open: OpenInvitation::new(secret, Instant::now(), life),
+            desk: Arc::new(desk),
             on_failure: |peer, why| tracing::warn!("{peer} did not join: {why}"),
         })
     }
@@ -143,64 +169,116 @@ impl Inviter {
     ///
     /// # Errors
     /// [`InviteError`].
-    pub fn wait(mut self) -> Result<Joined, InviteError> {
-        let trust = Trust::Any;
-        let config = server_config(self.keyring.key(), trust, &[Protocol::Join])?;
+    pub fn wait(self) -> Result<Joined, InviteError> {
         self.listener.set_nonblocking(true)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let doorbell = Arc::new(eventfd(0, flags).map_err(io::Error::from)?);
+        let (sender, outcomes) = channel();
+        let (mut peers, mut reports) = (0, 0);
         loop {
-            let left = self.open.until().saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(InviteError::Expired(InvitationError::Expired));
-            }
+            let left = self.desk.left()?;
             let timeout = Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
             };
-            let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
-            match poll(&mut fds, Some(&timeout)) {
+            let has_room = peers < MAX_PEERS;
+            let mut fds = [
+                PollFd::new(&*doorbell, PollFlags::IN),
+                PollFd::new(&self.listener, PollFlags::IN),
+            ];
+            match poll(&mut fds[..1 + usize::from(has_room)], Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(io::Error::from(why).into()),
             }
-            let Ok((stream, peer)) = self.listener.accept() else {
-                continue;
-            };
-            match self.welcome(stream, &config) {
-                Ok(joined) => return Ok(joined),
-                Err(why) => (self.on_failure)(peer, &why),
+            let _ = rustix::io::read(&*doorbell, &mut [0; 8]);
+            while let Ok((peer, outcome)) = outcomes.try_recv() {
+                peers -= 1;
+                match outcome {
+                    Ok(joined) => return Ok(joined),
+                    Err(why) if reports < MAX_REPORTS => (self.on_failure)(peer, &why),
+                    Err(_) => {}
+                }
+                reports += 1;
+            }
+            if has_room && let Ok((stream, peer)) = self.listener.accept() {
+                peers += 1;
+                let (desk, sender) = (Arc::clone(&self.desk), sender.clone());
+                let doorbell = Arc::clone(&doorbell);
+                std::thread::Builder::new().spawn(move || {
+                    let outcome = desk.welcome(stream);
+                    // The inviting thread may have ended with another host.
+                    let _ = sender.send((peer, outcome));
+                    let _ = rustix::io::write(&*doorbell, &1u64.to_ne_bytes());
+                })?;
+            }
+        }
+    }
+}
+
+/// What the threads of an invitation share, of which each serves a peer.
+struct JoinDesk {
+    keyring: Arc<Keyring>,
+    config: Arc<rustls::ServerConfig>,
+    open: Mutex<OpenInvitation>,
+}
+
+impl JoinDesk {
+    fn open(&self) -> MutexGuard<'_, OpenInvitation> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the invitation is valid yet.
+    fn left(&self) -> Result<Duration, InviteError> {
+        let open = self.open();
+        let left = open.until().saturating_duration_since(Instant::now());
+        match (left.is_zero(), open.used_by()) {
+            (false, _) => Ok(left),
+            (true, Some(key)) => Err(InviteError::Unconfirmed(key)),
+            (true, None) => Err(InviteError::Expired(InvitationError::Expired)),
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream) -> Result<Joined, SharingError> {
+        stream.set_nonblocking(false)?;
+        let mut link = Handshake::server(&self.config)?.complete(stream, LIMIT)?;
+        let request: JoinRequest = receive(&mut link, LIMIT)?;
+        let key = link.peer();
+        let list = match self.admit(key, &request) {
+            Ok(list) => list,
+            Err(why) => {
+                send(&mut link, &JoinReply::Refused(why.clone()), LIMIT)?;
+                return Err(io::Error::other(why).into());
+            }
+        };
+        let name = joined(&list, key);
+        let confirmed = send(&mut link, &JoinReply::Welcome(list), LIMIT)
+            .and_then(|()| receive::<JoinConfirmation>(&mut link, PATIENCE));
+        match confirmed {
+            Ok(JoinConfirmation) => Ok(name),
+            Err(why) => {
+                let text = format!(
+                    "{} has used the invitation, and did not confirm it ({why}): run the same command there again",
+                    name.name
+                );
+                Err(io::Error::other(text).into())
             }
         }
     }
 
-    fn welcome(
-        &mut self,
-        stream: TcpStream,
-        config: &Arc<rustls::ServerConfig>,
-    ) -> Result<Joined, SharingError> {
-        stream.set_nonblocking(false)?;
-        let mut link = Handshake::server(config)?.complete(stream, LIMIT)?;
-        let request: JoinRequest = receive(&mut link)?;
-        let key = link.peer();
-        let outcome = self.admit(key, &request);
-        let reply = match &outcome {
-            Ok(list) => JoinReply::Welcome(list.clone()),
-            Err(why) => JoinReply::Refused(why.clone()),
-        };
-        send(&mut link, &reply)?;
-        let list = outcome.map_err(io::Error::other)?;
-        Ok(joined(&list, key))
-    }
-
     /// Adds the host, if it has proved the secret.
-    fn admit(&mut self, key: Fingerprint, request: &JoinRequest) -> Result<MemberList, String> {
-        let is_removed = |list: &MemberList| list.is_removed(&key);
+    fn admit(&self, key: Fingerprint, request: &JoinRequest) -> Result<MemberList, String> {
         let list = self.keyring.members().map_err(|why| why.to_string())?;
         // Before the invitation is used up.
         let secret = Secret(request.secret);
-        if is_removed(&list) {
+        if request.list.is_removed(&self.keyring.fingerprint()) {
+            // Its list would expel this host from its own cluster.
+            return Err("the joining host has removed the inviting host's key: run `selfpage cluster leave` on the joining host, and join again".to_owned());
+        }
+        if list.is_removed(&key) {
             return Err("this key was removed from the cluster: run `selfpage cluster leave` for another key, and join again".to_owned());
         }
-        self.open
-            .redeem(&secret, Instant::now())
+        self.open()
+            .redeem(&secret, key, Instant::now())
             .map_err(|why| why.to_string())?;
         let add = |list: &mut MemberList| {
             list.merge(&request.list);
@@ -222,14 +300,14 @@ pub fn join(keyring: &Keyring, invitation: &Invitation) -> Result<Joined, JoinEr
     let stream = connect_any(&invitation.addresses)?;
     let trust = Trust::Only(invitation.inviter);
     let config = client_config(keyring.key(), trust, Protocol::Join).map_err(SharingError::from)?;
-    let link = Handshake::client(&config).and_then(|it| it.complete(stream, LIMIT));
+    let link = Handshake::client(&config).and_then(|it| it.complete(stream, TURN));
     let mut link = link.map_err(SharingError::from)?;
     let request = JoinRequest {
         secret: invitation.secret.0,
         list: keyring.members().map_err(SharingError::from)?,
     };
-    send(&mut link, &request).map_err(SharingError::from)?;
-    let list = match receive(&mut link).map_err(SharingError::from)? {
+    send(&mut link, &request, PATIENCE).map_err(SharingError::from)?;
+    let list = match receive(&mut link, PATIENCE).map_err(SharingError::from)? {
         JoinReply::Welcome(list) => list,
         JoinReply::Refused(why) => return Err(JoinError::Refused(why)),
     };
@@ -238,6 +316,8 @@ pub fn join(keyring: &Keyring, invitation: &Invitation) -> Result<Joined, JoinEr
         own.clone()
     });
     let merged = merged.map_err(SharingError::from)?;
+    // This host has joined; the other one says so, or that it does not know.
+    let _ = send(&mut link, &JoinConfirmation, LIMIT);
     Ok(joined(&merged, invitation.inviter))
 }
 

@@ -52,6 +52,11 @@ pub enum KeyringError {
         /// What is there.
         there: String,
     },
+    /// The cluster has removed this host.
+    #[error(
+        "this host's key {} was removed from its cluster: run `selfpage cluster leave` here, which makes another key, and join again", .0.short()
+    )]
+    Removed(Fingerprint),
 }
 
 /// A host's key and the members of its cluster.
@@ -179,11 +184,33 @@ impl Keyring {
         Ok(outcome)
     }
 
+    /// Checks that the cluster has not removed this host, as far as this host knows.
+    ///
+    /// # Errors
+    /// [`KeyringError::Removed`], and of the files.
+    pub fn check_not_removed(&self) -> Result<(), KeyringError> {
+        let own = self.fingerprint();
+        match self.read()?.list.is_removed(&own) {
+            true => Err(KeyringError::Removed(own)),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns true if the folder has another key now, or none: this host has left its cluster.
+    pub fn has_left(&self) -> bool {
+        match read_key(&self.folder) {
+            Ok(key) => key.is_none_or(|key| key.fingerprint() != self.fingerprint()),
+            // Nothing is known then.
+            Err(_) => false,
+        }
+    }
+
     /// Says what this host is, to the list.
     ///
     /// # Errors
     /// [`KeyringError`].
     pub fn set_own(&self, name: &str, address: Option<&str>) -> Result<(), KeyringError> {
+        self.check_not_removed()?;
         let own = self.fingerprint();
         self.update(|list| {
             let known = list.get(&own).and_then(|it| it.address.clone());
@@ -248,8 +275,12 @@ mod tests {
         assert_eq!(Keyring::open(&folder).unwrap().fingerprint(), first);
         let mode = fs::metadata(folder.join("key")).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o600);
+        let keyring = Keyring::open(&folder).unwrap();
+        assert!(!keyring.has_left());
         Keyring::delete(&folder).unwrap();
+        assert!(keyring.has_left());
         assert_ne!(Keyring::open(&folder).unwrap().fingerprint(), first);
+        assert!(keyring.has_left());
     }
 
     #[test]

@@ -2,14 +2,18 @@
 //!
 //! A set that hosts change apart and merge: members are added, and removed for good. A key that was
 //! removed does not come back, whatever a host that has not learned of it sends; its host makes
-//! another key. So two hosts that have received the same lists in any order have the same one.
+//! another key. So two hosts that have received the same lists in any order have the same one, as long as these
+//! are within their bounds. What another host sends is bounded, and what an operator removes here is not.
 
 use crate::fingerprint::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most members, and most keys removed: what hosts receive from others is bounded.
+/// Most members.
 pub const MAX_MEMBERS: usize = 4096;
+/// Most keys removed, up to which a list takes one from another host that is no member here; a member's is taken up
+/// to twice as many, so that invented keys do not keep a member from being removed.
+const MAX_REMOVED: usize = 4096;
 /// Longest name or address.
 const MAX_TEXT: usize = 64;
 
@@ -57,9 +61,15 @@ impl MemberList {
         members: impl IntoIterator<Item = (Fingerprint, Member)>,
         removed: BTreeSet<Fingerprint>,
     ) -> Self {
-        let members = members.into_iter().collect();
-        let mut list = Self::default();
-        list.merge(&Self { members, removed });
+        let members = Self {
+            members: members.into_iter().collect(),
+            removed: BTreeSet::new(),
+        };
+        let mut list = Self {
+            members: BTreeMap::new(),
+            removed,
+        };
+        list.merge(&members);
         list
     }
 
@@ -106,7 +116,8 @@ impl MemberList {
         if is_known || self.removed.contains(&key) {
             return;
         }
-        let version = known.map_or(0, |it| it.version) + 1;
+        // A list of another host may have the last number there is.
+        let version = known.map_or(0, |it| it.version).saturating_add(1);
         self.insert(
             key,
             Member {
@@ -125,17 +136,31 @@ impl MemberList {
 
     /// Removes a member for good.
     pub fn remove(&mut self, key: Fingerprint) {
-        if self.removed.len() < MAX_MEMBERS || self.removed.contains(&key) {
-            self.removed.insert(key);
-        }
+        self.removed.insert(key);
         self.members.remove(&key);
+    }
+
+    /// Returns true if a key that another host has removed is removed here.
+    fn takes_removal(&self, key: &Fingerprint) -> bool {
+        let most = match self.members.contains_key(key) {
+            true => 2 * MAX_REMOVED,
+            false => MAX_REMOVED,
+        };
+        self.removed.len() < most
+    }
+
+    /// A member of another's list that this one has removed.
+    pub(crate) fn removed_member(&self, of: &Self) -> Option<Fingerprint> {
+        self.removed.iter().find(|key| of.is_member(key)).copied()
     }
 
     /// Adds what another host knows. Returns true if something is new here.
     pub fn merge(&mut self, other: &Self) -> bool {
         let before = self.clone();
         for key in &other.removed {
-            self.remove(*key);
+            if self.takes_removal(key) {
+                self.remove(*key);
+            }
         }
         for (key, theirs) in &other.members {
             if self.removed.contains(key) {
@@ -242,6 +267,27 @@ mod tests {
         list.remove(key(1));
         list.set(key(1), "near", None);
         assert!(!list.is_member(&key(1)));
+    }
+
+    #[test]
+    fn keys_that_a_host_invents_keep_no_member_from_being_removed() {
+        let mut ours = MemberList::default();
+        ours.set(key(1), "expelled", None);
+        let mut invented = MemberList::default();
+        for number in 0..2 * MAX_REMOVED as u32 {
+            invented.remove(Fingerprint::of(&number.to_le_bytes()));
+        }
+        let mut theirs = ours.clone();
+        ours.merge(&invented);
+        theirs.merge(&invented);
+        assert_eq!(ours.removed.len(), MAX_REMOVED);
+        ours.remove(key(1));
+        theirs.merge(&ours);
+        assert!(ours.is_removed(&key(1)) && theirs.is_removed(&key(1)));
+        assert_eq!(ours.removed_member(&theirs), None);
+        // The file has all of them.
+        let members = ours.iter().map(|(key, member)| (*key, member.clone()));
+        assert_eq!(MemberList::from_parts(members, ours.removed.clone()), ours);
     }
 
     #[test]

@@ -37,6 +37,12 @@ pub enum SharingError {
     /// This host's own files.
     #[error(transparent)]
     Keyring(#[from] KeyringError),
+    /// The other host's list takes no more removed keys.
+    #[error(
+        "it has received too many removed keys to take that of {} for one, and accepts it still: run `selfpage cluster leave` there, and \
+         `selfpage cluster join` once more", .0.short()
+    )]
+    NotRemoved(Fingerprint),
 }
 
 impl From<rustls::Error> for SharingError {
@@ -54,10 +60,15 @@ pub fn share_with(keyring: &Arc<Keyring>, address: &str) -> Result<(), SharingEr
     let trust = Trust::Members(Arc::clone(keyring));
     let config = client_config(keyring.key(), trust, Protocol::Members)?;
     let mut link = Handshake::client(&config)?.complete(stream, LIMIT)?;
-    send(&mut link, &keyring.members()?)?;
-    let theirs: MemberList = receive(&mut link)?;
+    let ours = keyring.members()?;
+    send(&mut link, &ours, LIMIT)?;
+    // As it is with ours.
+    let theirs: MemberList = receive(&mut link, LIMIT)?;
     merge(keyring, &theirs)?;
-    Ok(())
+    match ours.removed_member(&theirs) {
+        Some(key) => Err(SharingError::NotRemoved(key)),
+        None => Ok(()),
+    }
 }
 
 /// Takes a member's list from a link that was accepted, and gives it this host's.
@@ -65,9 +76,9 @@ pub fn share_with(keyring: &Arc<Keyring>, address: &str) -> Result<(), SharingEr
 /// # Errors
 /// [`SharingError`].
 pub fn answer(keyring: &Keyring, link: &mut KeyedStream<TcpStream>) -> Result<(), SharingError> {
-    let theirs: MemberList = receive(link)?;
+    let theirs: MemberList = receive(link, LIMIT)?;
     let ours = merge(keyring, &theirs)?;
-    send(link, &ours)?;
+    send(link, &ours, LIMIT)?;
     Ok(())
 }
 
@@ -133,47 +144,54 @@ pub(crate) fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a message on a link whose socket blocks.
-pub(crate) fn send(link: &mut KeyedStream<TcpStream>, message: &impl Serialize) -> io::Result<()> {
+/// Sends a message on a link whose socket blocks, within a time.
+pub(crate) fn send(
+    link: &mut KeyedStream<TcpStream>,
+    message: &impl Serialize,
+    limit: Duration,
+) -> io::Result<()> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
-    let begun = Instant::now();
+    let until = Instant::now() + limit;
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        let written = unless_blocked(link.write(rest), begun)?;
+        let written = unless_blocked(link.write(rest), until)?;
         rest = &rest[written..];
     }
     while !link.flush()? {
-        unless_blocked(Err(ErrorKind::WouldBlock.into()), begun)?;
+        unless_blocked(Err(ErrorKind::WouldBlock.into()), until)?;
     }
     Ok(())
 }
 
-/// Receives a message on a link whose socket blocks, for a time.
-pub(crate) fn receive<M: DeserializeOwned>(link: &mut KeyedStream<TcpStream>) -> io::Result<M> {
-    let begun = Instant::now();
+/// Receives a message on a link whose socket blocks, within a time.
+pub(crate) fn receive<M: DeserializeOwned>(
+    link: &mut KeyedStream<TcpStream>,
+    limit: Duration,
+) -> io::Result<M> {
+    let until = Instant::now() + limit;
     let mut length = [0; 4];
-    receive_exactly(link, &mut length, begun)?;
+    receive_exactly(link, &mut length, until)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_MESSAGE {
         let text = format!("a message of {length} bytes is longer than {MAX_MESSAGE}");
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
     let mut body = vec![0; length];
-    receive_exactly(link, &mut body, begun)?;
+    receive_exactly(link, &mut body, until)?;
     postcard::from_bytes(&body).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))
 }
 
 fn receive_exactly(
     link: &mut KeyedStream<TcpStream>,
     mut into: &mut [u8],
-    begun: Instant,
+    until: Instant,
 ) -> io::Result<()> {
     while !into.is_empty() {
         let read = match link.read(into) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            other => unless_blocked(other, begun)?,
+            other => unless_blocked(other, until)?,
         };
         into = &mut into[read..];
     }
@@ -181,9 +199,9 @@ fn receive_exactly(
 }
 
 /// Nothing, where the socket would block. An error, once there is no time, whatever the peer sends meanwhile.
-fn unless_blocked(outcome: io::Result<usize>, begun: Instant) -> io::Result<usize> {
+fn unless_blocked(outcome: io::Result<usize>, until: Instant) -> io::Result<usize> {
     match outcome {
-        _ if begun.elapsed() >= LIMIT => Err(ErrorKind::TimedOut.into()),
+        _ if Instant::now() >= until => Err(ErrorKind::TimedOut.into()),
         Err(why) if why.kind() == ErrorKind::WouldBlock => Ok(0),
         other => other,
     }

@@ -4,7 +4,7 @@ use selfpage_remote_keys::invitation::Invitation;
 use selfpage_remote_keys::join::{Inviter, JoinError, Joined, join};
 use selfpage_remote_keys::sharing::{answer, share_with};
 use selfpage_remote_keys::{
-    Handshake, HandshakeError, HostKey, Keyring, Protocol, Trust, server_config,
+    Handshake, HandshakeError, HostKey, Keyring, KeyringError, Protocol, Trust, server_config,
 };
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -100,6 +100,32 @@ fn another_secret_or_another_inviter_is_refused_and_the_invitation_stays() {
 }
 
 #[test]
+fn peers_that_connect_and_send_nothing_keep_no_host_from_joining() {
+    let [near, far] = ["near", "far"].map(host);
+    let (invitation, waiting) = invite(&near, LIFE);
+    let connect = |_| TcpStream::connect(invitation.addresses[0]).unwrap();
+    let _idle: Vec<_> = (0..40).map(connect).collect();
+    join(&far.keyring, &invitation).unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap().name, "far");
+}
+
+#[test]
+fn a_host_that_could_not_write_its_list_joins_by_the_same_invitation() {
+    let [near, far, third] = ["near", "far", "third"].map(host);
+    let (invitation, waiting) = invite(&near, LIFE);
+    let lock = far.keyring.folder().join("lock");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    join(&far.keyring, &invitation).unwrap_err();
+    let why = join(&third.keyring, &invitation).unwrap_err();
+    assert!(why.to_string().contains("was used"), "{why}");
+    std::fs::remove_dir(&lock).unwrap();
+    join(&far.keyring, &invitation).unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap().name, "far");
+    assert!(knows(&near, &far) && knows(&far, &near));
+}
+
+#[test]
 fn a_host_that_was_removed_joins_with_another_key_only() {
     let [near, far] = ["near", "far"].map(host);
     let (invitation, waiting) = invite(&near, LIFE);
@@ -116,6 +142,31 @@ fn a_host_that_was_removed_joins_with_another_key_only() {
     join(&again, &invitation).unwrap();
     waiting.join().unwrap();
     assert!(near.keyring.is_member(&again.fingerprint()) && !near.keyring.is_member(&removed));
+}
+
+#[test]
+fn a_host_that_has_removed_the_inviting_host_is_refused() {
+    let [near, far] = ["near", "far"].map(host);
+    let key = near.keyring.fingerprint();
+    far.keyring.update(|list| list.remove(key)).unwrap();
+    let (invitation, waiting) = invite(&near, LIFE);
+    let why = join(&far.keyring, &invitation).unwrap_err();
+    assert!(why.to_string().contains("selfpage cluster leave"), "{why}");
+    assert!(near.keyring.is_member(&key) && !knows(&near, &far));
+    // Others may use the invitation yet.
+    let third = host("third");
+    join(&third.keyring, &invitation).unwrap();
+    assert!(waiting.join().unwrap().is_some());
+}
+
+#[test]
+fn a_host_that_was_removed_learns_it_where_it_names_itself() {
+    let near = host("near");
+    let own = near.keyring.fingerprint();
+    near.keyring.update(|list| list.remove(own)).unwrap();
+    let why = near.keyring.set_own("near", None).unwrap_err();
+    assert!(matches!(why, KeyringError::Removed(_)), "{why}");
+    assert!(why.to_string().contains("selfpage cluster leave"), "{why}");
 }
 
 #[test]

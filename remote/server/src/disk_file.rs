@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 use wired::{Bytes, PAGE};
 
@@ -131,6 +131,14 @@ fn claim(file: &File, config: &DiskConfig) -> Result<(), StartError> {
                 format!("{path} is not a server's file: it stays as it is; choose another name");
             return Err(StartError::Disk(text));
         }
+    }
+    let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
+    if mode & 0o077 != 0 || owner != rustix::process::geteuid().as_raw() {
+        // Another user may have it open, whatever its mode becomes.
+        let text = format!(
+            "{path} has the mode {mode:o} and the owner {owner}: other users could read the pages there; delete it, or choose another name"
+        );
+        return Err(StartError::Disk(text));
     }
     let mut first = [0; PAGE];
     first[..TITLE.len()].copy_from_slice(TITLE);

@@ -71,6 +71,8 @@ pub(crate) struct EventLoop {
     /// When leases and clients are looked at next.
     timer: Duration,
     began: u64,
+    /// False from an accept that failed to the next look of the timer.
+    is_accepting: bool,
     is_stopped: bool,
 }
 
@@ -124,6 +126,7 @@ impl EventLoop {
             due: Time::NEVER,
             timer: Duration::ZERO,
             began: wired::clock::now(),
+            is_accepting: true,
             is_stopped: false,
         })
     }
@@ -147,6 +150,7 @@ impl EventLoop {
             // A client receives what its permit is now before the replies to later requests.
             self.enforce();
             self.turn();
+            self.service.free_removed();
             // After the replies have left: what is queued still is what a client does not read.
             self.on_timer();
             self.enforce();
@@ -173,8 +177,9 @@ impl EventLoop {
 
     fn wait(&mut self) -> io::Result<()> {
         let disk = self.service.disk.as_ref();
-        let has_unsubmitted = disk.is_some_and(DiskIo::has_unsubmitted);
-        if !self.connections.active().is_empty() || self.due <= self.now() || has_unsubmitted {
+        let has_work =
+            disk.is_some_and(DiskIo::has_unsubmitted) || self.service.objects.has_removed();
+        if !self.connections.active().is_empty() || self.due <= self.now() || has_work {
             return self.poller.wait(Duration::ZERO).map(drop);
         }
         let probe = |this: &mut Self| match this.probe_recent() {
@@ -262,13 +267,24 @@ impl EventLoop {
             let added = match self.listener.accept() {
                 Ok((stream, _)) => self.add(stream),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => return,
-                Err(why) => Err(why),
+                Err(why) => {
+                    // The next accept would fail likewise, and the listener stays ready: the timer looks again.
+                    self.set_accepting(false);
+                    Err(why)
+                }
             };
             if let Err(why) = added {
                 self.warn_of_connection(&why);
                 // There may be more, which the next turn accepts.
                 return;
             }
+        }
+    }
+
+    fn set_accepting(&mut self, accepts: bool) {
+        match self.poller.set(&self.listener, LISTENER, accepts, false) {
+            Ok(()) => self.is_accepting = accepts,
+            Err(why) => self.warn_of_connection(&why),
         }
     }
 
@@ -333,7 +349,11 @@ impl EventLoop {
     fn on_usage(&mut self, host: HostMemory, thresholds: HostThresholds) {
         let memory = &mut self.service.memory;
         let frames = memory.frames().into();
-        let spare = host.spare_frames(thresholds, frames, memory.resident_frames().into());
+        let resident = memory.resident_frames().into();
+        // What is not known changes nothing: a lack of descriptors does not mean that the host has memory.
+        let Some(spare) = host.spare_frames(thresholds, frames, resident) else {
+            return;
+        };
         match self.service.disk {
             // The disk has all pages: the cache alone follows the host.
             Some(_) => self.cache_limit = (spare as u32).max(LEAST_CACHE),
@@ -345,6 +365,9 @@ impl EventLoop {
         let now = self.service.issuer.now();
         if now < self.timer {
             return;
+        }
+        if !self.is_accepting {
+            self.set_accepting(true);
         }
         self.service.issuer.on_timer();
         let next = self.service.issuer.capacity().next_timer(now);

@@ -2,8 +2,8 @@
 //!
 //! A handshake takes both ends some hundred microseconds of computation and two round trips: the
 //! thread that serves pages would delay others' pages meanwhile. One thread does all handshakes without
-//! blocking in any of them. Rule: a peer costs a bounded number of handshakes, each for a bounded time,
-//! whatever it sends or does not send.
+//! blocking in any of them. Rule: there is a bounded number of handshakes, each for a bounded time, whatever peers
+//! send or do not send; and one that goes on at once is over before peers that do not can take its place.
 
 use crate::accept::{Accept, Accepted};
 use crate::log_limit::LogLimit;
@@ -26,12 +26,11 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// How long a handshake may take: two round trips of a slow link, many times over.
-pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a peer that was refused may take to read why.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Most handshakes at once, and most of one address.
+/// Most handshakes at once.
 const MAX_HANDSHAKES: usize = 64;
-const MAX_OF_ADDRESS: usize = 8;
 /// Most hosts that share their lists of members at once.
 const MAX_SHARING: u32 = 4;
 /// The longest sleep.
@@ -184,7 +183,7 @@ impl Handshakes {
 
     fn begin(&mut self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        self.check_room(peer.ip())?;
+        self.make_room();
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let handshake = Handshake::server(&self.config).map_err(io::Error::other)?;
@@ -202,18 +201,26 @@ impl Handshakes {
         Ok(())
     }
 
-    fn check_room(&self, address: IpAddr) -> io::Result<()> {
-        if self.pending.len() >= MAX_HANDSHAKES {
-            let text = format!("{MAX_HANDSHAKES} handshakes are under way, the most at once");
-            return Err(io::Error::other(text));
+    /// Where there are as many handshakes as may be, closes the oldest of the network that has the most: a peer with
+    /// a key needs no longer than two round trips, and one without can hold all places.
+    fn make_room(&mut self) {
+        if self.pending.len() < MAX_HANDSHAKES {
+            return;
         }
-        let own = self.pending.values().filter(|it| it.peer.ip() == address);
-        if own.count() >= MAX_OF_ADDRESS {
-            let text =
-                format!("{address} has {MAX_OF_ADDRESS} handshakes, the most of one address");
-            return Err(io::Error::other(text));
+        let mut crowds = BTreeMap::new();
+        for it in self.pending.values() {
+            *crowds.entry(network(it.peer.ip())).or_insert(0) += 1;
         }
-        Ok(())
+        let crowd = |it: &Pending| crowds.get(&network(it.peer.ip())).copied();
+        // Numbers rise, and of several the last is taken.
+        let oldest = self.pending.iter().rev().max_by_key(|(_, it)| crowd(it));
+        let Some((id, peer)) = oldest.map(|(id, it)| (*id, it.peer)) else {
+            return;
+        };
+        self.pending.remove(&id);
+        self.warn(format_args!(
+            "connection of {peer} closed: {MAX_HANDSHAKES} handshakes are under way, the most at once, and this one is the oldest of its network"
+        ));
     }
 
     fn advance(&mut self, id: u64) {
@@ -333,6 +340,14 @@ impl Handshakes {
 
     fn warn(&mut self, line: std::fmt::Arguments<'_>) {
         self.log.warn(self.began.elapsed(), line);
+    }
+}
+
+/// The network of an address: a host has the addresses of a /64 of IPv6 for nothing, and may have those of a /24.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) & !0xff).into()),
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
     }
 }
 

@@ -35,11 +35,14 @@ impl HostMemory {
         }
     }
 
-    /// Frames of `frames` that the server may own, where `resident` have memory now.
-    pub fn spare_frames(&self, thresholds: HostThresholds, frames: u64, resident: u64) -> u64 {
-        let Some(available) = self.available else {
-            return frames;
-        };
+    /// Frames of `frames` that the server may own, where `resident` have memory now; `None` where it is not known.
+    pub fn spare_frames(
+        &self,
+        thresholds: HostThresholds,
+        frames: u64,
+        resident: u64,
+    ) -> Option<u64> {
+        let available = self.available?;
         let page = PAGE as u64;
         let wanted = match available.checked_sub(thresholds.keep_available) {
             Some(spare) => resident + spare / page,
@@ -53,7 +56,7 @@ impl HostMemory {
             true => resident - resident / SHRINK_PARTS,
             false => frames,
         };
-        wanted.min(most).min(frames)
+        Some(wanted.min(most).min(frames))
     }
 }
 
@@ -83,13 +86,22 @@ mod tests {
 
     #[test]
     fn the_host_keeps_what_is_available_below_the_threshold() {
-        let spare = |host: HostMemory| host.spare_frames(THRESHOLDS, 1000, 320);
+        let spare = |host: HostMemory| host.spare_frames(THRESHOLDS, 1000, 320).unwrap();
         assert_eq!(spare(host(5000, 0.0)), 1000);
         assert_eq!(spare(host(300, 0.0)), 520);
         assert_eq!(spare(host(40, 0.0)), 260);
         assert_eq!(spare(host(399, 11.0)), 310);
         assert_eq!(spare(host(400, 11.0)), 620);
         assert_eq!(spare(host(40, 11.0)), 260);
+    }
+
+    #[test]
+    fn a_measurement_that_failed_says_nothing_of_the_host() {
+        let unknown = HostMemory {
+            available: None,
+            pressure: None,
+        };
+        assert_eq!(unknown.spare_frames(THRESHOLDS, 1000, 320), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Keeps a server's list of members that of its cluster.
 //!
 //! A thread shares lists with one other member after the other, once a minute or when a host with an
-//! unknown key connects, and has the server close the links of hosts that are no members any more.
+//! unknown key connects, and has the server close the links of hosts that are no members any more. Where this host
+//! has left its cluster, and with it its key, the server ends: no host accepts the key that it has.
 
 use crate::server::ServerHandle;
 use remote_keys::{Keyring, MemberList, sharing};
@@ -55,6 +56,12 @@ impl MemberWatch {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            if self.keyring.has_left() {
+                tracing::error!(
+                    "this host has left its cluster, and its key is deleted: the server ends"
+                );
+                return self.server.stop();
+            }
             self.close_removed();
             let period = if is_wanted { LEAST_PERIOD } else { PERIOD };
             if self.shared.elapsed() >= period {
@@ -84,6 +91,9 @@ impl MemberWatch {
     fn close_removed(&mut self) {
         match self.keyring.members() {
             Ok(members) if members != self.known => {
+                if let Err(why) = self.keyring.check_not_removed() {
+                    tracing::error!("{why}");
+                }
                 self.known = members.clone();
                 self.server.retain_members(members);
             }

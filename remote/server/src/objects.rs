@@ -1,6 +1,7 @@
 //! The paging objects of a server.
 
 use crate::page_index::MAX_OBJECTS;
+use crate::page_memory::PageMemory;
 use crate::refusal::Refusal;
 use remote_policy::identity::ObjectId;
 use remote_policy::migration::Generation;
@@ -31,6 +32,8 @@ pub(crate) struct ObjectTable {
     slots: Vec<Option<PagingObject>>,
     by_id: BTreeMap<ObjectId, u32>,
     free: Vec<u32>,
+    /// Slots of removed objects that may have pages yet.
+    removed: Vec<u32>,
 }
 
 impl ObjectTable {
@@ -73,16 +76,82 @@ impl ObjectTable {
         Ok(())
     }
 
-    /// Removes an object and returns the slot that it had.
-    pub fn remove(&mut self, id: ObjectId) -> Option<u32> {
-        let slot = self.by_id.remove(&id)?;
-        self.slots[slot as usize] = None;
-        self.free.push(slot);
-        Some(slot)
+    /// Removes an object. Its slot is not used again before its pages are free.
+    pub fn remove(&mut self, id: ObjectId) {
+        if let Some(slot) = self.by_id.remove(&id) {
+            self.slots[slot as usize] = None;
+            self.removed.push(slot);
+        }
+    }
+
+    /// Returns true if removed objects may have pages yet.
+    pub fn has_removed(&self) -> bool {
+        !self.removed.is_empty()
+    }
+
+    /// Frees at most `most` pages of removed objects: those of one may be all that the server has.
+    pub fn free_pages(&mut self, memory: &mut PageMemory, most: u32) {
+        let mut left = most;
+        while let Some(&slot) = self.removed.last() {
+            left -= memory.discard_object(slot, left);
+            if left == 0 {
+                return;
+            }
+            self.removed.pop();
+            self.free.push(slot);
+        }
     }
 
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = &PagingObject> {
         self.slots.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remote_policy::identity::HostId;
+    use remote_policy::migration::Version;
+    use wired::PAGE;
+
+    fn object(number: u64) -> PagingObject {
+        let id = ObjectId {
+            client: HostId(1),
+            number,
+        };
+        PagingObject {
+            id,
+            permit: PermitId {
+                server: HostId(2),
+                number: 1,
+            },
+            pages: 8,
+            generation: Generation(1),
+            is_durable: false,
+            written: 0,
+        }
+    }
+
+    #[test]
+    fn a_removed_objects_pages_are_freed_in_steps_and_its_slot_is_used_afterwards() {
+        let mut memory = PageMemory::new(8, None).unwrap();
+        let mut objects = ObjectTable::default();
+        objects.insert(object(1)).unwrap();
+        for page in 0..5 {
+            memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
+        }
+        objects.remove(object(1).id);
+        assert_eq!((objects.find(object(1).id), memory.used()), (None, 5));
+        objects.free_pages(&mut memory, 3);
+        assert!(objects.has_removed());
+        assert_eq!(memory.used(), 2);
+        objects.insert(object(2)).unwrap();
+        assert_eq!(objects.find(object(2).id), Some(1));
+        objects.free_pages(&mut memory, 3);
+        assert!(!objects.has_removed());
+        assert_eq!(memory.used(), 0);
+        objects.insert(object(3)).unwrap();
+        assert_eq!(objects.find(object(3).id), Some(0));
     }
 }

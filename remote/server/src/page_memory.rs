@@ -219,11 +219,15 @@ impl PageMemory {
         }
     }
 
-    /// Frees all pages of an object.
-    pub fn discard_object(&mut self, object: u32) {
-        while let Some(id) = self.index.first_of(object) {
+    /// Frees pages of an object, at most `most`. Returns how many.
+    pub fn discard_object(&mut self, object: u32, most: u32) -> u32 {
+        for discarded in 0..most {
+            let Some(id) = self.index.first_of(object) else {
+                return discarded;
+            };
             self.discard(id);
         }
+        most
     }
 
     /// Marks a page as being written to the disk, with its checksum. Returns its frame's bytes; none
@@ -307,8 +311,9 @@ impl PageMemory {
 
     /// Uses at most `frames` from now on, as far as the disk has the pages of the others, and gives the host memory
     /// that is free. At most `most` frames are taken from pages at once. Returns true if another call does more.
+    ///
+    /// The limit falls with the frames in use, not ahead of them: a page can take the frame of another meanwhile.
     pub fn resize(&mut self, frames: u32, most: u32) -> bool {
-        self.arena.set_limit(frames);
         let mut taken = 0;
         while self.has_disk && taken < most && self.arena.used() > frames {
             let Some(frame) = self.reclaim() else {
@@ -317,6 +322,7 @@ impl PageMemory {
             self.arena.free(frame);
             taken += 1;
         }
+        self.arena.set_limit(frames.max(self.arena.used()));
         let given = self.arena.trim(most);
         // Frames that nothing can be done about wait for the next look.
         let is_over = self.arena.used() > frames && taken == most;

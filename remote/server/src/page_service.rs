@@ -25,6 +25,9 @@ const RETRIES: u32 = 64;
 /// Frames that are looked at for the next of them: some hundred microseconds.
 const SEARCH: u32 = 16_384;
 
+/// Pages of removed objects that are freed in a turn: some ten microseconds, up to a hundred where they lie apart.
+const FREED_AT_ONCE: u32 = 256;
+
 /// The sender of a request.
 pub(crate) struct Requester<'a> {
     /// The client.
@@ -203,6 +206,10 @@ impl PageService {
         let (slot, _) = self.object(from, header.object)?;
         let is_new = |page: &u64| self.memory.find(slot, *page).is_none();
         let new_pages = pages_of(header).filter(is_new).count() as u64;
+        if new_pages > self.memory.room().into() {
+            // The permits do not count removed pages any more.
+            self.objects.free_pages(&mut self.memory, new_pages as u32);
+        }
         let frames = self.frames_needed(slot, header);
         // Pages that were discarded while the disk had them keep their places for a moment more.
         let has_places = self.disk.is_none() || self.has_places(new_pages);
@@ -332,17 +339,20 @@ impl PageService {
             .discard(header.object, discarded)?)
     }
 
-    /// Ends an object and frees its pages.
+    /// Ends an object. Its pages are freed in the turns that follow.
     pub fn terminate(&mut self, id: ObjectId) {
         self.issuer.capacity_mut().terminate(id);
         self.remove(id);
     }
 
-    /// Frees the pages of an object that the capacity does not know any more.
+    /// Removes an object that the capacity does not know any more.
     pub fn remove(&mut self, id: ObjectId) {
-        if let Some(slot) = self.objects.remove(id) {
-            self.memory.discard_object(slot);
-        }
+        self.objects.remove(id);
+    }
+
+    /// Frees some pages of removed objects.
+    pub fn free_removed(&mut self) {
+        self.objects.free_pages(&mut self.memory, FREED_AT_ONCE);
     }
 
     /// A client's object. Another client's does not exist for it.

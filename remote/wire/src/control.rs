@@ -10,7 +10,7 @@ use crate::header::MAX_BODY;
 use remote_policy::identity::{Epoch, Incarnation, ObjectId, RequestId};
 use remote_policy::migration::Generation;
 use remote_policy::permit::{Permit, PermitId};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub enum ControlRequest {
         /// The client.
         client: Incarnation,
         /// Its host's name, for people.
+        #[serde(deserialize_with = "deserialize_name")]
         name: String,
     },
     /// Asks for a permit for pages.
@@ -88,6 +89,7 @@ pub enum ControlReply {
         /// The server.
         server: Incarnation,
         /// Its host's name, for people.
+        #[serde(deserialize_with = "deserialize_name")]
         name: String,
         /// The broker that it obeys.
         epoch: Epoch,
@@ -149,6 +151,7 @@ pub struct ServerStatus {
     /// The server.
     pub server: Incarnation,
     /// Its host's name.
+    #[serde(deserialize_with = "deserialize_name")]
     pub name: String,
     /// The broker that it obeys.
     pub epoch: Epoch,
@@ -168,6 +171,7 @@ pub struct ClientStatus {
     /// The client.
     pub client: Incarnation,
     /// Its host's name.
+    #[serde(deserialize_with = "deserialize_name")]
     pub name: String,
     /// Pages granted to it.
     pub granted_pages: u64,
@@ -185,6 +189,14 @@ pub fn short_name(name: &str) -> String {
         .filter(|c| !c.is_control())
         .take(MAX_NAME / 4)
         .collect()
+}
+
+/// Deserializes the name of another host, as [`short_name`] has it: it goes to terminals and logs.
+///
+/// # Errors
+/// As the format has them.
+pub fn deserialize_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    String::deserialize(from).map(|name| short_name(&name))
 }
 
 /// The body of a control message. A message that does not fit a frame is an error.

@@ -3,8 +3,10 @@
 use crate::hosts::{Client, Host};
 use crate::wait_for_cluster;
 use remote_keys::Keyring;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use selfpage_remote_broker::client::{PermitAnswer, find_cluster};
 use selfpage_remote_broker::link::ControlLinks;
+use std::net::TcpStream;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -79,4 +81,27 @@ fn a_member_that_is_removed_is_not_answered_any_more() {
     assert!(find().is_ok());
     one.update(|list| list.remove(other.fingerprint())).unwrap();
     assert!(find().is_err());
+}
+
+#[test]
+fn peers_that_send_no_introduction_keep_no_member_out() {
+    let ([member], _folder) = keyrings::<1>();
+    let host = Host::with_keys(&[], Some(Arc::clone(&member)));
+    // Both ends of each connection are here.
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    // More than there may be: the first make room for the last.
+    let connect = |_| TcpStream::connect(host.control()).unwrap();
+    let _idle: Vec<_> = (0..1100).map(connect).collect();
+    let links = ControlLinks::new(Some(member)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
+    assert!(found.is_ok(), "{found:?}");
 }

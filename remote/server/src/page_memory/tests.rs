@@ -89,7 +89,7 @@ impl Harness {
                 self.model.remove(&(object, page));
             }
             Step::Terminate { object } => {
-                self.memory.discard_object(object);
+                self.memory.discard_object(object, u32::MAX);
                 self.model.retain(|(other, _), _| *other != object);
             }
             Step::Resize(frames) => _ = self.memory.resize(frames, 100),
@@ -227,7 +227,7 @@ fn a_resize_says_whether_another_one_gives_back_more() {
         memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
     }
     assert!(!memory.resize(3000, 500), "all frames are in use");
-    memory.discard_object(0);
+    memory.discard_object(0, u32::MAX);
     let resizes = (1..).take_while(|_| memory.resize(3000, 500)).count();
     assert_eq!((resizes, memory.resident_frames()), (3, 1024));
 }
@@ -249,6 +249,30 @@ fn pages_that_the_disk_failed_to_store_are_named_until_it_has_them() {
     }
     assert_eq!(memory.next_unstored(8), None);
     assert!(!memory.can_store_again());
+}
+
+#[test]
+fn pages_are_read_and_written_while_the_cache_shrinks() {
+    let mut memory = PageMemory::new(16, Some(32)).unwrap();
+    let pages: Vec<_> = (0..17)
+        .map(|page| {
+            let id = memory.write(0, page, Version(1), &[7; PAGE]).unwrap();
+            memory.start_store(id).unwrap();
+            memory.on_stored(id, false);
+            id
+        })
+        .collect();
+    let evicted = |id: &&PageId| memory.location(**id) == Location::Disk;
+    let evicted = *pages.iter().find(evicted).unwrap();
+    assert!(memory.resize(4, 2), "it shrinks a step at a time");
+    assert_eq!(memory.arena.used(), 14);
+    memory.start_load(evicted).unwrap();
+    assert_eq!(memory.arena.used(), 14, "one page makes room for another");
+    memory.reserve(2).unwrap();
+    assert_eq!(memory.arena.used(), 12, "no more than is asked for");
+    memory.write(0, 30, Version(1), &[7; PAGE]).unwrap();
+    memory.write(0, 31, Version(1), &[7; PAGE]).unwrap();
+    assert_eq!(memory.arena.used(), 14);
 }
 
 #[test]

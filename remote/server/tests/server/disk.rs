@@ -104,6 +104,26 @@ fn a_page_that_the_disk_lost_is_an_error_and_no_other_page() {
 }
 
 #[test]
+fn a_file_that_other_users_may_read_is_refused() {
+    let folder = folder();
+    let path = folder.path().join("pages");
+    std::fs::write(&path, []).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&path, mode).unwrap();
+    let refused = Server::start(ServerConfig {
+        disk: Some(DiskConfig {
+            path,
+            size: 64 * PAGE as u64,
+        }),
+        ..config(RAM)
+    });
+    let Err(StartError::Disk(why)) = refused else {
+        panic!("it starts");
+    };
+    assert!(why.contains("has the mode 644"), "{why}");
+}
+
+#[test]
 fn another_programs_file_stays_as_it_is() {
     let folder = folder();
     let path = folder.path().join("notes");
