@@ -1,6 +1,6 @@
 //! `selfpage remote`: what the hosts that lend memory to each other do.
 
-use crate::remote_client::control_port;
+use crate::remote_client::{control_port, parse_host};
 use remote_broker::link::ControlLinks;
 use remote_broker::protocol::{ClientSummary, ClusterStatus, Member, ObjectPlace};
 use remote_broker::{CONTROL_PORT, client, discovery};
@@ -31,7 +31,7 @@ enum RemoteCommand {
     /// what is granted, how far each machine is, and what moves
     Status {
         /// A machine to ask, by its control port. The default is this one, or those on the same link
-        #[arg(long, value_name = "HOST[:PORT]")]
+        #[arg(long, value_name = "HOST[:PORT]", value_parser = parse_host)]
         broker: Option<String>,
         /// Ask in the clear, where `selfpage serve --insecure` runs
         #[arg(long)]
@@ -70,7 +70,12 @@ async fn find_status(
     broker: Option<&str>,
 ) -> Result<ClusterStatus, Box<dyn Error>> {
     let addresses: BTreeSet<SocketAddr> = match broker {
-        Some(host) => lookup_host(control_port(host)).await?.collect(),
+        Some(host) => {
+            let unknown =
+                |why| format!("--broker {host}: no address is found ({why}); check the name");
+            let found = lookup_host(control_port(host)).await;
+            found.map_err(unknown)?.collect()
+        }
         None => {
             let own = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT));
             if let Ok(status) = client::status(links, own).await {

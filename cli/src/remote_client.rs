@@ -10,6 +10,7 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::RecvFlags;
 use std::error::Error;
+use std::net::Ipv6Addr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -84,12 +85,13 @@ pub struct RemoteOptions {
         long,
         value_name = "HOST[:PORT],...",
         value_delimiter = ',',
+        value_parser = parse_host,
         requires = "store"
     )]
     pub remote: Vec<String>,
 
     /// A machine whose broker is to be asked for remote memory, by its control port (`selfpage serve --control`)
-    #[arg(long, value_name = "HOST[:PORT]", requires = "store")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = parse_host, requires = "store")]
     pub broker: Option<String>,
 
     /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
@@ -111,19 +113,13 @@ pub struct RemoteOptions {
 /// Options of remote memory that do not fit each other.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
-    #[error(
-        "--remote {0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
-    )]
-    NotRemote(String),
+    #[error("{0}: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE")]
+    NotRemote(&'static str),
     #[error(
         "this host has no other member in its cluster ({0}): run `selfpage cluster invite` on the paging server's host, and here the command \
          that it prints; or pass --insecure here and there for links in the clear"
     )]
     NoCluster(String),
-    #[error(
-        "--encrypt: the store is not remote; give --store remote:SIZE, or ram:SIZE+remote:SIZE"
-    )]
-    EncryptNotRemote,
     #[error(transparent)]
     Keys(#[from] KeyringError),
     #[error(
@@ -139,11 +135,18 @@ pub fn check(
     system: bool,
 ) -> Result<(), OptionError> {
     let is_remote = store.is_some_and(StoreConfig::is_remote);
-    match (is_remote, &options.remote[..]) {
+    let given = [
+        (!options.remote.is_empty(), "--remote"),
+        (options.broker.is_some(), "--broker"),
+        (options.insecure, "--insecure"),
+        (options.encrypt, "--encrypt"),
+        (options.stripe_after.is_some(), "--stripe-after"),
+    ];
+    let first = given.into_iter().find(|(is_given, _)| *is_given);
+    match (is_remote, first) {
         (true, _) if system => Err(OptionError::RemoteAndSystem),
         (true, _) if !options.insecure => check_cluster(),
-        (false, []) if options.encrypt => Err(OptionError::EncryptNotRemote),
-        (false, servers @ [_, ..]) => Err(OptionError::NotRemote(servers.join(","))),
+        (false, Some((_, option))) => Err(OptionError::NotRemote(option)),
         _ => Ok(()),
     }
 }
@@ -263,6 +266,23 @@ fn split_port(host: &str) -> (String, Option<u16>) {
     }
 }
 
+/// HOST or HOST:PORT.
+pub fn parse_host(host: &str) -> Result<String, String> {
+    let (name, port) = split_port(host);
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    let is_address = bare.parse::<Ipv6Addr>().is_ok();
+    match (
+        bare.is_empty(),
+        is_address || port.is_some() || !host.contains(':'),
+    ) {
+        (false, true) => Ok(host.to_owned()),
+        (true, _) => Err("no host: expected HOST or HOST:PORT".to_owned()),
+        (_, false) => {
+            Err("its port is no number up to 65535: expected HOST or HOST:PORT".to_owned())
+        }
+    }
+}
+
 /// HOST:PORT of the control port of a machine that is named by its paging server.
 pub fn control_of_server(server: &str) -> String {
     let (host, port) = split_port(server);
@@ -279,6 +299,16 @@ pub fn control_port(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_has_a_name_and_a_port_that_there_is() {
+        for host in ["a", "a:1", "1.2.3.4:65535", "::1", "[::1]", "[::1]:4763"] {
+            assert_eq!(parse_host(host).as_deref(), Ok(host));
+        }
+        for host in ["", ":1", "[]", "a:", "a:b", "a:65536", "[::1]:65536"] {
+            assert!(parse_host(host).is_err(), "{host}");
+        }
+    }
 
     #[test]
     fn a_machine_named_by_its_server_has_its_control_port_two_above_it() {

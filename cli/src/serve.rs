@@ -2,7 +2,7 @@
 
 use crate::cluster::host_name;
 use crate::machine::Memory;
-use crate::remote_client::control_port;
+use crate::remote_client::{control_port, parse_host};
 use host::wiring::wire_process;
 use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
 use remote_keys::{Fingerprint, Keyring, KeyringError};
@@ -67,7 +67,7 @@ pub struct Args {
     advertise: Option<IpAddr>,
 
     /// Other machines that lend memory: those on the same link are found without it
-    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',', value_parser = parse_host)]
     peers: Vec<String>,
 
     /// Neither look for machines on the link, nor be found by them. A server that listens at a loopback address does

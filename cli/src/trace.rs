@@ -41,6 +41,9 @@ pub struct Args {
 
 /// Writes a trace.
 pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    // Before the time is spent.
+    let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
+    let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
     let mut tracer = Tracer::open(&args.system, u64::MAX)?;
     let mut seen = tracer.read()?;
     let begin = Instant::now();
@@ -58,8 +61,6 @@ pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         let known = names.iter().find(|(number, _)| *number == client);
         known.map_or_else(|| format!("client {client}"), |(_, name)| name.clone())
     };
-    let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
-    let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
     ::disk::trace::write_perfetto(&mut file, &seen.events, name).map_err(fail)?;
     print_error!(
         "selfpage: {} events in {}{}",

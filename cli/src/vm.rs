@@ -89,7 +89,7 @@ struct ServeArgs {
     no_working_set: bool,
 
     /// Guests at once, at most
-    #[arg(long, value_name = "COUNT", default_value_t = 1024)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = parse_clients)]
     clients: usize,
 
     /// Log more
@@ -159,6 +159,9 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(path) => Some(Snapshot::open(path, &args.differential)?),
         None => None,
     };
+    if args.empty.is_some_and(|it| it.0 < PAGE as u64) {
+        return Err("--empty: a guest's memory has 4KiB at least, as in --empty 512M".into());
+    }
     let size = snapshot
         .as_ref()
         .map_or(args.empty.map_or(0, |it| it.0), Snapshot::len);
@@ -278,6 +281,11 @@ fn contract(frames: Bytes, store: &StoreConfig) -> Result<(usize, StoreConfig), 
         return Err("--store remote: is not served here; use ram: and disk:".to_owned());
     }
     Ok((frames.0 as usize / PAGE, store.clone()))
+}
+
+fn parse_clients(count: &str) -> Result<usize, String> {
+    let count = count.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "expected a number of guests, 1 or more".to_owned())
 }
 
 fn unreachable(socket: &Path) -> impl Fn(std::io::Error) -> String + '_ {

@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Asks domains that have not faulted since before `oldest` for up to `k` frames above their
     /// guarantee, the longest idle first. What domains were asked for and have not answered yet
-    /// counts, but for those that have not for [`ANSWER`]: their pagers are stopped, or wait. Returns how many were
+    /// counts, but for those that have not for 100 ms: their pagers are stopped, or wait. Returns how many were
     /// asked for now. `id` is not asked, nor is a domain asked twice for one frame.
     pub fn trim_idle(&self, id: DomainId, k: u32, oldest: Millis, now: Millis) -> u32 {
         let is_silent = |owner: Owner| {

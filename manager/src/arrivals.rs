@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Hand-offs that are received at once; others wait in the socket's backlog.
 const MOST_PENDING: usize = 1024;
 /// The pause after a connection that cannot be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Has clients' threads go on with what the keeper has of those that were admitted. Returns the others.
 pub(crate) fn resume(shared: &Arc<ManagerState>, clients: Vec<KeptClient>) -> Vec<KeptClient> {

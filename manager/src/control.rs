@@ -3,6 +3,7 @@
 //! Beside the socket for hand-offs, under its name with `.control` appended, and open to its owner only. A
 //! request is one line of JSON; each reply is one line.
 
+use crate::arrivals::ACCEPT_PAUSE;
 use crate::manager_state::{ClientEntry, ManagerState};
 use crate::save::{SaveEvent, SaveRequest};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,10 @@ pub fn request(
     request: &ControlRequest,
 ) -> io::Result<impl Iterator<Item = io::Result<ControlReply>>> {
     let mut stream = UnixStream::connect(control_path(socket))?;
+    // A save takes as long as its guest's memory; the list is there at once.
+    if matches!(request, ControlRequest::Show) {
+        stream.set_read_timeout(Some(PATIENCE))?;
+    }
     let line = serde_json::to_string(request)?;
     writeln!(stream, "{line}")?;
     let lines = BufReader::new(stream).lines();
@@ -80,10 +85,19 @@ pub fn request(
 
 /// Serves requests until the server stops, one thread for each.
 pub(crate) fn serve(shared: &Arc<ManagerState>, listener: &UnixListener) {
-    while let Ok((stream, _)) = listener.accept() {
+    loop {
+        let accepted = listener.accept();
         if shared.is_stopping() {
             return;
         }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(why) => {
+                tracing::warn!("a control connection cannot be accepted: {why}; pausing");
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
         let shared = Arc::clone(shared);
         let thread = std::thread::Builder::new().name("selfpage-control".into());
         let started = thread.spawn(move || {

@@ -43,12 +43,18 @@ impl Introduction {
     /// Introduces until the host ends.
     pub async fn run(mut self) {
         let mut from_clients: Vec<SocketAddr> = Vec::new();
+        let mut unknown = BTreeSet::new();
         loop {
             let mut addresses: BTreeSet<SocketAddr> = from_clients.iter().copied().collect();
             for peer in &self.peers {
                 match lookup_host(peer).await {
                     Ok(found) => addresses.extend(found),
-                    Err(why) => tracing::debug!("{peer}: {why}"),
+                    Err(why) if unknown.insert(peer.clone()) => {
+                        tracing::warn!(
+                            "--peers {peer}: no address is found ({why}); it is looked up again and again"
+                        );
+                    }
+                    Err(_) => {}
                 }
             }
             if self.asks_on_link {

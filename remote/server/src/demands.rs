@@ -72,12 +72,13 @@ impl Enforcer<'_> {
             EndOfPermit::Expired => VoidCause::Expired,
             EndOfPermit::Revoked => VoidCause::Revoked,
         };
-        tracing::info!(
-            "{} of {} for {} pages is void: {cause:?}",
-            permit.id,
-            permit.client,
-            permit.granted_pages
-        );
+        let (id, client, pages) = (permit.id, permit.client, permit.granted_pages);
+        let line = format_args!("{id} of {client} for {pages} pages is void: {cause:?}");
+        match cause {
+            // As often as the client likes.
+            VoidCause::Restarted => tracing::debug!("{line}"),
+            _ => tracing::info!("{line}"),
+        }
         if cause != VoidCause::Released {
             let permit_id = permit.id;
             let notice = ServerNotice::Void {

@@ -15,11 +15,13 @@ pub fn own_incarnation(host: HostId) -> Incarnation {
 }
 
 /// The id of what is `named` so on this machine, in this network namespace: the same for each life of
-/// it.
+/// it until the machine boots again. Machines of one image have one machine-id, and the numbers of the first namespaces are
+/// those of the kernel: what tells them apart is the boot.
 pub fn host_id(named: &str) -> HostId {
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let namespace = fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    let text = format!("{} {} {named}", machine.trim(), namespace.display());
+    let boot = host::boot::boot_id();
+    let text = format!("{} {boot} {} {named}", machine.trim(), namespace.display());
     HostId(XxHash3_64::oneshot(text.as_bytes()))
 }
 
