@@ -5,83 +5,26 @@
 #![allow(clippy::result_large_err)]
 
 mod common;
+#[path = "common/processes.rs"]
+mod processes;
 
 use common::{port, settings, start};
-use frames::{Contract, DomainId};
-use link::client::{JoinError, Joined, SupervisorPort};
+use link::client::{JoinError, SupervisorPort};
 use link::handshake::{ChildMessage, Hello, ProgramPlace};
+use processes::{OWN_IMAGE, child, end, join, joined, sleep, until};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use supervisor::{Supervisor, TreeEvent};
 use wired::Counter;
-
-/// The first message of a program without a pager process.
-const OWN_IMAGE: Hello = Hello::Exec {
-    program: ProgramPlace { above: 0, pid: 0 },
-};
 
 /// The first message of a pager process whose parent is the program.
 fn image_of(program: Pid) -> Hello {
     let pid = program.as_raw_nonzero().get() as u32;
     let program = ProgramPlace { above: 1, pid };
     Hello::Exec { program }
-}
-
-fn join(port: SupervisorPort, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
-    std::thread::spawn(move || port.join(hello))
-}
-
-/// What a child of this process does in `play`; it never returns.
-fn child(play: impl FnOnce()) -> Pid {
-    // SAFETY: the child runs only `play` and exits.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        play();
-        // SAFETY: ends the child without running the test harness's exit handlers.
-        unsafe { libc::_exit(0) };
-    }
-    Pid::from_raw(pid).unwrap()
-}
-
-fn end(child: Pid) {
-    // SAFETY: our own child.
-    unsafe {
-        libc::kill(child.as_raw_nonzero().get(), libc::SIGKILL);
-        libc::waitpid(child.as_raw_nonzero().get(), std::ptr::null_mut(), 0);
-    }
-}
-
-/// Dispatches until `done` is satisfied by what happened so far.
-fn until(
-    supervisor: &mut Supervisor,
-    mut done: impl FnMut(&[TreeEvent]) -> bool,
-) -> Vec<TreeEvent> {
-    let (mut happened, begin) = (Vec::new(), Instant::now());
-    while !done(&happened) {
-        assert!(
-            begin.elapsed() < Duration::from_secs(20),
-            "only {happened:?}"
-        );
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            supervisor.fd(),
-            rustix::event::PollFlags::IN,
-        )];
-        let limit = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
-        rustix::event::poll(&mut fds, Some(&limit)).unwrap();
-        happened.extend(supervisor.dispatch());
-    }
-    happened
-}
-
-fn joined(event: &TreeEvent) -> bool {
-    matches!(event, TreeEvent::Joined { .. })
 }
 
 #[test]
@@ -213,22 +156,6 @@ fn send_byte(to: &std::io::PipeWriter) {
 }
 
 /// Sleeps until its parent ends.
-fn sleep() {
-    // SAFETY: this process alone.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::pause();
-    }
-}
-
-/// What a child exits with.
-fn status_of(child: Pid) -> i32 {
-    let mut status = 0;
-    // SAFETY: our own child and a local word.
-    unsafe { libc::waitpid(child.as_raw_nonzero().get(), &mut status, 0) };
-    libc::WEXITSTATUS(status)
-}
-
 /// A socket whose peer's end kills `program`, and the peer.
 fn lifeline(program: Pid) -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
     const F_SETSIG: i32 = 10;
@@ -291,123 +218,6 @@ fn a_program_outlives_the_pager_process_of_an_image_whose_lifeline_comes_with_th
         unsafe { libc::waitpid(program.as_raw_nonzero().get(), &mut status, libc::WNOHANG) };
     assert_eq!((ended, status), (0, 0), "the program has ended");
     end(program);
-}
-
-#[test]
-fn a_forks_child_takes_the_slot_its_parent_reserved() {
-    let mut supervisor = start(1024, None);
-    let port = port(&supervisor, true);
-    let parent = join(port, OWN_IMAGE);
-    until(&mut supervisor, |h| h.iter().any(joined));
-    let parent = parent.join().unwrap().unwrap();
-    let slot = parent.welcome.domain;
-    let own = supervisor
-        .ledger()
-        .client(DomainId::from_raw(slot))
-        .unwrap();
-    let child = own.admit_child(Contract { g: 16, x: 1024 }).unwrap().raw();
-    let member = join(
-        port,
-        Hello::Fork {
-            parent: slot,
-            child,
-            program: ProgramPlace::default(),
-        },
-    );
-    until(&mut supervisor, |h| h.iter().any(joined));
-    assert_eq!(member.join().unwrap().unwrap().welcome.domain, child);
-    let again = join(
-        port,
-        Hello::Fork {
-            parent: slot,
-            child,
-            program: ProgramPlace::default(),
-        },
-    );
-    until(&mut supervisor, |_| again.is_finished());
-    assert!(
-        matches!(again.join().unwrap(), Err(JoinError::Refused(_))),
-        "a reservation serves once"
-    );
-}
-
-#[test]
-fn more_images_than_the_contract_has_minimums_for_wait_and_are_refused_with_the_figures() {
-    let mut supervisor = start(link::MIN_FRAMES, None);
-    let port = port(&supervisor, true);
-    let only = join(port, OWN_IMAGE);
-    until(&mut supervisor, |h| h.iter().any(joined));
-    let another = child(|| {
-        let refused = port.join(OWN_IMAGE);
-        let is_told =
-            matches!(refused, Err(JoinError::Refused(text)) if text.as_str().contains("--frames"));
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(if is_told { 7 } else { 8 }) };
-    });
-    let _only = only.join().unwrap().unwrap();
-    until(&mut supervisor, |h| {
-        h.iter().any(|e| matches!(e, TreeEvent::Refused { .. }))
-    });
-    assert_eq!(status_of(another), 7);
-}
-
-#[test]
-fn an_image_takes_the_domain_of_a_process_that_ends_meanwhile() {
-    let mut supervisor = start(link::MIN_FRAMES, None);
-    let port = port(&supervisor, true);
-    let sleeper = || {
-        child(|| {
-            let _joined = port.join(OWN_IMAGE).unwrap();
-            sleep();
-        })
-    };
-    let first = sleeper();
-    until(&mut supervisor, |h| h.iter().any(joined));
-    let second = sleeper();
-    let ahead = Instant::now();
-    until(&mut supervisor, |_| {
-        ahead.elapsed() > Duration::from_millis(200)
-    });
-    assert_eq!(supervisor.members().count(), 1, "there is one domain");
-    end(first);
-    until(&mut supervisor, |h| h.iter().any(joined));
-    end(second);
-}
-
-#[test]
-fn the_domain_of_a_child_that_is_killed_before_it_joins_comes_back_while_its_parent_lives() {
-    let mut supervisor = start(1024, None);
-    let port = port(&supervisor, true);
-    let parent = join(port, OWN_IMAGE);
-    until(&mut supervisor, |h| h.iter().any(joined));
-    let joined = parent.join().unwrap().unwrap();
-    let parent = DomainId::from_raw(joined.welcome.domain);
-    let before = supervisor.ledger().domains();
-    let contract = Contract { g: 16, x: 1024 };
-    let admit = |supervisor: &Supervisor| {
-        let parent = supervisor.ledger().client(parent).unwrap();
-        parent.admit_child(contract).unwrap()
-    };
-    let unborn = admit(&supervisor);
-    let born = admit(&supervisor);
-    let parent = supervisor.ledger().client(parent).unwrap().id();
-    supervisor
-        .ledger()
-        .client(parent)
-        .unwrap()
-        .let_go_of_child(born);
-    until(&mut supervisor, |_| true);
-    let begun = Instant::now();
-    while supervisor.ledger().domains() > before + 1 {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(supervisor.next_timeout().min(Duration::from_millis(50)));
-        supervisor.dispatch();
-    }
-    assert!(supervisor.ledger().stats(born).is_none());
-    assert!(
-        supervisor.ledger().stats(unborn).is_some(),
-        "its parent may be about to fork it"
-    );
 }
 
 #[test]
