@@ -333,17 +333,14 @@ impl<'a> DomainFrames<'a> {
         }
     }
 
-    /// How many more frames the domains may nail for programs: between them they leave an eighth,
-    /// and at least `fewest` each, for other pages. One pass over the RamTab.
-    pub fn room_to_nail(&self, fewest: u32) -> u32 {
-        let entries = self.ledger.memory.ramtab().entries();
-        let nailed = entries
-            .filter(|(_, entry)| entry.state() == State::Nailed)
-            .count();
-        let all = self.ledger.max_guaranteed();
-        let kept = (all / 8).max(self.ledger.domains().saturating_mul(fewest));
-        let taken = kept.saturating_add(u32::try_from(nailed).unwrap_or(u32::MAX));
-        all.saturating_sub(taken)
+    /// Pages locked in this domain without a nailed frame for each.
+    pub fn locked(&self) -> u32 {
+        self.slot.locked.load(SeqCst)
+    }
+
+    /// Sets [`DomainFrames::locked`].
+    pub fn note_locked(&self, pages: u32) {
+        self.slot.locked.store(pages, SeqCst);
     }
 
     /// Takes one more frame, for this domain or for its child.

@@ -74,6 +74,8 @@ pub(crate) struct DomainSlot {
     pub trim: AtomicU32,
     /// When it was asked so first, or answered last.
     pub trim_at: AtomicU32,
+    /// Pages locked for programs whose frames the RamTab does not show as nailed: those of shared memory, resident or not.
+    pub locked: AtomicU32,
     /// When a thread of the domain last faulted, in milliseconds that wrap.
     pub used_at: AtomicU32,
     /// Futex word that wakes the domain's pager.

@@ -143,6 +143,7 @@ impl Ledger {
         slot.demanded.store(0, SeqCst);
         slot.wanted.store(0, SeqCst);
         slot.trim.store(0, SeqCst);
+        slot.locked.store(0, SeqCst);
         slot.used_at.store(Millis::now().0, SeqCst);
         for word in [
             &slot.activity,

@@ -48,14 +48,17 @@ fn an_invalid_contract_is_refused() {
 fn domains_nail_frames_up_to_what_they_leave_between_them() {
     let ledger = ledger(100);
     let (one, other) = (admit(&ledger, 40, 100), admit(&ledger, 40, 100));
-    assert_eq!((one.room_to_nail(4), other.room_to_nail(4)), (88, 88));
-    assert_eq!(one.room_to_nail(20), 60, "two domains keep 20 each");
+    assert_eq!(ledger.room_to_nail(4), 88);
+    assert_eq!(ledger.room_to_nail(20), 60, "two domains keep 20 each");
     for frame in take(&one, 60) {
         one.mark(frame, State::Nailed).unwrap();
     }
-    assert_eq!((one.room_to_nail(4), other.room_to_nail(4)), (28, 28));
+    assert_eq!(ledger.room_to_nail(4), 28);
+    other.note_locked(8);
+    assert_eq!(ledger.room_to_nail(4), 20, "shared memory is locked, too");
+    other.note_locked(0);
     ledger.set_max_guaranteed(60);
-    assert_eq!(other.room_to_nail(4), 0);
+    assert_eq!(ledger.room_to_nail(4), 0);
 }
 
 #[test]

@@ -231,7 +231,7 @@ impl ProcessPager {
     /// Frames that a program may still lock: those that all processes of its tree leave.
     pub fn lockable_frames(&self) -> u32 {
         let client = self.pager.frames.client();
-        client.room_to_nail(crate::FEWEST_FRAMES)
+        client.ledger().room_to_nail(crate::FEWEST_FRAMES)
     }
 
     /// Makes the pages of `range` resident and keeps them so. Returns false if there are not

@@ -62,8 +62,16 @@ impl ObjectFrames {
     /// Pages that may be locked: half of the contract's, and no more than the domains of the tree may nail beside
     /// those of private memory.
     pub fn most_locked(&self) -> usize {
-        let room = self.domain.room_to_nail(FEWEST_FRAMES);
+        let room = self.domain.ledger().room_to_nail(FEWEST_FRAMES) + self.domain.locked();
         room.min(self.domain.contract().x / 2) as usize
+    }
+
+    /// So many pages are locked: the pagers of private memory leave room for them.
+    pub fn note_locked(&self, pages: usize) {
+        let pages = pages as u32;
+        if self.domain.locked() != pages {
+            self.domain.note_locked(pages);
+        }
     }
 
     /// A fault happens now.

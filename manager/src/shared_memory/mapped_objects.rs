@@ -215,6 +215,11 @@ impl MappedObjects {
         parts.collect()
     }
 
+    /// Pages that are locked.
+    pub fn locked(&self) -> usize {
+        self.objects.values().map(Object::locked).sum()
+    }
+
     /// A client locks pages, of which `most` may be locked in all.
     pub fn lock(&mut self, id: ClientId, range: &Range<usize>, most: usize) -> Result<(), String> {
         let parts = self.pages_in(id, range);
@@ -225,8 +230,7 @@ impl MappedObjects {
             object.map_or(0, |object| object.locked_by(id, pages))
         };
         let again: usize = parts.iter().map(again).sum();
-        let locked: usize = self.objects.values().map(Object::locked).sum();
-        let locked = locked - again;
+        let locked = self.locked() - again;
         if wanted > 0 && locked + wanted > most {
             return Err(format!(
                 "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"

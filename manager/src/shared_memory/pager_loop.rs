@@ -156,6 +156,7 @@ impl PagerLoop {
             }
         }
         self.tokens = tokens;
+        self.note_locked();
         !self.tokens.is_empty()
     }
 
@@ -194,6 +195,12 @@ impl PagerLoop {
                 }
             }
         }
+        self.note_locked();
+    }
+
+    /// Locks begin and end by requests, and end with mappings.
+    fn note_locked(&self) {
+        self.pager.frames.note_locked(self.pager.mapped.locked());
     }
 
     /// The process in a slot ends. Returns true if it shares memory.
