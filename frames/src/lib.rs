@@ -41,7 +41,6 @@ mod layout;
 mod ledger;
 mod limit_control;
 mod limit_word;
-mod locked;
 mod millis;
 mod page_age;
 mod pressure;

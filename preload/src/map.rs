@@ -1,7 +1,7 @@
 //! `mmap`, `munmap` and `mprotect` as the kernel defines them, over arenas.
 //!
-//! Rule: results and error numbers are the kernel's own. What is not private anonymous
-//! memory passes through; where it lands on an arena by MAP_FIXED, the arena gives way.
+//! Rule: results and error numbers are the kernel's own. What is not private anonymous memory passes through; where it
+//! lands on an arena by MAP_FIXED, the arena gives way.
 
 use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
@@ -122,8 +122,7 @@ fn refused_locked(space: &AddressSpace, len: usize, flags: c_int) -> Option<Sysc
     }
 }
 
-/// MAP_LOCKED nails what it can, as the kernel does. MAP_POPULATE is a hint that would
-/// only push other pages out: it is not taken.
+/// MAP_LOCKED nails what it can, as the kernel does. MAP_POPULATE, a hint, would only push other pages out: it is not taken.
 fn lock_if_requested(
     space: &mut AddressSpace,
     start: SyscallResult,

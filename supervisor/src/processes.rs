@@ -4,7 +4,8 @@ use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
 use host::address_spaces::share_memory;
 use host::fd_reaper::PeerFd;
-use link::handshake::{RawDomainId, SlotIndex, slot_of};
+use host::process_tree::{self, ProcStatus};
+use link::handshake::{ProgramPlace, RawDomainId, SlotIndex, slot_of};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
@@ -140,5 +141,26 @@ impl ProcessTable {
         let left =
             |member: &&PagedProcess| member.leaving.is_some_and(|since| since.elapsed() >= ago);
         self.iter().filter(left).map(PagedProcess::slot).collect()
+    }
+}
+
+/// The program that a pager process joins for: itself or, as it claims, its parent or the parent
+/// of that, where both have the same user, so that it may kill that program by a signal. A
+/// process with another user joins for itself alone. None where the program has ended, and its pager process is
+/// below a subreaper.
+pub(crate) fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
+    let above = usize::from(place.above.min(2));
+    let parent = |status: &ProcStatus| status.parent.and_then(ProcStatus::of);
+    let Some(own) = ProcStatus::of(pid).filter(|_| above > 0) else {
+        return Some(pid);
+    };
+    let below = std::iter::successors(Some(own), parent).nth(above - 1);
+    match below.and_then(|below| Some((below.parent?, parent(&below)?))) {
+        Some((program, status)) if status.effective_user == own.effective_user => {
+            let number = program.as_raw_nonzero().get() as u32;
+            let is_it = number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
+            is_it.then_some(program)
+        }
+        _ => Some(pid),
     }
 }

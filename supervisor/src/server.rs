@@ -6,7 +6,7 @@
 //! the connection survives in a child).
 
 mod admission;
-mod image_admission;
+mod new_images;
 mod reclaim;
 mod unclaimed;
 
@@ -28,10 +28,10 @@ use admission::UnidentifiedPeer;
 use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
-use image_admission::NewImage;
 use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
+use new_images::NewImages;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::process::Pid;
@@ -79,8 +79,7 @@ pub struct Supervisor {
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: UnclaimedDomains,
-    /// Images that found no domain.
-    waiting: Vec<NewImage>,
+    new_images: NewImages,
     orphaned: Vec<OrphanedMemory>,
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
@@ -132,7 +131,7 @@ impl Supervisor {
             members: ProcessTable::default(),
             unfinished: Vec::new(),
             unclaimed: UnclaimedDomains::default(),
-            waiting: Vec::new(),
+            new_images: NewImages::default(),
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
@@ -164,7 +163,7 @@ impl Supervisor {
     pub fn next_timeout(&self) -> Duration {
         let busy = self.members.is_any_leaving()
             || !self.unfinished.is_empty()
-            || !self.waiting.is_empty()
+            || !self.new_images.is_empty()
             || !self.orphaned.is_empty();
         let here = if busy {
             Duration::from_millis(2)
@@ -341,7 +340,7 @@ impl Supervisor {
             self.retire(slot, &mut happened);
         }
         self.finish();
-        self.admit_waiting(&mut happened);
+        self.admit_images(&mut happened);
         self.orphaned.retain(OrphanedMemory::fail_faults);
         if self.swept.elapsed() >= SWEEP {
             self.sweep();

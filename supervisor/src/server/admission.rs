@@ -4,15 +4,14 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::image_admission::NewImage;
+use super::new_images::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
-use crate::processes::PagedProcess;
+use crate::processes::{PagedProcess, program_of};
 use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
-use host::process_tree::{self, ProcStatus};
 use host::seqpacket::DESCRIPTORS;
 use link::MIN_FRAMES;
 use link::handshake::{
@@ -23,6 +22,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 use wired::Counter;
 
 /// Connections that have not sent their first message. With more than that the oldest is
@@ -64,8 +64,14 @@ impl Supervisor {
                 self.end_image_of(program, happened);
                 match self.check_user(user) {
                     Ok(()) => {
-                        let image = NewImage::new(connection, pid, program);
-                        return self.admit_image(image, happened);
+                        let since = Instant::now();
+                        self.new_images.push(NewImage {
+                            connection,
+                            pid,
+                            program,
+                            since,
+                        });
+                        return self.admit_images(happened);
                     }
                     Err(text) => Err(text),
                 }
@@ -92,6 +98,16 @@ impl Supervisor {
             self.stats_page.block(*slot).add(Counter::Forks, 1);
         }
         happened.push(joined_or_refused(&connection, program, slot));
+    }
+
+    /// Lets new images in that find a domain, and refuses those that have waited too long for one.
+    pub(super) fn admit_images(&mut self, happened: &mut Vec<TreeEvent>) {
+        while let Some((image, domain)) = self.new_images.admit(&self.ledger, self.settings.frames)
+        {
+            let (pid, program) = (image.pid, image.program);
+            let slot = domain.and_then(|it| self.enter(&image.connection, pid, program, it));
+            happened.push(joined_or_refused(&image.connection, program, slot));
+        }
     }
 
     /// As [`Supervisor::hello`], of a process whose call carries the message.
@@ -188,7 +204,7 @@ impl Supervisor {
     }
 
     /// Makes a process a member and lets it in.
-    pub(super) fn enter(
+    fn enter(
         &mut self,
         connection: &PeerFd,
         pid: Pid,
@@ -363,7 +379,7 @@ impl Supervisor {
 }
 
 /// What became of a process's first message, for the process and for the tree.
-pub(super) fn joined_or_refused(
+fn joined_or_refused(
     connection: &PeerFd,
     program: Pid,
     slot: Result<SlotIndex, String>,
@@ -374,26 +390,5 @@ pub(super) fn joined_or_refused(
             refuse(connection, &text);
             TreeEvent::Refused { pid: program, text }
         }
-    }
-}
-
-/// The program that a pager process joins for: itself or, as it claims, its parent or the parent
-/// of that, where both have the same user, so that it may kill that program by a signal. A
-/// process with another user joins for itself alone. None where the program has ended, and its pager process is
-/// below a subreaper.
-fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
-    let above = usize::from(place.above.min(2));
-    let parent = |status: &ProcStatus| status.parent.and_then(ProcStatus::of);
-    let Some(own) = ProcStatus::of(pid).filter(|_| above > 0) else {
-        return Some(pid);
-    };
-    let below = std::iter::successors(Some(own), parent).nth(above - 1);
-    match below.and_then(|below| Some((below.parent?, parent(&below)?))) {
-        Some((program, status)) if status.effective_user == own.effective_user => {
-            let number = program.as_raw_nonzero().get() as u32;
-            let is_it = number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
-            is_it.then_some(program)
-        }
-        _ => Some(pid),
     }
 }

@@ -3,9 +3,11 @@
 
 use super::Supervisor;
 use super::unclaimed::Claims;
+use crate::processes::PagedProcess;
 use crate::{TreeEvent, fault_limits};
 use frames::{DomainId, DomainPhase};
 use link::handshake::{SlotIndex, slot_of};
+use rustix::process::Pid;
 use std::time::{Duration, Instant};
 use store::Store;
 
@@ -36,6 +38,23 @@ impl Supervisor {
             frames,
         });
         self.orphaned.extend(member.into_orphaned_memory());
+    }
+
+    /// A program begins a new image. The pager process of the one before is ended, and what it
+    /// held comes back with its end.
+    pub(super) fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
+        let Some(slot) = self.members.of(program).map(PagedProcess::slot) else {
+            return;
+        };
+        // Its lifeline, sent before that image ran: unread, it would kill the program with it.
+        self.at_member(slot, happened);
+        let Some(before) = self.members.get(slot) else {
+            return;
+        };
+        match before.pid == program {
+            true => self.retire(slot, happened),
+            false => before.end_image(),
+        }
     }
 
     /// Reclaims the frames and pages of a domain, now or as soon as possible. Returns how many
