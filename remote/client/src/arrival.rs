@@ -30,6 +30,8 @@ pub enum Arrival {
     Attempt(Attempt),
     /// From the link to the broker.
     Broker(BrokerNews),
+    /// The host of the server with this index is no member of the cluster any more.
+    Removed(usize),
 }
 
 impl From<Attempt> for Arrival {
@@ -155,6 +157,9 @@ fn on_arrivals(transport: &mut RemoteTransport, now: Time) {
         match arrival {
             Arrival::Attempt(attempt) => on_attempt(transport, attempt, now),
             Arrival::Broker(news) => permits::on_broker_news(transport, news, now),
+            Arrival::Removed(server) => {
+                transport.on_link_lost(server, now, "its host was removed from the cluster");
+            }
         }
     }
 }

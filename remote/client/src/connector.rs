@@ -4,8 +4,10 @@
 //! server's welcome in a queue, and a bell rings. Attempts that fail are repeated after pauses that
 //! double.
 
-use crate::arrival::Arrivals;
-use remote_keys::{Handshake, HandshakeError, Keyring, Protocol, Trust, client_config, sharing};
+use crate::arrival::{Arrival, Arrivals};
+use remote_keys::{
+    Fingerprint, Handshake, HandshakeError, Keyring, Protocol, Trust, client_config, sharing,
+};
 use remote_policy::identity::Incarnation;
 use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
 use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link};
@@ -21,12 +23,16 @@ use std::time::{Duration, Instant};
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// Pauses between attempts.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(2)];
+/// How often the list of members is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// After this long without a sign of the server its connection is given up.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that answered.
 pub struct ServerConnection {
     pub link: Link,
+    /// Its host's key; `None` in the clear.
+    pub peer: Option<Fingerprint>,
     pub reader: FrameReader,
     pub welcome: Welcome,
 }
@@ -100,6 +106,7 @@ impl Connector {
         loop {
             let mut pause = PAUSES[0];
             let mut has_shared = false;
+            let mut peer;
             loop {
                 let mut begun = Instant::now();
                 let mut outcome = self.connect();
@@ -110,6 +117,7 @@ impl Connector {
                     begun = Instant::now();
                     outcome = self.connect();
                 }
+                peer = outcome.as_ref().ok().and_then(|it| it.peer);
                 let is_connected = outcome.is_ok();
                 let attempt = Attempt {
                     server: self.index,
@@ -129,8 +137,26 @@ impl Connector {
                 }
                 pause = (pause * 2).min(PAUSES[1]);
             }
-            if self.wanted.recv().is_err() {
+            if !self.await_request(peer) {
                 return;
+            }
+        }
+    }
+
+    /// Waits until another connection is wanted. A host that is removed from the cluster meanwhile is no server any more.
+    /// Returns false if the client has ended.
+    fn await_request(&self, mut peer: Option<Fingerprint>) -> bool {
+        let keys = self.keys.as_ref();
+        let is_removed = |key: &mut Fingerprint| keys.is_some_and(|keys| keys.is_removed(key));
+        loop {
+            match self.wanted.recv_timeout(LOOK) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => {
+                    if peer.take_if(is_removed).is_some() {
+                        self.arrivals.send(Arrival::Removed(self.index));
+                    }
+                }
             }
         }
     }
@@ -140,17 +166,20 @@ impl Connector {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, ATTEMPT) {
-                Ok(stream) => return self.greet(self.link(stream)?),
+                Ok(stream) => {
+                    let (link, peer) = self.link(stream)?;
+                    return self.greet(link, peer);
+                }
                 Err(why) => last = why,
             }
         }
         Err(last)
     }
 
-    /// Makes a link of a connection: with keys, where this host has some.
-    fn link(&self, stream: TcpStream) -> io::Result<Link> {
+    /// Makes a link of a connection: with keys, where this host has some, and then to a host whose key it has.
+    fn link(&self, stream: TcpStream) -> io::Result<(Link, Option<Fingerprint>)> {
         let Some(keyring) = &self.keys else {
-            return Link::plain(stream);
+            return Ok((Link::plain(stream)?, None));
         };
         stream.set_nodelay(true)?;
         let trust = Trust::Members(Arc::clone(keyring));
@@ -159,7 +188,10 @@ impl Connector {
             .map_err(HandshakeError::from)
             .and_then(|config| Handshake::client(&config));
         match handshake.and_then(|it| it.complete(stream, ATTEMPT)) {
-            Ok(stream) => Link::keyed(stream),
+            Ok(stream) => {
+                let peer = stream.peer();
+                Ok((Link::keyed(stream)?, Some(peer)))
+            }
             Err(why @ HandshakeError::NotAccepted(_)) => {
                 Err(io::Error::new(ErrorKind::PermissionDenied, why))
             }
@@ -178,7 +210,7 @@ impl Connector {
     }
 
     /// Says who the client is.
-    fn greet(&self, mut link: Link) -> io::Result<ServerConnection> {
+    fn greet(&self, mut link: Link, peer: Option<Fingerprint>) -> io::Result<ServerConnection> {
         link.set_peer_timeout(PEER_TIMEOUT)?;
         let hello = ControlRequest::Hello {
             client: self.client,
@@ -200,6 +232,7 @@ impl Connector {
                 let welcome = Welcome::of(&frame)?;
                 return Ok(ServerConnection {
                     link,
+                    peer,
                     reader,
                     welcome,
                 });

@@ -178,6 +178,7 @@ impl Server {
             link,
             reader,
             welcome,
+            peer: _,
         } = connection;
         epoll::add(
             epoll,

@@ -160,6 +160,11 @@ impl Keyring {
         }
     }
 
+    /// Returns true if a key was removed. False, too, where the list cannot be read.
+    pub fn is_removed(&self, key: &Fingerprint) -> bool {
+        self.read().is_ok_and(|cached| cached.list.is_removed(key))
+    }
+
     /// The name of a member, or the beginning of its key.
     pub fn name_of(&self, key: &Fingerprint) -> String {
         let known = self.read().ok();

@@ -6,6 +6,7 @@ mod degraded;
 mod encryption;
 mod history;
 mod interposer;
+mod keyed;
 mod lies;
 mod outages;
 mod permits;

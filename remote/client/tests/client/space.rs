@@ -2,6 +2,7 @@
 
 use host::seqpacket::{self, Received};
 use iochannel::{ChannelClient, IoVec};
+use remote_keys::Keyring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
@@ -61,6 +62,15 @@ impl Space {
         Self::start(objects, servers, 2, true, Some(COLD))
     }
 
+    /// Two copies of each page, on servers of the hosts that are members of a list.
+    pub fn keyed(objects: u64, servers: &[SocketAddr], keys: &Arc<Keyring>) -> Self {
+        let config = config(objects, servers, 2);
+        Self::run(RemoteConfig {
+            keys: Some(Arc::clone(keys)),
+            ..config
+        })
+    }
+
     fn start(
         objects: u64,
         servers: &[SocketAddr],
@@ -68,16 +78,15 @@ impl Space {
         is_encrypted: bool,
         stripe_after: Option<Duration>,
     ) -> Self {
-        let progress = Arc::new(ClientProgress::default());
-        let config = RemoteConfig {
-            servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
-            size: objects * SIZE,
-            replicas,
-            keys: None,
+        Self::run(RemoteConfig {
             is_encrypted,
             stripe_after,
-            progress: Arc::clone(&progress),
-        };
+            ..config(objects, servers, replicas)
+        })
+    }
+
+    fn run(config: RemoteConfig) -> Self {
+        let progress = Arc::clone(&config.progress);
         let (own, theirs) = seqpacket::pair().unwrap();
         std::thread::spawn(move || run(&config, &theirs));
         let mut ready = receive(&own);
@@ -138,4 +147,17 @@ fn receive(socket: &OwnedFd) -> Received {
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
     assert_eq!(poll(&mut fds, Some(&LIMIT)).unwrap(), 1, "no answer");
     seqpacket::receive(socket, RecvFlags::DONTWAIT).unwrap()
+}
+
+/// In the clear.
+fn config(objects: u64, servers: &[SocketAddr], replicas: u8) -> RemoteConfig {
+    RemoteConfig {
+        servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
+        size: objects * SIZE,
+        replicas,
+        keys: None,
+        is_encrypted: false,
+        stripe_after: None,
+        progress: Arc::default(),
+    }
 }
