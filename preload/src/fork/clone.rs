@@ -7,9 +7,9 @@ use super::{
 use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, init, raw_syscall};
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use wired::PAGE;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use wired::{PAGE, WiredMemory};
 
 unsafe extern "C" {
     fn __clone(
@@ -124,13 +124,20 @@ pub struct ClonedProgram {
     stack: usize,
 }
 
-/// The stack of a child until it has its pager. The program's own may be small, and lie in its caller's, which the
-/// program may read first.
-#[repr(align(16))]
-struct ChildStack(UnsafeCell<[u8; 256 << 10]>);
-// SAFETY: used by a child alone, which has one thread and a copy of its own.
-unsafe impl Sync for ChildStack {}
-static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; 256 << 10]));
+/// Bytes of the stack of a child until it has its pager. The program's own may be small, and lie in its caller's, which
+/// the program may read first.
+const CHILD_STACK: usize = 256 << 10;
+
+/// The end of that stack, which the first `clone` makes. Forks take turns, and each child has a copy.
+fn child_stack() -> Option<*mut c_void> {
+    static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+    let mut start = START.load(Ordering::Acquire);
+    if start.is_null() {
+        start = WiredMemory::private(CHILD_STACK).ok()?.leak();
+        START.store(start, Ordering::Release);
+    }
+    Some(start.wrapping_add(CHILD_STACK).cast())
+}
 
 extern "C" fn cloned(_: *mut c_void) -> c_int {
     let program = state().and_then(|state| state.cloned.take());
@@ -191,15 +198,16 @@ extern "C" fn clone(
         used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
         used(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, ctid),
     ]);
+    let Some(own_top) = child_stack() else {
+        return c_result(error(libc::ENOMEM)) as c_int;
+    };
     stop_for_clone(ForkKind::Bare, &[parent, child]);
     if let Some(state) = state() {
         let stack = top;
         state.cloned = Some(ClonedProgram { entry, arg, stack });
     }
-    // SAFETY: one past the end of a static.
-    let own = unsafe { CHILD_STACK.0.get().add(1) }.cast();
     // SAFETY: the program's own call, entered by way of ours.
-    let pid = to_result(unsafe { __clone(cloned, own, flags, arg, ptid, tls, ctid) });
+    let pid = to_result(unsafe { __clone(cloned, own_top, flags, arg, ptid, tls, ctid) });
     after_in_parent(!is_error(pid));
     c_result(check_refusal(pid)) as c_int
 }
