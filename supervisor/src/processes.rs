@@ -159,7 +159,9 @@ pub(crate) fn program_of(pid: Pid, place: ProgramPlace) -> Option<Pid> {
         Some((program, status)) if status.effective_user == own.effective_user => {
             let number = program.as_raw_nonzero().get() as u32;
             let is_it = number == place.pid || process_tree::inner_pid(program) == Some(place.pid);
-            is_it.then_some(program)
+            // What cloned the pager process was killed, and not the program.
+            let orphaned = || Pid::from_raw(place.pid as i32).filter(|it| share_memory(*it, pid));
+            is_it.then_some(program).or_else(orphaned)
         }
         _ => Some(pid),
     }
