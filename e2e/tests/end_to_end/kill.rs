@@ -201,14 +201,22 @@ fn survivors(size: Size) -> Verdict {
         .spawn(&Under::Contract(contract))?;
     let mut noise = Noise::new(7);
     let until = Instant::now() + Duration::from_secs(size.scale(120, 12));
+    let mut before = Vec::new();
     while Instant::now() < until {
         let mut now = running.processes();
         now.retain(|process| !process.is_pager());
+        let pids = now.iter().map(|process| process.pid).collect();
+        let seen: Vec<i32> = std::mem::replace(&mut before, pids);
         // Only what the program has forked: the first three are ours and the program. A fourth
         // may be the program's pager process, which has no name of its own yet.
         let forked: Vec<_> = match now.len() {
             0..=4 => Vec::new(),
-            _ => now.iter().skip(3).collect(),
+            // Not what starts a child's pager, for a millisecond: without it the fork fails.
+            _ => now
+                .iter()
+                .skip(3)
+                .filter(|it| seen.contains(&it.pid))
+                .collect(),
         };
         if let Some(chosen) = forked.get(noise.below(forked.len().max(1) as u64) as usize) {
             chosen.kill();
