@@ -12,6 +12,7 @@
 //! while it keeps: standard error may be a stopped terminal. Where it is killed alone, its manager goes on, accepts
 //! connections itself, and is not followed by another one.
 
+use crate::arrivals::ACCEPT_PAUSE;
 use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, KeptPart, send_arrival};
 use crate::manager_record::ManagerRecord;
 use crate::sockets::Sockets;
@@ -29,8 +30,6 @@ use std::time::{Duration, Instant};
 
 /// Hand-offs that are not complete, at once; others wait in the socket's backlog.
 const MOST_PENDING: usize = 1024;
-/// The pause after a connection that cannot be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The exit status of a manager that could not serve.
 const FAILED: i32 = 125;
 

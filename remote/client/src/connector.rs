@@ -31,8 +31,6 @@ pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that answered.
 pub struct ServerConnection {
     pub link: Link,
-    /// Its host's key; `None` in the clear.
-    pub peer: Option<Fingerprint>,
     pub reader: FrameReader,
     pub welcome: Welcome,
 }
@@ -117,12 +115,15 @@ impl Connector {
                     begun = Instant::now();
                     outcome = self.connect();
                 }
-                peer = outcome.as_ref().ok().and_then(|it| it.peer);
+                peer = outcome.as_ref().ok().and_then(|(_, peer)| *peer);
                 let is_connected = outcome.is_ok();
                 let attempt = Attempt {
                     server: self.index,
                     begun,
-                    outcome: outcome.map_err(|why| why.to_string()),
+                    outcome: match outcome {
+                        Ok((connection, _)) => Ok(connection),
+                        Err(why) => Err(why.to_string()),
+                    },
                 };
                 // The words that asked for this connection, too.
                 while is_connected && self.wanted.try_recv().is_ok() {}
@@ -161,14 +162,15 @@ impl Connector {
         }
     }
 
-    fn connect(&self) -> io::Result<ServerConnection> {
+    /// Connects, and returns the key of the server's host, too; `None` in the clear.
+    fn connect(&self) -> io::Result<(ServerConnection, Option<Fingerprint>)> {
         let addresses: Vec<SocketAddr> = self.address.to_socket_addrs()?.collect();
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, ATTEMPT) {
                 Ok(stream) => {
                     let (link, peer) = self.link(stream)?;
-                    return self.greet(link, peer);
+                    return Ok((self.greet(link)?, peer));
                 }
                 Err(why) => last = why,
             }
@@ -210,7 +212,7 @@ impl Connector {
     }
 
     /// Says who the client is.
-    fn greet(&self, mut link: Link, peer: Option<Fingerprint>) -> io::Result<ServerConnection> {
+    fn greet(&self, mut link: Link) -> io::Result<ServerConnection> {
         link.set_peer_timeout(PEER_TIMEOUT)?;
         let hello = ControlRequest::Hello {
             client: self.client,
@@ -232,7 +234,6 @@ impl Connector {
                 let welcome = Welcome::of(&frame)?;
                 return Ok(ServerConnection {
                     link,
-                    peer,
                     reader,
                     welcome,
                 });

@@ -178,7 +178,6 @@ impl Server {
             link,
             reader,
             welcome,
-            peer: _,
         } = connection;
         epoll::add(
             epoll,

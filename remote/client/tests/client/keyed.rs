@@ -1,15 +1,13 @@
 //! Links with keys: one to a host that is removed from the cluster ends.
 
 use crate::space::Space;
-use crate::wait_until;
+use crate::{config, wait_until};
 use remote_keys::Keyring;
-use remote_policy::identity::{HostId, Incarnation};
 use remote_server::{Accept, Accepted, KeyedAcceptor, Server, ServerConfig, ServerHandle};
 use selfpage_remote_client::OBJECT_PAGES;
 use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tempfile::TempDir;
 
 const OBJECTS: u64 = 2;
@@ -38,22 +36,11 @@ fn start(number: u64, client: &Keyring) -> Host {
         .unwrap();
     let streams = Arc::default();
     let server = Server::start(ServerConfig {
-        listen: ([127, 0, 0, 1], 0).into(),
-        server: Incarnation {
-            host: HostId(number),
-            boot: 1,
-            start_ticks: 1,
-        },
-        name: format!("server{number}"),
-        ram: 64 << 20,
-        disk: None,
-        capacity: ServerConfig::default_capacity(),
-        host: None,
-        patience: Duration::from_secs(5),
         acceptor: Box::new(Watched {
             keyed: KeyedAcceptor::new(Arc::clone(&host)).unwrap(),
             streams: Arc::clone(&streams),
         }),
+        ..config(number)
     });
     Host {
         _folder: folder,

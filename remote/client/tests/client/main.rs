@@ -32,7 +32,26 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const EIO: i32 = Errno::IO.raw_os_error();
 const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
 
-/// A server of 64 MiB, behind an interposer.
+/// A server of 64 MiB, in the clear.
+fn config(host: u64) -> ServerConfig {
+    ServerConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        server: Incarnation {
+            host: HostId(host),
+            boot: 1,
+            start_ticks: 1,
+        },
+        name: format!("server{host}"),
+        ram: 64 << 20,
+        disk: None,
+        capacity: ServerConfig::default_capacity(),
+        host: None,
+        patience: Duration::from_secs(5),
+        acceptor: Box::new(Link::plain),
+    }
+}
+
+/// One behind an interposer.
 struct PagingServer {
     _server: Server,
     interposer: Interposer,
@@ -40,22 +59,7 @@ struct PagingServer {
 
 impl PagingServer {
     fn start(host: u64) -> Self {
-        let server = Server::start(ServerConfig {
-            listen: ([127, 0, 0, 1], 0).into(),
-            server: Incarnation {
-                host: HostId(host),
-                boot: 1,
-                start_ticks: 1,
-            },
-            name: format!("server{host}"),
-            ram: 64 << 20,
-            disk: None,
-            capacity: ServerConfig::default_capacity(),
-            host: None,
-            patience: Duration::from_secs(5),
-            acceptor: Box::new(Link::plain),
-        })
-        .unwrap();
+        let server = Server::start(config(host)).unwrap();
         let interposer = Interposer::new(server.address());
         Self {
             _server: server,
