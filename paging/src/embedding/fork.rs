@@ -72,8 +72,11 @@ impl ProcessPager {
         let begun = Instant::now();
         loop {
             match self.try_to_close(child) {
-                Err(ForkError::Standby) => return Err(ForkError::Standby),
-                Err(_) if begun.elapsed() < COMING => std::thread::sleep(LOOK),
+                Err(ForkError::Refused(_) | ForkError::Frames { .. })
+                    if begun.elapsed() < COMING =>
+                {
+                    std::thread::sleep(LOOK);
+                }
                 closed => return closed,
             }
         }
