@@ -3,6 +3,7 @@
 use crate::refusal::Refusal;
 use remote_policy::identity::Incarnation;
 use remote_policy::permit::PermitId;
+use remote_wire::control::ControlRequest;
 use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
 use rustix::event::PollFlags;
 use std::collections::BTreeSet;
@@ -36,6 +37,17 @@ impl ConnectionId {
     }
 }
 
+/// A request in the schedule.
+#[derive(Debug)]
+pub(crate) enum ScheduledRequest {
+    /// Of pages.
+    Pages,
+    /// Of names, permits, objects or state.
+    Control(ControlRequest),
+    /// One that is refused for this reason.
+    Refused(Refusal),
+}
+
 /// A connection.
 pub(crate) struct Connection {
     pub id: ConnectionId,
@@ -45,8 +57,8 @@ pub(crate) struct Connection {
     /// The client, once it has named itself.
     pub client: Option<Incarnation>,
     pub presented: BTreeSet<PermitId>,
-    /// When the first frame of the reader has its turn, it is in the schedule.
-    pub is_scheduled: bool,
+    /// What the schedule is to start: the first request of the reader.
+    pub scheduled: Option<ScheduledRequest>,
     /// Its first request waits for the disk to complete something.
     pub is_blocked: bool,
     /// It is in the list of connections to look at.
@@ -75,7 +87,7 @@ impl Connection {
             writer: FrameWriter::new(REPLIES)?,
             client: None,
             presented: BTreeSet::new(),
-            is_scheduled: false,
+            scheduled: None,
             is_blocked: false,
             is_queued: false,
             watched: (true, false),

@@ -4,7 +4,7 @@
 //! the incarnation that it was issued to, on connections on which it was presented. A client is the key
 //! with which it first named itself: no other host takes its name, and so its permits.
 
-use crate::clients::ClientTable;
+use crate::clients::{ClientRecord, ClientTable};
 use crate::connection::Connection;
 use crate::objects::PagingObject;
 use crate::page_service::PageService;
@@ -17,6 +17,7 @@ use remote_wire::Status;
 use remote_wire::control::{
     ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Most clients in a status: as many as fit a frame with their objects.
@@ -239,25 +240,36 @@ impl Controller<'_> {
     }
 
     fn client_statuses(&self) -> Vec<ClientStatus> {
-        let status = |record: &crate::clients::ClientRecord| {
-            let client = record.client;
-            let permits = self.service.issuer.permits();
-            let held = permits.filter(|permit| permit.client == client);
-            let objects = self.service.objects.iter();
-            ClientStatus {
-                client,
-                name: record.name.clone(),
-                granted_pages: held.map(|permit| permit.granted_pages).sum(),
-                objects: objects
-                    .filter(|object| object.id.client == client.host)
-                    .map(|object| (object.id, object.written))
-                    .take(MAX_LISTED_OBJECTS)
-                    .collect(),
-                pages_moved: record.pages_moved,
-                service: [record.times.at_most(50), record.times.at_most(99)],
-            }
+        let listed = self.clients.iter().take(MAX_LISTED);
+        let status = |record: &ClientRecord| ClientStatus {
+            client: record.client,
+            name: record.name.clone(),
+            granted_pages: 0,
+            objects: Vec::new(),
+            pages_moved: record.pages_moved,
+            service: [record.times.at_most(50), record.times.at_most(99)],
         };
-        self.clients.iter().take(MAX_LISTED).map(status).collect()
+        let mut statuses: BTreeMap<_, _> = listed
+            .map(|record| (record.client.host, status(record)))
+            .collect();
+        // There may be thousands of each: one pass over all of them.
+        for permit in self.service.issuer.permits() {
+            match statuses.get_mut(&permit.client.host) {
+                Some(status) if status.client == permit.client => {
+                    status.granted_pages += permit.granted_pages;
+                }
+                _ => {}
+            }
+        }
+        for object in self.service.objects.iter() {
+            match statuses.get_mut(&object.id.client) {
+                Some(status) if status.objects.len() < MAX_LISTED_OBJECTS => {
+                    status.objects.push((object.id, object.written));
+                }
+                _ => {}
+            }
+        }
+        statuses.into_values().collect()
     }
 }
 

@@ -55,7 +55,7 @@ impl Enforcer<'_> {
         for job in self.service.issuer.on_destroyed(permit.id, self.now) {
             let id = ConnectionId::unpack(job.tag);
             if let Some(connection) = self.connections.find(id) {
-                connection.is_scheduled = false;
+                connection.scheduled = None;
                 connection.has_more = true;
             }
             self.connections.activate(id.slot);

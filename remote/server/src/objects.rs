@@ -102,6 +102,11 @@ impl ObjectTable {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = &PagingObject> {
         self.slots.iter().flatten()

@@ -4,7 +4,7 @@
 //! that its server issues. Rule: permits, their seals and their places in the schedule change here
 //! and nowhere else, so that a permit that is void is void for all three.
 
-use disk::atropos::{Atropos, ClientId, TransactionDesc};
+use disk::atropos::{Atropos, ClientId, DiskContract, TransactionDesc, Utilization};
 use disk::time::{Nanos, Time};
 use remote_policy::capacity::{
     AllocateError, CapacityAction, CapacityConfig, PermitRequest, ServerCapacity,
@@ -13,7 +13,7 @@ use remote_policy::identity::{Epoch, Incarnation, RequestId};
 use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::SealedPermit;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ pub const MAX_PERMITS: usize = 4096;
 
 /// Most permits of one client: a client enlarges what it has.
 pub const MAX_PERMITS_OF_CLIENT: usize = 64;
+
+/// The period of the time that no permit has.
+const UNLENT_PERIOD: Nanos = Nanos::millis(20);
 
 /// Modelled cost in flight at once. Requests for pages in RAM are served one by one; this bounds
 /// those that wait for the disk.
@@ -34,6 +37,8 @@ pub struct PermitIssuer {
     key: [u8; blake3::KEY_LEN],
     permits: BTreeMap<PermitId, IssuedPermit>,
     pub(crate) schedule: Atropos<()>,
+    /// Has the time that is not lent, for requests that no permit pays for.
+    unlent: ClientId,
     /// What the capacity demanded and the server has not yet done.
     actions: Vec<CapacityAction>,
     /// Number of the last reallocation that a client requested of the server itself.
@@ -58,11 +63,20 @@ impl PermitIssuer {
                 "the kernel gave too few random bytes for a key",
             ));
         }
+        let mut schedule = Atropos::new(Utilization::WHOLE, BOUND, ());
+        let unlent = schedule.admit(DiskContract {
+            period: UNLENT_PERIOD,
+            slice: (Utilization::WHOLE - config.lendable_time).in_period(UNLENT_PERIOD),
+            // Most permits live on slack: nobody without one takes it from them.
+            extra: false,
+            laxity: Nanos::ZERO,
+        });
         Ok(Self {
             capacity: ServerCapacity::new(config, server, owned_pages),
             key,
             permits: BTreeMap::new(),
-            schedule: Atropos::new(config.lendable_time, BOUND, ()),
+            schedule,
+            unlent: unlent.map_err(io::Error::other)?,
             actions: Vec::new(),
             reallocations: 0,
             now: Duration::ZERO,
@@ -187,9 +201,22 @@ impl PermitIssuer {
         self.permits.values().map(|issued| issued.permit)
     }
 
+    /// How many permits are in force.
+    pub(crate) fn count(&self) -> usize {
+        self.permits.len()
+    }
+
     /// A permit's place in the schedule.
     pub(crate) fn scheduled(&self, id: PermitId) -> Option<ClientId> {
         self.permits.get(&id).map(|issued| issued.scheduled)
+    }
+
+    /// Whose turn a control request has: of a permit with a slice that was presented, else of the
+    /// time that is not lent, so that a permit that lives on slack keeps its lease.
+    pub(crate) fn scheduled_control(&self, presented: &BTreeSet<PermitId>) -> ClientId {
+        let issued = presented.iter().filter_map(|id| self.permits.get(id));
+        let mut paying = issued.filter(|issued| issued.permit.qos.slice > Nanos::ZERO);
+        paying.next().map_or(self.unlent, |issued| issued.scheduled)
     }
 
     /// The next thing that the capacity demands of the server.

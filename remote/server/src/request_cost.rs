@@ -17,6 +17,12 @@ const COST: OpCost = OpCost {
     per_kib: Nanos(500),
 };
 
+/// The cost of a control request, decoding and reply included.
+const CONTROL_COST: Nanos = Nanos(10_000);
+
+/// The cost of an entry that a control request passes over.
+const ENTRY_COST: Nanos = Nanos(10);
+
 /// What a page of a discard costs, in bytes moved.
 const DISCARDED_BYTES: u32 = 64;
 
@@ -32,6 +38,17 @@ pub(crate) fn job_of(header: &Header) -> TransactionDesc {
         op,
         bytes,
         cost: COST.cost(bytes),
+        tag: 0,
+    }
+}
+
+/// The job of a control request, or of one that is refused, that passes over as many permits and
+/// objects.
+pub(crate) fn job_of_control(entries: usize) -> TransactionDesc {
+    TransactionDesc {
+        op: Op::Read,
+        bytes: 0,
+        cost: Nanos(CONTROL_COST.0 + ENTRY_COST.0 * entries as u64),
         tag: 0,
     }
 }

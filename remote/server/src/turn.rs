@@ -3,17 +3,17 @@
 //!
 //! A connection's first request waits in its reader until the schedule starts it, so that requests
 //! take no memory beside the reader, and a client with more of them than its share waits for
-//! itself. Control requests, and those that are refused, are served one a turn of each connection.
+//! itself. So do control requests and those that are refused: a client's permit pays for them, and
+//! the time that is not lent for those of everybody else.
 
-use crate::connection::ConnectionId;
-use crate::control_requests::Controller;
+use crate::connection::{ConnectionId, ScheduledRequest};
 use crate::event_loop::EventLoop;
 use crate::page_service::{PageService, Progress, Requester};
 use crate::pending::PendingRequest;
 use crate::refusal::Refusal;
-use disk::atropos::{Decision, Dispatch, TransactionDesc};
+use crate::request_cost::job_of_control;
+use disk::atropos::{ClientId, Decision, Dispatch, TransactionDesc};
 use disk::time::{Nanos, Time};
-use remote_wire::control;
 use remote_wire::{FrameError, Header, Kind, MAX_BODY, Status};
 use std::time::Duration;
 
@@ -24,11 +24,9 @@ const BATCH: usize = 16;
 const LEAST_ROOM: usize = 1024;
 
 /// What looking at a connection's first request came to.
-enum Advance {
+pub(crate) enum Advance {
     /// Nothing to do before something arrives, leaves or is served.
     Wait,
-    /// It was served: there may be another.
-    Again,
     /// The stream does not follow the protocol.
     Close(FrameError),
     /// The peer sent what only servers send.
@@ -57,12 +55,6 @@ impl EventLoop {
     fn advance(&mut self, slot: u32, now: Time) {
         match self.advance_one(slot, now) {
             Advance::Wait => {}
-            Advance::Again => {
-                if let Some(connection) = self.connections.get_mut(slot) {
-                    connection.take_frame();
-                    connection.has_more = true;
-                }
-            }
             Advance::Close(why) => {
                 self.reply_in_the_clear(slot, &why);
                 self.close(slot, Some(&why));
@@ -90,7 +82,7 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(slot) else {
             return Advance::Wait;
         };
-        if connection.is_scheduled || connection.is_blocked {
+        if connection.scheduled.is_some() || connection.is_blocked {
             return Advance::Wait;
         }
         let header = match connection.reader.peek_frame() {
@@ -106,13 +98,13 @@ impl EventLoop {
             return Advance::Wait;
         }
         match header.kind {
-            Kind::Control => self.serve_control(slot, &header),
+            Kind::Control => self.schedule_control(slot, now),
             Kind::Read | Kind::Write | Kind::Discard => self.schedule(slot, &header, now),
             kind => Advance::WrongKind(kind),
         }
     }
 
-    /// Puts the first request of a connection into the schedule, or refuses it.
+    /// Puts the first request of a connection, which is of pages, into the schedule.
     fn schedule(&mut self, slot: u32, header: &Header, now: Time) -> Advance {
         let Some(connection) = self.connections.get_mut(slot) else {
             return Advance::Wait;
@@ -137,56 +129,44 @@ impl EventLoop {
                 connection.is_blocked = true;
                 Advance::Wait
             }
-            Ok(admitted) => {
-                let job = TransactionDesc {
-                    tag: connection.id.pack(),
-                    ..admitted.job
-                };
-                let schedule = &mut self.service.issuer.schedule;
-                connection.is_scheduled = schedule.submit(now, admitted.scheduled, job);
-                Advance::Wait
-            }
+            Ok(admitted) => self.submit(
+                slot,
+                ScheduledRequest::Pages,
+                admitted.scheduled,
+                admitted.job,
+                now,
+            ),
             Err(why) => {
-                self.refuse(slot, header, &why);
-                Advance::Again
+                let payer = self.service.issuer.scheduled_control(&connection.presented);
+                let refused = ScheduledRequest::Refused(why);
+                self.submit(slot, refused, payer, job_of_control(0), now)
             }
         }
     }
 
-    fn serve_control(&mut self, slot: u32, header: &Header) -> Advance {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return Advance::Wait;
-        };
-        let request = match connection.reader.peek_frame() {
-            Ok(Some(frame)) => control::decode(frame.body),
-            _ => return Advance::Wait,
-        };
-        let mut controller = Controller {
-            service: &mut self.service,
-            clients: &mut self.clients,
-            server: self.server,
-            name: &self.name,
-            lease: self.lease,
-        };
-        let reply = match request {
-            Ok(request) => controller.serve(connection, request),
-            Err(why) => return Advance::Close(why),
-        };
-        let encoded = reply.and_then(|reply| {
-            control::encode(&reply)
-                .map_err(|_| Refusal::new(Status::Busy, "the reply is too long for a frame"))
-        });
-        match encoded {
-            Ok(body) => {
-                let head = header.reply(Kind::ControlReply);
-                // There is room: it was checked for the largest.
-                let _ = connection.writer.push(&head, &body);
-                Advance::Again
-            }
-            Err(why) => {
-                self.refuse(slot, header, &why);
-                Advance::Again
-            }
+    pub(crate) fn submit(
+        &mut self,
+        slot: u32,
+        request: ScheduledRequest,
+        payer: ClientId,
+        job: TransactionDesc,
+        now: Time,
+    ) -> Advance {
+        if let Some(connection) = self.connections.get_mut(slot) {
+            let tag = connection.id.pack();
+            let job = TransactionDesc { tag, ..job };
+            let schedule = &mut self.service.issuer.schedule;
+            connection.scheduled = schedule.submit(now, payer, job).then_some(request);
+        }
+        Advance::Wait
+    }
+
+    fn serve_without_pages(&mut self, slot: u32, header: &Header, scheduled: ScheduledRequest) {
+        match scheduled {
+            ScheduledRequest::Control(request) => self.serve_control(slot, header, request),
+            ScheduledRequest::Refused(why) => self.refuse(slot, header, &why),
+            // Pages are a client's.
+            ScheduledRequest::Pages => {}
         }
     }
 
@@ -242,13 +222,20 @@ impl EventLoop {
     fn serve_first(&mut self, id: ConnectionId, start: Dispatch, now: Time) -> Option<Progress> {
         let number = self.service.pending.next_number().unwrap_or_default();
         let connection = self.connections.find(id)?;
-        connection.is_scheduled = false;
+        let scheduled = connection.scheduled.take()?;
         self.recent.set(id);
-        let (Ok(Some(frame)), Some(client)) = (connection.reader.peek_frame(), connection.client)
-        else {
+        let Ok(Some(frame)) = connection.reader.peek_frame() else {
             return Some(Progress::Done);
         };
         let header = frame.header;
+        let client = match (scheduled, connection.client) {
+            (ScheduledRequest::Pages, Some(client)) => client,
+            (scheduled, _) => {
+                connection.take_frame();
+                self.serve_without_pages(id.slot, &header, scheduled);
+                return Some(Progress::Done);
+            }
+        };
         let progress = match header.kind {
             // Its place may have been taken since it was admitted.
             _ if !self.service.pending.has_room() => Ok(Progress::Blocked),
@@ -340,12 +327,12 @@ impl EventLoop {
         // Replies that left may have made the room that the next request waits for.
         let is_due = std::mem::take(&mut connection.has_more) || has_left;
         let has_request =
-            !connection.is_scheduled && !matches!(connection.reader.peek_frame(), Ok(None));
+            connection.scheduled.is_none() && !matches!(connection.reader.peek_frame(), Ok(None));
         if is_due && has_request {
             self.connections.activate(slot);
         } else if connection.is_ended
             && !has_request
-            && !connection.is_scheduled
+            && connection.scheduled.is_none()
             && connection.pending == 0
         {
             // What it had requested is served; replies that it has not read are lost with it.

@@ -283,6 +283,17 @@ impl Client {
         }
     }
 
+    /// Replies that have arrived.
+    #[allow(dead_code, reason = "one test alone")]
+    pub fn received(&mut self) -> u64 {
+        let _ = self.reader.fill(&mut self.link);
+        let mut replies = 0;
+        while self.reader.next_frame().unwrap().is_some() {
+            replies += 1;
+        }
+        replies
+    }
+
     fn number(&mut self) -> u32 {
         self.next += 1;
         self.next

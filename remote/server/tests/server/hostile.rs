@@ -310,3 +310,34 @@ fn a_client_beside_a_flood_of_slack_time_is_served_in_its_own() {
         assert!(pages > 0);
     });
 }
+
+#[test]
+fn control_requests_and_refused_ones_wait_for_the_time_of_their_clients_permit() {
+    const REQUESTS: u64 = 100;
+    let server = start(128);
+    // Time for a few of them in an hour.
+    let qos = DiskContract {
+        period: Nanos::millis(3_600_000),
+        slice: Nanos::micros(50),
+        extra: false,
+        laxity: Nanos::ZERO,
+    };
+    let (mut greedy, object) = reader(server.address(), 1, qos);
+    let (mut client, other) = Client::with_object(server.address(), 2, 1);
+    let body = control::encode(&ControlRequest::MakeDurable(object)).unwrap();
+    let outside = greedy.header(Kind::Read, object, 64, 1);
+    for number in 0..REQUESTS as u32 {
+        match number % 2 {
+            0 => greedy.send(&Header::control(Kind::Control, number), &body),
+            _ => greedy.send(&outside, &[]),
+        }
+    }
+    client.write(other, 0, 1, &page(1)).unwrap();
+    for _ in 0..REQUESTS {
+        assert_eq!(client.read(other, 0, 1).unwrap().0, [1]);
+    }
+    let served = greedy.received();
+    assert!((1..REQUESTS / 4).contains(&served), "{served} were served");
+    // Another connection's requests are served in between.
+    Client::greeted(server.address(), incarnation(3, 1));
+}
