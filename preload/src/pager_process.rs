@@ -175,10 +175,11 @@ fn run_leader(above: usize) -> ! {
     };
     // The program continues meanwhile: its requests to the evictor wait for that.
     process_pager::threads_run();
+    confine::leave_user();
     set_stage(SERVING);
     // A program that does little has ended, or has begun another, before this thread runs again.
     watch.exit_if_over();
-    confine::give_up_rights();
+    confine::filter_calls();
     if watch.realtime {
         watch.start_handlers();
         threads::clear_rt_priority();

@@ -113,9 +113,11 @@ fn occupy_standard_streams() {
     }
 }
 
-/// Gives up what the pager process does not need to serve. A step that is not
-/// available is skipped: an ordinary user keeps the user, a container without filters the calls.
-pub fn give_up_rights() {
+/// Leaves the user, the groups and the capabilities. An ordinary user keeps the user.
+///
+/// The program waits meanwhile: a change of user takes the mark that a process may be traced from
+/// the memory, which is the program's, too. It must not see that, nor have a mark of its own undone.
+pub fn leave_user() {
     let dumpable = call(
         libc::SYS_prctl,
         [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0],
@@ -126,13 +128,16 @@ pub fn give_up_rights() {
         call(libc::SYS_setresuid, [unused, unused, unused, 0, 0]);
     }
     drop_capabilities();
-    // The memory is the program's, too, and so is this mark of it, which a change of user takes.
     if dumpable == 1 {
         call(
             libc::SYS_prctl,
             [libc::PR_SET_DUMPABLE as usize, 1, 0, 0, 0],
         );
     }
+}
+
+/// Gives up the system calls that the pager process does not need to serve, where the kernel has filters.
+pub fn filter_calls() {
     call(
         libc::SYS_prctl,
         [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],

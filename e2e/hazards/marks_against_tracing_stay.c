@@ -1,0 +1,42 @@
+/* A process that forbids to be traced and dumped as its first step, or gives up root, stays so:
+ * whatever sets up its memory beside it must not undo that. */
+#include "hazard.h"
+#include <sys/prctl.h>
+
+static void in_children(void (*step)(void), int may_be_traced)
+{
+    for (int n = 0; n < 150; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            step();
+            usleep(10000);
+            _exit(prctl(PR_GET_DUMPABLE) == may_be_traced ? 0 : 1);
+        }
+        reap(child);
+    }
+}
+
+static void forbid(void)
+{
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+}
+
+static void give_up_root(void)
+{
+    CHECK(setgid(1000) == 0 && setuid(1000) == 0);
+}
+
+static void nothing(void)
+{
+    CHECK(prctl(PR_GET_DUMPABLE) == 1);
+}
+
+int main(void)
+{
+    in_children(nothing, 1);
+    in_children(forbid, 0);
+    if (getuid() == 0)
+        in_children(give_up_root, 0);
+    return 0;
+}
