@@ -142,7 +142,8 @@ pub fn forget_others() {
     rseq::forget_others();
 }
 
-/// Calls `look` for the control block of each thread that runs. None of them ends
+/// Calls `look` for the control block of each thread that runs; those that the C library makes for
+/// itself (for timers, for asynchronous I/O) are not among them. None of them ends
 /// meanwhile: a thread's last step is to leave the list. What `look` waits for must not wait
 /// for the list; the space's lock is taken before.
 pub fn each_control_block(mut look: impl FnMut(AddrRange)) {
@@ -168,15 +169,37 @@ crate::dlsym::next! {
 }
 
 crate::dlsym::next! {
+    /// The C library's own `thrd_create`.
+    fn thrd_create(thread: *mut libc::pthread_t, start: StartRoutine, arg: *mut c_void) -> c_int
+}
+
+crate::dlsym::next! {
     /// The C library's own `pthread_mutexattr_setrobust`.
     fn pthread_mutexattr_setrobust(attributes: *mut libc::pthread_mutexattr_t, robust: c_int) -> c_int
 }
 
+/// Has the C library `make` a thread that begins in [`thread_entry`].
+fn create(
+    start: StartRoutine,
+    arg: *mut c_void,
+    make: impl FnOnce(StartRoutine, *mut c_void) -> c_int,
+) -> c_int {
+    if !address_space::is_active() {
+        return make(start, arg);
+    }
+    release_dead_nails();
+    let begin = Box::into_raw(Box::new(ThreadStart { start, arg }));
+    // The new thread's to free.
+    let answer = make(thread_entry, begin.cast());
+    if answer != 0 {
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(begin) });
+    }
+    answer
+}
+
 mod exports {
-    use super::{
-        Ordering, ROBUST_USED, StartRoutine, ThreadStart, address_space, c_int, c_void,
-        release_dead_nails, thread_entry,
-    };
+    use super::{Ordering, ROBUST_USED, StartRoutine, c_int, c_void, create};
 
     /// `pthread_create`.
     ///
@@ -189,20 +212,26 @@ mod exports {
         start: StartRoutine,
         arg: *mut c_void,
     ) -> c_int {
-        if !address_space::is_active() {
+        create(start, arg, |start, arg| {
             // SAFETY: the caller's.
-            return unsafe { super::pthread_create(thread, attributes, start, arg) };
-        }
-        release_dead_nails();
-        let begin = Box::into_raw(Box::new(ThreadStart { start, arg }));
-        // SAFETY: the caller's; `begin` is the new thread's to free.
-        let answer =
-            unsafe { super::pthread_create(thread, attributes, thread_entry, begin.cast()) };
-        if answer != 0 {
-            // SAFETY: no thread has it.
-            drop(unsafe { Box::from_raw(begin) });
-        }
-        answer
+            unsafe { super::pthread_create(thread, attributes, start, arg) }
+        })
+    }
+
+    /// `thrd_create`. What the thread's function returns, a number, passes through as it is.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn thrd_create(
+        thread: *mut libc::pthread_t,
+        start: StartRoutine,
+        arg: *mut c_void,
+    ) -> c_int {
+        create(start, arg, |start, arg| {
+            // SAFETY: the caller's.
+            unsafe { super::thrd_create(thread, start, arg) }
+        })
     }
 
     /// `pthread_mutexattr_setrobust`.
