@@ -1,6 +1,7 @@
 /* DONTNEED gives zeros, wherever the page was; FREE gives old or zero contents until the
  * next write and keeps that write; WILLNEED, COLD, PAGEOUT, SEQUENTIAL, RANDOM, HUGEPAGE
- * change no contents; DONTFORK and WIPEONFORK hold in the child; mlock of a little works. */
+ * change no contents; DONTFORK and WIPEONFORK hold in the child; mlock of a little works.
+ * DONTDUMP keeps memory out of core dumps, where it moves, too, until it is unmapped. */
 #include "hazard.h"
 #ifndef MADV_COLD
 #define MADV_COLD 20
@@ -10,6 +11,42 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
+
+/* Whether the kernel leaves the page out of core dumps. */
+static int is_left_out(const char *page)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps != NULL);
+    char line[512];
+    int here = 0, found = -1;
+    while (fgets(line, sizeof line, maps)) {
+        uintptr_t start, end;
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            here = start <= (uintptr_t)page && (uintptr_t)page < end;
+        if (here && strncmp(line, "VmFlags:", 8) == 0)
+            found = strstr(line, " dd") != NULL;
+    }
+    fclose(maps);
+    CHECK(found >= 0);
+    return found;
+}
+
+static void keys_are_not_dumped(void)
+{
+    char *keys = map_private(4 * PAGE);
+    fill(keys, 4 * PAGE, 5);
+    CHECK(madvise(keys + PAGE, 2 * PAGE, MADV_DONTDUMP) == 0);
+    CHECK(!is_left_out(keys) && is_left_out(keys + PAGE) && is_left_out(keys + 2 * PAGE));
+    CHECK(!is_left_out(keys + 3 * PAGE));
+    push_out();
+    CHECK(holds(keys, 4 * PAGE, 5));
+    char *place = map_private(MB);
+    char *moved = mremap(keys + PAGE, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    CHECK(moved == place && is_left_out(place) && !is_left_out(place + 2 * PAGE));
+    char *again = mmap(keys, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(again == keys && !is_left_out(keys + PAGE));
+    CHECK(madvise(place, 2 * PAGE, MADV_DODUMP) == 0 && !is_left_out(place));
+}
 
 int main(void)
 {
@@ -75,6 +112,7 @@ int main(void)
     CHECK(munlock(locked, 64 * 1024) == 0);
     push_out();
     CHECK(holds(locked, 64 * 1024, 4));
+    keys_are_not_dumped();
     churn_stop(churn, 1);
     return 0;
 }

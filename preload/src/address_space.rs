@@ -285,6 +285,9 @@ impl AddressSpace {
     }
 
     fn reset_access(&self, span: &AddrRange, attrs: MappingAttrs) {
+        if attrs.dont_dump {
+            advise(span, libc::MADV_DODUMP);
+        }
         if attrs.keyed {
             paged_memory::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
@@ -294,6 +297,12 @@ impl AddressSpace {
             protect_paged(span, RW);
         }
     }
+}
+
+/// The kernel's madvise.
+pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
+    // SAFETY: the caller's advice changes no contents that anybody has.
+    unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice as usize) }
 }
 
 /// The kernel's mprotect.

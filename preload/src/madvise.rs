@@ -2,7 +2,7 @@
 //!
 //! The pager carries out advice that discards contents. Advice about the kernel's own
 //! paging (cold, huge, mergeable) succeeds without effect: the kernel would split mappings that
-//! the pager must be able to move in one piece.
+//! the pager moves in one piece otherwise.
 
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
@@ -43,6 +43,8 @@ enum AdviceAction {
     Discard,
     /// Only the map changes.
     Note(fn(&mut MappingAttrs)),
+    /// The kernel leaves it out of core dumps, or not: it writes them.
+    Dump(bool),
     /// The kernel carries it out; the pager resolves its faults.
     Kernel,
     /// The pages are brought in.
@@ -72,9 +74,9 @@ fn action_of(advice: c_int) -> Option<AdviceAction> {
         | libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP => AdviceAction::Nothing,
+        | libc::MADV_UNMERGEABLE => AdviceAction::Nothing,
+        libc::MADV_DONTDUMP => AdviceAction::Dump(false),
+        libc::MADV_DODUMP => AdviceAction::Dump(true),
         libc::MADV_COLD | libc::MADV_PAGEOUT => AdviceAction::Cool,
         // A hole can only be punched in shared memory.
         libc::MADV_REMOVE => AdviceAction::Refuse(libc::EINVAL),
@@ -164,6 +166,13 @@ fn on_paged(
             }
         }
         AdviceAction::Note(change) => space.map.change(span, *change),
+        AdviceAction::Dump(dump) => {
+            let answer = kernel(span);
+            if !is_error(answer) {
+                space.map.change(span, |t| t.dont_dump = !*dump);
+            }
+            return answer;
+        }
         AdviceAction::Kernel => return kernel(span),
         AdviceAction::Fetch if attrs.prot & libc::PROT_READ != 0 => paged_memory::will_need(span),
         AdviceAction::Fetch | AdviceAction::Cool | AdviceAction::Nothing => {}

@@ -282,6 +282,9 @@ fn apply_attrs(space: &mut AddressSpace, to: &AddrRange, attrs: MappingAttrs) {
             apply_attrs_unpaged(&piece.span, attrs);
             continue;
         };
+        if attrs.dont_dump {
+            address_space::advise(&piece.span, libc::MADV_DONTDUMP);
+        }
         let locked = match attrs.locked {
             MlockState::Nailed if space.lock(&piece.span) => MlockState::Nailed,
             MlockState::Nailed | MlockState::OnFault => MlockState::OnFault,
@@ -312,6 +315,9 @@ fn apply_attrs_unpaged(span: &AddrRange, attrs: MappingAttrs) {
     }
     if attrs.wipe_on_fork {
         call(libc::SYS_madvise, libc::MADV_WIPEONFORK);
+    }
+    if attrs.dont_dump {
+        call(libc::SYS_madvise, libc::MADV_DONTDUMP);
     }
 }
 

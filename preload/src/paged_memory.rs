@@ -3,7 +3,7 @@
 //! In *plain* mode (`SELFPAGE_PORT=plain`) there is no pager: memory is mapped and never paged, and
 //! every emulated call can be tested against the kernel's own without any privilege.
 
-use crate::raw_syscall::{SyscallResult, is_error, syscall3};
+use crate::raw_syscall::{SyscallResult, is_error};
 use crate::vma_map::AddrRange;
 use crate::{address_space, process_pager};
 use rustix::io::{Errno, Result};
@@ -30,9 +30,7 @@ fn check(answer: SyscallResult) -> Result<usize> {
 }
 
 fn advise(span: &AddrRange, advice: i32) -> Result<()> {
-    let (start, len) = (span.start, span.len());
-    // SAFETY: advice on memory the program gave up, or that changes no contents.
-    check(unsafe { syscall3(libc::SYS_madvise, start, len, advice as usize) }).map(|_| ())
+    check(address_space::advise(span, advice)).map(|_| ())
 }
 
 /// A new arena of `len` bytes: readable and writeable, zero, paged.

@@ -52,6 +52,8 @@ pub struct MappingAttrs {
     pub dont_fork: bool,
     /// MADV_WIPEONFORK: zero in the child of a fork.
     pub wipe_on_fork: bool,
+    /// MADV_DONTDUMP: the kernel leaves it out of core dumps.
+    pub dont_dump: bool,
 }
 
 impl MappingAttrs {
@@ -64,6 +66,7 @@ impl MappingAttrs {
             locked: MlockState::No,
             dont_fork: false,
             wipe_on_fork: false,
+            dont_dump: false,
         }
     }
 
