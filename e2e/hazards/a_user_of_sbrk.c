@@ -9,10 +9,44 @@ static void *waits(void *arg)
     return arg;
 }
 
+/* Nothing is mapped above the break, whatever asks. */
+static void nothing_is_above(void)
+{
+    char *above = (char *)(((uintptr_t)sbrk(0) + 64 * MB) & ~(PAGE - 1));
+    unsigned char there[1];
+    CHECK(msync(above, PAGE, MS_ASYNC) == -1 && errno == ENOMEM);
+    CHECK(mincore(above, PAGE, there) == -1 && errno == ENOMEM);
+    CHECK(madvise(above, PAGE, MADV_NORMAL) == -1 && errno == ENOMEM);
+    CHECK(mprotect(above, PAGE, PROT_READ) == -1 && errno == ENOMEM);
+    CHECK(mlock(above, PAGE) == -1 && errno == ENOMEM);
+    CHECK(mremap(above, PAGE, 2 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    CHECK(mmap(above, PAGE, prot, flags, -1, 0) == above);
+    above[0] = 1;
+    CHECK(munmap(above, PAGE) == 0 && msync(above, PAGE, MS_ASYNC) == -1 && errno == ENOMEM);
+}
+
+/* What is unmapped below the break stays so until the break has been below it. */
+static void holes_below_the_break_are_filled_again(void)
+{
+    char *start = sbrk(16 * PAGE);
+    CHECK(start != (void *)-1);
+    char *page = (char *)(((uintptr_t)start + PAGE) & ~(PAGE - 1));
+    memset(page, 1, 4 * PAGE);
+    CHECK(munmap(page, PAGE) == 0 && msync(page, PAGE, MS_ASYNC) == -1 && errno == ENOMEM);
+    CHECK(page[PAGE] == 1);
+    CHECK(brk(start) == 0 && sbrk(16 * PAGE) == start);
+    CHECK(all_zero(page, 4 * PAGE));
+    memset(page, 1, PAGE);
+    CHECK(brk(start) == 0);
+}
+
 int main(void)
 {
     pthread_t beside;
     CHECK(pthread_create(&beside, NULL, waits, NULL) == 0);
+    nothing_is_above();
+    holes_below_the_break_are_filled_again();
     size_t n = hazard_bytes();
     char *start = sbrk(0);
     CHECK(start != (void *)-1);

@@ -188,7 +188,7 @@ impl AddressSpace {
                     kind: MappingKind::Foreign,
                     ..
                 },
-                ArenaOrigin::Reserved,
+                ArenaOrigin::Reserved | ArenaOrigin::Break,
             ) => match reclaim(span, libc::MAP_FIXED) {
                 true => self.free(span),
                 false => {
@@ -196,7 +196,7 @@ impl AddressSpace {
                     self.map.forget(span);
                 }
             },
-            Lookup::Used(attrs, ArenaOrigin::Reserved) => {
+            Lookup::Used(attrs, ArenaOrigin::Reserved | ArenaOrigin::Break) => {
                 self.unlock_pages(span, attrs);
                 mapped_bitmap::mark(span, false);
                 paged_memory::discard(span);
@@ -214,7 +214,7 @@ impl AddressSpace {
     /// there meanwhile stays, and the addresses are no arena's any more.
     pub fn fill_hole(&mut self, piece: &MappedRange) {
         match piece.state {
-            Lookup::Used(_, ArenaOrigin::Reserved)
+            Lookup::Used(_, ArenaOrigin::Reserved | ArenaOrigin::Break)
                 if reclaim(&piece.span, libc::MAP_FIXED_NOREPLACE) =>
             {
                 self.free(&piece.span);

@@ -5,7 +5,6 @@
 
 use crate::address_space::{AddressSpace, RW};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3};
-use crate::vma_map::MappingAttrs;
 use crate::{address_space, mapped_bitmap, paged_memory};
 use std::ops::Range;
 use wired::PAGE;
@@ -56,12 +55,10 @@ pub fn brk(to: usize) -> SyscallResult {
         }
         space.map_in_arena(&(old..new), RW);
     } else if new < old {
-        let gone = new..old;
         // Rights that the program gave it, and what it has mapped there, end with it.
-        for piece in space.map.lookup(&gone) {
-            space.renew(&piece, RW);
+        for piece in space.map.lookup(&(new..old)) {
+            space.release(&piece);
         }
-        mapped_bitmap::mark(&gone, false);
     }
     space.brk.now = to;
     to as SyscallResult
@@ -69,8 +66,7 @@ pub fn brk(to: usize) -> SyscallResult {
 
 /// Returns true if the program has mapped something above the break (MAP_FIXED).
 fn is_taken(space: &AddressSpace, above: &Range<usize>) -> bool {
-    let pieces = space.map.lookup(above);
-    pieces.iter().any(|piece| piece.state.is_kernels()) || mapped_bitmap::any_mapped(above)
+    !space.map.is_free(above)
 }
 
 /// The C library's `sbrk`: the break before, or an error.
@@ -121,8 +117,6 @@ fn prepare(space: &mut AddressSpace) {
         address_space::unmap(&room);
         return;
     }
-    // Never handed out as free addresses: the whole room is marked used, and what lies
-    // above the break answers as unmapped only to faults.
-    space.map.add_adopted(room.clone(), MappingAttrs::paged(RW));
+    space.map.add_break(room.clone());
     space.brk.room = room;
 }

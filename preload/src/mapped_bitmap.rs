@@ -154,21 +154,6 @@ pub fn mark(span: &AddrRange, mapped: bool) {
     }
 }
 
-/// Returns true if the program has mapped a page of a span. The caller holds the map's lock.
-pub fn any_mapped(span: &AddrRange) -> bool {
-    parts(span).any(|(marks, part)| {
-        let (first, end) = (marks.page(part.start), marks.page(part.end - 1) + 1);
-        let ranges = first / HUGE_RANGE_PAGES..=(end - 1) / HUGE_RANGE_PAGES;
-        let coarse = marks.coarse();
-        let mut marked = ranges.filter(|range| coarse[*range].load(Ordering::Acquire) != NONE);
-        marked.any(|range| {
-            let start = (range * HUGE_RANGE_PAGES).max(first);
-            let mut pages = start..((range + 1) * HUGE_RANGE_PAGES).min(end);
-            pages.any(|page| marks.is_mapped(page))
-        })
-    })
-}
-
 /// Returns true if the program has mapped the page at `addr`. For the threads that resolve
 /// faults: no lock, no allocation, wired memory only.
 pub fn is_mapped(addr: usize) -> bool {

@@ -82,6 +82,8 @@ impl MappingAttrs {
 pub enum ArenaOrigin {
     /// Reserved by us: free addresses in it are handed out.
     Reserved,
+    /// Reserved by us above the program break: the break alone grows into its free addresses.
+    Break,
     /// The program's own mapping, adopted: what it unmaps is the kernel's again.
     Adopted,
 }
@@ -149,6 +151,12 @@ impl VmaMap {
         self.add_free(span);
     }
 
+    /// Adds the arena that the program break grows into, of free addresses.
+    pub fn add_break(&mut self, span: AddrRange) {
+        self.arenas
+            .insert(span.start, (span.end, ArenaOrigin::Break));
+    }
+
     /// A mapping of the program's that became ours; with those that it touches it is one
     /// arena, so that their state may be one piece.
     pub fn add_adopted(&mut self, span: AddrRange, attrs: MappingAttrs) {
@@ -208,9 +216,13 @@ impl VmaMap {
     /// Makes addresses of reserved arenas free.
     pub fn clear(&mut self, span: &AddrRange) {
         for piece in self.lookup(span) {
-            if matches!(piece.state, Lookup::Used(_, ArenaOrigin::Reserved)) {
-                self.cut_used(&piece.span);
-                self.add_free(piece.span);
+            match piece.state {
+                Lookup::Used(_, ArenaOrigin::Reserved) => {
+                    self.cut_used(&piece.span);
+                    self.add_free(piece.span);
+                }
+                Lookup::Used(_, ArenaOrigin::Break) => self.cut_used(&piece.span),
+                _ => {}
             }
         }
     }
