@@ -20,8 +20,26 @@ static void show(const char *how)
     puts("");
 }
 
+/* A program hands what sigaction shows to the system call itself. */
+static void restores_by_number(int number)
+{
+    struct { sighandler_t handler; unsigned long flags; void (*restorer)(void); unsigned long mask; } action = {0};
+    struct sigaction shown, set = { .sa_handler = ignore };
+    CHECK(sigaction(number, &set, NULL) == 0 && sigaction(number, NULL, &shown) == 0);
+    action.handler = shown.sa_handler;
+    action.flags = (unsigned)shown.sa_flags;
+    action.restorer = shown.sa_restorer;
+    CHECK(action.restorer != NULL);
+    CHECK(syscall(SYS_rt_sigaction, number, &action, NULL, 8) == 0);
+    CHECK(raise(number) == 0);
+    CHECK(sigaction(number, &shown, NULL) == 0 && raise(number) == 0);
+    CHECK(signal(number, SIG_DFL) == ignore);
+}
+
 int main(void)
 {
+    restores_by_number(SIGUSR1);
+    restores_by_number(SIGBUS);
     signal(SIGUSR1, ignore);
     show("signal");
     sysv_signal(SIGUSR1, ignore);

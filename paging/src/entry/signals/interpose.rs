@@ -224,7 +224,8 @@ pub unsafe extern "C" fn sigaction(
         let new = unsafe { &*new };
         KernelSigaction {
             handler: new.sa_sigaction,
-            flags: new.sa_flags as u32 as u64,
+            // As the C library, which sets its own.
+            flags: new.sa_flags as u32 as u64 & !super::RESTORER,
             restorer: 0,
             // SAFETY: the kernel's set is the first word.
             mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !passing(),
@@ -236,6 +237,11 @@ pub unsafe extern "C" fn sigaction(
             seen.handler = previous.handler.load(Ordering::Acquire);
             seen.flags = previous.flags.load(Ordering::Acquire) as u64;
             seen.mask = previous.mask.load(Ordering::Acquire) as u64;
+            // As the kernel has it of a handler that was set.
+            if seen.handler != libc::SIG_DFL {
+                seen.flags |= super::RESTORER;
+                seen.restorer = super::selfpage_sigreturn as *const () as usize;
+            }
             if let Some(wanted) = &wanted {
                 remember(previous, wanted);
             }
@@ -253,10 +259,12 @@ pub unsafe extern "C" fn sigaction(
         unsafe {
             let old = &mut *old;
             old.sa_sigaction = seen.handler;
-            old.sa_flags = (seen.flags & !super::RESTORER) as i32;
+            old.sa_flags = seen.flags as i32;
             libc::sigemptyset(&raw mut old.sa_mask);
             *std::ptr::from_mut(&mut old.sa_mask).cast::<u64>() = seen.mask;
-            old.sa_restorer = None;
+            // Programs hand it on to the system call.
+            old.sa_restorer =
+                std::mem::transmute::<usize, Option<extern "C" fn()>>(seen.restorer);
         }
     }
     0
