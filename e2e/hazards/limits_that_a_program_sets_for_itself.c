@@ -1,5 +1,6 @@
 /* A program lowers its limit on address space, or on data, and goes on to use memory below it. The
- * limit reads as it was set, and is refused as the kernel refuses it. */
+ * limit reads as it was set, and is refused as the kernel refuses it. A fork's child may ask for it,
+ * whatever other threads were asking for at the fork. */
 #include "hazard.h"
 #include <sys/resource.h>
 
@@ -38,6 +39,29 @@ static void uses_memory_below(int resource)
     CHECK(getrlimit(resource, &seen) == 0 && seen.rlim_max == bytes);
 }
 
+static void *asks(void *unused)
+{
+    struct rlimit limit;
+    for (;;)
+        CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+    return unused;
+}
+
+static void forks_beside_a_thread_that_asks(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, asks, NULL) == 0);
+    for (int n = 0; n < 100; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            struct rlimit limit;
+            _exit(getrlimit(RLIMIT_AS, &limit) == 0 ? 0 : 1);
+        }
+        reap(child);
+    }
+}
+
 int main(int count, char **given)
 {
     if (count > 1) {
@@ -55,6 +79,7 @@ int main(int count, char **given)
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0);
     }
+    forks_beside_a_thread_that_asks();
     puts("within the limits");
     return 0;
 }

@@ -16,7 +16,7 @@ use crate::{address_space, raw_syscall};
 use rustix::fs::{Mode, OFlags, open};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use wired::{Lock, PAGE};
+use wired::{Guard, Lock, PAGE};
 
 /// A limit, as the kernel has it on machines of 64 bits.
 #[repr(C)]
@@ -35,9 +35,17 @@ enum LimitKind {
 
 /// The program's limit, and the kernel's limit for it.
 #[derive(Clone, Copy)]
-struct LimitPair {
+pub struct LimitPair {
     requested: Limit,
     effective: Limit,
+}
+
+/// Holds the program's limits still.
+pub type LimitsGuard = [Guard<'static, Option<LimitPair>>; 2];
+
+/// For the time of a fork. The caller may hold the space's lock, and nothing that a fault waits for.
+pub fn hold() -> LimitsGuard {
+    SET.each_ref().map(Lock::lock)
 }
 
 static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
