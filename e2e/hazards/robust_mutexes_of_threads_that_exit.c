@@ -1,6 +1,7 @@
 /* The kernel walks a dying thread's list of robust mutexes and marks them, and drops its
  * own write where the page is missing: the next locker must get EOWNERDEAD, not wait for
- * ever. Threads, then processes with the mutex in shared memory. */
+ * ever. Threads, then processes with the mutex in shared memory. What a thread held that is gone can
+ * be locked in memory, and is there for a fork. */
 #include "hazard.h"
 
 struct cell {
@@ -35,6 +36,24 @@ static void owner_died(size_t i)
     CHECK(pthread_mutex_unlock(&cell[i].mutex) == 0);
 }
 
+static void *holds_three(void *arg)
+{
+    pthread_mutex_t *mutex = arg;
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_mutex_lock(&mutex[i]) == 0);
+    return NULL;
+}
+
+static void several_on_a_page(const pthread_mutexattr_t *attributes)
+{
+    pthread_mutex_t *mutex = map_private(PAGE);
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_mutex_init(&mutex[i], attributes) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, holds_three, mutex) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(mlock(mutex, PAGE) == 0 && munlock(mutex, PAGE) == 0);
+}
+
 int main(void)
 {
     pthread_mutexattr_t attributes;
@@ -52,6 +71,7 @@ int main(void)
         for (size_t i = 0; i < 32; i++)
             owner_died(i + round % 2 * 32);
     }
+    several_on_a_page(&attributes);
     /* A process that exits or is killed with the lock held in shared memory, its list
      * head in memory of its own that is out. */
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);

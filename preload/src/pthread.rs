@@ -77,6 +77,11 @@ fn whole_pages(from: usize, to: usize) -> AddrRange {
 fn nail(span: AddrRange, tid: i32) {
     let space = address_space::lock();
     for span in space.nailable(&span) {
+        // A page counts few nails, and a thread ends in several rounds.
+        let is_own = |nail: &NailedRange| nail.tid == tid && nail.span == span;
+        if with_record(|record| record.nails.iter().any(is_own)) {
+            continue;
+        }
         if paged_memory::nail(&span).is_ok() {
             with_record(|record| record.nails.push(NailedRange { tid, span }));
         }
@@ -84,7 +89,7 @@ fn nail(span: AddrRange, tid: i32) {
 }
 
 /// Takes back the nails of threads that are gone.
-fn release_dead_nails() {
+pub fn release_dead_nails() {
     with_record(|record| {
         record.nails.retain(|nail| {
             let gone = is_gone(nail.tid);

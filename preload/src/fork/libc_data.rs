@@ -67,6 +67,7 @@ fn words(space: &AddressSpace, span: AddrRange, reached: &mut Vec<usize>) {
 /// Nails the pages that are touched while the gate is closed. Returns false if some of them
 /// cannot be nailed.
 pub fn nail_touched(library: bool, also: &[AddrRange]) -> (Vec<AddrRange>, bool) {
+    pthread::release_dead_nails();
     let mut pages = BTreeSet::new();
     let mut want = |span: AddrRange| {
         let first = span.start & !(PAGE - 1);
