@@ -10,19 +10,17 @@
 use crate::dlsym;
 use std::arch::naked_asm;
 use std::ffi::c_void;
-use std::ptr::null_mut;
-use std::sync::atomic::AtomicPtr;
 
 /// The C library's own `dlopen`.
 extern "C" fn next_dlopen() -> *mut c_void {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    dlsym::find(&NEXT, "dlopen\0")
+    dlsym::next_function!(NEXT = "dlopen");
+    NEXT.find()
 }
 
 /// The C library's own `dlmopen`.
 extern "C" fn next_dlmopen() -> *mut c_void {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    dlsym::find(&NEXT, "dlmopen\0")
+    dlsym::next_function!(NEXT = "dlmopen");
+    NEXT.find()
 }
 
 /// `dlopen(name, flags)`.

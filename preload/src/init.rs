@@ -4,8 +4,8 @@ use crate::process_pager::{ForkGate, ForkOutcome};
 use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
-    address_space, adopt, diagnostics, exec, fork, library_data, limits, malloc, paged_memory,
-    pager_process, process_pager, pthread, shared_memory, supervisor, trace, wait,
+    address_space, adopt, diagnostics, dlsym, exec, fork, library_data, limits, malloc,
+    paged_memory, pager_process, process_pager, pthread, shared_memory, supervisor,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::{Hello, ProgramPlace};
@@ -61,11 +61,10 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
     limits::init(before, heap.as_ref().map_or(0, Range::len));
-    wait::init();
-    trace::init();
     address_space::activate();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::init(heap) };
+    dlsym::find_all();
 }
 
 /// The mode that the environment selects.

@@ -269,11 +269,16 @@ extern int selfpage_in_program(void);
 
 /* The C library keeps such a destructor in memory of the program's allocator. The pager's threads
  * never end; what the constructor registers is lost with its thread's end. */
+static int (*next_thread_atexit)(void (*)(void *), void *, void *);
+
+void selfpage_find_next(void) {
+    next_thread_atexit = dlsym(RTLD_NEXT, "__cxa_thread_atexit_impl");
+}
+
 int __cxa_thread_atexit_impl(void (*destroy)(void *), void *object, void *library) {
-    static int (*next)(void (*)(void *), void *, void *);
     if (!selfpage_in_program()) return 0;
-    if (!next) next = dlsym(RTLD_NEXT, "__cxa_thread_atexit_impl");
-    return next ? next(destroy, object, library) : 0;
+    if (!next_thread_atexit) selfpage_find_next();
+    return next_thread_atexit ? next_thread_atexit(destroy, object, library) : 0;
 }
 
 /* Where a thread has this library's thread-local storage: always in the block that it started

@@ -217,6 +217,26 @@ unsafe extern "C" fn cfree(ptr: *mut c_void) {
     unsafe { free(ptr) };
 }
 
+/// C23's `free_sized`, which the C library has from 2.43 on.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn free_sized(ptr: *mut c_void, _: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(ptr) };
+}
+
+/// C23's `free_aligned_sized`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn free_aligned_sized(ptr: *mut c_void, _: usize, _: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(ptr) };
+}
+
 /// `realloc`.
 ///
 /// # Safety

@@ -14,8 +14,7 @@
 
 use crate::raw_syscall::SignalsBlocked;
 use crate::{dlsym, pager_process, raw_syscall};
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU32, Ordering};
 use wired::Lock;
 
 /// Most threads recorded: a query scans them all, which takes 10 ns.
@@ -35,10 +34,9 @@ static WORDS: [Lock<usize>; MAX_THREADS] = [const { Lock::new(0) }; MAX_THREADS]
 
 /// Finds the areas, and begins with the calling thread's. In the constructor.
 pub fn init() {
-    static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let at = dlsym::find(&AT, "__rseq_offset\0").cast::<isize>();
-    let size = dlsym::find(&SIZE, "__rseq_size\0").cast::<u32>();
+    dlsym::next_function!(AT = "__rseq_offset");
+    dlsym::next_function!(SIZE = "__rseq_size");
+    let (at, size) = (AT.find().cast::<isize>(), SIZE.find().cast::<u32>());
     // SAFETY: constants of the C library's of these types, where it has them.
     if let (Some(at), Some(size)) = unsafe { (at.as_ref(), size.as_ref()) }
         && *size > 0

@@ -8,8 +8,6 @@ use crate::dlsym;
 use crate::raw_syscall::{SyscallResult, c_result, errno, error, syscall6};
 use std::ffi::{c_int, c_long, c_void};
 use std::mem::transmute;
-use std::ptr::null_mut;
-use std::sync::atomic::AtomicPtr;
 use wired::PAGE;
 
 /// Attempts: a page may leave again before the call is repeated.
@@ -18,16 +16,8 @@ const ATTEMPTS: usize = 64;
 /// Bytes of the longest name of a /proc/PID/mem.
 const NAME: usize = 64;
 
-/// The C library's functions, and their names.
-static PREAD: (AtomicPtr<c_void>, &str) = (AtomicPtr::new(null_mut()), "pread64\0");
-static PWRITE: (AtomicPtr<c_void>, &str) = (AtomicPtr::new(null_mut()), "pwrite64\0");
-
-/// Looks the C library's functions up: a signal handler that reads must not.
-pub fn init() {
-    for (slot, name) in [&PREAD, &PWRITE] {
-        dlsym::find(slot, name);
-    }
-}
+dlsym::next_function!(PREAD = "pread64");
+dlsym::next_function!(PWRITE = "pwrite64");
 
 /// `ptrace` by its number: made again where it needs a page that is paged out.
 pub fn raw_ptrace(request: usize, traced: usize, addr: usize, data: usize) -> SyscallResult {
@@ -117,7 +107,7 @@ macro_rules! at_offset {
         unsafe extern "C" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64) -> isize {
             type Real = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
             // SAFETY: the C library's function of that name has this type.
-            let real: Real = unsafe { transmute(dlsym::find(&$slot.0, $slot.1)) };
+            let real: Real = unsafe { transmute($slot.find()) };
             // SAFETY: a part of the caller's bytes.
             let transfer = |done: usize| unsafe { real(fd, bytes.byte_add(done), len - done, at + done as i64) };
             match transfer(0) {

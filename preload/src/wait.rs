@@ -9,22 +9,15 @@
 use crate::dlsym;
 use crate::process_pager::await_end_of;
 use crate::raw_syscall::{SyscallResult, syscall6};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicPtr;
 
 type Wait4 = unsafe extern "C" fn(c_int, *mut c_int, c_int, *mut libc::rusage) -> c_int;
 type WaitId = unsafe extern "C" fn(c_int, u32, *mut libc::siginfo_t, c_int) -> c_int;
 
-static WAIT4: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-static WAITID: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-/// Looks the C library's functions up: a signal handler that waits must not.
-pub fn init() {
-    dlsym::find(&WAIT4, "wait4\0");
-    dlsym::find(&WAITID, "waitid\0");
-}
+dlsym::next_function!(WAIT4 = "wait4");
+dlsym::next_function!(WAITID = "waitid");
 
 /// `wait4`. A cancellation point, so a thread may be unwound from here: the "C" interface has no landing pad in the way,
 /// "C-unwind" has one, which aborts.
@@ -36,7 +29,7 @@ unsafe extern "C" fn wait4(
     usage: *mut libc::rusage,
 ) -> c_int {
     // SAFETY: the C library's function of that name has this type.
-    let real: Wait4 = unsafe { transmute(dlsym::find(&WAIT4, "wait4\0")) };
+    let real: Wait4 = unsafe { transmute(WAIT4.find()) };
     // SAFETY: the caller's, and a word for what it does not ask for.
     reap(
         status,
@@ -81,7 +74,7 @@ unsafe extern "C" fn waitid(
     options: c_int,
 ) -> c_int {
     // SAFETY: the C library's function of that name has this type.
-    let real: WaitId = unsafe { transmute(dlsym::find(&WAITID, "waitid\0")) };
+    let real: WaitId = unsafe { transmute(WAITID.find()) };
     // SAFETY: the caller's, and room for what it does not ask for.
     await_state(info, |info| unsafe { real(kind, id, info, options) }
         as isize) as c_int

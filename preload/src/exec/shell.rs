@@ -7,8 +7,6 @@ use crate::dlsym;
 use crate::process_pager::await_ends;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
-use std::ptr::null_mut;
-use std::sync::atomic::AtomicPtr;
 
 /// Defines functions that call the C library's own between two other calls.
 macro_rules! around {
@@ -16,9 +14,9 @@ macro_rules! around {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         extern "C" fn $name($($arg: $ty),*) -> $ret {
             type Real = unsafe extern "C" fn($($ty),*) -> $ret;
-            static SLOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            dlsym::next_function!(NEXT = stringify!($name));
             // SAFETY: the C library's function of that name has this type.
-            let real: Real = unsafe { transmute(dlsym::find(&SLOT, concat!(stringify!($name), "\0"))) };
+            let real: Real = unsafe { transmute(NEXT.find()) };
             $before();
             // SAFETY: the program's own call.
             let answer = unsafe { real($($arg),*) };

@@ -9,7 +9,7 @@ use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::{dlsym, process_pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use wired::{PAGE, WiredMemory};
 
 /// Threads that read faults, at most: one per processor, all on one userfaultfd; more
@@ -147,10 +147,9 @@ type Entry = [usize; 2];
 /// that is never paged. The loader's `_dl_allocate_tls` would have the vectors from the program's
 /// `calloc`, which may not work yet.
 fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
-    static INITIALISE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let initialise = dlsym::find(&INITIALISE, "_dl_allocate_tls_init\0");
-    let sizes = dlsym::find(&SIZE, "_dl_get_tls_static_info\0");
+    dlsym::next_function!(INITIALISE = "_dl_allocate_tls_init");
+    dlsym::next_function!(SIZE = "_dl_get_tls_static_info");
+    let (initialise, sizes) = (INITIALISE.find(), SIZE.find());
     if initialise.is_null() || sizes.is_null() {
         return None;
     }

@@ -263,8 +263,7 @@ pub unsafe extern "C" fn sigaction(
             libc::sigemptyset(&raw mut old.sa_mask);
             *std::ptr::from_mut(&mut old.sa_mask).cast::<u64>() = seen.mask;
             // Programs hand it on to the system call.
-            old.sa_restorer =
-                std::mem::transmute::<usize, Option<extern "C" fn()>>(seen.restorer);
+            old.sa_restorer = std::mem::transmute::<usize, Option<extern "C" fn()>>(seen.restorer);
         }
     }
     0
