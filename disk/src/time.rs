@@ -60,7 +60,8 @@ impl Time {
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", Duration::from_nanos(self.0))
+        // As it can be parsed again.
+        wired::Time(Duration::from_nanos(self.0)).fmt(f)
     }
 }
 

@@ -60,6 +60,13 @@ pub fn init(prefix: &'static str, default: LevelFilter) -> Result<(), FilterErro
 
 /// Of two directives for one target the later replaces the earlier.
 fn filter(default: LevelFilter, levels: &str) -> Result<EnvFilter, ParseError> {
+    // A word alone would be a target of all levels: a misspelt level.
+    for word in levels
+        .split(',')
+        .filter(|text| !text.is_empty() && !text.contains('='))
+    {
+        word.parse::<LevelFilter>().map_err(ParseError::from)?;
+    }
     EnvFilter::try_new(format!("{default},{levels}"))
 }
 

@@ -1,6 +1,6 @@
 //! A linked program under a contract with the daemon.
 //!
-//! `cargo run --release -p system --example linked -- SOCKET` joins the daemon that listens
+//! `cargo run --release -p tenant --example linked -- SOCKET` joins the daemon that listens
 //! there, fills four times its frames with data, reads it back, gives the contract back and
 //! goes on without one.
 

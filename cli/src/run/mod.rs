@@ -179,6 +179,16 @@ impl Args {
 
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    // Whatever comes before the program and is no option would be taken for it.
+    if let Some(option) = args.command.first().and_then(|name| name.to_str())
+        && option.starts_with('-')
+        && !is_after_dashes(option)
+    {
+        return Err(format!(
+            "`{option}` is no option of `run` (`selfpage run --help`); a program of that name follows `--`"
+        )
+        .into());
+    }
     match Plan::make(args) {
         Ok(Plan { spec, output }) => supervisor::run::run(spec, |finished| {
             Report::gather(&finished).give(&output);
@@ -189,6 +199,13 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(PlanError::Own(why)) => Err(why),
     }
+}
+
+/// Returns true if the first argument after `--` is the program.
+fn is_after_dashes(program: &str) -> bool {
+    let mut arguments = std::env::args_os();
+    arguments.find(|argument| argument == "--");
+    arguments.next().is_some_and(|first| first == program)
 }
 
 fn size_in_bytes(text: &str) -> Result<u64, wired::SizeError> {

@@ -44,10 +44,10 @@ impl Report {
             "selfpage: held {} of {frames} of frames at most",
             size(held)
         );
-        // Most resident pages have a stored copy, so the stored ones are nearly all.
+        // Those that are resident and have no stored copy are not known.
         let unlimited = self.store_peak.pages * PAGE as u64;
         if unlimited > held {
-            let _ = write!(line, ", and about {} without the limit", size(unlimited));
+            let _ = write!(line, ", and at least {} without the limit", size(unlimited));
         }
         let plural = if processes == 1 { "" } else { "es" };
         let _ = write!(line, "; {processes} process{plural}, {faults} page faults");
@@ -73,8 +73,8 @@ impl Report {
         if waited >= 0.005 {
             let _ = write!(line, "; its threads waited {waited:.2} s for pages");
         }
-        if figure(Counter::ThrottledFaults) > 0 {
-            let _ = write!(line, ", {throttled:.2} s of them throttled");
+        if throttled >= 0.005 {
+            let _ = write!(line, ", {throttled:.2} s of it by the fault rate");
         }
         line
     }
