@@ -301,7 +301,7 @@ impl AddressSpace {
 
 /// The kernel's madvise.
 pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
-    // SAFETY: the caller's advice changes no contents that anybody has.
+    // SAFETY: the caller's advice changes no contents that are in use.
     unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice as usize) }
 }
 

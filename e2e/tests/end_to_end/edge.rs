@@ -357,9 +357,7 @@ fn stages() -> Verdict {
     ensure((1..=reads).contains(&of("placement")?), || {
         format!("{reads} reads: {stats}")
     })?;
-    ensure(of("frame_wait")? > 0, || {
-        format!("no wait for a frame: {stats}")
-    })?;
+    ensure(of("frame_wait")? > 0, || format!("no wait: {stats}"))?;
     sandbox.check_clean()
 }
 

@@ -96,7 +96,7 @@ pidfd! {
 
 /// Writes a descriptor of a new child to `to`. A child that cannot have one ends.
 fn open_pidfd(pid: libc::pid_t, to: *mut c_int) -> c_int {
-    // SAFETY: a child of this process that nobody knows, and the program's place for a descriptor.
+    // SAFETY: a child of this process that only this call knows, and the program's place for a descriptor.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
             -1 => {

@@ -13,10 +13,10 @@ use remote_policy::capacity::{AllocateError, ObjectError, PermitRequest};
 use remote_policy::identity::{Incarnation, ObjectId, RequestId};
 use remote_policy::migration::Generation;
 use remote_policy::permit::PermitId;
-use remote_wire::Status;
 use remote_wire::control::{
-    ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,
+    self, ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,
 };
+use remote_wire::{Header, Kind, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,11 +35,25 @@ pub(crate) struct Controller<'a> {
 }
 
 impl Controller<'_> {
-    /// Serves a request.
+    /// Serves a request and puts its reply into the connection's writer, which has room for the largest.
     ///
     /// # Errors
     /// The error reply.
-    pub fn serve(
+    pub fn reply(
+        &mut self,
+        connection: &mut Connection,
+        header: &Header,
+        request: ControlRequest,
+    ) -> Result<(), Refusal> {
+        let reply = self.serve(connection, request)?;
+        let body = control::encode(&reply)
+            .map_err(|_| Refusal::new(Status::Busy, "the reply is too long for a frame"))?;
+        let head = header.reply(Kind::ControlReply);
+        let _ = connection.writer.push(&head, &body);
+        Ok(())
+    }
+
+    fn serve(
         &mut self,
         connection: &mut Connection,
         request: ControlRequest,

@@ -29,7 +29,6 @@ mod config;
 mod connection;
 mod connection_table;
 mod control_requests;
-mod control_turn;
 mod demands;
 mod disk_file;
 mod disk_io;

@@ -67,7 +67,7 @@ impl PermitIssuer {
         let unlent = schedule.admit(DiskContract {
             period: UNLENT_PERIOD,
             slice: (Utilization::WHOLE - config.lendable_time).in_period(UNLENT_PERIOD),
-            // Most permits live on slack: nobody without one takes it from them.
+            // Most permits live on slack, which is theirs.
             extra: false,
             laxity: Nanos::ZERO,
         });

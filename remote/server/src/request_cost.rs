@@ -3,9 +3,11 @@
 //! *Self-Paging in the Nemesis Operating System*, section 6.7: a client is charged for what its
 //! requests take away from others, here on the processor and the link.
 
+use crate::page_service::PageService;
 use disk::atropos::TransactionDesc;
 use disk::cost_model::{Op, OpCost};
 use disk::time::Nanos;
+use remote_wire::control::ControlRequest;
 use remote_wire::{Header, Kind};
 use wired::PAGE;
 
@@ -42,9 +44,21 @@ pub(crate) fn job_of(header: &Header) -> TransactionDesc {
     }
 }
 
-/// The job of a control request, or of one that is refused, that passes over as many permits and
-/// objects.
-pub(crate) fn job_of_control(entries: usize) -> TransactionDesc {
+/// The job of a control request: each passes over the permits, and a state over the objects, too.
+pub(crate) fn job_of_control(service: &PageService, request: &ControlRequest) -> TransactionDesc {
+    let permits = service.issuer.count();
+    job_of_entries(match request {
+        ControlRequest::Status => permits + service.objects.count(),
+        _ => permits,
+    })
+}
+
+/// The job of a request that is refused.
+pub(crate) fn job_of_refusal() -> TransactionDesc {
+    job_of_entries(0)
+}
+
+fn job_of_entries(entries: usize) -> TransactionDesc {
     TransactionDesc {
         op: Op::Read,
         bytes: 0,

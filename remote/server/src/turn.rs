@@ -4,16 +4,18 @@
 //! A connection's first request waits in its reader until the schedule starts it, so that requests
 //! take no memory beside the reader, and a client with more of them than its share waits for
 //! itself. So do control requests and those that are refused: a client's permit pays for them, and
-//! the time that is not lent for those of everybody else.
+//! the time that is not lent for all others.
 
 use crate::connection::{ConnectionId, ScheduledRequest};
+use crate::control_requests::Controller;
 use crate::event_loop::EventLoop;
 use crate::page_service::{PageService, Progress, Requester};
 use crate::pending::PendingRequest;
 use crate::refusal::Refusal;
-use crate::request_cost::job_of_control;
+use crate::request_cost::{job_of_control, job_of_refusal};
 use disk::atropos::{ClientId, Decision, Dispatch, TransactionDesc};
 use disk::time::{Nanos, Time};
+use remote_wire::control;
 use remote_wire::{FrameError, Header, Kind, MAX_BODY, Status};
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ const BATCH: usize = 16;
 const LEAST_ROOM: usize = 1024;
 
 /// What looking at a connection's first request came to.
-pub(crate) enum Advance {
+enum Advance {
     /// Nothing to do before something arrives, leaves or is served.
     Wait,
     /// The stream does not follow the protocol.
@@ -139,12 +141,33 @@ impl EventLoop {
             Err(why) => {
                 let payer = self.service.issuer.scheduled_control(&connection.presented);
                 let refused = ScheduledRequest::Refused(why);
-                self.submit(slot, refused, payer, job_of_control(0), now)
+                self.submit(slot, refused, payer, job_of_refusal(), now)
             }
         }
     }
 
-    pub(crate) fn submit(
+    /// Puts the first request of a connection, which is a control request, into the schedule.
+    fn schedule_control(&mut self, slot: u32, now: Time) -> Advance {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return Advance::Wait;
+        };
+        let request = match connection.reader.peek_frame() {
+            Ok(Some(frame)) => match control::decode(frame.body) {
+                Ok(request) => request,
+                Err(why) => return Advance::Close(why),
+            },
+            _ => return Advance::Wait,
+        };
+        if let Some(client) = connection.client {
+            // A client that waits for its turn is not silent. A refusal comes with the turn.
+            let _ = self.service.issuer.on_contact(client);
+        }
+        let job = job_of_control(&self.service, &request);
+        let payer = self.service.issuer.scheduled_control(&connection.presented);
+        self.submit(slot, ScheduledRequest::Control(request), payer, job, now)
+    }
+
+    fn submit(
         &mut self,
         slot: u32,
         request: ScheduledRequest,
@@ -163,7 +186,21 @@ impl EventLoop {
 
     fn serve_without_pages(&mut self, slot: u32, header: &Header, scheduled: ScheduledRequest) {
         match scheduled {
-            ScheduledRequest::Control(request) => self.serve_control(slot, header, request),
+            ScheduledRequest::Control(request) => {
+                let Some(connection) = self.connections.get_mut(slot) else {
+                    return;
+                };
+                let mut controller = Controller {
+                    service: &mut self.service,
+                    clients: &mut self.clients,
+                    server: self.server,
+                    name: &self.name,
+                    lease: self.lease,
+                };
+                if let Err(why) = controller.reply(connection, header, request) {
+                    self.refuse(slot, header, &why);
+                }
+            }
             ScheduledRequest::Refused(why) => self.refuse(slot, header, &why),
             // Pages are a client's.
             ScheduledRequest::Pages => {}
