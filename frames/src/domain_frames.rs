@@ -192,6 +192,15 @@ impl<'a> DomainFrames<'a> {
         x.min(self.n().max(g).saturating_add(room))
     }
 
+    /// Signals pressure where the limit is near. Returns true if the frames allocator owes the
+    /// tenant frames of its guarantee, for lack of which the domain owns less than it may: a
+    /// revocation from other tenants is under way, or the allocator is being restarted.
+    pub fn request_guaranteed(&self) -> bool {
+        self.ledger.bell.signal_pressure(&self.ledger.memory);
+        let most = self.ledger.max_guaranteed().min(self.contract().x);
+        self.ledger.memory.header().max_committed() < most
+    }
+
     /// Frames that [`Ledger::demand`] demanded from the domain and that are not released.
     pub fn demanded(&self) -> u32 {
         self.ledger.memory.demanded(self.id.slot)

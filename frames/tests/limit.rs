@@ -127,6 +127,29 @@ fn pressure_rings_once_until_it_is_acknowledged() {
 }
 
 #[test]
+fn frames_are_owed_until_the_limit_is_the_guarantee() {
+    let (ledger, mut control) = limited(100, 10);
+    let (mine, theirs) = bell();
+    ledger.set_bell(theirs);
+    ledger.set_max_guaranteed(30);
+    let client = admit(&ledger, 4, 100);
+    take(&client, 10);
+    assert!(client.request_guaranteed());
+    control.acknowledge_pressure();
+    rung(&mine);
+    assert!(client.request_guaranteed());
+    assert_eq!(rung(&mine), 1, "requested again");
+    control.raise(19);
+    assert!(client.request_guaranteed());
+    assert!(
+        !admit(&ledger, 0, 29).request_guaranteed(),
+        "within its own contract"
+    );
+    control.raise(1);
+    assert!(!client.request_guaranteed());
+}
+
+#[test]
 fn a_second_eventfd_replaces_the_first() {
     let (ledger, _quota) = limited(160, 5);
     let ((first, one), (second, other)) = (bell(), bell());

@@ -14,6 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use wired::{HUGE_RANGE_PAGES, futex};
 
+/// How long a fault that has nothing to evict sleeps for frames that are revoked from other
+/// tenants before it searches again: a revocation takes a tenth of a second or more, and an
+/// attempt at a full store takes processor time.
+const REVOCATION: Duration = Duration::from_millis(20);
+
 /// The frames of a domain.
 pub(crate) struct FrameSource {
     client: ForkCell<DomainFrames<'static>>,
@@ -108,6 +113,17 @@ impl FrameSource {
         }
         self.starving.fetch_sub(1, Ordering::SeqCst);
         frame.ok_or_else(|| self.returned.load(Ordering::SeqCst) != seen)
+    }
+
+    /// Sleeps until frames became free since `seq` was read, if the tenant is owed frames of its
+    /// guarantee. Returns true if it is.
+    pub(crate) fn wait_for_guaranteed(&self, seq: u32) -> bool {
+        let client = self.client();
+        let is_owed = client.request_guaranteed();
+        if is_owed {
+            client.ledger().wait_freed(seq, Some(REVOCATION));
+        }
+        is_owed
     }
 
     /// Wakes the threads that wait for frames: some were released.

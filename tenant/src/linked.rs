@@ -161,6 +161,7 @@ impl LinkedTenant {
         let mut tenant = Session::join(path, wanted)?;
         let terms = tenant.terms();
         let (ledger, books) = Ledger::create_limited(terms.frames.x, 0, 1)?;
+        ledger.set_max_guaranteed(terms.frames.g);
         let view = Ledger::attach(&books)?;
         ledger
             .set_bell(fcntl_dupfd_cloexec(tenant.pressure_bell(), 0).map_err(call("copy a bell"))?);

@@ -219,6 +219,11 @@ impl Session {
         self.send(&TenantRequest::Close(channel));
     }
 
+    /// Returns true once the contract has ended.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
     /// A revocation was done.
     pub fn acknowledge(&mut self, round: u32) {
         self.send(&TenantRequest::Answered { round });

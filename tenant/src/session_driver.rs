@@ -98,6 +98,10 @@ impl<R> SessionDriver<R> {
                     }
                     end_lent_priority();
                 }
+                // No daemon will grant what is missing.
+                SessionEvent::Refused(_) if self.session.is_over() => {
+                    ledger.set_max_guaranteed(ledger.limit());
+                }
                 SessionEvent::Changed { terms, .. } => {
                     ledger.set_max_guaranteed(terms.frames.g);
                 }

@@ -252,7 +252,8 @@ impl SharedPager {
         self.flush();
         let has_none = !has_evicted && self.slots.staged_pages() == 0;
         self.frames.want(has_none);
-        if since.elapsed() < NO_FRAME {
+        // Frames of the guarantee that the tree is owed come, however late.
+        if since.elapsed() < NO_FRAME || self.frames.domain().request_guaranteed() {
             return FaultOutcome::Deferred;
         }
         tracing::error!(

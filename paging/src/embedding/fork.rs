@@ -67,16 +67,20 @@ impl ProcessPager {
     /// has a frame for each page it will share. `child` contracts for the child.
     ///
     /// A domain and frames are waited for briefly: those of processes that have just ended, or were
-    /// killed, come back only when the supervisor has noticed.
+    /// killed, come back only when the supervisor has noticed. Frames that the tenant is owed are
+    /// waited for until they have come.
     pub fn close_for_fork(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
         let begun = Instant::now();
+        let is_coming = |why: &ForkError| match why {
+            ForkError::Refused(_) => begun.elapsed() < COMING,
+            ForkError::Frames { .. } => {
+                begun.elapsed() < COMING || self.pager.frames.client().request_guaranteed()
+            }
+            _ => false,
+        };
         loop {
             match self.try_to_close(child) {
-                Err(ForkError::Refused(_) | ForkError::Frames { .. })
-                    if begun.elapsed() < COMING =>
-                {
-                    std::thread::sleep(LOOK);
-                }
+                Err(why) if is_coming(&why) => std::thread::sleep(LOOK),
                 closed => return closed,
             }
         }

@@ -71,6 +71,8 @@ impl Evictor {
                 // the room.
                 ReclaimOutcome::Refused(_) if self.release_copies() > 0 => refused = 0,
                 ReclaimOutcome::Refused(_) if busy => return Err(NoFrame::Busy),
+                // A full store is no failure while guaranteed frames are on their way.
+                ReclaimOutcome::Refused(_) if self.frames.wait_for_guaranteed(freed) => {}
                 // Other evicting threads may have claimed pages that need no write.
                 ReclaimOutcome::Refused(_)
                     if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
@@ -102,7 +104,8 @@ impl Evictor {
                     barren.get_or_insert_with(Instant::now);
                 }
             }
-            if barren.is_some_and(|since| since.elapsed() > STARVED) {
+            let is_starved = barren.is_some_and(|since| since.elapsed() > STARVED);
+            if is_starved && !self.frames.client().request_guaranteed() {
                 return Err(NoFrame::Never(match self.standby.mm.may_evict() {
                     true => FaultError::AllNailed,
                     false => FaultError::NoSoundEviction,
