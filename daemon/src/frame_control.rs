@@ -117,6 +117,12 @@ impl FrameControl {
         Ok(())
     }
 
+    /// Takes over how long revocations and notices of lowered guarantees last.
+    pub fn set_times(&mut self, config: &Memory) {
+        let (deadline, notice) = (config.revocation_deadline.0, config.reduction_notice.0);
+        self.allocator.set_times(deadline, notice);
+    }
+
     /// Admits a contract.
     pub fn admit(
         &mut self,

@@ -313,6 +313,7 @@ impl Daemon {
         if let Err(why) = contracts.frames.set_managed(managed) {
             tracing::warn!("memory.frames stays as it was: {why}");
         }
+        contracts.frames.set_times(&new.memory);
         let tenants = &mut contracts.frames.tenants;
         contracts.fault_rates.reload(tenants, new.faults);
         tenants.connections.user_limits.read_persons();

@@ -248,6 +248,12 @@ impl Allocator {
         Ok(self.run(now))
     }
 
+    /// Changes the deadline of revocations and the notice of lowered guarantees, of those that
+    /// begin from now on.
+    pub fn set_times(&mut self, deadline: Duration, notice: Duration) {
+        (self.config.deadline, self.config.notice) = (deadline, notice);
+    }
+
     /// Changes a tenant's cleaning rate.
     pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: CleaningRate) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {

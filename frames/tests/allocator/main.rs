@@ -201,6 +201,27 @@ fn a_lowered_guarantee_stays_in_force_for_the_notice() {
 }
 
 #[test]
+fn changed_times_hold_for_what_begins_later() {
+    let mut machine = Machine::new(1000);
+    let one = machine.admit(1, (800, 1000), 10_000, Refuser).unwrap();
+    machine.fill(one, 1000);
+    machine.allocator.set_times(ms(20), ms(50));
+    machine.set_contract(one, (200, 1000)).unwrap();
+    let late = machine.admit(2, (200, 200), 100, Honest).unwrap();
+    machine.request(late, 200).unwrap();
+    machine.run_until(ms(20));
+    assert_eq!(machine.killed.len(), 0);
+    machine.run_until(ms(21));
+    assert_eq!(machine.killed.len(), 1, "by the new deadline");
+    let from = ms(50);
+    let contract = Contract { g: 200, x: 1000 };
+    assert_eq!(
+        machine.told,
+        [(one, TenantNotice::Contract { contract, from })]
+    );
+}
+
+#[test]
 fn a_raised_guarantee_is_in_force_at_once_if_it_fits() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (100, 100), 1000, Honest).unwrap();
