@@ -8,6 +8,7 @@ mod check;
 
 use crate::policy::Rule;
 use check::place;
+use disk::swapfs::UNIT;
 use protocol::SOCKET;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, from_text};
 use serde::Deserialize;
@@ -191,6 +192,8 @@ impl Defaults {
     }
 
     /// The requested terms, with defaults for those that are `None`.
+    ///
+    /// Swap is as much as the filesystem gives for it: rules count what a contract takes.
     pub fn terms(
         &self,
         frames: Option<FrameSpec>,
@@ -198,10 +201,11 @@ impl Defaults {
         swap: Option<u64>,
     ) -> ContractSpec {
         let frames = frames.unwrap_or(self.frames);
+        let swap = swap.unwrap_or_else(|| self.swap_for(frames.x));
         ContractSpec {
             frames,
             disk: disk.unwrap_or(self.disk),
-            swap: swap.unwrap_or_else(|| self.swap_for(frames.x)),
+            swap: swap.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX),
         }
     }
 }
@@ -305,6 +309,9 @@ mod tests {
         assert_eq!(config.socket, Path::new(SOCKET));
         assert_eq!(config.managed(8 << 30), 4 << 30);
         assert_eq!(config.default.swap_for(16_384), 256 << 20);
+        let swap = |asked| config.default.terms(None, None, Some(asked)).swap;
+        assert_eq!([0, 1, 1 << 20].map(swap), [0, 1 << 20, 1 << 20]);
+        assert_eq!(swap(u64::MAX), u64::MAX);
     }
 
     #[test]
