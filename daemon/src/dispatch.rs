@@ -10,7 +10,7 @@ use crate::{Daemon, policy};
 use disk::atropos::ClientId;
 use host::seqpacket::Received;
 use iochannel::ChannelGeometry;
-use protocol::contract_spec::{DiskChange, DiskSpec, FrameSpec};
+use protocol::contract_spec::{ContractSpec, DiskChange, DiskSpec, FrameSpec};
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber, TenantRequest, decode};
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -225,19 +225,13 @@ impl Daemon {
         let disk = disk.map(|change| change.of(was));
         terms.frames = frames.unwrap_or(terms.frames);
         terms.disk = disk.unwrap_or(was);
-        let own = rustix::process::getuid().as_raw();
-        if let Some(connection) = self.connections().get(token) {
-            // The bounds are those of the contract's owner, also where an administrator sets it.
-            let held = self
-                .tenants()
-                .contract_totals(tenant.record.uid, Some(number));
-            policy::check(
-                &self.contracts.config.allow,
-                own,
-                &connection.identity,
-                held,
-                &terms,
-            )?;
+        let (uid, grown) = (tenant.record.uid, growth(&tenant.record.terms, terms));
+        // A rule bounds what a user asks for, and not what an administrator gives to another.
+        let owner = self.connections().get(token).map(|c| &c.identity);
+        if let Some(owner) = owner.filter(|identity| identity.uid == uid) {
+            let own = rustix::process::getuid().as_raw();
+            let held = self.tenants().contract_totals(uid, Some(number));
+            policy::check(&self.contracts.config.allow, own, owner, held, &grown)?;
         }
         // All checks come before any change.
         if let Some(asked) = frames {
@@ -286,6 +280,19 @@ impl Daemon {
         }
         Ok(self.contracts.disk.usd.change(client, disk.into())?)
     }
+}
+
+/// The parts of changed terms that grow; the others are zero, and no rule refuses them.
+fn growth(was: &ContractSpec, terms: ContractSpec) -> ContractSpec {
+    let mut grown = terms;
+    if terms.frames.x <= was.frames.x {
+        grown.frames = FrameSpec { g: 0, x: 0 };
+    }
+    if terms.disk.share() <= was.disk.share() {
+        grown.disk.slice = Duration::ZERO;
+    }
+    // Swap stays as it is.
+    ContractSpec { swap: 0, ..grown }
 }
 
 /// A tenant's ledger has the size with which its program was started, and cannot return what its

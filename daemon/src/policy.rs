@@ -147,7 +147,10 @@ impl Rule {
                 most,
             });
         }
-        if let Some(most) = self.disk.filter(|most| all.disk > *most + ROUNDING) {
+        if let Some(most) = self.disk
+            && asked.disk > 0.0
+            && all.disk > most + ROUNDING
+        {
             return Some(PolicyRefusal::Disk {
                 asked: asked.disk * 100.0,
                 held: held.disk * 100.0,
@@ -314,6 +317,22 @@ mod tests {
             most[0].contains("of swap") && most[1].contains("20.0 %"),
             "{most:?}"
         );
+    }
+
+    #[test]
+    fn a_part_that_is_not_asked_for_is_not_refused() {
+        let rule = Rule {
+            uid: Some(6),
+            frames: Some(Bytes(1)),
+            disk: Some(0.0),
+            swap: Some(Bytes(1)),
+            ..Rule::default()
+        };
+        let held = ContractTotals::default().with(&terms());
+        let mut none = ContractSpec { swap: 0, ..terms() };
+        none.frames = FrameSpec { g: 0, x: 0 };
+        none.disk.slice = std::time::Duration::ZERO;
+        assert!(check(&[rule], 5, &peer(6), held, &none).is_ok());
     }
 
     #[test]
