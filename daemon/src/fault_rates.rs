@@ -44,6 +44,13 @@ fn nanos(time: Duration) -> TimeNs {
     TimeNs::try_from(time.as_nanos()).unwrap_or(TimeNs::MAX)
 }
 
+/// The processors that a reservation takes: runtime by period.
+pub(crate) fn processors_of(reservation: Option<(Duration, Duration)>) -> f64 {
+    reservation.map_or(0.0, |(runtime, period)| {
+        runtime.as_secs_f64() / period.as_secs_f64().max(f64::MIN_POSITIVE)
+    })
+}
+
 impl FaultRates {
     /// No tenant has a share.
     pub(super) fn new(config: Faults) -> Self {
@@ -152,6 +159,12 @@ impl FaultRates {
                  have their floor; nothing more is promised until programs with a reservation end"
             )
         })
+    }
+
+    /// The processors that a tenant has reserved.
+    pub(crate) fn reserved(&self, number: TenantNumber) -> f64 {
+        let entry = self.entries.get(&number);
+        processors_of(entry.and_then(|entry| entry.reservation))
     }
 
     /// What a tenant has.

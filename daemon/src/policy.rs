@@ -36,6 +36,8 @@ pub struct Rule {
     pub disk: Option<f64>,
     /// Largest swap file.
     pub swap: Option<Bytes>,
+    /// Most processors that `--cpu` reserves, 0.5 for half of one: as many as `disk` where `None`.
+    pub cpu: Option<f64>,
     /// Its part in page faults against others': 1 where `None`.
     pub fault_weight: Option<u32>,
     /// Whether contracts of others may be shown and set.
@@ -129,6 +131,11 @@ impl Rule {
                 "fault_weight is 0: its faults would never proceed; the least is 1".into(),
             );
         }
+        if let Some(cpu) = self.cpu.filter(|cpu| !cpu.is_finite() || *cpu < 0.0) {
+            return Some(format!(
+                "cpu is {cpu}: a number of processors is 0.0 or more"
+            ));
+        }
         let share = self.disk.filter(|share| !(0.0..=1.0).contains(share))?;
         Some(format!("disk is {share}: a share is between 0.0 and 1.0"))
     }
@@ -183,16 +190,41 @@ pub fn check(
     held: ContractTotals,
     terms: &ContractSpec,
 ) -> Result<(), PolicyRefusal> {
+    let rule = rule_of(rules, own, peer)?;
+    let refusal = rule.and_then(|rule| rule.refusal(held, terms));
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Checks that `peer`, whose contracts reserve `held` processors, may reserve `asked` as well; if
+/// not, why.
+pub fn check_reservation(
+    rules: &[Rule],
+    own: u32,
+    peer: &PeerIdentity,
+    held: f64,
+    asked: f64,
+) -> Result<(), PolicyRefusal> {
+    let most = rule_of(rules, own, peer)?.and_then(|rule| rule.cpu.or(rule.disk));
+    match most.filter(|most| asked > 0.0 && held + asked > most + ROUNDING) {
+        Some(most) => Err(PolicyRefusal::Processors { asked, held, most }),
+        None => Ok(()),
+    }
+}
+
+/// The rule that bounds a peer: none bounds root and the daemon's own user.
+fn rule_of<'a>(
+    rules: &'a [Rule],
+    own: u32,
+    peer: &PeerIdentity,
+) -> Result<Option<&'a Rule>, PolicyRefusal> {
     if peer.uid == 0 || peer.uid == own {
-        return Ok(());
+        return Ok(None);
     }
-    match rules.iter().find(|rule| rule.fits(peer)) {
-        Some(rule) => rule.refusal(held, terms).map_or(Ok(()), Err),
-        None => Err(PolicyRefusal::NoRule {
-            uid: peer.uid,
-            gid: peer.gid,
-        }),
-    }
+    let rule = rules.iter().find(|rule| rule.fits(peer));
+    rule.map(Some).ok_or(PolicyRefusal::NoRule {
+        uid: peer.uid,
+        gid: peer.gid,
+    })
 }
 
 /// Returns true if `peer` may see and set contracts of others.
@@ -202,185 +234,4 @@ pub fn is_admin(rules: &[Rule], own: u32, peer: &PeerIdentity) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn terms() -> ContractSpec {
-        ContractSpec {
-            frames: "64M+64M".parse().unwrap(),
-            disk: "25ms/250ms".parse().unwrap(),
-            swap: 1 << 30,
-        }
-    }
-
-    fn peer(uid: u32) -> PeerIdentity {
-        PeerIdentity {
-            uid,
-            gid: 7,
-            executable: FileNumber::of("/proc/self/exe"),
-        }
-    }
-
-    #[test]
-    fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
-        assert!(check(&[], 5, &peer(0), ContractTotals::default(), &terms()).is_ok());
-        assert!(check(&[], 5, &peer(5), ContractTotals::default(), &terms()).is_ok());
-        let why = check(&[], 5, &peer(6), ContractTotals::default(), &terms())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            why.contains("user 6 (group 7)") && why.contains("[[allow]]"),
-            "{why}"
-        );
-        let by_group = Rule {
-            gid: Some(7),
-            ..Rule::default()
-        };
-        assert!(
-            check(
-                &[by_group],
-                5,
-                &peer(6),
-                ContractTotals::default(),
-                &terms()
-            )
-            .is_ok()
-        );
-    }
-
-    #[test]
-    fn a_rule_bounds_each_resource() {
-        let rule = |change: &dyn Fn(&mut Rule)| {
-            let mut rule = Rule {
-                uid: Some(6),
-                ..Rule::default()
-            };
-            change(&mut rule);
-            check(&[rule], 5, &peer(6), ContractTotals::default(), &terms())
-        };
-        assert!(rule(&|r| r.frames = Some(Bytes(128 << 20))).is_ok());
-        let why = rule(&|r| r.frames = Some(Bytes(127 << 20)))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            why.contains("128MiB of frames") && why.contains("127MiB"),
-            "{why}"
-        );
-        assert!(
-            rule(&|r| r.disk = Some(0.05))
-                .unwrap_err()
-                .to_string()
-                .contains("10.0 %")
-        );
-        assert!(
-            rule(&|r| r.swap = Some(Bytes(1)))
-                .unwrap_err()
-                .to_string()
-                .contains("1GiB of swap")
-        );
-        assert!(rule(&|r| r.executable = Some("/bin/sh".into())).is_err());
-        let own = std::env::current_exe().unwrap();
-        assert!(rule(&|r| r.executable = Some(own.clone())).is_ok());
-    }
-
-    #[test]
-    fn a_rule_bounds_what_a_users_contracts_have_together() {
-        let rule = Rule {
-            uid: Some(6),
-            frames: Some(Bytes(256 << 20)),
-            disk: Some(0.2),
-            swap: Some(Bytes(2 << 30)),
-            ..Rule::default()
-        };
-        let rules = [rule];
-        let one = ContractTotals::default().with(&terms());
-        assert!(check(&rules, 5, &peer(6), one, &terms()).is_ok());
-        let two = one.with(&terms());
-        let why = check(&rules, 5, &peer(6), two, &terms())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            why.contains("128MiB of frames") && why.contains("beside 256MiB"),
-            "{why}"
-        );
-        let most = [0.3, 0.2].map(|disk| {
-            let rule = Rule {
-                frames: None,
-                disk: Some(disk),
-                ..rules[0].clone()
-            };
-            check(&[rule], 5, &peer(6), two, &terms())
-                .unwrap_err()
-                .to_string()
-        });
-        assert!(
-            most[0].contains("of swap") && most[1].contains("20.0 %"),
-            "{most:?}"
-        );
-    }
-
-    #[test]
-    fn a_part_that_is_not_asked_for_is_not_refused() {
-        let rule = Rule {
-            uid: Some(6),
-            frames: Some(Bytes(1)),
-            disk: Some(0.0),
-            swap: Some(Bytes(1)),
-            ..Rule::default()
-        };
-        let held = ContractTotals::default().with(&terms());
-        let mut none = ContractSpec { swap: 0, ..terms() };
-        none.frames = FrameSpec { g: 0, x: 0 };
-        none.disk.slice = std::time::Duration::ZERO;
-        assert!(check(&[rule], 5, &peer(6), held, &none).is_ok());
-    }
-
-    #[test]
-    fn an_executable_is_what_it_is_and_not_what_it_is_called() {
-        let folder = tempfile::tempdir().unwrap();
-        let [allowed, linked, copied] =
-            ["allowed", "linked", "copied"].map(|n| folder.path().join(n));
-        std::fs::write(&allowed, "x").unwrap();
-        std::fs::hard_link(&allowed, &linked).unwrap();
-        std::fs::copy(&allowed, &copied).unwrap();
-        let rule = Rule {
-            executable: Some(allowed.clone()),
-            ..Rule::default()
-        };
-        let fits = |path: &PathBuf| {
-            let executable = FileNumber::of(path);
-            let peer = PeerIdentity {
-                executable,
-                ..peer(6)
-            };
-            rule.fits(&peer)
-        };
-        assert!(fits(&allowed) && fits(&linked) && !fits(&copied));
-        // Another file in its place, as a mount over it would be in another namespace.
-        let peer = PeerIdentity {
-            executable: FileNumber::of(&allowed),
-            ..peer(6)
-        };
-        std::fs::rename(&copied, &allowed).unwrap();
-        assert!(!rule.fits(&peer));
-        std::fs::remove_file(&allowed).unwrap();
-        assert!(!rule.fits(&peer) && !fits(&allowed), "nothing is nothing's");
-    }
-
-    #[test]
-    fn the_first_rule_that_fits_counts() {
-        let small = Rule {
-            uid: Some(6),
-            swap: Some(Bytes(1)),
-            ..Rule::default()
-        };
-        let large = Rule {
-            gid: Some(7),
-            admin: true,
-            ..Rule::default()
-        };
-        let rules = [small.clone(), large.clone()];
-        assert!(check(&rules, 5, &peer(6), ContractTotals::default(), &terms()).is_err());
-        assert!(!is_admin(&rules, 5, &peer(6)) && is_admin(&[large, small], 5, &peer(6)));
-    }
-}
+mod tests;

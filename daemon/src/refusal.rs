@@ -274,6 +274,19 @@ pub enum PolicyRefusal {
         /// Percent that the rule allows.
         most: f64,
     },
+    /// More processors reserved than a rule allows.
+    #[error(
+        "{asked:.3} processors are to be reserved beside {held:.3} of this user's contracts, and a user may reserve \
+         {most:.3}: ask for less, or for a rule with a larger cpu"
+    )]
+    Processors {
+        /// Processors asked for.
+        asked: f64,
+        /// Processors that the user's contracts reserve.
+        held: f64,
+        /// Processors that the rule allows.
+        most: f64,
+    },
     /// No rule fits.
     #[error(
         "no rule of the system's configuration lets user {uid} (group {gid}) ask: its owner adds one, as in\n\

@@ -134,18 +134,25 @@ impl Tenants {
         self.connections.over_fd_quota(uid, held)
     }
 
+    /// The contracts of the person that a user is.
+    pub fn numbers_of(&self, uid: u32) -> impl Iterator<Item = TenantNumber> {
+        self.of_person(uid).map(|(number, _)| number)
+    }
+
     /// The sum of a person's contracts, but for this one.
     pub fn contract_totals(&self, uid: u32, but: Option<TenantNumber>) -> ContractTotals {
-        let limits = &self.connections.user_limits;
-        let person = limits.person(uid);
-        let counts = |(number, tenant): &(TenantNumber, &Tenant)| {
-            Some(*number) != but && limits.person(tenant.record.uid) == person
-        };
-        self.iter()
-            .filter(counts)
+        self.of_person(uid)
+            .filter(|(number, _)| Some(*number) != but)
             .fold(ContractTotals::default(), |held, (_, tenant)| {
                 held.with(&tenant.record.terms)
             })
+    }
+
+    fn of_person(&self, uid: u32) -> impl Iterator<Item = (TenantNumber, &Tenant)> {
+        let limits = &self.connections.user_limits;
+        let person = limits.person(uid);
+        self.iter()
+            .filter(move |(_, tenant)| limits.person(tenant.record.uid) == person)
     }
 
     /// Returns true if a tenant is being killed, or is not there.
