@@ -3,7 +3,7 @@
 //!
 //! Each tree reports its reservation of processor time, if any, when it joins, and receives
 //! its number of faults in a period. When a reservation comes or goes, or the measured cost of
-//! faults changes, the daemon sends new shares to all.
+//! faults changes, the daemon sends new shares to all, at most once in [`SHARE_INTERVAL`].
 //!
 //! Rule: the report of one tenant moves another's limit only little. The cost of a fault is the
 //! median of the tenants' reports, each clamped to an eighth of the configured unit at least and
@@ -17,10 +17,14 @@ use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
 use rate::{Capacity, Reservation, TimeNs, Utilization};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many times the configured unit, or its fraction, a report may be.
 const MAX_DEVIATION: TimeNs = 8;
+
+/// Least time between two rounds of changed shares. A tenant's reservation may come and go as fast
+/// as messages do, and every change is a message to each of the others.
+const SHARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A tenant with a share.
 struct TenantRate {
@@ -38,6 +42,10 @@ pub(super) struct FaultRates {
     config: Faults,
     table: ReservationTable,
     entries: BTreeMap<TenantNumber, TenantRate>,
+    /// True if shares may have changed since they were sent.
+    is_changed: bool,
+    /// Changed shares are not sent before this.
+    not_before: Instant,
 }
 
 fn nanos(time: Duration) -> TimeNs {
@@ -65,6 +73,8 @@ impl FaultRates {
             ),
             config,
             entries: BTreeMap::new(),
+            is_changed: false,
+            not_before: Instant::now(),
         }
     }
 
@@ -236,36 +246,64 @@ impl FaultRates {
         let pc = reserved.map_or(Capacity::ZERO, |reservation| reservation.pc());
         // Only a tenant that survives a restart of the daemon is known.
         let known = known && tenants.get(number).is_some_and(|tenant| tenant.rejoined);
+        self.is_changed = true;
         self.admit(number, Task { pc, weight }, reservation, known)?;
-        self.send_shares(tenants);
+        self.reply(tenants, number);
         Ok(())
     }
 
     /// A tenant has ended: the others get its part.
-    pub(crate) fn on_tenant_gone(&mut self, tenants: &Tenants, number: TenantNumber) {
-        if self.leave(number) {
-            self.send_shares(tenants);
-        }
+    pub(crate) fn on_tenant_gone(&mut self, number: TenantNumber) {
+        self.is_changed |= self.leave(number);
     }
 
     /// The configuration was read again.
-    pub(crate) fn reload(&mut self, tenants: &Tenants, config: Faults) {
+    pub(crate) fn reload(&mut self, config: Faults) {
         if self.config != config {
             self.reconfigure(config);
-            self.send_shares(tenants);
+            self.is_changed = true;
             if let Some(over) = self.over() {
                 tracing::warn!("{over}");
             }
         }
     }
 
-    /// Sends its share to every tenant whose share has changed.
-    pub(crate) fn send_shares(&mut self, tenants: &Tenants) {
-        for (number, share) in self.changed_shares() {
+    /// Sends a tenant its share, which it waits for.
+    fn reply(&mut self, tenants: &Tenants, number: TenantNumber) {
+        if let Some(task) = self.entries.get(&number).map(|entry| entry.task) {
+            let share = self.share_of(task);
+            let entry = self.entries.get_mut(&number);
+            entry.into_iter().for_each(|entry| entry.sent = Some(share));
+            tenants.send(number, &DaemonEvent::Faults(share));
+        }
+    }
+
+    /// Shares may differ from those sent: costs were reported, or time has passed.
+    pub(crate) fn on_measured(&mut self) {
+        self.is_changed = true;
+    }
+
+    /// Time until changed shares are to be sent, if any may have changed.
+    pub(crate) fn timeout(&self, now: Instant) -> Option<Duration> {
+        self.is_changed
+            .then(|| self.not_before.saturating_duration_since(now))
+    }
+
+    /// Sends its share to every tenant whose share has changed, when that is due.
+    pub(crate) fn send_due(&mut self, tenants: &Tenants) {
+        for (number, share) in self.due_shares(Instant::now()) {
             if !tenants.is_ending(number) {
                 tenants.send(number, &DaemonEvent::Faults(share));
             }
         }
+    }
+
+    fn due_shares(&mut self, now: Instant) -> Vec<(TenantNumber, FaultShare)> {
+        if self.timeout(now) != Some(Duration::ZERO) {
+            return Vec::new();
+        }
+        (self.is_changed, self.not_before) = (false, now + SHARE_INTERVAL);
+        self.changed_shares()
     }
 }
 
@@ -306,6 +344,31 @@ mod tests {
         );
         assert!(rates.leave(3));
         assert_eq!(limit(&rates.changed_shares(), 1), limit(&first, 1));
+    }
+
+    #[test]
+    fn a_reservation_that_comes_and_goes_is_sent_to_others_once_in_an_interval() {
+        let mut rates = FaultRates::new(Faults::default());
+        rates.admit(1, task(0, 1), None, false).unwrap();
+        let mut now = Instant::now();
+        let mut sent = 0;
+        for change in 0..1000 {
+            match change % 2 {
+                0 => rates.admit(2, task(500_000_000, 1), None, false).unwrap(),
+                _ => _ = rates.leave(2),
+            }
+            rates.is_changed = true;
+            let shares = rates.due_shares(now);
+            sent += shares.iter().filter(|(number, _)| *number == 1).count();
+            now += SHARE_INTERVAL / 100;
+        }
+        assert!((1..=11).contains(&sent), "{sent}");
+        let last = rates.due_shares(now + SHARE_INTERVAL);
+        let share = rates.share_of(rates.entries[&1].task);
+        let held = last
+            .first()
+            .map_or(rates.entries[&1].sent, |(_, share)| Some(*share));
+        assert_eq!(held, Some(share), "the last change is sent");
     }
 
     #[test]

@@ -194,6 +194,7 @@ impl Daemon {
             let contracts = &mut self.contracts;
             let tenants = &mut contracts.frames.tenants;
             contracts.processor_time.tick(&contracts.disk.usd, tenants);
+            contracts.fault_rates.send_due(tenants);
             self.serve_unidentified();
             if self.rss_measured.elapsed() >= RSS_INTERVAL {
                 self.rss_measured = Instant::now();
@@ -207,7 +208,8 @@ impl Daemon {
         let next = self.contracts.frames.timeout();
         let rss = RSS_INTERVAL.saturating_sub(self.rss_measured.elapsed());
         let processor = self.contracts.processor_time.timeout();
-        let all = [next, self.connections().timeout(), processor];
+        let shares = self.contracts.fault_rates.timeout(Instant::now());
+        let all = [next, self.connections().timeout(), processor, shares];
         all.into_iter().flatten().fold(rss, Duration::min)
     }
 
@@ -277,7 +279,7 @@ impl Daemon {
             .sweep(|number| tenants.get(number).is_some());
         tenants.connections.rearm_listener();
         tenants.jobs.retry();
-        contracts.fault_rates.send_shares(tenants);
+        contracts.fault_rates.on_measured();
     }
 
     /// Handles signals. Returns true if the daemon is to end.
@@ -315,7 +317,7 @@ impl Daemon {
         }
         contracts.frames.set_times(&new.memory);
         let tenants = &mut contracts.frames.tenants;
-        contracts.fault_rates.reload(tenants, new.faults);
+        contracts.fault_rates.reload(new.faults);
         tenants.connections.user_limits.read_persons();
         let old = &contracts.config;
         contracts.config = Config {

@@ -202,8 +202,7 @@ impl Contracts {
         if let Some(frames) = &tenant.frames {
             frames.group.remove();
         }
-        self.fault_rates
-            .on_tenant_gone(&self.frames.tenants, number);
+        self.fault_rates.on_tenant_gone(number);
         // Last: a client that receives this may request all of it.
         if let Some(token) = tenant.connection.filter(|_| left) {
             self.detach_connection(token);
