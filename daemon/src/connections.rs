@@ -19,6 +19,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,18 @@ pub(crate) struct Connection {
     /// Whose descriptors and time it takes.
     pub person: u32,
     pub tenant: Option<TenantNumber>,
+    /// True while an event that did not fit into its queue waits for the peer to read.
+    is_full: Cell<bool>,
+}
+
+impl Connection {
+    /// The events that it is polled for.
+    fn polled(&self) -> epoll::EventFlags {
+        match self.is_full.get() {
+            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            false => epoll::EventFlags::IN,
+        }
+    }
 }
 
 /// What a connection has received.
@@ -211,6 +224,7 @@ impl Connections {
             person,
             fd,
             tenant: None,
+            is_full: Cell::new(false),
         };
         self.by_token.insert(token, connection);
     }
@@ -232,7 +246,7 @@ impl Connections {
         };
         let data = epoll::EventData::new_u64(token);
         // Where the kernel has no memory for it, it is served where it was.
-        if epoll::add(to, &connection.fd, data, epoll::EventFlags::IN).is_ok() {
+        if epoll::add(to, &connection.fd, data, connection.polled()).is_ok() {
             let _ = epoll::delete(from, &connection.fd);
         }
     }
@@ -271,13 +285,36 @@ impl Connections {
         }
     }
 
-    /// Sends an event. Returns true if it was queued: the event is lost to a peer that does not
-    /// read.
+    /// Sends an event. Returns true if it was queued. A peer that does not read loses the event;
+    /// once it has read, its connection is served, and [`Connections::take_writable`] returns true.
     pub fn send(&self, token: u64, event: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
         let (Some(connection), Ok(bytes)) = (self.by_token.get(&token), encode(event)) else {
             return false;
         };
-        seqpacket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT).is_ok()
+        let sent = seqpacket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT);
+        if sent == Err(Errno::AGAIN) && !connection.is_full.replace(true) {
+            self.poll_again(token, connection);
+        }
+        sent.is_ok()
+    }
+
+    /// Returns true if an event was lost to a connection since this was last called: what has to
+    /// reach the peer can be sent again.
+    pub fn take_writable(&self, token: u64) -> bool {
+        let full = |connection: &&Connection| connection.is_full.replace(false);
+        let connection = self.by_token.get(&token).filter(full);
+        if let Some(connection) = connection {
+            self.poll_again(token, connection);
+        }
+        connection.is_some()
+    }
+
+    fn poll_again(&self, token: u64, connection: &Connection) {
+        for set in [&self.epoll, &self.unidentified] {
+            let data = epoll::EventData::new_u64(token);
+            // It is in one of them.
+            let _ = epoll::modify(set, &connection.fd, data, connection.polled());
+        }
     }
 
     /// Refuses a request.
@@ -315,3 +352,6 @@ impl Connections {
         over.then_some(Refusal::UnidentifiedQuota(there))
     }
 }
+
+#[cfg(test)]
+mod tests;

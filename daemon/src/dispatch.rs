@@ -71,6 +71,13 @@ impl Daemon {
         }
     }
 
+    /// A peer to which an event was lost reads again.
+    pub(crate) fn on_writable(&mut self, token: u64) {
+        if let Some(number) = self.connections().get(token).and_then(|c| c.tenant) {
+            self.contracts.frames.on_writable(number);
+        }
+    }
+
     /// Handles a request of a tenant.
     fn serve_tenant(
         &mut self,
@@ -141,7 +148,7 @@ impl Daemon {
         match tenant.and_then(|tenant| tenant.channels.get(&channel)) {
             Some(id) => self.contracts.disk.usd.close_channel(*id),
             // An earlier daemon's, or never there: nothing of it is under way.
-            None => self.tenants().send(number, &DaemonEvent::Closed(channel)),
+            None => _ = self.tenants().send(number, &DaemonEvent::Closed(channel)),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::config::Memory;
 use crate::connections::Connections;
 use crate::machine;
 use crate::stall::{self, Stall};
+use crate::tenant::UnsentRevocation;
 use crate::tenants::Tenants;
 use frames::allocator::{
     Action, Allocator, AllocatorConfig, AllocatorError, CleaningRate, FrameRequest, FrameUsage,
@@ -290,19 +291,34 @@ impl FrameControl {
 
     pub fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
         self.round = self.round.wrapping_add(1);
-        let (round, within) = (self.round, by.saturating_sub(self.now()));
+        let round = self.round;
         let frames = self.tenants.get_mut(number).and_then(|t| t.frames.as_mut());
         if let Some(frames) = frames {
             frames.rounds.push_back((round, k));
         }
-        self.tenants.send(
-            number,
-            &DaemonEvent::Revoke {
-                round,
-                keep,
-                within,
-            },
-        );
+        self.send_revocation(number, UnsentRevocation { round, keep, by });
+    }
+
+    fn send_revocation(&mut self, number: TenantNumber, revocation: UnsentRevocation) {
+        let UnsentRevocation { round, keep, by } = revocation;
+        let event = DaemonEvent::Revoke {
+            round,
+            keep,
+            within: by.saturating_sub(self.now()),
+        };
+        let is_sent = self.tenants.send(number, &event);
+        let frames = self.tenants.get_mut(number).and_then(|t| t.frames.as_mut());
+        if let Some(frames) = frames {
+            frames.unsent = (!is_sent).then_some(revocation);
+        }
+    }
+
+    /// A tenant reads again: it receives the revocation that did not fit into its queue.
+    pub fn on_writable(&mut self, number: TenantNumber) {
+        let frames = self.tenants.get(number).and_then(|t| t.frames.as_ref());
+        if let Some(revocation) = frames.and_then(|frames| frames.unsent) {
+            self.send_revocation(number, revocation);
+        }
     }
 
     fn notify(&mut self, number: TenantNumber, notice: TenantNotice) {

@@ -215,6 +215,9 @@ impl Daemon {
 
     /// Serves a connection: a batch of messages at most.
     fn serve(&mut self, token: u64) {
+        if self.connections().take_writable(token) {
+            self.on_writable(token);
+        }
         for _ in 0..MAX_BATCH {
             match self.connections_mut().receive(token) {
                 Incoming::Message(mut arrived, person) => {

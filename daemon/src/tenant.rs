@@ -40,6 +40,17 @@ pub enum TenantPhase {
     Ending,
 }
 
+/// A revocation that is sent again once the tenant reads.
+#[derive(Clone, Copy)]
+pub struct UnsentRevocation {
+    /// Its number.
+    pub round: u32,
+    /// Frames that the tenant keeps, by this and all earlier ones.
+    pub keep: u32,
+    /// Its deadline, as the allocator counts time.
+    pub by: Duration,
+}
+
 /// What belongs to a tenant with frames.
 pub struct TenantFrames {
     /// Its group of processes.
@@ -52,6 +63,8 @@ pub struct TenantFrames {
     pub pressure_bell: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.
     pub rounds: VecDeque<(u32, u32)>,
+    /// The last revocation, where its message did not fit into the tenant's queue.
+    pub unsent: Option<UnsentRevocation>,
     /// Since when the exact RSS of its processes is being measured.
     pub measured_since: Option<Instant>,
 }

@@ -96,12 +96,11 @@ impl Tenants {
         })
     }
 
-    /// Sends an event to a tenant, if it is connected. A tenant that does not read loses the event;
-    /// the daemon does not block.
-    pub fn send(&self, number: TenantNumber, event: &DaemonEvent) {
-        if let Some(token) = self.get(number).and_then(|tenant| tenant.connection) {
-            self.connections.send(token, event, &[]);
-        }
+    /// Sends an event to a tenant, if it is connected. Returns true if it was queued: a tenant that
+    /// does not read loses the event, and the daemon does not block.
+    pub fn send(&self, number: TenantNumber, event: &DaemonEvent) -> bool {
+        let token = self.get(number).and_then(|tenant| tenant.connection);
+        token.is_some_and(|token| self.connections.send(token, event, &[]))
     }
 
     /// Polls the bell that a tenant rings at its limit of frames. The bell is never read: each ring

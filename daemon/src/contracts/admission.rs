@@ -130,6 +130,7 @@ impl Contracts {
             placement,
             pressure_bell,
             rounds: VecDeque::new(),
+            unsent: None,
             measured_since: None,
         });
         self.frames.tenants.insert(number, tenant);

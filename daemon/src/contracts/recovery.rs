@@ -105,6 +105,7 @@ impl Contracts {
                 placement: Placement::Any,
                 pressure_bell,
                 rounds: VecDeque::new(),
+                unsent: None,
                 measured_since: None,
             }),
             file: Some(file),

@@ -1,0 +1,29 @@
+//! A peer that does not read, on a socket.
+
+use super::*;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+
+#[test]
+fn a_peer_that_reads_again_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let mut connections = Connections::new(Listener::open(&path).unwrap()).unwrap();
+    let peer = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    connections.accept(|_, _| 0);
+    let token = *connections.by_token.keys().next().unwrap();
+    connections.set_tenant(token, Some(1));
+    let mut sent = 0;
+    while connections.send(token, &DaemonEvent::End, &[]) {
+        sent += 1;
+    }
+    assert!(connections.wait(Duration::ZERO).unwrap().is_empty());
+    for _ in 0..sent {
+        seqpacket::receive(&peer, RecvFlags::DONTWAIT).unwrap();
+    }
+    assert_eq!(connections.wait(Duration::ZERO).unwrap(), [token]);
+    assert!(connections.take_writable(token));
+    assert!(!connections.take_writable(token), "once");
+    assert!(connections.wait(Duration::ZERO).unwrap().is_empty());
+    assert!(connections.send(token, &DaemonEvent::End, &[]));
+}
