@@ -48,6 +48,8 @@ pub(crate) struct Connection {
     pub tenant: Option<TenantNumber>,
     /// True while an event that did not fit into its queue waits for the peer to read.
     is_full: Cell<bool>,
+    /// The next tenant of a list that did not fit into its queue.
+    pub list_from: Option<TenantNumber>,
 }
 
 impl Connection {
@@ -225,6 +227,7 @@ impl Connections {
             fd,
             tenant: None,
             is_full: Cell::new(false),
+            list_from: None,
         };
         self.by_token.insert(token, connection);
     }
@@ -232,6 +235,13 @@ impl Connections {
     /// A connection.
     pub fn get(&self, token: u64) -> Option<&Connection> {
         self.by_token.get(&token)
+    }
+
+    /// Where the list continues once the peer has read; `None` at its end.
+    pub fn set_list_from(&mut self, token: u64, next: Option<TenantNumber>) {
+        if let Some(connection) = self.by_token.get_mut(&token) {
+            connection.list_from = next;
+        }
     }
 
     /// A connection is a tenant's from now on, and served with tenants, or is no tenant's any more.

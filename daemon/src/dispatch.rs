@@ -73,8 +73,13 @@ impl Daemon {
 
     /// A peer to which an event was lost reads again.
     pub(crate) fn on_writable(&mut self, token: u64) {
-        if let Some(number) = self.connections().get(token).and_then(|c| c.tenant) {
+        let connection = self.connections().get(token);
+        let list_from = connection.and_then(|c| c.list_from);
+        if let Some(number) = connection.and_then(|c| c.tenant) {
             self.contracts.frames.on_writable(number);
+        }
+        if let Some(from) = list_from {
+            self.list(token, from);
         }
     }
 

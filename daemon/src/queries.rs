@@ -25,7 +25,7 @@ impl Daemon {
                     .connections()
                     .send(token, &DaemonEvent::Capacity(self.capacity()), &[])
             }
-            _ => self.list(token),
+            _ => self.list(token, 0),
         }
     }
 
@@ -42,17 +42,22 @@ impl Daemon {
         self.is_admin(token) || (uid.is_some() && uid == own)
     }
 
-    fn list(&mut self, token: u64) {
-        for number in self.tenants().numbers() {
+    /// Lists contracts from a number on, as many as fit into the peer's queue: the others follow
+    /// when it has read.
+    pub(crate) fn list(&mut self, token: u64, from: TenantNumber) {
+        let numbers = self.tenants().numbers();
+        for number in numbers.into_iter().filter(|number| *number >= from) {
             self.contracts.frames.report_usage(number);
             if self.may_see(token, number)
                 && let Some(info) = self.tenant_info(number)
+                && !(self.connections()).send(token, &DaemonEvent::Tenant(Box::new(info)), &[])
             {
-                self.connections()
-                    .send(token, &DaemonEvent::Tenant(Box::new(info)), &[]);
+                return self.connections_mut().set_list_from(token, Some(number));
             }
         }
-        self.connections().send(token, &DaemonEvent::End, &[]);
+        let is_sent = self.connections().send(token, &DaemonEvent::End, &[]);
+        let next = (!is_sent).then_some(TenantNumber::MAX);
+        self.connections_mut().set_list_from(token, next);
     }
 
     /// What there is to promise: no secret, since a refusal has the same figures.

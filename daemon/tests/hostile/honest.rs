@@ -92,3 +92,35 @@ pub fn file_channels(file: &Path, socket: &Path) -> usize {
     };
     (0..100).take_while(open).count()
 }
+
+/// How many contracts are listed of so many that a process has, to a peer that reads late.
+pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
+    let file = File::open(file).unwrap();
+    let held: Vec<_> = (0..contracts)
+        .map(|_| {
+            let connection = connect(socket);
+            let disk = "1us/250ms".parse().unwrap();
+            let name = "listed".into();
+            ask(
+                &connection,
+                &TenantRequest::File { name, disk },
+                &[file.as_fd()],
+            );
+            let admitted = hear(&connection).map(|(event, _)| event);
+            assert!(
+                matches!(admitted, Some(DaemonEvent::Admitted { .. })),
+                "{admitted:?}"
+            );
+            connection
+        })
+        .collect();
+    let asks = connect(socket);
+    ask(&asks, &TenantRequest::List, &[]);
+    // Until the daemon has sent what fits.
+    ask(&held[0], &TenantRequest::Capacity, &[]);
+    hear(&held[0]);
+    std::thread::sleep(Duration::from_millis(100));
+    std::iter::from_fn(|| hear(&asks))
+        .take_while(|(event, _)| matches!(event, DaemonEvent::Tenant(_)))
+        .count()
+}

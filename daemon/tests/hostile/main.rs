@@ -99,6 +99,12 @@ fn an_answer_that_came_in_time_counts_though_strangers_are_before_it() {
     }
 }
 
+#[test]
+fn a_list_longer_than_its_readers_queue_arrives_whole() {
+    let machine = Machine::start();
+    assert_eq!(machine.listed(400), 400, "{}", machine.log());
+}
+
 /// A short run of a fixed seed; `make fuzz-daemon FOR=SECONDS SEED=NUMBER` runs others.
 #[test]
 fn honest_programs_page_beside_everything_hostile_at_once() {
