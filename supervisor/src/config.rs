@@ -122,8 +122,9 @@ pub enum TreeEvent {
     },
     /// The daemon is there again.
     Back,
-    /// The remote client has ended, and the tree's pages are out of reach.
-    RemoteLost,
+    /// The remote client has ended, or no daemon takes the contract back: why the tree's pages are
+    /// out of reach.
+    PagesLost(String),
 }
 
 impl TreeEvent {

@@ -4,7 +4,8 @@
 //! collects the frames that the daemon revokes (*Self-Paging*, section 6.2: intrusive
 //! revocation), and brings the tree through a restart of the daemon.
 //!
-//! Rule: nothing here blocks. A channel that is requested while the daemon is away opens when
+//! Rule: nothing here blocks. A daemon that does not know the contract (it has another swap file) has no
+//! page of it, so the tree ends. A channel that is requested while the daemon is away opens when
 //! it is back; a dead process's channels count as busy until the daemon reports that none of
 //! their I/O is in flight.
 
@@ -92,11 +93,13 @@ impl DaemonLink {
         for channel in self.channels.release(slot) {
             self.close(channel);
         }
-        !self.channels.has(slot)
-            && self
-                .session
-                .requesters()
-                .all(|waiting| waiting.slot != slot)
+        // Where the contract is over no daemon has I/O of it.
+        self.session.is_over()
+            || !self.channels.has(slot)
+                && self
+                    .session
+                    .requesters()
+                    .all(|waiting| waiting.slot != slot)
     }
 
     /// Handles pending messages, and returns the events.
@@ -126,10 +129,13 @@ impl DaemonLink {
                         .into(),
                 ),
                 SessionEvent::Resumed => happened.push(TreeEvent::Back),
-                SessionEvent::Refused(why) => say(
-                    happened,
-                    format!("the daemon does not take this contract back: {why}"),
-                ),
+                SessionEvent::Refused(why) if self.session.is_over() => {
+                    let why = format!("the daemon does not take this contract back: {why}");
+                    happened.push(TreeEvent::PagesLost(why));
+                }
+                SessionEvent::Refused(why) => {
+                    say(happened, format!("the daemon refused a request: {why}"))
+                }
                 // A tree has its contract until it ends.
                 SessionEvent::Revoke(_) | SessionEvent::Left | SessionEvent::LeaveRefused(_) => {}
             }

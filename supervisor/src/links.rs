@@ -148,7 +148,7 @@ impl Links {
             }
             Some(ChannelServer::Remote(remote)) => {
                 remote.dispatch(happened);
-                if happened.contains(&TreeEvent::RemoteLost) {
+                if matches!(happened.last(), Some(TreeEvent::PagesLost(_))) {
                     set.remove(remote.fd());
                 }
             }

@@ -108,7 +108,8 @@ impl RemoteLink {
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
                     self.is_lost = true;
-                    happened.push(TreeEvent::RemoteLost);
+                    let why = "the remote client has ended".to_owned();
+                    happened.push(TreeEvent::PagesLost(why));
                     return;
                 }
             };

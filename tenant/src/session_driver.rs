@@ -80,6 +80,11 @@ impl<R> SessionDriver<R> {
         self.session.fault_unit(unit);
     }
 
+    /// Returns true once the contract has ended.
+    pub fn is_over(&self) -> bool {
+        self.session.is_over()
+    }
+
     /// Gives the contract back.
     pub fn leave(&mut self) {
         self.session.leave();

@@ -216,9 +216,9 @@ impl MainLoop {
                 pid.as_raw_nonzero()
             ),
             TreeEvent::Back => tracing::warn!("the daemon is there again"),
-            TreeEvent::RemoteLost => {
+            TreeEvent::PagesLost(why) => {
                 tracing::error!(
-                    "the remote client has ended, and the pages it had are out of reach: the program is ended"
+                    "{why}, and the pages it had are out of reach: the program is ended"
                 );
                 // The main loop reaps them, so that the program's status is passed on, and kills what
                 // they have started meanwhile.
