@@ -18,6 +18,7 @@ use crate::processor_time::ProcessorTime;
 use crate::scrub::Scrubber;
 use crate::tenant_cgroup::CgroupRoot;
 pub(crate) use recovery::has_persisted_tenants;
+use std::path::Path;
 
 /// What contracts are made of. Each part holds the parts that it uses.
 pub(crate) struct Contracts {
@@ -28,4 +29,25 @@ pub(crate) struct Contracts {
     pub groups: CgroupRoot,
     pub fault_rates: FaultRates,
     pub processor_time: ProcessorTime,
+}
+
+/// The name of the folder of the daemon's control groups. A path is relative to a folder and a mount
+/// namespace, and other paths read alike; one daemon at a time has the swap filesystem.
+pub(crate) fn groups_name(socket: &Path, swap: [u8; 16]) -> String {
+    let socket = socket.to_string_lossy().replace(['/', '.'], "-");
+    let swap = u128::from_be_bytes(swap);
+    format!("{}-{swap:032x}", socket.trim_start_matches('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_at_paths_that_read_alike_have_groups_of_their_own() {
+        let name = |socket: &str, swap| groups_name(Path::new(socket), [swap; 16]);
+        assert_ne!(name("system.sock", 1), name("system.sock", 2));
+        assert_ne!(name("/run/a/b.sock", 1), name("/run/a-b.sock", 2));
+        assert_eq!(name("/run/a", 1), format!("run-a-{}", "01".repeat(16)));
+    }
 }

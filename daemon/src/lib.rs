@@ -54,7 +54,7 @@ mod zero_writer;
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
 use connections::{Connections, Incoming, LISTENER, MAX_BATCH, MAX_SERVICE};
-use contracts::{Contracts, has_persisted_tenants};
+use contracts::{Contracts, groups_name, has_persisted_tenants};
 use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
@@ -147,12 +147,12 @@ impl Daemon {
         let managed = config.managed_frames(total_memory());
         let restarted = has_persisted_tenants(&disk.swap);
         let tenants = Tenants::new(connections, jobs);
-        let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
+        let groups = groups_name(&config.socket, disk.swap.id());
         let mut contracts = Contracts {
             frames: FrameControl::new(tenants, &config.memory, managed, restarted),
             disk,
             scrubber,
-            groups: CgroupRoot::open(name.trim_start_matches('-')),
+            groups: CgroupRoot::open(&groups),
             fault_rates: FaultRates::new(config.faults),
             processor_time: ProcessorTime::new(config.disk.processor_time),
             config,

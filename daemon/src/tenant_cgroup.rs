@@ -61,7 +61,7 @@ const SWAPS: &str = "the kernel's own swap is on and no control group can keep i
      they are best effort (swapoff, or the memory controller of control groups version 2, mends it)";
 
 impl CgroupRoot {
-    /// Those of the daemon whose socket has this name.
+    /// Those of the daemon that has a name of its own: no other daemon sweeps them.
     pub fn open(name: &str) -> Self {
         let root = MOUNTS.iter().map(Path::new).find_map(|mount| {
             let group = mount.join(OURS).join(name);
