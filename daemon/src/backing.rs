@@ -228,7 +228,8 @@ pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 
-/// A client's file, to be read and written by the disk's thread as its descriptor allows.
+/// A client's file, to be read by the disk's thread. It is not written: the file system would take the
+/// writer for the daemon, which quotas and blocks reserved for root do not bind.
 ///
 /// The file's own file system is asked nothing before it is known to be the disk's: one that
 /// is served by a program need not answer.
@@ -251,14 +252,14 @@ pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, Refusal> {
         });
     }
     let flags = fcntl_getfl(fd)?;
-    if flags.contains(OFlags::PATH) || flags.intersects(OFlags::WRONLY | OFlags::APPEND) {
+    if flags.contains(OFlags::PATH) || flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
         return Err(Refusal::WrongMode);
     }
     fcntl_setfl(fd, flags | OFlags::DIRECT).map_err(Refusal::NoDirectIo)?;
     Ok(IoTarget::File {
         fd: fcntl_dupfd_cloexec(fd, 0)?,
         size: stat.stx_size,
-        writable: flags.contains(OFlags::RDWR),
+        writable: false,
     })
 }
 

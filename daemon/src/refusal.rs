@@ -215,8 +215,8 @@ pub enum Refusal {
         /// The disk's.
         disk: u64,
     },
-    /// A file that cannot be read, or is appended to.
-    #[error("the file has to be open for reading, or for both, and not for appending")]
+    /// A file that can be written, or cannot be read.
+    #[error("the file has to be open for reading, and for nothing else")]
     WrongMode,
     /// A file system without direct I/O.
     #[error("the file's file system has no direct I/O ({0})")]

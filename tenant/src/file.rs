@@ -1,4 +1,4 @@
-//! A file of one's own, read and written in disk time that was promised.
+//! A file of one's own, read in disk time that was promised.
 //!
 //! The file-system client of *Self-Paging in the Nemesis Operating System*, section 7.3: it
 //! has a share of the disk beside those that page, and keeps many requests under way.

@@ -2,7 +2,7 @@
 
 use crate::attacks::{ask, connect, hear};
 use protocol::{DaemonEvent, TenantRequest};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -70,18 +70,28 @@ fn page_of(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(PAGE / 8)
 }
 
+/// The reply to the request for a contract for a file.
+fn ask_for_file(connection: &OwnedFd, file: &File, disk: &str) -> Option<DaemonEvent> {
+    let (name, disk) = ("file".into(), disk.parse().unwrap());
+    let request = TenantRequest::File { name, disk };
+    ask(connection, &request, &[file.as_fd()]);
+    hear(connection).map(|(event, _)| event)
+}
+
+/// Why a file that may be written gets no contract.
+pub fn refusal_of_writable(file: &Path, socket: &Path) -> String {
+    let file = File::options().read(true).write(true).open(file).unwrap();
+    match ask_for_file(&connect(socket), &file, "1ms/250ms") {
+        Some(DaemonEvent::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// How many channels a contract for a file may have.
 pub fn file_channels(file: &Path, socket: &Path) -> usize {
     let file = File::open(file).unwrap();
     let connection = connect(socket);
-    let disk = "1ms/250ms".parse().unwrap();
-    let name = "many channels".into();
-    ask(
-        &connection,
-        &TenantRequest::File { name, disk },
-        &[file.as_fd()],
-    );
-    let admitted = hear(&connection).map(|(event, _)| event);
+    let admitted = ask_for_file(&connection, &file, "1ms/250ms");
     assert!(
         matches!(admitted, Some(DaemonEvent::Admitted { .. })),
         "{admitted:?}"
@@ -99,14 +109,7 @@ pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
     let held: Vec<_> = (0..contracts)
         .map(|_| {
             let connection = connect(socket);
-            let disk = "1us/250ms".parse().unwrap();
-            let name = "listed".into();
-            ask(
-                &connection,
-                &TenantRequest::File { name, disk },
-                &[file.as_fd()],
-            );
-            let admitted = hear(&connection).map(|(event, _)| event);
+            let admitted = ask_for_file(&connection, &file, "1us/250ms");
             assert!(
                 matches!(admitted, Some(DaemonEvent::Admitted { .. })),
                 "{admitted:?}"

@@ -1,6 +1,6 @@
 //! A daemon with a disk of its own, and the processes that play roles beside it.
 
-use crate::honest::{Honest, file_channels, listed};
+use crate::honest::{Honest, file_channels, listed, refusal_of_writable};
 use crate::role::{Role, process};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -265,6 +265,13 @@ impl Machine {
     /// How many channels a contract for the honest client's file may have.
     pub fn file_channels(&self) -> usize {
         file_channels(&self.folder.path().join("file"), &self.socket())
+    }
+
+    /// Why a file that may be written gets no contract.
+    pub fn refusal_of_writable(&self) -> String {
+        let file = self.folder.path().join("writable");
+        std::fs::write(&file, [0; 4096]).unwrap();
+        refusal_of_writable(&file, &self.socket())
     }
 
     /// How many of so many contracts a list has.

@@ -105,6 +105,12 @@ fn a_list_longer_than_its_readers_queue_arrives_whole() {
     assert_eq!(machine.listed(400), 400, "{}", machine.log());
 }
 
+#[test]
+fn the_daemon_writes_no_file_of_a_clients() {
+    let why = Machine::start().refusal_of_writable();
+    assert!(why.contains("open for reading"), "{why}");
+}
+
 /// A short run of a fixed seed; `make fuzz-daemon FOR=SECONDS SEED=NUMBER` runs others.
 #[test]
 fn honest_programs_page_beside_everything_hostile_at_once() {
