@@ -2,34 +2,51 @@
 
 use crate::DaemonError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// A listening socket. Dropping it removes its file and then closes it, so it never removes another daemon's file.
+/// How long a daemon that was killed may take to end: until then its socket accepts connections.
+const ENDING: Duration = Duration::from_secs(5);
+/// Pause between two attempts to take its place.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A listening socket. Its file is made and removed by the daemon that holds the lock beside it.
 pub(crate) struct Listener {
     socket: OwnedFd,
     /// The file, unless a service manager made it.
     path: Option<PathBuf>,
+    /// Held until the socket is closed; none where a service manager made that.
+    _lock: Option<OwnedFd>,
 }
 
 impl Listener {
-    /// Listens at `path`. A stale socket, without a listener, is removed.
+    /// Listens at `path`. A stale socket, without a listener, is removed. A listener may be a daemon
+    /// that is ending, and is waited for a while.
     pub fn open(path: &Path) -> Result<Self, DaemonError> {
         let fail = |why: String| DaemonError::Listen {
             path: path.into(),
             why,
         };
-        if host::seqpacket::connect(path).is_ok() {
-            return Err(fail(
-                "another daemon does already; stop that one first".into(),
-            ));
-        }
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)
                 .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
         }
+        let begun = Instant::now();
+        let lock = loop {
+            let lock = try_lock(path).map_err(|why| fail(format!("its lock: {why}")))?;
+            if lock.is_some() && host::seqpacket::connect(path).is_err() {
+                break lock;
+            }
+            if begun.elapsed() > ENDING {
+                return Err(fail(
+                    "another daemon does already; stop that one first".into(),
+                ));
+            }
+            std::thread::sleep(LOOK);
+        };
         let is_socket = std::fs::symlink_metadata(path)
             .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
         if is_socket {
@@ -54,6 +71,7 @@ impl Listener {
         };
         bound()
             .map(|socket| Self {
+                _lock: lock,
                 socket,
                 path: Some(path.into()),
             })
@@ -62,7 +80,25 @@ impl Listener {
 
     /// One that a service manager has passed, which keeps its file.
     pub fn passed(socket: OwnedFd) -> Self {
-        Self { socket, path: None }
+        Self {
+            _lock: None,
+            socket,
+            path: None,
+        }
+    }
+}
+
+/// Locks PATH.lock; `None` where another daemon has it. The file stays: one that is removed could
+/// be locked twice.
+fn try_lock(path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -83,6 +119,20 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_is_ending_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let former = Listener::open(&path).unwrap();
+        let next = std::thread::spawn({
+            let path = path.clone();
+            move || Listener::open(&path).map(|_| ())
+        });
+        std::thread::sleep(LOOK * 2);
+        drop(former);
+        next.join().unwrap().unwrap();
+    }
 
     #[test]
     fn its_own_file_goes_with_it_and_a_service_managers_stays() {
