@@ -71,9 +71,11 @@ impl CgroupRoot {
             usable.then_some(group)
         });
         let protects = root.as_ref().is_some_and(|root| {
-            let controllers = fs::read_to_string(root.join("cgroup.controllers"));
-            let memory = controllers.is_ok_and(|all| all.split_whitespace().any(|c| c == "memory"));
-            memory && fs::write(root.join("cgroup.subtree_control"), "+memory").is_ok()
+            // A group has the controllers that each one above it enables: the mount's root, ours, the
+            // daemon's.
+            let above: Vec<_> = root.ancestors().take(3).collect();
+            let enable = |group: &&Path| fs::write(group.join("cgroup.subtree_control"), "+memory");
+            above.iter().rev().all(|group| enable(group).is_ok())
         });
         Self { root, protects }
     }
@@ -121,18 +123,15 @@ impl CgroupRoot {
         }
     }
 
-    /// Keeps the kernel's own swap away from `guaranteed` bytes of the group; if it cannot,
-    /// says so.
-    pub fn protect(&self, group: &TenantCgroup, guaranteed: u64) -> &'static str {
+    /// Keeps the group's memory out of the kernel's own swap, which anonymous memory has no other way
+    /// out to; if it cannot, says so.
+    pub fn protect(&self, group: &TenantCgroup) -> &'static str {
         let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
         let done = group
             .path
             .as_ref()
             .filter(|_| self.protects)
-            .is_some_and(|path| {
-                fs::write(path.join("memory.min"), guaranteed.to_string()).is_ok()
-                    && fs::write(path.join("memory.swap.max"), "0").is_ok()
-            });
+            .is_some_and(|path| fs::write(path.join("memory.swap.max"), "0").is_ok());
         match swaps && !done {
             true => SWAPS,
             false => "",

@@ -21,7 +21,6 @@ use protocol::{DaemonEvent, ResumeToken, TenantNumber};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wired::PAGE;
 
 /// Frames that a tenant is granted at first, if its guarantee is as much: enough for a program to
 /// start before the daemon handles its first request for more.
@@ -282,8 +281,7 @@ impl Contracts {
         let Some(tenant) = self.frames.tenants.get(number) else {
             return;
         };
-        let guaranteed = u64::from(terms.frames.g) * PAGE as u64;
-        let protect = |frames: &TenantFrames| self.groups.protect(&frames.group, guaranteed);
+        let protect = |frames: &TenantFrames| self.groups.protect(&frames.group);
         let note = tenant.frames.as_ref().map_or("", protect);
         let lacks = [note, self.processor_time.warning()];
         let lacks: Vec<_> = lacks.into_iter().filter(|lack| !lack.is_empty()).collect();
