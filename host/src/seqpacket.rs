@@ -54,6 +54,16 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same without blocking where the listener has too many connections to accept.
+pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::empty())?;
+    Ok(socket)
+}
+
 /// Sends one message. A peer that has gone is an error (EPIPE), not a signal.
 pub fn send(
     to: impl AsFd,

@@ -33,6 +33,8 @@ struct KeptChannel {
 pub struct Session {
     path: PathBuf,
     connection: Option<OwnedFd>,
+    /// To a daemon that has the resume token and has not replied yet.
+    resuming: Option<OwnedFd>,
     number: TenantNumber,
     resume_token: ResumeToken,
     /// The request for it.
@@ -83,6 +85,7 @@ impl Session {
         Ok(Self {
             path: path.into(),
             connection: Some(connection),
+            resuming: None,
             number: tenant,
             resume_token,
             join,

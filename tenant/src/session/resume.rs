@@ -6,11 +6,12 @@
 
 use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
-use crate::connection::{self, RETURN, converse, reach_next, send};
+use crate::connection::{self, RETURN, reach_next, send};
 use host::seqpacket;
-use protocol::{DaemonEvent, TenantRequest};
-use rustix::fd::AsFd;
+use protocol::{DaemonEvent, TenantRequest, decode};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::time::Instant;
 
 impl Session {
@@ -50,23 +51,23 @@ impl Session {
         Ok(())
     }
 
-    /// Connects to a daemon and presents the resume token. Returns false while there is none.
+    /// Presents the resume token to a daemon, without waiting for its reply. Returns false until there is
+    /// one: a socket may be listened at long before a daemon serves it.
     pub(super) fn resume(&mut self) -> Result<bool, String> {
-        let Ok(connection) = seqpacket::connect(&self.path) else {
+        let Some(connection) = self.resuming.take().or_else(|| self.rejoin()) else {
             return Ok(false);
         };
-        let channels = self.channels.len() as u32;
-        let rejoin = TenantRequest::Rejoin {
-            resume_token: self.resume_token,
-            channels,
+        let message = match seqpacket::receive(&connection, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.resuming = Some(connection);
+                return Ok(false);
+            }
+            Ok(message) => message,
+            Err(_) => return Ok(false),
         };
-        // The bells are the first daemon's, which every process of the tree has: this one is
-        // given them.
-        let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
-        fds.extend(self.ledger.iter().map(AsFd::as_fd));
-        match converse(&connection, &rejoin, &fds) {
-            Ok((DaemonEvent::Admitted { terms, .. }, _)) => self.terms = terms,
-            Err(TenantError::Refused(why)) => return Err(why),
+        match decode(message.as_slice()) {
+            Some(DaemonEvent::Admitted { terms, .. }) => self.terms = terms,
+            Some(DaemonEvent::Refused(why)) => return Err(why),
             _ => return Ok(false),
         }
         for (number, held) in &self.channels {
@@ -89,5 +90,88 @@ impl Session {
             self.send(&TenantRequest::Leave);
         }
         Ok(true)
+    }
+
+    /// A connection that has the resume token; `None` where nothing listens.
+    fn rejoin(&self) -> Option<OwnedFd> {
+        let connection = seqpacket::try_connect(&self.path).ok()?;
+        let rejoin = TenantRequest::Rejoin {
+            resume_token: self.resume_token,
+            channels: self.channels.len() as u32,
+        };
+        // The bells are the first daemon's, which every process of the tree has: this one is
+        // given them.
+        let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
+        fds.extend(self.ledger.iter().map(AsFd::as_fd));
+        send(&connection, &rejoin, &fds).ok()?;
+        Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::{ResumeToken, encode};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+    use std::path::Path;
+
+    fn away(path: &Path) -> Session {
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let terms = protocol::contract_spec::ContractSpec {
+            frames: "64M".parse().unwrap(),
+            disk: "25ms/250ms".parse().unwrap(),
+            swap: 1 << 30,
+        };
+        Session {
+            path: path.into(),
+            connection: None,
+            resuming: None,
+            number: 1,
+            resume_token: ResumeToken([7; 16]),
+            join: TenantRequest::List,
+            terms,
+            note: String::new(),
+            doorbell: bell(),
+            pressure_bell: bell(),
+            ledger: Some(bell()),
+            channels: Default::default(),
+            opening: Default::default(),
+            closing: Vec::new(),
+            faults: None,
+            attempted: Instant::now(),
+            early: None,
+            leaving: false,
+            over: false,
+        }
+    }
+
+    #[test]
+    fn a_listener_that_does_not_reply_yet_blocks_nothing() {
+        let name = format!("selfpage-resume-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener =
+            rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 4).unwrap();
+        let mut session = away(&path);
+        assert_eq!(session.resume(), Ok(false));
+        assert_eq!(session.resume(), Ok(false));
+        let daemon = rustix::net::accept(&listener).unwrap();
+        let asked = seqpacket::receive(&daemon, RecvFlags::DONTWAIT).unwrap();
+        assert!(matches!(
+            decode(asked.as_slice()),
+            Some(TenantRequest::Rejoin { resume_token, channels: 0 }) if resume_token.0 == [7; 16]
+        ));
+        let admitted = DaemonEvent::Admitted {
+            tenant: 1,
+            terms: session.terms,
+            note: String::new(),
+        };
+        let bytes = encode(&admitted).unwrap();
+        seqpacket::send(&daemon, &bytes, &[], SendFlags::DONTWAIT).unwrap();
+        assert_eq!(session.resume(), Ok(true));
+        assert!(session.connection.is_some());
+        std::fs::remove_file(&path).unwrap();
     }
 }
