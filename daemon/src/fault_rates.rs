@@ -5,8 +5,9 @@
 //! its number of faults in a period. When a reservation comes or goes, or the measured cost of
 //! faults changes, the daemon sends new shares to all, at most once in [`SHARE_INTERVAL`].
 //!
-//! Rule: the report of one tenant moves another's limit only little. The cost of a fault is the
-//! median of the tenants' reports, each clamped to an eighth of the configured unit at least and
+//! Rule: one person moves another's limit only little, by however many contracts. The tenants of a
+//! person have the person's weight together. The cost of a fault is the median of persons', which are
+//! the medians of their tenants' reports, each clamped to an eighth of the configured unit at least and
 //! eight times it at most.
 
 use crate::config::Faults;
@@ -29,6 +30,9 @@ const SHARE_INTERVAL: Duration = Duration::from_millis(100);
 /// A tenant with a share.
 struct TenantRate {
     task: TaskId,
+    /// The person whose contract it is, and the weight of that by the rules.
+    person: u32,
+    weight: u32,
     /// As reported: runtime and period.
     reservation: Option<(Duration, Duration)>,
     /// The cost of its faults, as reported; the configured unit until then.
@@ -36,6 +40,9 @@ struct TenantRate {
     /// The share last sent to it.
     sent: Option<FaultShare>,
 }
+
+/// Parts of a weight, which the tenants of a person divide.
+const WEIGHT_PARTS: u64 = 1 << 12;
 
 /// The tenants with a share, and the machine's processor time.
 pub(super) struct FaultRates {
@@ -57,6 +64,11 @@ pub(crate) fn processors_of(reservation: Option<(Duration, Duration)>) -> f64 {
     reservation.map_or(0.0, |(runtime, period)| {
         runtime.as_secs_f64() / period.as_secs_f64().max(f64::MIN_POSITIVE)
     })
+}
+
+fn median(mut units: Vec<TimeNs>) -> Option<TimeNs> {
+    units.sort_unstable();
+    units.get(units.len() / 2).copied()
 }
 
 impl FaultRates {
@@ -87,9 +99,8 @@ impl FaultRates {
             };
             let entry = TenantRate {
                 task: new.table.restore(task),
-                reservation: entry.reservation,
-                unit: entry.unit,
                 sent: None,
+                ..*entry
             };
             new.entries.insert(*number, entry);
         }
@@ -102,22 +113,27 @@ impl FaultRates {
     fn admit(
         &mut self,
         number: TenantNumber,
+        person: u32,
         task: Task,
         reservation: Option<(Duration, Duration)>,
         known: bool,
     ) -> Result<(), Refusal> {
         self.leave(number);
+        let weight = task.weight;
         let task = match known {
             true => self.table.restore(task),
             false => self.table.admit(task)?,
         };
         let entry = TenantRate {
             task,
+            person,
+            weight,
             reservation,
             unit: nanos(self.config.initial_cost.0),
             sent: None,
         };
         self.entries.insert(number, entry);
+        self.divide_weights();
         self.measure();
         Ok(())
     }
@@ -125,7 +141,23 @@ impl FaultRates {
     /// A tenant is gone. Whether it was there.
     fn leave(&mut self, number: TenantNumber) -> bool {
         let gone = self.entries.remove(&number);
-        gone.is_some_and(|entry| self.table.remove(entry.task))
+        let is_gone = gone.is_some_and(|entry| self.table.remove(entry.task));
+        self.divide_weights();
+        is_gone
+    }
+
+    /// Divides each person's weight among the person's tenants that share in the faults.
+    fn divide_weights(&mut self) {
+        let sharing = || (self.entries.values()).filter(|entry| entry.reservation.is_none());
+        let mut tenants = BTreeMap::<u32, u64>::new();
+        for entry in sharing() {
+            *tenants.entry(entry.person).or_default() += 1;
+        }
+        for entry in sharing() {
+            let part = u64::from(entry.weight) * WEIGHT_PARTS / tenants[&entry.person];
+            let weight = u32::try_from(part).unwrap_or(u32::MAX);
+            self.table.set_weight(entry.task, weight);
+        }
     }
 
     /// A tenant reports the cost of its faults.
@@ -139,10 +171,12 @@ impl FaultRates {
     }
 
     fn measure(&mut self) {
-        let mut units: Vec<_> = self.entries.values().map(|entry| entry.unit).collect();
-        units.sort_unstable();
-        if let Some(median) = units.get(units.len() / 2) {
-            self.table.set_fault_unit(*median);
+        let mut units = BTreeMap::<u32, Vec<TimeNs>>::new();
+        for entry in self.entries.values() {
+            units.entry(entry.person).or_default().push(entry.unit);
+        }
+        if let Some(median) = median(units.into_values().filter_map(median).collect()) {
+            self.table.set_fault_unit(median);
         }
     }
 
@@ -247,7 +281,9 @@ impl FaultRates {
         // Only a tenant that survives a restart of the daemon is known.
         let known = known && tenants.get(number).is_some_and(|tenant| tenant.rejoined);
         self.is_changed = true;
-        self.admit(number, Task { pc, weight }, reservation, known)?;
+        let uid = tenants.get(number).map_or(0, |tenant| tenant.record.uid);
+        let person = tenants.connections.user_limits.person(uid);
+        self.admit(number, person, Task { pc, weight }, reservation, known)?;
         self.reply(tenants, number);
         Ok(())
     }
@@ -308,98 +344,4 @@ impl FaultRates {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn task(pc: u64, weight: u32) -> Task {
-        Task {
-            pc: Capacity(pc),
-            weight,
-        }
-    }
-
-    #[test]
-    fn a_reservation_that_comes_is_told_to_all_and_so_is_its_end() {
-        let mut rates = FaultRates::new(Faults::default());
-        rates.admit(1, task(0, 1), None, false).unwrap();
-        rates.admit(2, task(0, 3), None, false).unwrap();
-        let first = rates.changed_shares();
-        assert_eq!(first.len(), 2);
-        assert!(rates.changed_shares().is_empty());
-        let limit = |news: &[(TenantNumber, FaultShare)], of| {
-            news.iter()
-                .find(|(number, _)| *number == of)
-                .unwrap()
-                .1
-                .limit
-        };
-        assert!(limit(&first, 2) > 2 * limit(&first, 1));
-        rates.admit(3, task(500_000_000, 1), None, false).unwrap();
-        let beside = rates.changed_shares();
-        assert!(limit(&beside, 1) < limit(&first, 1));
-        assert_eq!(
-            limit(&beside, 3),
-            0,
-            "its faults are within its reservation"
-        );
-        assert!(rates.leave(3));
-        assert_eq!(limit(&rates.changed_shares(), 1), limit(&first, 1));
-    }
-
-    #[test]
-    fn a_reservation_that_comes_and_goes_is_sent_to_others_once_in_an_interval() {
-        let mut rates = FaultRates::new(Faults::default());
-        rates.admit(1, task(0, 1), None, false).unwrap();
-        let mut now = Instant::now();
-        let mut sent = 0;
-        for change in 0..1000 {
-            match change % 2 {
-                0 => rates.admit(2, task(500_000_000, 1), None, false).unwrap(),
-                _ => _ = rates.leave(2),
-            }
-            rates.is_changed = true;
-            let shares = rates.due_shares(now);
-            sent += shares.iter().filter(|(number, _)| *number == 1).count();
-            now += SHARE_INTERVAL / 100;
-        }
-        assert!((1..=11).contains(&sent), "{sent}");
-        let last = rates.due_shares(now + SHARE_INTERVAL);
-        let share = rates.share_of(rates.entries[&1].task);
-        let held = last
-            .first()
-            .map_or(rates.entries[&1].sent, |(_, share)| Some(*share));
-        assert_eq!(held, Some(share), "the last change is sent");
-    }
-
-    #[test]
-    fn one_tenant_that_lies_moves_nobody() {
-        let mut rates = FaultRates::new(Faults::default());
-        (1..=3).for_each(|number| rates.admit(number, task(0, 1), None, false).unwrap());
-        let before: Vec<_> = rates.changed_shares();
-        rates.report(2, 1);
-        assert!(rates.changed_shares().is_empty());
-        rates.report(2, u64::MAX);
-        assert!(rates.changed_shares().is_empty());
-        (1..=3)
-            .for_each(|number| rates.report(number, nanos(Faults::default().initial_cost.0) / 2));
-        let after = rates.changed_shares();
-        assert!(after[0].1.limit > before[0].1.limit * 3 / 2);
-    }
-
-    #[test]
-    fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
-        let mut rates = FaultRates::new(Faults::default());
-        let whole = rates.table.total().0;
-        rates.admit(1, task(whole / 2, 1), None, false).unwrap();
-        let why = rates
-            .admit(2, task(whole / 2, 1), None, false)
-            .unwrap_err()
-            .to_string();
-        assert!(why.contains("can be reserved"), "{why}");
-        // One that was there before is not refused, though nothing is left for floors.
-        rates.admit(2, task(whole / 2, 1), None, true).unwrap();
-        assert!(!rates.table.is_overcommitted());
-        rates.admit(3, task(0, 1), None, true).unwrap();
-        assert!(rates.table.is_overcommitted());
-    }
-}
+mod tests;

@@ -282,6 +282,13 @@ impl ReservationTable {
         Some(FAULT_FLOOR.saturating_add(part))
     }
 
+    /// Changes a task's weight.
+    pub fn set_weight(&mut self, id: TaskId, weight: u32) {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.weight = weight.max(1);
+        }
+    }
+
     /// A task of the table.
     pub fn task(&self, id: TaskId) -> Option<Task> {
         self.tasks.get(&id).copied()
