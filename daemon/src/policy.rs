@@ -17,6 +17,11 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use wired::Bytes;
 
+/// A user may have a contract for so many bytes of the rule's frames, and so many at least: each
+/// takes time of the daemon's loop, which no contract is charged for.
+const FRAMES_OF_CONTRACT: u64 = 4 << 20;
+const MIN_CONTRACTS: u64 = 16;
+
 /// What sums of shares may be off by.
 const ROUNDING: f64 = 1e-9;
 
@@ -193,6 +198,21 @@ pub fn check(
     let rule = rule_of(rules, own, peer)?;
     let refusal = rule.and_then(|rule| rule.refusal(held, terms));
     refusal.map_or(Ok(()), Err)
+}
+
+/// Checks that `peer`, who has `held` contracts, may have one more; if not, why.
+pub fn check_number(
+    rules: &[Rule],
+    own: u32,
+    peer: &PeerIdentity,
+    held: usize,
+) -> Result<(), PolicyRefusal> {
+    let frames = rule_of(rules, own, peer)?.and_then(|rule| rule.frames);
+    let most = frames.map(|frames| (frames.0 / FRAMES_OF_CONTRACT).max(MIN_CONTRACTS));
+    match most.filter(|most| held as u64 >= *most) {
+        Some(most) => Err(PolicyRefusal::Contracts { most }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that `peer`, whose contracts reserve `held` processors, may reserve `asked` as well; if

@@ -274,6 +274,14 @@ pub enum PolicyRefusal {
         /// Percent that the rule allows.
         most: f64,
     },
+    /// More contracts than a rule's frames allow.
+    #[error(
+        "this user has {most} contracts, and may have no more: end one first, or ask for a rule with more frames"
+    )]
+    Contracts {
+        /// What the rule allows.
+        most: u64,
+    },
     /// More processors reserved than a rule allows.
     #[error(
         "{asked:.3} processors are to be reserved beside {held:.3} of this user's contracts, and a user may reserve \

@@ -199,11 +199,11 @@ impl Contracts {
             .get(token)
             .ok_or(Refusal::Disconnected)?;
         let own = rustix::process::getuid().as_raw();
-        let held = self
-            .frames
-            .tenants
-            .contract_totals(connection.identity.uid, None);
-        policy::check(&self.config.allow, own, &connection.identity, held, &terms)?;
+        let (tenants, identity) = (&self.frames.tenants, &connection.identity);
+        let number = tenants.numbers_of(identity.uid).count();
+        policy::check_number(&self.config.allow, own, identity, number)?;
+        let held = tenants.contract_totals(identity.uid, None);
+        policy::check(&self.config.allow, own, identity, held, &terms)?;
         terms.disk.check()?;
         let (pid, uid) = (connection.peer.pid, connection.identity.uid);
         // Guard against pid reuse: a peer that passed its socket on and exited must not be

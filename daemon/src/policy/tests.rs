@@ -148,6 +148,24 @@ fn a_rule_bounds_the_processors_that_a_users_contracts_reserve() {
 }
 
 #[test]
+fn a_rule_bounds_the_number_of_a_users_contracts_by_its_frames() {
+    let check = |frames, held| {
+        let rule = Rule {
+            uid: Some(6),
+            frames,
+            ..Rule::default()
+        };
+        check_number(&[rule], 5, &peer(6), held)
+    };
+    assert!(check(Some(Bytes(8 << 20)), 15).is_ok());
+    let why = check(Some(Bytes(8 << 20)), 16).unwrap_err().to_string();
+    assert!(why.contains("16 contracts"), "{why}");
+    assert!(check(Some(Bytes(1 << 30)), 255).is_ok());
+    assert!(check(Some(Bytes(1 << 30)), 256).is_err());
+    assert!(check(None, 1000).is_ok());
+}
+
+#[test]
 fn a_part_that_is_not_asked_for_is_not_refused() {
     let rule = Rule {
         uid: Some(6),
