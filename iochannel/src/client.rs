@@ -67,6 +67,8 @@ pub struct ChannelClient {
     /// The thread that faulted, if the thread that submits serves it; 0 if not.
     waiter: u32,
     dead: Option<Errno>,
+    /// True if another server may take the place of one that has died.
+    has_successor: bool,
     fork_guard: ForkGuard,
     /// What `queue` points into: dropped last.
     memory: ChannelMemory,
@@ -104,9 +106,16 @@ impl ChannelClient {
             rang: false,
             waiter: 0,
             dead: None,
+            has_successor: true,
             fork_guard: ForkGuard::new().map_err(needs("a mark"))?,
             memory,
         })
+    }
+
+    /// Fails operations when the server dies, with `EPIPE`: no other one will have this channel, and
+    /// nothing but the server has its end of the bell.
+    pub fn fail_with_server(&mut self) {
+        self.has_successor = false;
     }
 
     /// Number of concurrent operations: operation numbers are below it.
@@ -297,6 +306,7 @@ impl ChannelClient {
                 self.queue.suspect_all();
                 self.ring();
             }
+            Ok(_) if hung_up && !self.has_successor => self.dead = Some(Errno::PIPE),
             Ok(_) if hung_up => {
                 let fifo = self.queue.words.completions;
                 wired::futex::wait(fifo.tail_word(), fifo.tail(), Some(DEAD_SERVER_POLL));

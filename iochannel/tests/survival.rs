@@ -75,6 +75,21 @@ fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
 }
 
 #[test]
+fn operations_of_a_server_without_a_successor_fail_with_it() {
+    let (server, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
+    client.fail_with_server();
+    let mut memory = pages(1, 0);
+    let list = pieces(&mut memory);
+    // SAFETY: the page outlives the operations, which complete below.
+    unsafe { client.begin(3, false, &list, 0) };
+    client.flush();
+    drop((server, kept));
+    let failed = -rustix::io::Errno::PIPE.raw_os_error();
+    assert_eq!(client.reap(true), Some((3, failed)));
+    assert_eq!(client.reap(true), None);
+}
+
+#[test]
 fn requests_that_a_server_left_are_served_in_the_order_of_submission() {
     let (mut first, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
     let mut memory = pages(1, 0);

@@ -78,7 +78,9 @@ impl ReservedFile {
         let lack =
             || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
         let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
-        let channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
+        let mut channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
+        // The next daemon does not take the contract over.
+        channel.fail_with_server();
         let depth = depth.min(channel.slots());
         let memory =
             WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
@@ -122,10 +124,11 @@ impl ReservedFile {
         let (slot, result) = self.channel.reap(true)?;
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);
-            return Some(Err(FileError::Io {
-                what: "the disk failed to read the file",
-                errno,
-            }));
+            let what = match errno {
+                Errno::PIPE => "the daemon has ended, and this contract with it",
+                _ => "the disk failed to read the file",
+            };
+            return Some(Err(FileError::Io { what, errno }));
         }
         let most = self.pieces[slot].len() * PAGE;
         let start = slot * most;
