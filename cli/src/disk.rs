@@ -118,7 +118,12 @@ fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>
         while let Some(data) = early.remove(&written) {
             // The last request reads whole pages.
             let len = (size - written).min(step) as usize;
-            out.write_all(&data[..len]).map_err(stdout_fails)?;
+            let there = data.get(..len).unwrap_or(&data);
+            out.write_all(there).map_err(stdout_fails)?;
+            if there.len() < len {
+                let (end, size) = (Bytes(written + there.len() as u64), Bytes(size));
+                return Err(format!("the file had {size} and ends at {end} now").into());
+            }
             written += step;
         }
         if next < size {
