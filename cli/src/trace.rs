@@ -3,7 +3,7 @@
 use protocol::SOCKET;
 use std::error::Error;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -62,6 +62,8 @@ pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         known.map_or_else(|| format!("client {client}"), |(_, name)| name.clone())
     };
     ::disk::trace::write_perfetto(&mut file, &seen.events, name).map_err(fail)?;
+    // Dropped with bytes of it, it would not tell that they were not written.
+    file.flush().map_err(fail)?;
     print_error!(
         "selfpage: {} events in {}{}",
         seen.events.len(),
