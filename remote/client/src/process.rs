@@ -25,13 +25,14 @@ use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
 use iochannel::{ChannelGeometry, ChannelServer, Doorbell};
 use remote_keys::Keyring;
-use remote_policy::identity::Incarnation;
+use remote_policy::identity::{HostId, Incarnation};
 use remote_wire::control::short_name;
-use remote_wire::identity::{host_id, own_incarnation};
+use remote_wire::identity::own_incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -217,7 +218,7 @@ impl Process {
         let is_resumed = kept.served() > 0;
         let starts = kept.state.count_start();
         if !is_resumed {
-            kept.state.set_client(as_client(config.keys.as_deref()));
+            kept.state.set_client(new_client()?);
         }
         let client = kept.state.client();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -387,9 +388,10 @@ fn settings() -> UsdConfig {
     }
 }
 
-/// This process as a client: each tree is one of its own, as its permits die with it.
-fn as_client(keys: Option<&Keyring>) -> Incarnation {
-    let process = host::process_tree::process(rustix::process::getpid());
-    let key = keys.map(Keyring::fingerprint);
-    own_incarnation(host_id(&format!("client {process:?} {key:?}")))
+/// A client that is no other: each tree is one of its own, as its permits die with it. Nothing that a process reads of
+/// itself tells it from all others: in PID namespaces its number, and the /proc that it sees, may be those of another.
+fn new_client() -> Result<Incarnation, ClientError> {
+    let mut host = [0; size_of::<u64>()];
+    getrandom(&mut host, GetRandomFlags::empty()).map_err(call("get random bytes"))?;
+    Ok(own_incarnation(HostId(u64::from_ne_bytes(host))))
 }

@@ -212,6 +212,18 @@ fn an_object_whose_only_copy_cannot_be_read_is_not_copied_again_at_once() {
     assert_eq!(space.read(0, 4).unwrap(), [1; 4]);
 }
 
+#[test]
+fn clients_of_processes_with_one_number_have_pages_of_their_own() {
+    let server = PagingServer::start(1);
+    let mut spaces = [1, 2].map(|_| space_on(std::slice::from_ref(&server)));
+    for (byte, space) in (1..).zip(&mut spaces) {
+        space.write(0, 4, byte).unwrap();
+    }
+    for (byte, space) in (1..).zip(&mut spaces) {
+        assert_eq!(space.read(0, 4), Ok(vec![byte; 4]));
+    }
+}
+
 /// Has the server whose reply comes first say another version of the pages that it reads, once.
 fn lie_once<'a>(servers: impl IntoIterator<Item = &'a PagingServer>, change: fn(u64) -> u64) {
     let lies = Arc::new(AtomicBool::new(true));
