@@ -169,11 +169,16 @@ pub fn on_attempt(
     transport: &mut RemoteTransport,
     Attempt {
         server,
+        address,
         begun,
         outcome,
     }: Attempt,
     now: Time,
 ) {
+    if address != transport.servers[server].address {
+        // It was begun before the server moved: what is there now may be another host.
+        return transport.servers[server].retry();
+    }
     let connection = match outcome {
         Ok(connection) => connection,
         Err(why) => {
@@ -191,7 +196,6 @@ pub fn on_attempt(
     if let Some(known) = alias_of(transport, server, connection.welcome.server.host) {
         let name = known.name.clone();
         if transport.servers[server].on_alias(now) {
-            let address = &transport.servers[server].address;
             tracing::warn!(
                 "{address} is {name} again, and is not used: name other servers for more copies"
             );
@@ -212,14 +216,19 @@ pub fn on_attempt(
     }
 }
 
-/// The hosts are these: servers that are new are connected to.
+/// The hosts are these: servers that are new are connected to, and those that are elsewhere are connected to there.
 pub fn on_cluster(transport: &mut RemoteTransport, cluster: &Cluster) {
     for member in &cluster.members {
-        let is_known = |server: &Server| server.is_at(member.host(), &member.paging.to_string());
-        if transport.servers.len() >= MAX_SERVERS || transport.servers.iter().any(is_known) {
+        let address = member.paging.to_string();
+        let mut servers = transport.servers.iter_mut();
+        if let Some(known) = servers.find(|server| server.host() == Some(member.host())) {
+            known.move_to(&address);
             continue;
         }
-        let address = member.paging.to_string();
+        let is_there = |server: &Server| server.address == address;
+        if transport.servers.len() >= MAX_SERVERS || transport.servers.iter().any(is_there) {
+            continue;
+        }
         match transport
             .connectors
             .start(transport.servers.len(), &address)

@@ -2,7 +2,7 @@
 //!
 //! The thread that serves pages asks for a connection and goes on; the connection arrives with the
 //! server's welcome in a queue, and a bell rings. Attempts that fail are repeated after pauses that
-//! double.
+//! double. Each request names the address, since a server may come back at another one.
 
 use crate::arrival::{Arrival, Arrivals};
 use remote_keys::{
@@ -47,6 +47,8 @@ pub struct Welcome {
 pub struct Attempt {
     /// Index of the server.
     pub server: usize,
+    /// Where it was made.
+    pub address: String,
     pub begun: Instant,
     pub outcome: Result<ServerConnection, String>,
 }
@@ -61,8 +63,8 @@ pub struct Connector {
     pub name: String,
     /// This host's key and the members of its cluster; `None` for links in the clear.
     pub keys: Option<Arc<Keyring>>,
-    /// A word here asks for a connection, or for the next attempt at once.
-    pub wanted: Receiver<()>,
+    /// An address here asks for a connection there, or for the next attempt at once.
+    pub wanted: Receiver<String>,
     pub arrivals: Arrivals,
 }
 
@@ -78,9 +80,9 @@ pub struct Connectors {
 }
 
 impl Connectors {
-    /// Starts the connector of a server with an index, at an address. A word to what is returned asks for
-    /// another connection.
-    pub fn start(&self, index: usize, address: &str) -> io::Result<Sender<()>> {
+    /// Starts the connector of a server with an index, at an address. An address that is sent to what is returned
+    /// asks for another connection.
+    pub fn start(&self, index: usize, address: &str) -> io::Result<Sender<String>> {
         let (reconnect, wanted) = channel();
         let connector = Connector {
             index,
@@ -100,7 +102,7 @@ impl Connectors {
 
 impl Connector {
     /// Serves requests for connections until the other side is gone. The first needs no request.
-    pub fn run(self) {
+    pub fn run(mut self) {
         loop {
             let mut pause = PAUSES[0];
             let mut has_shared = false;
@@ -119,22 +121,27 @@ impl Connector {
                 let is_connected = outcome.is_ok();
                 let attempt = Attempt {
                     server: self.index,
+                    address: self.address.clone(),
                     begun,
                     outcome: match outcome {
                         Ok((connection, _)) => Ok(connection),
                         Err(why) => Err(why.to_string()),
                     },
                 };
-                // The words that asked for this connection, too.
-                while is_connected && self.wanted.try_recv().is_ok() {}
+                // The requests for this connection, too.
+                while is_connected && let Ok(address) = self.wanted.try_recv() {
+                    self.address = address;
+                }
                 if !self.arrivals.send(attempt.into()) {
                     return;
                 }
                 if is_connected {
                     break;
                 }
-                if let Err(RecvTimeoutError::Disconnected) = self.wanted.recv_timeout(pause) {
-                    return;
+                match self.wanted.recv_timeout(pause) {
+                    Ok(address) => self.address = address,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
                 pause = (pause * 2).min(PAUSES[1]);
             }
@@ -146,12 +153,15 @@ impl Connector {
 
     /// Waits until another connection is wanted. A host that is removed from the cluster meanwhile is no server any more.
     /// Returns false if the client has ended.
-    fn await_request(&self, mut peer: Option<Fingerprint>) -> bool {
+    fn await_request(&mut self, mut peer: Option<Fingerprint>) -> bool {
         let keys = self.keys.as_ref();
         let is_removed = |key: &mut Fingerprint| keys.is_some_and(|keys| keys.is_removed(key));
         loop {
             match self.wanted.recv_timeout(LOOK) {
-                Ok(()) => return true,
+                Ok(address) => {
+                    self.address = address;
+                    return true;
+                }
                 Err(RecvTimeoutError::Disconnected) => return false,
                 Err(RecvTimeoutError::Timeout) => {
                     if peer.take_if(is_removed).is_some() {

@@ -58,7 +58,7 @@ pub enum Asked {
 
 /// A paging server.
 pub struct Server {
-    /// HOST:PORT.
+    /// HOST:PORT, as it was named last.
     pub address: String,
     /// Its host's name, once it is known.
     pub name: String,
@@ -101,11 +101,11 @@ pub struct Server {
     heard: Time,
     /// Renewals that were answered on this connection.
     round_trips: u32,
-    reconnect: Sender<()>,
+    reconnect: Sender<String>,
 }
 
 impl Server {
-    pub fn new(address: String, reconnect: Sender<()>) -> Self {
+    pub fn new(address: String, reconnect: Sender<String>) -> Self {
         Self {
             name: address.clone(),
             address,
@@ -141,9 +141,19 @@ impl Server {
         self.incarnation.map(|incarnation| incarnation.host)
     }
 
-    /// Returns true if it is the server of a host, or at an address.
-    pub fn is_at(&self, host: HostId, address: &str) -> bool {
-        self.host() == Some(host) || self.address == address
+    /// Its host has another address now, where a connection is asked for. One that is up stays: it is to the host.
+    pub fn move_to(&mut self, address: &str) {
+        if self.is_up() || self.address == address {
+            return;
+        }
+        tracing::info!(
+            "{} is at {address} now, and not at {}",
+            self.name,
+            self.address
+        );
+        self.address = address.to_owned();
+        self.saved = None;
+        self.retry();
     }
 
     /// What is to be saved of it, where that has changed since it was saved last.
@@ -224,7 +234,7 @@ impl Server {
     /// Asks for a connection, if it is time.
     pub fn reconnect_if_due(&mut self, now: Time) {
         if self.reconnect_at.take_if(|at| now >= *at).is_some() {
-            let _ = self.reconnect.send(());
+            let _ = self.reconnect.send(self.address.clone());
         }
     }
 
@@ -236,7 +246,7 @@ impl Server {
     /// Has a connector that waits between two attempts make the next one now.
     pub fn retry(&mut self) {
         if !self.is_up() && self.reconnect_at.is_none() {
-            let _ = self.reconnect.send(());
+            let _ = self.reconnect.send(self.address.clone());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The client against servers that refuse, fail or lie: nothing is lost that some server has, and no
 //! wrong page is read.
 
+mod addresses;
 mod copying;
 mod degraded;
 mod encryption;

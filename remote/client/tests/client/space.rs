@@ -71,6 +71,15 @@ impl Space {
         })
     }
 
+    /// On servers that the broker of the hosts at these control ports names.
+    pub fn by_broker(hosts: &[SocketAddr], replicas: u8) -> Self {
+        let hosts = hosts.iter().map(SocketAddr::to_string).collect();
+        Self::run(RemoteConfig {
+            servers: ServerSource::Broker(hosts),
+            ..config(1, &[], replicas)
+        })
+    }
+
     fn start(
         objects: u64,
         servers: &[SocketAddr],
