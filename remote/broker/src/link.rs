@@ -10,6 +10,7 @@ use remote_keys::{
     Fingerprint, HandshakeError, Keyring, Protocol, Trust, client_config, peer_fingerprint,
     server_config,
 };
+use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ const CONNECT: Duration = Duration::from_millis(500);
 /// A peer that acknowledges nothing for as long is not connected any more: a partition that heals is not
 /// waited for by the kernel's doubling pauses.
 const UNACKNOWLEDGED: Duration = Duration::from_millis(1000);
+/// After this long without a message the kernel asks whether the peer is there still: a host that loses its power or
+/// its network closes no connection, and one that is only read has nothing that could stay unacknowledged.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// ContentType of the record that a handshake begins with (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
@@ -179,6 +183,29 @@ pub async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr
 
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
-    socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    let probes = TcpKeepalive::new().with_time(SILENT);
+    socket.set_tcp_keepalive(&probes.with_interval(UNACKNOWLEDGED))?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_only_read_notices_that_its_peer_is_gone() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let (stream, _peer) = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let peer = TcpStream::connect(listener.local_addr().unwrap());
+            let (accepted, peer) = tokio::join!(accept(&listener), peer);
+            (accepted.unwrap().0, peer.unwrap())
+        });
+        assert!(SockRef::from(&stream).keepalive().unwrap());
+    }
 }
