@@ -46,6 +46,11 @@ impl Directory {
         &self.own
     }
 
+    /// This host is reached at other addresses now.
+    pub fn set_own(&mut self, own: Member) {
+        self.own = own;
+    }
+
     /// The other hosts in reach.
     pub fn hosts(&self) -> Vec<HostId> {
         self.others().map(Member::host).collect()
@@ -64,7 +69,9 @@ impl Directory {
     }
 
     /// Sets the other hosts in reach.
-    pub fn set_members(&mut self, members: Vec<Member>) {
+    pub fn set_members(&mut self, mut members: Vec<Member>) {
+        // Of two introductions of a host the later one counts: it is at another address now.
+        members.sort_by_key(|member| member.since);
         let members = members.into_iter().map(|member| (member.host(), member));
         self.members = members.collect();
         self.members.remove(&self.own.host());

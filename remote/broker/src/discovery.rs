@@ -15,7 +15,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 use tokio::net::UdpSocket;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, interval, timeout_at};
 
 /// The group: of the local scope, its last bytes chosen at random.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 71, 163);
@@ -23,6 +23,8 @@ const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 71, 163);
 const PORT: u16 = crate::CONTROL_PORT + 1;
 /// First bytes of each datagram.
 const MAGIC: [u8; 8] = *b"selfpg01";
+/// How often the group is joined on interfaces that are new.
+const JOIN: Duration = Duration::from_secs(1);
 /// The longest datagram.
 const DATAGRAM: usize = 64;
 
@@ -74,22 +76,27 @@ fn socket(port: u16) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Answers questions with the number of this host's control port, for ever.
+/// Answers questions with the number of this host's control port, for ever, on interfaces that come later, too.
 ///
 /// # Errors
 /// Where there is no socket or no interface for it.
 pub async fn answer(control: u16) -> io::Result<()> {
-    let socket = socket(PORT)?;
-    let joined = own_addresses()
-        .into_iter()
-        .filter(|address| socket.join_multicast_v4(&GROUP, address).is_ok());
-    if joined.count() == 0 {
+    let socket = UdpSocket::from_std(socket(PORT)?.into())?;
+    if join(&socket) == 0 {
         return Err(io::Error::other("no interface takes the multicast group"));
     }
-    let socket = UdpSocket::from_std(socket.into())?;
+    let mut joins = interval(JOIN);
     let mut bytes = [0; DATAGRAM];
     loop {
-        let Ok((length, from)) = socket.recv_from(&mut bytes).await else {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut bytes) => received,
+            _ = joins.tick() => {
+                // An interface that has the group already refuses it.
+                let _ = join(&socket);
+                continue;
+            }
+        };
+        let Ok((length, from)) = received else {
             continue;
         };
         if decode(&bytes[..length]) == Some(Datagram::Question) {
@@ -98,6 +105,13 @@ pub async fn answer(control: u16) -> io::Result<()> {
                 .await;
         }
     }
+}
+
+/// Joins the group on the interfaces that there are, and returns on how many it was not joined before.
+fn join(socket: &UdpSocket) -> usize {
+    let addresses = own_addresses().into_iter();
+    let joined = addresses.filter(|address| socket.join_multicast_v4(GROUP, *address).is_ok());
+    joined.count()
 }
 
 /// Asks on every interface, and returns the control ports that answer within `limit`. With `is_enough` the

@@ -20,6 +20,7 @@ use std::str::FromStr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 /// The key of the lease's holder, unless another is configured.
 const KEY: &str = "selfpage/broker";
@@ -77,16 +78,17 @@ impl EtcdSeat {
     /// Where there is no thread for it.
     pub fn start(
         address: &EtcdAddress,
-        own: &Member,
+        own: watch::Receiver<Member>,
         events: UnboundedSender<Event>,
     ) -> io::Result<Self> {
+        let server = own.borrow().server;
         let (commands, received) = channel();
-        let campaign = Campaign::new(address, own.clone(), events);
+        let campaign = Campaign::new(address, own, events);
         let thread = std::thread::Builder::new()
             .name("selfpage-etcd".to_owned())
             .spawn(move || campaign.run(&received))?;
         Ok(Self {
-            candidate: LeasedCandidate::new(own.server),
+            candidate: LeasedCandidate::new(server),
             commands: Some(commands),
             thread: Some(thread),
             has_warned: false,

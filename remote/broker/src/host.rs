@@ -82,6 +82,7 @@ impl Host {
     /// Serves until `events` end.
     pub async fn run(
         mut self,
+        mut own: watch::Receiver<Member>,
         first: Vec<ElectionAction>,
         mut events: Receiver<Event>,
         mut answers: UnboundedReceiver<Event>,
@@ -106,6 +107,11 @@ impl Host {
                     self.on_period(is_late);
                 }
                 Some(event) = answers.recv() => self.on_event(event),
+                Ok(()) = own.changed() => {
+                    let own = own.borrow_and_update().clone();
+                    self.directory.set_own(own.clone());
+                    self.peers.set_own(own);
+                }
                 event = events.recv() => match event {
                     Some(event) => self.on_event(event),
                     None => return,

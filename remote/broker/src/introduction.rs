@@ -24,7 +24,7 @@ const MAX_NAMED: usize = 32;
 /// What a host introduces itself to.
 pub struct Introduction {
     /// This host, which needs no introduction.
-    pub own: Member,
+    pub own: watch::Receiver<Member>,
     /// How it connects.
     pub links: ControlLinks,
     /// Control ports, HOST:PORT.
@@ -62,7 +62,8 @@ impl Introduction {
             }
             let known = self.known.borrow().clone();
             for address in addresses.difference(&known) {
-                if *address != self.own.control && self.introduce(*address).await.is_err() {
+                let is_own = *address == self.own.borrow().control;
+                if !is_own && self.introduce(*address).await.is_err() {
                     return;
                 }
             }
@@ -94,8 +95,9 @@ impl Introduction {
             }
         };
         let known = self.known.borrow().clone();
+        let own = self.own.borrow().host();
         for member in cluster.members {
-            if member.host() != self.own.host() && !known.contains(&member.control) {
+            if member.host() != own && !known.contains(&member.control) {
                 self.introduced.send(member).await.map_err(drop)?;
             }
         }

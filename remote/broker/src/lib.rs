@@ -13,6 +13,7 @@
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener`, `names` | the control port; whose name is whose |
 //! | `membership`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
+//! | `own_address` | where other hosts reach this one |
 //! | `client` | the other side: finds the broker and asks it |
 //!
 //! Rules:
@@ -32,6 +33,7 @@ pub mod link;
 mod listener;
 mod membership;
 mod names;
+mod own_address;
 mod paging_server;
 mod peers;
 mod permits;

@@ -23,6 +23,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// How often a member is probed, and how long its answer may take. A client waits two seconds at most for
@@ -70,6 +71,8 @@ pub struct Membership {
     timers: BinaryHeap<Reverse<(Instant, u64, DueTimer)>>,
     submitted: u64,
     events: Sender<Event>,
+    /// This host, which is renewed when it is reached at another address.
+    own: watch::Receiver<Member>,
 }
 
 /// A timer of foca's, ordered by what it is due at alone.
@@ -118,14 +121,16 @@ fn config() -> Config {
 
 impl Membership {
     /// The membership of `own`, which is alone at first.
-    pub fn new(own: Member, socket: UdpSocket, events: Sender<Event>) -> Self {
+    pub fn new(own: watch::Receiver<Member>, socket: UdpSocket, events: Sender<Event>) -> Self {
+        let member = own.borrow().clone();
         Self {
-            foca: Foca::new(own, config(), rand::make_rng(), PostcardCodec),
+            foca: Foca::new(member, config(), rand::make_rng(), PostcardCodec),
             runtime: AccumulatingRuntime::new(),
             socket,
             timers: BinaryHeap::new(),
             submitted: 0,
             events,
+            own,
         }
     }
 
@@ -141,6 +146,10 @@ impl Membership {
                     Some(member) => self.foca.announce(member, &mut self.runtime),
                     None => return,
                 },
+                Ok(()) = self.own.changed() => {
+                    let own = self.own.borrow_and_update().clone();
+                    self.foca.change_identity(own, &mut self.runtime)
+                }
                 () = sleep_until(due) => self.on_timer(),
             };
             if let Err(why) = outcome {

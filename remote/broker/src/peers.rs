@@ -46,6 +46,12 @@ impl Peers {
         }
     }
 
+    /// This host is reached at other addresses now: it introduces itself anew.
+    pub fn set_own(&mut self, own: Member) {
+        self.own = own;
+        self.links.clear();
+    }
+
     /// Sends a message to a host at an address.
     pub fn send(&mut self, to: HostId, address: SocketAddr, message: HostMessage) {
         let is_other = |(known, _): &(SocketAddr, Sender<Queued>)| *known != address;

@@ -5,6 +5,7 @@ use crate::host::{Event, Host};
 use crate::introduction::Introduction;
 use crate::link::ControlLinks;
 use crate::membership::Membership;
+use crate::own_address::{ListenAddresses, now_millis, of_interface};
 use crate::paging_server::PagingServer;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
@@ -17,10 +18,9 @@ use remote_server::ServerHandle;
 use remote_wire::control::short_name;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::mpsc::{channel, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -69,7 +69,7 @@ pub enum StartError {
 
 /// A host's broker whose thread runs. It ends with this.
 pub struct RunningBroker {
-    own: Member,
+    own: watch::Receiver<Member>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,21 +90,27 @@ impl RunningBroker {
                     address: config.control,
                     why,
                 })?;
-        let control = listener.local_addr()?;
-        let own = Member {
+        let listens = ListenAddresses {
+            paging: config.paging,
+            control: listener.local_addr()?,
+            advertise: config.advertise,
+        };
+        let (paging, control) = listens.advertised(of_interface());
+        let (renewed, own) = watch::channel(Member {
             server: config.server,
             name: short_name(&config.name),
-            paging: advertised(config.paging, config.advertise),
-            control: advertised(control, config.advertise),
+            paging,
+            control,
             since: now_millis(),
-        };
+        });
         let links = ControlLinks::new(config.keys.clone())?;
         let (stop, stopped) = oneshot::channel();
-        let member = own.clone();
+        let known = own.clone();
         let thread = std::thread::Builder::new()
             .name("selfpage-broker".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
+                    tokio::spawn(listens.watch(renewed, config.keys.clone()));
                     tokio::select! {
                         () = run(config, links, own, server, listener, socket) => {}
                         _ = stopped => {}
@@ -112,15 +118,15 @@ impl RunningBroker {
                 });
             })?;
         Ok(Self {
-            own: member,
+            own: known,
             stop: Some(stop),
             thread: Some(thread),
         })
     }
 
-    /// How other hosts know it.
-    pub fn member(&self) -> &Member {
-        &self.own
+    /// How other hosts know it now.
+    pub fn member(&self) -> Member {
+        self.own.borrow().clone()
     }
 }
 
@@ -140,7 +146,7 @@ async fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
 async fn run(
     config: BrokerConfig,
     links: ControlLinks,
-    own: Member,
+    own: watch::Receiver<Member>,
     server: ServerHandle,
     listener: TcpListener,
     socket: UdpSocket,
@@ -160,7 +166,7 @@ async fn run(
         introduced,
     };
     if config.uses_discovery {
-        let port = own.control.port();
+        let port = own.borrow().control.port();
         tokio::spawn(async move {
             if let Err(why) = discovery::answer(port).await {
                 tracing::warn!(
@@ -194,31 +200,13 @@ async fn run(
         }
     };
     let host = Host {
-        directory: Directory::new(own.clone()),
+        directory: Directory::new(own.borrow().clone()),
         seat,
         server: PagingServer::new(server, answers.clone()),
-        peers: Peers::new(own, links, answers),
+        peers: Peers::new(own.borrow().clone(), links, answers),
         periods: 0,
         desk: PermitDesk::default(),
         addresses,
     };
-    host.run(first, received, answered).await;
-}
-
-/// The address at which others reach what listens at one.
-fn advertised(listens: SocketAddr, advertise: Option<IpAddr>) -> SocketAddr {
-    let of_interface = || discovery::own_addresses().first().copied().map(IpAddr::V4);
-    let address = match listens.ip().is_unspecified() {
-        false => advertise.unwrap_or(listens.ip()),
-        true => advertise
-            .or_else(of_interface)
-            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-    };
-    SocketAddr::new(address, listens.port())
-}
-
-/// Milliseconds since 1970: later introductions of a host at one address win over earlier ones.
-fn now_millis() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or(Duration::ZERO).as_millis() as u64
+    host.run(own, first, received, answered).await;
 }

@@ -12,6 +12,7 @@ use remote_policy::identity::{Epoch, HostId, Incarnation};
 use std::io;
 use std::str::FromStr;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 /// Decides which host has the broker, together with the seats of the other hosts.
 ///
@@ -88,16 +89,16 @@ impl SeatConfig {
     /// Where there is no thread for it.
     pub(crate) fn start(
         &self,
-        own: &Member,
+        own: &watch::Receiver<Member>,
         events: UnboundedSender<Event>,
     ) -> io::Result<(Box<dyn Seat>, Vec<ElectionAction>)> {
         match self {
             Self::Tournament => {
-                let (seat, first) = Tournament::new(own.server);
+                let (seat, first) = Tournament::new(own.borrow().server);
                 Ok((Box::new(seat), first))
             }
             Self::Etcd(address) => {
-                let seat = EtcdSeat::start(address, own, events)?;
+                let seat = EtcdSeat::start(address, own.clone(), events)?;
                 Ok((Box::new(seat), Vec::new()))
             }
         }

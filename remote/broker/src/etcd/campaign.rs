@@ -12,6 +12,7 @@ use remote_policy::identity::HostId;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 /// How long a lease lives after it was renewed last. A holder whose process has ended is found by its connections;
 /// this is for one that is silent.
@@ -40,8 +41,8 @@ enum Reported {
 pub struct Campaign {
     gateway: Gateway,
     key: String,
-    own: Member,
-    value: Vec<u8>,
+    /// This host, as others reach it now.
+    own: watch::Receiver<Member>,
     events: UnboundedSender<Event>,
     lease: Option<i64>,
     /// Numbers that this host's epoch is to be above.
@@ -54,11 +55,14 @@ pub struct Campaign {
 
 impl Campaign {
     /// A campaign of `own`. News goes to `events`.
-    pub fn new(address: &EtcdAddress, own: Member, events: UnboundedSender<Event>) -> Self {
+    pub fn new(
+        address: &EtcdAddress,
+        own: watch::Receiver<Member>,
+        events: UnboundedSender<Event>,
+    ) -> Self {
         Self {
             gateway: Gateway::new(address.endpoints.clone(), &address.key),
             key: address.key.clone(),
-            value: serde_json::to_vec(&own).expect("a member is plain data"),
             own,
             events,
             lease: None,
@@ -110,8 +114,10 @@ impl Campaign {
 
     fn step(&mut self) -> Result<(), GatewayError> {
         let lease = self.kept_lease()?;
+        let value = serde_json::to_vec(&*self.own.borrow()).expect("a member is plain data");
         if let Some(holder) = self.gateway.holder()? {
-            if holder.lease == lease {
+            // Held with an earlier address it is taken anew.
+            if holder.lease == lease && holder.value == value {
                 self.report_held(holder.revision);
                 return Ok(());
             }
@@ -124,7 +130,7 @@ impl Campaign {
             self.gateway.remove(holder.revision)?;
         }
         self.ended = None;
-        if let Taken::At(revision) = self.gateway.take(lease, &self.value)? {
+        if let Taken::At(revision) = self.gateway.take(lease, &value)? {
             self.report_held(revision);
         }
         Ok(())
@@ -133,7 +139,7 @@ impl Campaign {
     /// Returns true if the process of a holder has ended: it is an earlier one of this host, or its connections
     /// were refused.
     fn has_ended(&self, holder: &Member) -> bool {
-        holder.host() == self.own.host() || self.ended == Some(holder.host())
+        holder.host() == self.own.borrow().host() || self.ended == Some(holder.host())
     }
 
     /// The lease, which has not ended.

@@ -158,7 +158,7 @@ impl Host {
 
     /// A member that no host is.
     pub fn forged_member(&self) -> Member {
-        let mut member = self.broker.member().clone();
+        let mut member = self.broker.member();
         member.server.host = HostId(u64::MAX);
         member
     }
