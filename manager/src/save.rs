@@ -63,13 +63,17 @@ pub struct DifferentialFile {
 
 impl DifferentialFile {
     /// Makes the file, of `len` bytes, for the client of `record`.
+    ///
+    /// # Errors
+    /// `EXIST` where another save of this manager writes there, and what the kernel has.
     pub fn create(path: &Path, len: u64, record: &Arc<ClientRecord>) -> Result<Self, Errno> {
         let mut part = path.as_os_str().to_owned();
         part.push(format!(".part.{}", std::process::id()));
         let part = PathBuf::from(part);
-        let how = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         record.begin_file(&part)?;
-        let file = rustix::fs::open(&part, how, Mode::RUSR | Mode::WUSR)?;
+        let file = rustix::fs::open(&part, how, Mode::RUSR | Mode::WUSR)
+            .inspect_err(|_| record.end_file())?;
         let it = Self {
             file,
             path: path.to_owned(),
@@ -121,4 +125,41 @@ impl Drop for DifferentialFile {
 /// Microseconds of a duration.
 pub(crate) fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_record::MemoryKind;
+    use crate::handoff::{Handoff, Mapping};
+
+    fn record(number: u64) -> Arc<ClientRecord> {
+        let mapping = Mapping {
+            addr: 1 << 20,
+            len: PAGE,
+            offset: 0,
+        };
+        let handoff = Handoff {
+            mappings: vec![mapping],
+            page_size: PAGE,
+        };
+        let made = ClientRecord::create(number, 4711, &handoff, MemoryKind::Memfd);
+        made.unwrap().0
+    }
+
+    #[test]
+    fn two_clients_are_not_saved_to_one_file_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("diff.mem");
+        let len = PAGE as u64;
+        let (one, other) = (record(1), record(2));
+        let mut first = DifferentialFile::create(&path, len, &one).unwrap();
+        let refused = DifferentialFile::create(&path, len, &other);
+        assert_eq!(refused.err(), Some(Errno::EXIST));
+        assert_eq!(other.unfinished_file(), None);
+        first.write(None, 0, &[1; PAGE]).unwrap();
+        assert_eq!(first.finish(), Ok(1));
+        assert_eq!(std::fs::read(&path).unwrap(), [1; PAGE]);
+        assert!(DifferentialFile::create(&path, len, &other).is_ok());
+    }
 }

@@ -64,7 +64,10 @@ impl Saving {
             );
         }
         let begin = Instant::now();
-        let fail = |what: &str, errno: Errno| format!("{what}: {errno}");
+        let fail = |what: &str, errno: Errno| match errno {
+            Errno::EXIST => format!("{what}: another save writes there; wait for its end"),
+            _ => format!("{what}: {errno}"),
+        };
         let len = pager
             .origin
             .as_ref()
