@@ -10,8 +10,9 @@ use manager::keeper::{Inheritance, KeeperEnd, keep};
 use manager::save::SaveEvent;
 use manager::server::{Manager, ManagerConfig, ManagerError};
 use manager::snapshot::Snapshot;
-use manager::sockets::Sockets;
+use manager::sockets::{Sockets, remove_socket};
 use protocol::contract_spec::DiskSpec;
+use rustix::io::Errno;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -178,7 +179,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         disk: args
             .disk
             .map_or_else(ManagerConfig::equal_share, DiskContract::from),
-        cache,
+        cache: cache.clone(),
         most_clients: args.clients,
         patience: PATIENCE,
     };
@@ -189,10 +190,10 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let serve = |from: Inheritance| Ok(manage(config, from, &signals)?);
     let end = keep(sockets, &signals, RestartPolicy::default(), serve);
     for path in [&args.socket, &control_path(&args.socket)] {
-        let _ = std::fs::remove_file(path);
+        remove_socket(path);
     }
-    if let Some(path) = &args.shared_cache {
-        let _ = std::fs::remove_file(path);
+    if let (Some(path), Some(cache)) = (&args.shared_cache, &cache) {
+        cache.remove(path);
     }
     match end? {
         KeeperEnd::Stopped => Ok(ExitCode::SUCCESS),
@@ -258,8 +259,12 @@ fn manage(
 
 fn make_cache(path: &Path, snapshot: &Snapshot) -> Result<SharedCache, String> {
     SharedCache::create(path, snapshot).map_err(|errno| {
-        let path = path.display();
-        format!("--shared-cache {path}: {errno}; a path in tmpfs is needed, such as in /dev/shm")
+        let advice = match errno {
+            Errno::EXIST => "it is no cache that a manager has left; name another path",
+            Errno::OPNOTSUPP => "a path in tmpfs is needed, such as in /dev/shm",
+            _ => "the cache cannot be made",
+        };
+        format!("--shared-cache {}: {errno}; {advice}", path.display())
     })
 }
 

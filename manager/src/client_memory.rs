@@ -3,7 +3,7 @@
 use crate::memory_object::DataReply;
 use crate::snapshot::Snapshot;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use wired::{PAGE, WiredMemory};
 
 /// f_type of tmpfs, from magic.h.
 const TMPFS: u64 = 0x0102_1994;
+/// What tells a cache from other files: a regular file without permission to write that has this bit, which means nothing
+/// there, is no user's.
+const MARK: Mode = Mode::SVTX;
 
 /// The kinds of memory.
 pub enum ClientMemory {
@@ -37,22 +40,37 @@ pub struct SharedCache {
 
 impl SharedCache {
     /// Makes the cache at `path`, in tmpfs, with holes for what no clone has used. Clones open it for
-    /// reading, as far as they may read the snapshot; an older one is replaced.
+    /// reading, as far as they may read the snapshot. One that a manager has left is replaced.
+    ///
+    /// # Errors
+    /// `EXIST` where another file is there, `OPNOTSUPP` outside of tmpfs, and what the kernel has.
     pub fn create(path: &Path, snapshot: &Snapshot) -> Result<Self, Errno> {
-        let _ = rustix::fs::unlink(path);
+        remove_left(path)?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, how, Mode::RUSR)?;
+        let file = rustix::fs::open(path, how, Mode::RUSR | MARK)?;
         if rustix::fs::fstatfs(&file)?.f_type as u64 != TMPFS {
             let _ = rustix::fs::unlink(path);
             return Err(Errno::OPNOTSUPP);
         }
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::ftruncate(&file, snapshot.len())?;
-        rustix::fs::fchmod(&file, snapshot.readers()?)?;
+        rustix::fs::fchmod(&file, snapshot.readers()? | MARK)?;
         let words = (snapshot.len() as usize).div_ceil(64 * PAGE);
         Ok(Self {
             file,
             filled: (0..words).map(|_| AtomicU64::new(0)).collect(),
         })
+    }
+
+    /// Removes its name. Another file that has the name now stays.
+    pub fn remove(&self, path: &Path) {
+        let (named, own) = (rustix::fs::lstat(path), rustix::fs::fstat(&self.file));
+        if let (Ok(named), Ok(own)) = (named, own)
+            && (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
+        {
+            // The next manager replaces it.
+            let _ = rustix::fs::unlink(path);
+        }
     }
 
     /// Its file.
@@ -94,6 +112,26 @@ impl SharedCache {
         }
         uffd.map_cached(addr, len)
     }
+}
+
+/// Removes a cache at `path` that no manager has open any more. Any other file stays, and is `EXIST`.
+fn remove_left(path: &Path) -> Result<(), Errno> {
+    let how = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, how, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(_) => return Err(Errno::EXIST),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let is_cache = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && mode.contains(MARK)
+        && !mode.intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH);
+    if !is_cache || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(Errno::EXIST);
+    }
+    rustix::fs::unlink(path)
 }
 
 impl ClientMemory {
@@ -191,5 +229,35 @@ fn read_process(pid: i32, addr: usize, into: &mut [u8]) -> Result<(), Errno> {
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         read if read as usize == len => Ok(()),
         _ => Err(Errno::FAULT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_cache_that_was_left_is_replaced_and_another_file_stays() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let [guest, path, notes] = ["guest.mem", "cache", "notes"].map(|it| folder.path().join(it));
+        fs::write(&guest, [1; PAGE]).unwrap();
+        let snapshot = Snapshot::open(&guest, &[]).unwrap();
+        let cache = SharedCache::create(&path, &snapshot).unwrap();
+        let refused = SharedCache::create(&path, &snapshot);
+        assert_eq!(refused.err(), Some(Errno::EXIST), "it is in use");
+        drop(cache);
+        let cache = SharedCache::create(&path, &snapshot).unwrap();
+        fs::write(&notes, "notes").unwrap();
+        fs::set_permissions(&notes, PermissionsExt::from_mode(0o400)).unwrap();
+        for other in [&notes, &guest] {
+            let refused = SharedCache::create(other, &snapshot);
+            assert_eq!(refused.err(), Some(Errno::EXIST));
+            cache.remove(other);
+            assert!(other.exists());
+        }
+        cache.remove(&path);
+        assert!(!path.exists());
     }
 }

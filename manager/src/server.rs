@@ -8,7 +8,7 @@ use crate::keeper_link::KeeperLink;
 use crate::manager_record::ManagerRecord;
 use crate::manager_state::{ClientEntry, ManagerState};
 use crate::snapshot::Snapshot;
-use crate::sockets::Sockets;
+use crate::sockets::{Sockets, remove_socket};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use std::io;
@@ -80,6 +80,7 @@ pub enum ManagerError {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "; remove it if no other manager uses it",
+        io::ErrorKind::AlreadyExists => "; name another path",
         io::ErrorKind::NotFound => ": its folder is not there",
         _ => "",
     }
@@ -152,7 +153,7 @@ impl Manager {
         let threads = std::mem::take(&mut *self.shared.threads());
         threads.into_iter().for_each(|it| drop(it.join()));
         for path in [&self.shared.config.socket, &path] {
-            let _ = std::fs::remove_file(path);
+            remove_socket(path);
         }
         left
     }

@@ -3,7 +3,7 @@
 use crate::control::control_path;
 use crate::server::ManagerError;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -34,6 +34,11 @@ fn listen(path: &Path) -> Result<UnixListener, ManagerError> {
     };
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // The kernel refuses a connection to a file that is no socket, too.
+            if !is_socket(path) {
+                let text = "the file that is there is no socket";
+                return Err(fail(io::Error::new(io::ErrorKind::AlreadyExists, text)));
+            }
             let is_abandoned = UnixStream::connect(path)
                 .is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused);
             if !is_abandoned {
@@ -43,5 +48,41 @@ fn listen(path: &Path) -> Result<UnixListener, ManagerError> {
             UnixListener::bind(path).map_err(fail)
         }
         other => other.map_err(fail),
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket())
+}
+
+/// Removes a socket that is listened at no more. What is there in its place stays.
+pub fn remove_socket(path: &Path) {
+    if is_socket(path) {
+        // It is replaced by the next server.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_was_left_is_replaced_and_another_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(Sockets::listen(&path).unwrap());
+        drop(Sockets::listen(&path).unwrap());
+        for name in ["notes", "other.control"] {
+            let notes = folder.path().join(name);
+            std::fs::write(&notes, "notes").unwrap();
+            let socket = folder.path().join(name.trim_end_matches(".control"));
+            let refused = Sockets::listen(&socket).unwrap_err();
+            assert!(refused.to_string().contains("no socket"), "{refused}");
+            remove_socket(&notes);
+            assert_eq!(std::fs::read(&notes).unwrap(), b"notes");
+        }
+        remove_socket(&path);
+        assert!(!path.exists());
     }
 }
