@@ -56,7 +56,9 @@ impl std::fmt::Display for PageLocation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StoreError {
     /// No tier has room for the page. The page stays where it was.
-    #[error("the store is full: give it more room (--store), or the program more frames")]
+    #[error(
+        "the store is full: give it more room (--store; --swap under a daemon), or the program more frames"
+    )]
     Full,
     /// The index has no free entry, even if a tier has room.
     #[error(

@@ -51,9 +51,13 @@ impl Report {
         }
         let plural = if processes == 1 { "" } else { "es" };
         let _ = write!(line, "; {processes} process{plural}, {faults} page faults");
+        let from_store = match self.store.contains("remote:") {
+            true => "from other machines",
+            false => "from disk",
+        };
         let kinds = [
             (Counter::CompressedHits, "from compressed RAM"),
-            (Counter::DiskReads, "from disk"),
+            (Counter::DiskReads, from_store),
             (Counter::ReadaheadHits, "from readahead"),
         ];
         let parts: Vec<_> = kinds
