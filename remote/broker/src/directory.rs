@@ -148,7 +148,7 @@ impl Directory {
         }
     }
 
-    /// The hosts and their broker, for clients.
+    /// The hosts and their broker, for clients, which use the first: this one, and those that have connected.
     pub fn cluster(&self, broker: Option<(HostId, Epoch)>) -> Cluster {
         let mut members = vec![self.own.clone()];
         members.extend(self.others().cloned());

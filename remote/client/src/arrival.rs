@@ -7,7 +7,7 @@ use crate::process::MAX_SERVERS;
 use crate::server::Server;
 use crate::transport::RemoteTransport;
 use disk::time::{Nanos, Time};
-use remote_broker::protocol::Cluster;
+use remote_broker::protocol::{Cluster, Member};
 use remote_policy::identity::HostId;
 use remote_wire::Kind;
 use rustix::event::Timespec;
@@ -216,27 +216,44 @@ pub fn on_attempt(
     }
 }
 
-/// The hosts are these: servers that are new are connected to, and those that are elsewhere are connected to there.
-pub fn on_cluster(transport: &mut RemoteTransport, cluster: &Cluster) {
+/// The hosts are these, those that the broker has links to first: servers that are new are connected to, and those that
+/// are elsewhere are connected to there.
+pub fn on_cluster(transport: &mut RemoteTransport, cluster: &Cluster, now: Time) {
     for member in &cluster.members {
-        let address = member.paging.to_string();
         let mut servers = transport.servers.iter_mut();
         if let Some(known) = servers.find(|server| server.host() == Some(member.host())) {
-            known.move_to(&address);
-            continue;
+            known.move_to(&member.paging.to_string());
         }
-        let is_there = |server: &Server| server.address == address;
-        if transport.servers.len() >= MAX_SERVERS || transport.servers.iter().any(is_there) {
-            continue;
+    }
+    let wanted = &cluster.members[..cluster.members.len().min(MAX_SERVERS)];
+    for member in wanted {
+        if !transport.servers.iter().any(|it| it.is_of(member)) {
+            add_server(transport, member, wanted, now);
         }
-        match transport
-            .connectors
-            .start(transport.servers.len(), &address)
-        {
+    }
+}
+
+/// Adds a server, where there is no room in the place of one that is not wanted.
+fn add_server(transport: &mut RemoteTransport, member: &Member, wanted: &[Member], now: Time) {
+    let address = member.paging.to_string();
+    let index = transport.servers.len();
+    if index < MAX_SERVERS {
+        match transport.connectors.start(index, &address) {
             Ok(reconnect) => transport.servers.push(Server::new(address, reconnect)),
             Err(why) => tracing::warn!("{} is not used: {why}", member.name),
         }
+    } else if let Some(index) = (0..index).find(|at| is_needless(transport, *at, wanted)) {
+        transport.lose_server(index, now);
+        transport.servers[index].replace(address);
     }
+}
+
+/// Returns true if a server is away and has no copy, and is none of those that are wanted.
+fn is_needless(transport: &mut RemoteTransport, index: usize, wanted: &[Member]) -> bool {
+    let server = &transport.servers[index];
+    let is_away = !server.is_up() && !wanted.iter().any(|member| server.is_of(member));
+    let objects = &mut transport.objects;
+    is_away && (0..objects.len()).all(|it| objects.get(it).copy_at(index).is_none())
 }
 
 /// The server that has this host by another address: two copies of an object there were one.

@@ -94,7 +94,7 @@ pub fn reallocate(transport: &mut RemoteTransport, request: ReallocationRequest,
 /// Handles what arrives from the broker.
 pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Time) {
     match news {
-        BrokerNews::Cluster(cluster) => arrival::on_cluster(transport, &cluster),
+        BrokerNews::Cluster(cluster) => arrival::on_cluster(transport, &cluster, now),
         BrokerNews::NoHost(why) => tracing::debug!("no host answers about the broker: {why}"),
         BrokerNews::Answer { request, answer } => match answer {
             PermitAnswer::Granted(sealed) if is_usable(transport, request, &sealed) => {

@@ -4,6 +4,7 @@ use crate::client_state::SavedServer;
 use crate::connector::ServerConnection;
 use crate::outage::Presence;
 use disk::time::{Nanos, Time};
+use remote_broker::protocol::Member;
 use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_policy::latency::MIN_SAMPLES;
 use remote_policy::permit::PermitId;
@@ -139,6 +140,17 @@ impl Server {
     /// Its host, once it is known.
     pub fn host(&self) -> Option<HostId> {
         self.incarnation.map(|incarnation| incarnation.host)
+    }
+
+    /// Returns true if it is the server of a member, or at its address.
+    pub fn is_of(&self, member: &Member) -> bool {
+        self.host() == Some(member.host()) || self.address == member.paging.to_string()
+    }
+
+    /// Another server has its place and its connector.
+    pub fn replace(&mut self, address: String) {
+        *self = Self::new(address, self.reconnect.clone());
+        self.retry();
     }
 
     /// Its host has another address now, where a connection is asked for. One that is up stays: it is to the host.

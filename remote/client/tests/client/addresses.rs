@@ -2,10 +2,17 @@
 
 use crate::space::Space;
 use crate::{config, wait_until};
-use remote_broker::{BrokerConfig, RunningBroker, SeatConfig};
-use remote_policy::identity::Incarnation;
+use remote_broker::client::find_cluster;
+use remote_broker::link::ControlLinks;
+use remote_broker::protocol::{Hello, Member};
+use remote_broker::{BrokerConfig, RunningBroker, SeatConfig, frame};
+use remote_policy::identity::{HostId, Incarnation};
 use remote_server::{Server, ServerConfig};
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// More hosts than a client has places for servers.
+const MANY: u8 = 40;
 
 /// A host that lends.
 struct Host {
@@ -63,6 +70,55 @@ fn a_server_that_comes_back_at_another_address_gets_copies_again() {
     wait_until("a copy is made again", || {
         space.progress.copies_made() > made
     });
+    drop(first);
+    assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
+}
+
+/// Hosts that a host lists, and at which there is no paging server. They are gone when this is dropped.
+struct AbsentServers {
+    _control: TcpListener,
+    _connections: Vec<TcpStream>,
+}
+
+impl AbsentServers {
+    fn list_at(host: &Host) -> Self {
+        let control = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = |number: u8| {
+            let mut member: Member = host.broker.member();
+            member.server.host = HostId(1000 + u64::from(number));
+            member.paging = ([127, 0, 1, number], 1).into();
+            member.control = control.local_addr().unwrap();
+            let hello = frame::encode(&Hello::Host(member)).unwrap();
+            let mut stream = TcpStream::connect(host.control()).unwrap();
+            stream.write_all(&hello).unwrap();
+            stream
+        };
+        let connections = (1..=MANY).map(connect).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let links = ControlLinks::in_clear();
+        wait_until("they are listed", || {
+            let cluster = runtime.block_on(find_cluster(&links, host.control(), &[]));
+            cluster.is_ok_and(|cluster| cluster.members.len() > MANY.into())
+        });
+        Self {
+            _control: control,
+            _connections: connections,
+        }
+    }
+}
+
+#[test]
+fn a_server_takes_the_place_of_one_that_is_gone() {
+    let first = Host::start(1, 1, &[]);
+    let absent = AbsentServers::list_at(&first);
+    let mut space = Space::by_broker(&[first.control()], 2);
+    space.write(0, 4, 1).unwrap();
+    drop(absent);
+    let _second = Host::start(2, 1, &[first.control()]);
+    wait_until("a copy is made", || space.progress.copies_made() > 0);
     drop(first);
     assert_eq!(space.read(0, 4), Ok(vec![1; 4]));
 }
