@@ -7,6 +7,7 @@ use crate::discovery;
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::link::{ControlLink, ControlLinks, explain};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
+use crate::resolver::Resolver;
 use remote_policy::broker::Refusal;
 use remote_policy::identity::{Epoch, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
@@ -14,7 +15,6 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -185,6 +185,7 @@ pub enum PermitAnswer {
 pub struct BrokerFinder {
     shared: Arc<Shared>,
     link: Option<(SocketAddr, HostLink)>,
+    resolver: Resolver,
 }
 
 struct Shared {
@@ -206,6 +207,7 @@ impl Clone for BrokerFinder {
         Self {
             shared: Arc::clone(&self.shared),
             link: None,
+            resolver: Resolver::default(),
         }
     }
 }
@@ -224,6 +226,7 @@ impl BrokerFinder {
         Self {
             shared: Arc::new(shared),
             link: None,
+            resolver: Resolver::default(),
         }
     }
 
@@ -282,14 +285,10 @@ impl BrokerFinder {
         Ok(())
     }
 
-    async fn named_addresses(&self) -> Vec<SocketAddr> {
-        let mut addresses = Vec::new();
-        for name in &self.shared.named {
-            if let Ok(found) = lookup_host(name).await {
-                addresses.extend(found);
-            }
-        }
-        addresses
+    async fn named_addresses(&mut self) -> Vec<SocketAddr> {
+        let resolved = self.resolver.resolve(&self.shared.named).await;
+        let found = resolved.into_iter().filter_map(|(_, found)| found.ok());
+        found.flatten().collect()
     }
 
     /// Asks the broker for a permit until there is an answer that is to be believed, for `limit` at most: longer

@@ -7,10 +7,10 @@ use crate::client::find_cluster;
 use crate::discovery;
 use crate::link::ControlLinks;
 use crate::protocol::Member;
+use crate::resolver::Resolver;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::lookup_host;
 use tokio::sync::{mpsc::Sender, watch};
 
 /// Pauses: while a host is alone, and when it is not.
@@ -44,10 +44,11 @@ impl Introduction {
     pub async fn run(mut self) {
         let mut from_clients: Vec<SocketAddr> = Vec::new();
         let mut unknown = BTreeSet::new();
+        let mut resolver = Resolver::default();
         loop {
             let mut addresses: BTreeSet<SocketAddr> = from_clients.iter().copied().collect();
-            for peer in &self.peers {
-                match lookup_host(peer).await {
+            for (peer, found) in resolver.resolve(&self.peers).await {
+                match found {
                     Ok(found) => addresses.extend(found),
                     Err(why) if unknown.insert(peer.clone()) => {
                         tracing::warn!(

@@ -13,7 +13,7 @@
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener`, `names` | the control port; whose name is whose |
 //! | `membership`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
-//! | `own_address` | where other hosts reach this one |
+//! | `own_address`, `resolver` | where other hosts reach this one; where hosts are that are named |
 //! | `client` | the other side: finds the broker and asks it |
 //!
 //! Rules:
@@ -38,6 +38,7 @@ mod paging_server;
 mod peers;
 mod permits;
 pub mod protocol;
+mod resolver;
 mod running;
 mod seat;
 
