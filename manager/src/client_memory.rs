@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, falloca
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use translation::{ForeignUserfault, MapError, Wake};
 use wired::{PAGE, WiredMemory};
 
@@ -36,6 +36,8 @@ pub struct SharedCache {
     file: OwnedFd,
     /// A bit for each page that is in the file.
     filled: Vec<AtomicU64>,
+    /// A page that found no room was reported.
+    has_warned: AtomicBool,
 }
 
 impl SharedCache {
@@ -59,6 +61,7 @@ impl SharedCache {
         Ok(Self {
             file,
             filled: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            has_warned: AtomicBool::new(false),
         })
     }
 
@@ -95,7 +98,8 @@ impl SharedCache {
         Ok(())
     }
 
-    /// Maps `len` bytes of the snapshot at `addr` of a clone.
+    /// Maps `len` bytes of the snapshot at `addr` of a clone. Where they find no room in the cache the clone gets a copy of
+    /// its own: others may fill the tmpfs, and the snapshot has the page.
     fn map(
         &self,
         uffd: &ForeignUserfault,
@@ -107,8 +111,14 @@ impl SharedCache {
         for at in (0..len).step_by(PAGE) {
             // SAFETY: within the `len` bytes of contents.
             let page = unsafe { contents.add(at) };
-            self.fill(offset + at as u64, page)
-                .map_err(MapError::Other)?;
+            if let Err(why) = self.fill(offset + at as u64, page) {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the shared cache takes no more pages ({why}): clones get copies of their own"
+                    );
+                }
+                return uffd.userfault().copy(addr, contents, len, Wake::Yes);
+            }
         }
         uffd.map_cached(addr, len)
     }

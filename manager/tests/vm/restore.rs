@@ -3,6 +3,10 @@
 use crate::Test;
 use crate::common::{Service, await_that, make_cache, mib};
 use crate::guest::PAGE;
+use manager::client_memory::SharedCache;
+use manager::snapshot::Snapshot;
+use std::process::Command;
+use std::sync::Arc;
 
 pub const TESTS: &[Test] = &[
     ("a_guest_reads_its_snapshot", a_guest_reads_its_snapshot),
@@ -24,8 +28,56 @@ pub const TESTS: &[Test] = &[
         "fifty_clones_share_clean_pages",
         fifty_clones_share_clean_pages,
     ),
+    (
+        "a_cache_without_room_loses_no_page",
+        a_cache_without_room_loses_no_page,
+    ),
     ("huge_pages_are_served_whole", huge_pages_are_served_whole),
 ];
+
+/// A tmpfs of 1 MiB.
+struct SmallTmpfs(tempfile::TempDir);
+
+impl SmallTmpfs {
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=1M", "none"]);
+        let mounted = mount.arg(folder.path()).status();
+        mounted.is_ok_and(|it| it.success()).then_some(Self(folder))
+    }
+}
+
+impl Drop for SmallTmpfs {
+    fn drop(&mut self) {
+        let umount = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        assert!(umount.unwrap().success());
+    }
+}
+
+fn a_cache_without_room_loses_no_page() {
+    let Some(tmpfs) = SmallTmpfs::mount() else {
+        eprintln!("skipped: no tmpfs can be mounted here (as root it can)");
+        return;
+    };
+    let pages = mib(4);
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = crate::common::make_snapshot(folder.path(), pages);
+    let path = tmpfs.0.path().join("cache");
+    let cache = SharedCache::create(&path, &Snapshot::open(&snapshot, &[]).unwrap());
+    let cache = Some(Arc::new(cache.unwrap()));
+    let service = Service::over(folder, &snapshot, |config| config.cache = cache);
+    let kind = format!("cache:{}", path.display());
+    for _ in 0..2 {
+        let mut guest = service.guest(&kind, pages * PAGE);
+        assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0);
+        guest.run("write 500 400 1");
+        assert_eq!(guest.wrong("verify 500 400 1"), 0);
+        guest.run("remove 600 100");
+        assert_eq!(guest.wrong("zeros 600 100"), 0);
+    }
+    drop(service);
+}
 
 fn a_guest_reads_its_snapshot() {
     let pages = mib(16);
