@@ -10,6 +10,9 @@ use disk::atropos::DiskContract;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Most paging objects of a server, which its permits divide by their pages.
+pub const MAX_OBJECTS: u64 = 1 << 16;
+
 /// A permit's name. Its server never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PermitId {

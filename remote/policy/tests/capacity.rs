@@ -8,7 +8,7 @@ use selfpage_remote_policy::capacity::{
     ServerCapacity,
 };
 use selfpage_remote_policy::identity::{Epoch, RequestId};
-use selfpage_remote_policy::permit::Permit;
+use selfpage_remote_policy::permit::{MAX_OBJECTS, Permit};
 use std::time::Duration;
 
 /// A server of 1000 pages, obeying epoch 1 of host 1, that has had contact with client 7.
@@ -234,4 +234,23 @@ fn an_object_that_leaves_in_time_ends_the_revocation() {
         "{actions:?}"
     );
     assert_eq!(server.on_timer(20 * SECOND), []);
+}
+
+#[test]
+fn a_client_leaves_objects_to_the_others() {
+    let pages = 1 << 17;
+    let mut server = ServerCapacity::new(config(), incarnation(1, 0), pages);
+    let broker = epoch(1, 1);
+    server.grant_to(broker).unwrap();
+    let mut objects_of = |client: u64, pages: u64| {
+        let life = incarnation(client, 0);
+        server.on_contact(life, Duration::ZERO).unwrap();
+        let permit = server.allocate(broker, &request(life, 1, pages)).unwrap();
+        let mut create =
+            |number: &u64| server.create(permit.id, object(client, *number), Duration::ZERO);
+        (0..=MAX_OBJECTS).position(|it| create(&it).is_err())
+    };
+    assert_eq!(objects_of(7, pages / 2), Some(MAX_OBJECTS as usize / 2));
+    assert_eq!(objects_of(8, pages / 4), Some(MAX_OBJECTS as usize / 4));
+    assert_eq!(objects_of(9, 100), Some(64));
 }

@@ -7,7 +7,7 @@ use crate::wired_table::{WiredTable, Zeroed};
 use std::io;
 
 /// Most paging objects of a server.
-pub(crate) const MAX_OBJECTS: u32 = 1 << 16;
+pub(crate) const MAX_OBJECTS: u32 = remote_policy::permit::MAX_OBJECTS as u32;
 
 /// A written page: its number is its place on the disk, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

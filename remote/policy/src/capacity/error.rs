@@ -96,9 +96,9 @@ pub enum ObjectError {
     /// The object does not exist here.
     #[error("there is no {0} on this server: create it with a permit first")]
     NoObject(ObjectId),
-    /// The permit has as many objects as pages.
+    /// The permit has its part of the server's objects.
     #[error(
-        "cannot create another object under {permit}: it has {objects}, and no more than its pages; have the broker enlarge it"
+        "cannot create another object under {permit}: it has {objects}, the most for its pages; have the broker enlarge it"
     )]
     Objects {
         /// The permit presented.

@@ -6,9 +6,20 @@
 use super::{ObjectError, ServerCapacity};
 use crate::identity::ObjectId;
 use crate::lru_size::ObjectUse;
-use crate::permit::PermitId;
+use crate::permit::{MAX_OBJECTS, PermitId};
 use std::collections::btree_map::Entry;
 use std::time::Duration;
+
+/// Objects that a permit may have at least, as far as it has pages: a client may use few pages of each.
+const FEW_OBJECTS: u64 = 64;
+
+/// The most objects of a permit: its part of the server's objects is that of its pages, so that one client leaves the
+/// others some.
+fn most_objects(granted_pages: u64, owned_pages: u64) -> u64 {
+    let part = u128::from(MAX_OBJECTS) * u128::from(granted_pages) / u128::from(owned_pages.max(1));
+    let part = part.min(MAX_OBJECTS.into()) as u64;
+    granted_pages.min(part.max(FEW_OBJECTS))
+}
 
 /// An object as its server knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,8 +66,8 @@ impl ServerCapacity {
             return Err(ObjectError::NotCovered { permit, object });
         }
         let objects = grant.objects;
-        // An object without a page costs its server as much as its client likes.
-        if objects >= grant.permit.granted_pages && !self.objects.contains_key(&object) {
+        let most = most_objects(grant.permit.granted_pages, self.owned_pages);
+        if objects >= most && !self.objects.contains_key(&object) {
             return Err(ObjectError::Objects { permit, objects });
         }
         let new = StoredObject {
