@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function or a datum as the next library defines it. Made by [`next_function`] alone.
+/// A function or a datum as the next library defines it. [`next_function`] makes those that every C
+/// library has.
 pub struct NextFunction {
     found: AtomicPtr<c_void>,
     /// Ended by a null byte.
@@ -56,7 +57,8 @@ unsafe extern "C" {
 
 /// Looks all of them up. In the constructor: later the lookup may wait for the loader's lock, whose
 /// holder may be in `dlopen`, in a library's constructor that waits for the very thread that looks
-/// up; and a signal handler must not look up at all.
+/// up; and a signal handler must not look up at all. A name that is missing has the loader allocate a
+/// message, which a sanitizer that has not begun yet does not survive: it is looked up when it is called.
 pub fn find_all() {
     let mut at = (&raw const __start_selfpage_next).cast::<NextFunction>();
     let end = (&raw const __stop_selfpage_next).cast();

@@ -3,7 +3,7 @@
 
 use super::environment::{CStringArray, are_readable, with_preload_env};
 use super::{ExecPolicy, policy_for, search_path};
-use crate::dlsym::next_function;
+use crate::dlsym::{NextFunction, next_function};
 use crate::raw_syscall;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,10 +24,17 @@ type Spawn = unsafe extern "C" fn(
     envp: CStringArray,
 ) -> c_int;
 
+/// Defines a function that an older C library may lack.
+macro_rules! newer_function {
+    ($slot:ident = $name:expr) => {
+        static $slot: NextFunction = NextFunction::new(concat!($name, "\0"));
+    };
+}
+
 /// Defines functions that differ in where they find the program, and in what they return of it; each
 /// with what stands in for it where the C library is too old.
 macro_rules! spawn {
-    ($($name:ident, $policy:expr, $older:expr;)*) => {$(
+    ($($next:ident $name:ident, $policy:expr, $older:expr;)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
         extern "C" fn $name(
             child: *mut c_int,
@@ -37,7 +44,7 @@ macro_rules! spawn {
             argv: CStringArray,
             envp: CStringArray,
         ) -> c_int {
-            next_function!(NEXT = stringify!($name));
+            $next!(NEXT = stringify!($name));
             let older: Option<Spawn> = $older;
             // SAFETY: the C library's function of that name has this type.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Spawn>>(NEXT.find()) };
@@ -60,10 +67,10 @@ macro_rules! spawn {
     )*};
 }
 spawn! {
-    posix_spawn, policy_of_path, None;
-    posix_spawnp, policy_along_path, None;
-    pidfd_spawn, policy_of_path, Some(pidfd_of_path);
-    pidfd_spawnp, policy_along_path, Some(pidfd_along_path);
+    next_function posix_spawn, policy_of_path, None;
+    next_function posix_spawnp, policy_along_path, None;
+    newer_function pidfd_spawn, policy_of_path, Some(pidfd_of_path);
+    newer_function pidfd_spawnp, policy_along_path, Some(pidfd_along_path);
 }
 
 /// Defines `pidfd_spawn` and `pidfd_spawnp` by the functions that C libraries before 2.39 have.
