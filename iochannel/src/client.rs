@@ -224,6 +224,10 @@ impl ChannelClient {
                 continue;
             }
             if self.queue.in_flight().is_empty() {
+                // Polling may have taken what it was rung for: a thread that watches the bell would not sleep.
+                if !wait {
+                    drain_bell(self.bell.as_fd());
+                }
                 return None;
             }
             self.flush();
