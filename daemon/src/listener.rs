@@ -88,15 +88,26 @@ impl Listener {
     }
 }
 
-/// Locks PATH.lock; `None` where another daemon has it. The file stays: one that is removed could
-/// be locked twice.
-fn try_lock(path: &Path) -> Result<Option<OwnedFd>, Errno> {
+/// PATH.lock.
+fn lock_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".lock");
+    name.into()
+}
+
+/// Locks PATH.lock; `None` where another daemon has it. Its holder removes it, so that a lock counts
+/// only of the file that has the name.
+fn try_lock(path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    let name = lock_of(path);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => {
+            let number = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+            let named = rustix::fs::lstat(&name).map(number);
+            let has_name = named == rustix::fs::fstat(&file).map(number);
+            Ok(has_name.then_some(file))
+        }
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -112,6 +123,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(lock_of(path));
         }
     }
 }
@@ -143,7 +155,7 @@ mod tests {
         assert!(path.exists(), "the one that was refused removed it");
         let again = own.as_fd().try_clone_to_owned().unwrap();
         drop(own);
-        assert!(!path.exists());
+        assert!(!path.exists() && !lock_of(&path).exists());
         std::fs::write(&path, "made by a service manager").unwrap();
         drop(Listener::passed(again));
         assert!(path.exists());
