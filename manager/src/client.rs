@@ -44,6 +44,8 @@ use translation::{Fault, ForeignUserfault, UffdMessage};
 const QUEUE: usize = 4096;
 /// How long a fault that was deferred waits, and how long a thread without faults.
 const RETRY: Duration = Duration::from_micros(200);
+/// The wait doubles so often: up to 100 ms.
+const MOST_DOUBLED: u32 = 9;
 const IDLE: Duration = Duration::from_secs(1);
 /// Children's descriptors that are kept open, so that their faults wait and never read zeros.
 const MOST_CHILDREN: usize = 16;
@@ -136,19 +138,21 @@ impl HandlerThread {
         if let Some(replay) = &self.replay {
             replay.prefetch(&self.pager);
         }
-        let mut is_waiting = false;
+        let mut deferrals = 0u32;
         loop {
-            if self.wait(is_waiting) == Outcome::Ended || self.receive() == Outcome::Ended {
+            if self.wait(deferrals) == Outcome::Ended || self.receive() == Outcome::Ended {
                 break;
             }
-            is_waiting = match self.answer_queue() {
+            deferrals = match self.answer_queue() {
                 Outcome::Ended => break,
-                Outcome::Deferred => true,
+                Outcome::Deferred => deferrals.saturating_add(1),
                 Outcome::Answered => {
-                    self.step();
-                    false
+                    self.step_replay();
+                    0
                 }
             };
+            // Also of a guest that waits for a frame, which a save does not need.
+            self.step_save();
             self.pager.count_resident();
         }
         let (recording, uffd, memory) = self.pager.into_received();
@@ -160,13 +164,17 @@ impl HandlerThread {
         (recording, fds)
     }
 
-    /// Does a piece of the work that waits for the queue to be empty.
-    fn step(&mut self) {
+    /// Brings a piece of the working set in.
+    fn step_replay(&mut self) {
         if let Some(replay) = &mut self.replay
             && !replay.step(&mut self.pager)
         {
             self.replay = None;
         }
+    }
+
+    /// Does a piece of a save, or begins one that was requested.
+    fn step_save(&mut self) {
         if let Some(request) = self.deferred_save.take().or_else(|| self.commands.take()) {
             match Saving::begin(&mut self.pager, &request) {
                 Ok(()) => {}
@@ -177,14 +185,16 @@ impl HandlerThread {
         Saving::step(&mut self.pager);
     }
 
-    /// Waits for a message; not where faults or other work wait.
-    fn wait(&mut self, is_waiting: bool) -> Outcome {
-        let has_work =
-            self.replay.is_some() || self.pager.is_saving() || self.deferred_save.is_some();
-        let timeout = match (is_waiting, has_work) {
-            (true, _) => RETRY,
-            (false, true) => Duration::ZERO,
-            (false, false) => IDLE,
+    /// Waits for a message; not where faults or other work wait. A fault that was deferred again and again
+    /// waits longer each time: an attempt write-protects what it cannot evict.
+    fn wait(&mut self, deferrals: u32) -> Outcome {
+        let is_saving = self.pager.is_saving() || self.deferred_save.is_some();
+        let has_work = self.replay.is_some() || is_saving;
+        let timeout = match deferrals {
+            0 if has_work => Duration::ZERO,
+            0 => IDLE,
+            _ if is_saving => RETRY,
+            _ => RETRY * (1 << deferrals.min(MOST_DOUBLED)),
         };
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut ready = [
@@ -198,7 +208,7 @@ impl HandlerThread {
         if has_stopped {
             return Outcome::Ended;
         }
-        if has_ended || count == Ok(0) && !is_waiting && !has_work {
+        if has_ended || count == Ok(0) && deferrals == 0 && !has_work {
             if !self.pager.uffd().is_owner_alive() {
                 return Outcome::Ended;
             }

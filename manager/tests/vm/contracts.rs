@@ -3,6 +3,7 @@
 use crate::Test;
 use crate::common::{Service, await_that, mib};
 use crate::guest::PAGE;
+use crate::saves::save_complete;
 
 pub const TESTS: &[Test] = &[
     (
@@ -110,6 +111,8 @@ fn a_full_store_makes_its_guest_wait() {
     let counters = service.counters(1);
     await_that("the store is full", || counters.deferred_faults.get() > 10);
     assert!(counters.resident_pages.get() <= frames as u64);
+    let folder = tempfile::tempdir().unwrap();
+    save_complete(&service, &folder.path().join("saved"), || ());
     // Beside it another guest goes on.
     let mut other = service.guest("memfd", pages * PAGE);
     assert_eq!(other.wrong(&format!("verify 0 {pages} 0")), 0);
