@@ -175,7 +175,7 @@ impl Activation<'_> {
         self.pager
             .store
             .get()
-            .is_some_and(|store| store.verify(handle, page))
+            .is_some_and(|store| store.verify_checksum(handle, page))
             .then_some(from)
     }
 

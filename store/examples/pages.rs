@@ -182,7 +182,8 @@ fn disk(dir: &str, options: &str) {
             while let Some(done) = channel.complete(Wait::Yes) {
                 done.result.expect("a page");
             }
-            let sound = |(handle, page): (&PageHandle, &Page)| store.verify(*handle, &page.0);
+            let sound =
+                |(handle, page): (&PageHandle, &Page)| store.verify_checksum(*handle, &page.0);
             assert!(window.iter().zip(&into).all(sound));
         }
         reading.push((PAGES * PAGE) as f64 / 1e6 / begun.elapsed().as_secs_f64());

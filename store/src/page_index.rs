@@ -156,7 +156,7 @@ impl PageIndex {
     }
 
     /// Returns true if `contents` are what was written as `handle`, which is a page.
-    pub fn verify(&self, handle: PageHandle, contents: &[u8; PAGE]) -> bool {
+    pub fn verify_checksum(&self, handle: PageHandle, contents: &[u8; PAGE]) -> bool {
         let entry = self.entries.get(handle.get() as usize);
         entry.is_some_and(|entry| entry.word().is_page())
             && Checksum::of(contents) == self.checksum(handle)

@@ -40,13 +40,13 @@ impl PendingReads {
 
 impl StoreChannel {
     /// Verifies a page that was read.
-    fn verify(
+    fn verify_checksum(
         &self,
         handle: PageHandle,
         contents: &[u8; PAGE],
         place: PageLocation,
     ) -> Result<(), StoreError> {
-        if self.store.page_index.verify(handle, contents) {
+        if self.store.page_index.verify_checksum(handle, contents) {
             return Ok(());
         }
         self.store.count(StoreCounter::Mismatches, 1);
@@ -66,7 +66,7 @@ impl StoreChannel {
                 None => return Err(StoreError::NoSuchPage { handle }),
                 Some(Lookup::Filled(value)) => {
                     fill(to, value);
-                    self.verify(handle, to, PageLocation::Filled)?;
+                    self.verify_checksum(handle, to, PageLocation::Filled)?;
                     break;
                 }
                 Some(Lookup::At(location)) => location,
@@ -75,7 +75,9 @@ impl StoreChannel {
                 Location::Nowhere => return Err(StoreError::NoSuchPage { handle }),
                 Location::Disk { blok } => return Ok(Some(blok)),
                 Location::Ram { segment, .. } => {
-                    if self.ram.unpack(location, to) && self.store.page_index.verify(handle, to) {
+                    if self.ram.unpack(location, to)
+                        && self.store.page_index.verify_checksum(handle, to)
+                    {
                         self.count_age(segment);
                         break;
                     }
@@ -204,7 +206,7 @@ impl StoreChannel {
             (None, Some(handle)) if kind == IoKind::Read => {
                 // SAFETY: the caller lent the page until completion, which is now.
                 let contents = unsafe { page(slot.memory) };
-                self.verify(handle, contents, PageLocation::Disk { blok })
+                self.verify_checksum(handle, contents, PageLocation::Disk { blok })
             }
             (None, _) => Ok(()),
         };

@@ -295,8 +295,8 @@ impl Store for SharedStore {
         self.inner.page_index.checksum(handle)
     }
 
-    fn verify(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
-        self.inner.page_index.verify(handle, page)
+    fn verify_checksum(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        self.inner.page_index.verify_checksum(handle, page)
     }
 
     fn usage(&self) -> Usage {

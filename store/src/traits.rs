@@ -27,7 +27,7 @@ pub trait Store: Send + Sync {
 
     /// Returns true if `page` is what was written as `handle`: for a page that was read ahead, when
     /// it is used. False, too, if the handle names no page (any more).
-    fn verify(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool;
+    fn verify_checksum(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool;
 
     /// Usage, counted by a walk over the page index: for reports, not for the page path.
     fn usage(&self) -> Usage;
@@ -62,7 +62,7 @@ pub trait Channel: Send {
 
     /// Like [`Channel::submit_read_run`], speculatively: the pages need no holder, and may be
     /// discarded, moved and their handles reused meanwhile. So nothing is verified: completed bytes
-    /// are arbitrary, and are the page only if [`Store::verify`] confirms it at use. A page that is
+    /// are arbitrary, and are the page only if [`Store::verify_checksum`] confirms it at use. A page that is
     /// gone is an error of its completion, and counts as no mismatch.
     fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError>;
 

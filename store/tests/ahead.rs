@@ -59,8 +59,8 @@ fn pages_read_ahead_are_the_pages() {
         assert!(results.iter().all(Result::is_ok), "{config}");
         assert!(into == contents, "{config}");
         for (at, handle) in handles.iter().enumerate() {
-            assert!(store.verify(*handle, &into[at].0));
-            assert!(!store.verify(*handle, &contents[(at + 1) % 300].0));
+            assert!(store.verify_checksum(*handle, &into[at].0));
+            assert!(!store.verify_checksum(*handle, &contents[(at + 1) % 300].0));
         }
         assert_eq!(store.usage().read, 300);
     }
@@ -98,7 +98,10 @@ fn a_page_that_is_gone_is_an_error_and_no_mismatch() {
         let never = PageHandle::new((1 << PageHandle::BITS) - 1).unwrap();
         let result = ahead(&mut *channel, &[never], &mut into[..1]);
         assert!(result[0].is_err(), "{config}");
-        assert!(!store.verify(never, &into[0].0) && !store.verify(handles[0], &into[0].0));
+        assert!(
+            !store.verify_checksum(never, &into[0].0)
+                && !store.verify_checksum(handles[0], &into[0].0)
+        );
         let usage = store.usage();
         assert_eq!((usage.mismatches, usage.io_errors), (0, 0), "{config}");
     }
@@ -114,7 +117,7 @@ fn a_flipped_bit_is_found_when_the_page_is_used() {
     });
     let mut into = [Page([0; PAGE])];
     assert!(ahead(&mut *channel, &handles, &mut into)[0].is_ok());
-    assert!(!store.verify(handles[0], &into[0].0));
+    assert!(!store.verify_checksum(handles[0], &into[0].0));
     assert_eq!(store.usage().mismatches, 0);
 }
 
@@ -142,7 +145,7 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
                 };
                 ahead(&mut *channel, &[handle], std::slice::from_mut(target));
                 assert!(before.0 == [0x77; PAGE] && after.0 == [0x77; PAGE]);
-                verified += u64::from(store.verify(handle, &target.0));
+                verified += u64::from(store.verify_checksum(handle, &target.0));
             }
             assert!(verified > 0, "{config}");
         });

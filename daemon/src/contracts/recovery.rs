@@ -1,4 +1,4 @@
-//! Recovery: tenants of an earlier daemon reconnect to one that was started again.
+//! Recovery: a daemon that was killed or ended is restarted, and tenants of the earlier one reconnect.
 //!
 //! The swap filesystem names them; they hold the memory of their ledgers and channels
 //! and hand it over. The daemon validates it like any untrusted input.

@@ -1,4 +1,4 @@
-//! What a session does once its daemon has ended: it goes on with the next daemon.
+//! What a session does once its daemon has ended or was killed: it reconnects to the next daemon.
 //!
 //! Before the contract has begun the next daemon is asked for the same contract. After that the
 //! session presents its resume token, and the descriptors that it keeps, so that the contract goes
