@@ -102,6 +102,8 @@ pub struct DaemonFixture {
     socket: OwnedFile,
     log: OwnedFile,
     _config: OwnedFile,
+    /// The daemon's own, beside its socket.
+    _lock: OwnedFile,
 }
 
 impl DaemonFixture {
@@ -112,6 +114,7 @@ impl DaemonFixture {
             .as_ref()
             .ok_or_else(|| anyhow!("there is no disk for a daemon"))?;
         let (config, socket, log) = (env.file("toml")?, env.file("sock")?, env.file("log")?);
+        let lock = env.file("sock.lock")?;
         let said = File::create(&log).at("make", &log)?;
         let text = settings.text(&socket, &disk.swap, disk.mib, &disk.calibration);
         std::fs::write(&config, text).at("write", &config)?;
@@ -128,6 +131,7 @@ impl DaemonFixture {
             socket,
             log,
             _config: config,
+            _lock: lock,
         };
         system.wait_for_socket()?;
         Ok(system)
