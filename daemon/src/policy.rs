@@ -200,7 +200,7 @@ pub fn check(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Checks that `peer`, who has `held` contracts, may have one more; if not, why.
+/// Checks that `peer`, with `held` contracts, may have one more; returns the reason where it may not.
 pub fn check_number(
     rules: &[Rule],
     own: u32,

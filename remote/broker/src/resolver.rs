@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 /// How long names are waited for. A name server on the same network answers in a fraction of it.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or the reason that it has no address.
 type Found = io::Result<Vec<SocketAddr>>;
 
 /// The look-ups that are under way.
