@@ -24,17 +24,16 @@ type Spawn = unsafe extern "C" fn(
     envp: CStringArray,
 ) -> c_int;
 
-/// Defines a function that an older C library may lack.
-macro_rules! newer_function {
-    ($slot:ident = $name:expr) => {
-        static $slot: NextFunction = NextFunction::new(concat!($name, "\0"));
-    };
-}
+next_function!(POSIX_SPAWN = "posix_spawn");
+next_function!(POSIX_SPAWNP = "posix_spawnp");
+/// C libraries before 2.39 lack them: [`next_function`] is for what each has.
+static PIDFD_SPAWN: NextFunction = NextFunction::new("pidfd_spawn\0");
+static PIDFD_SPAWNP: NextFunction = NextFunction::new("pidfd_spawnp\0");
 
-/// Defines functions that differ in where they find the program, and in what they return of it; each
-/// with what stands in for it where the C library is too old.
+/// Defines functions that differ in where they find the program, and in what they return of it. Where
+/// the C library has no such function, the older one makes the child.
 macro_rules! spawn {
-    ($($next:ident $name:ident, $policy:expr, $older:expr;)*) => {$(
+    ($($name:ident, $policy:expr, $next:expr, $older:expr;)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
         extern "C" fn $name(
             child: *mut c_int,
@@ -44,15 +43,23 @@ macro_rules! spawn {
             argv: CStringArray,
             envp: CStringArray,
         ) -> c_int {
-            $next!(NEXT = stringify!($name));
-            let older: Option<Spawn> = $older;
-            // SAFETY: the C library's function of that name has this type.
-            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Spawn>>(NEXT.find()) };
-            let Some(real) = next.or(older) else {
-                return libc::ENOSYS;
+            let call = |function: &NextFunction, child, envp| {
+                // SAFETY: a function of the C library's of this type, and the program's own call.
+                unsafe {
+                    let spawn = std::mem::transmute::<*mut c_void, Spawn>(function.find());
+                    spawn(child, path, actions, attributes, argv, envp)
+                }
             };
-            // SAFETY: the program's own call.
-            let go = |envp| unsafe { real(child, path, actions, attributes, argv, envp) };
+            let go = |envp| {
+                if !$next.find().is_null() {
+                    return call(&$next, child, envp);
+                }
+                let mut pid = 0;
+                match call(&$older, &raw mut pid, envp) {
+                    0 => open_pidfd(pid, child),
+                    why => why,
+                }
+            };
             if !are_readable(path, envp) {
                 return go(envp);
             }
@@ -67,38 +74,10 @@ macro_rules! spawn {
     )*};
 }
 spawn! {
-    next_function posix_spawn, policy_of_path, None;
-    next_function posix_spawnp, policy_along_path, None;
-    newer_function pidfd_spawn, policy_of_path, Some(pidfd_of_path);
-    newer_function pidfd_spawnp, policy_along_path, Some(pidfd_along_path);
-}
-
-/// Defines `pidfd_spawn` and `pidfd_spawnp` by the functions that C libraries before 2.39 have.
-macro_rules! pidfd {
-    ($($name:ident = $spawn:ident;)*) => {$(
-        unsafe extern "C" fn $name(
-            child: *mut c_int,
-            path: *const c_char,
-            actions: Actions,
-            attributes: Attributes,
-            argv: CStringArray,
-            envp: CStringArray,
-        ) -> c_int {
-            next_function!(NEXT = stringify!($spawn));
-            // SAFETY: the C library's function of that name has this type.
-            let spawn = unsafe { std::mem::transmute::<*mut c_void, Spawn>(NEXT.find()) };
-            let mut pid = 0;
-            // SAFETY: the program's own call, but for the place of the number.
-            match unsafe { spawn(&raw mut pid, path, actions, attributes, argv, envp) } {
-                0 => open_pidfd(pid, child),
-                why => why,
-            }
-        }
-    )*};
-}
-pidfd! {
-    pidfd_of_path = posix_spawn;
-    pidfd_along_path = posix_spawnp;
+    posix_spawn, policy_of_path, POSIX_SPAWN, POSIX_SPAWN;
+    posix_spawnp, policy_along_path, POSIX_SPAWNP, POSIX_SPAWNP;
+    pidfd_spawn, policy_of_path, PIDFD_SPAWN, POSIX_SPAWN;
+    pidfd_spawnp, policy_along_path, PIDFD_SPAWNP, POSIX_SPAWNP;
 }
 
 /// Writes a descriptor of a new child to `to`. A child that cannot have one ends.
