@@ -12,6 +12,7 @@ use protocol::{
     decode,
 };
 use rate::Reservation;
+use resume::Resumption;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::RecvFlags;
@@ -33,8 +34,8 @@ struct KeptChannel {
 pub struct Session {
     path: PathBuf,
     connection: Option<OwnedFd>,
-    /// To a daemon that has the resume token and has not replied yet.
-    resuming: Option<OwnedFd>,
+    /// With a daemon that has the resume token, and has not replied yet or lacks channels.
+    resuming: Option<Resumption>,
     number: TenantNumber,
     resume_token: ResumeToken,
     /// The request for it.

@@ -3,8 +3,12 @@
 use crate::attacks::{ask, connect, hear};
 use crate::role::count;
 use frames::{Contract, Ledger};
+use host::seqpacket;
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use selfpage::{DirectIo, Domain, Paged};
 use std::fmt::Display;
 use std::path::Path;
@@ -116,17 +120,54 @@ pub fn linked(path: &Path) {
     }
 }
 
+/// Messages of three descriptors that may still be sent: a resume token's, and some channels'.
+const ROOM: usize = 3;
+
+/// Sends descriptors that nobody receives, until the kernel lets this user send [`ROOM`] more. They
+/// are released with what is returned.
+fn fill_descriptors_in_flight() -> [OwnedFd; 2] {
+    let limit = getrlimit(Resource::Nofile);
+    let lowered = Rlimit {
+        current: Some(512),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, lowered).unwrap();
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (to, from) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    loop {
+        let fds = [from.as_fd(); 3];
+        match seqpacket::send(&to, &[1], &fds, SendFlags::DONTWAIT) {
+            Ok(()) => {}
+            Err(Errno::TOOMANYREFS) => break,
+            Err(why) => panic!("{why}"),
+        }
+    }
+    for _ in 0..ROOM {
+        // Nothing is there where other processes of this user have sent as many.
+        let _ = seqpacket::receive(&from, RecvFlags::DONTWAIT);
+    }
+    [to, from]
+}
+
 /// Leaves while there is no daemon, and counts before and after.
 pub fn interrupted(path: &Path, go: &Path) {
     let (mut tenant, share) = join(path);
-    drop(domain(share));
+    let domain = domain(share);
     count(1);
     let begin = Instant::now();
     while !go.exists() {
         assert!(begin.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(10));
     }
+    // The requests to close its channels wait for the next daemon, too.
+    drop(domain);
+    let sent = fill_descriptors_in_flight();
+    let received = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(2));
+        drop(sent);
+    });
     leave(&mut tenant);
+    received.join().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     count(1);
 }

@@ -250,11 +250,15 @@ impl Machine {
             std::thread::sleep(Duration::from_millis(2));
         };
         // By itself, or by the daemon.
-        let errors = std::fs::read_to_string(self.folder.path().join("errors")).unwrap();
         let is_right = ended.success() || ended.signal() == Some(9);
-        assert!(is_right, "{role:?} {ended}: {errors}");
+        assert!(is_right, "{role:?} {ended}: {}", self.last_errors());
         self.descriptors();
         self.counts()
+    }
+
+    /// What the process that was begun last wrote as errors.
+    pub fn last_errors(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("errors")).unwrap()
     }
 
     /// Starts a client that reads a file under a contract and checks what comes.

@@ -136,7 +136,13 @@ fn a_linked_program_leaves_when_it_has_nothing_left_and_is_harmed_by_nobody() {
     machine.go_on();
     std::thread::sleep(Duration::from_millis(300));
     machine.restart();
-    assert!(guest.wait().unwrap().success(), "{}", machine.log());
+    let ended = guest.wait().unwrap();
+    assert!(
+        ended.success(),
+        "{}{}",
+        machine.last_errors(),
+        machine.log()
+    );
     machine.counted(2);
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
 }

@@ -8,11 +8,21 @@ use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
 use crate::connection::{self, RETURN, reach_next, send};
 use host::seqpacket;
-use protocol::{DaemonEvent, TenantRequest, decode};
+use protocol::{ChannelNumber, DaemonEvent, TenantRequest, decode};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use std::collections::VecDeque;
 use std::time::Instant;
+
+/// A connection that the resume token was presented on.
+pub(super) struct Resumption {
+    connection: OwnedFd,
+    /// The daemon has taken the tenant back.
+    is_admitted: bool,
+    /// Channels that the daemon has not been given yet.
+    unsent: VecDeque<ChannelNumber>,
+}
 
 impl Session {
     /// The daemon ended before it said that the ledger is known. To the next it is a tenant's
@@ -52,31 +62,50 @@ impl Session {
     }
 
     /// Presents the resume token to a daemon, without waiting for its reply. Returns false until there is
-    /// one: a socket may be listened at long before a daemon serves it.
+    /// one, and the daemon has every channel: a socket may be listened at long before a daemon
+    /// serves it, and the kernel may have too many descriptors of this user in flight. A
+    /// connection that the daemon has accepted is not given up: to hang up ends the contract.
     pub(super) fn resume(&mut self) -> Result<bool, String> {
-        let Some(connection) = self.resuming.take().or_else(|| self.rejoin()) else {
+        let Some(mut resumption) = self.resuming.take().or_else(|| self.rejoin()) else {
             return Ok(false);
         };
-        let message = match seqpacket::receive(&connection, RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) => {
-                self.resuming = Some(connection);
-                return Ok(false);
+        if !resumption.is_admitted {
+            let received = seqpacket::receive(&resumption.connection, RecvFlags::DONTWAIT);
+            let message = match received {
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    self.resuming = Some(resumption);
+                    return Ok(false);
+                }
+                Ok(message) => message,
+                Err(_) => return Ok(false),
+            };
+            match decode(message.as_slice()) {
+                Some(DaemonEvent::Admitted { terms, .. }) => self.terms = terms,
+                Some(DaemonEvent::Refused(why)) => return Err(why),
+                _ => return Ok(false),
             }
-            Ok(message) => message,
-            Err(_) => return Ok(false),
-        };
-        match decode(message.as_slice()) {
-            Some(DaemonEvent::Admitted { terms, .. }) => self.terms = terms,
-            Some(DaemonEvent::Refused(why)) => return Err(why),
-            _ => return Ok(false),
+            resumption.is_admitted = true;
         }
-        for (number, held) in &self.channels {
-            let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
-            if send(&connection, &TenantRequest::Channel(*number), &fds).is_err() {
-                return Ok(false);
+        while let Some(number) = resumption.unsent.pop_front() {
+            let Some(kept) = self.channels.get(&number) else {
+                continue;
+            };
+            let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
+            match send(
+                &resumption.connection,
+                &TenantRequest::Channel(number),
+                &fds,
+            ) {
+                Ok(()) => {}
+                Err(why) if TenantError::Silent(why).is_end() => return Ok(false),
+                Err(_) => {
+                    resumption.unsent.push_front(number);
+                    self.resuming = Some(resumption);
+                    return Ok(false);
+                }
             }
         }
-        self.connection = Some(connection);
+        self.connection = Some(resumption.connection);
         if let Some(reservation) = self.faults {
             self.send(&faults(reservation, true));
         }
@@ -93,7 +122,7 @@ impl Session {
     }
 
     /// A connection that has the resume token; `None` where nothing listens.
-    fn rejoin(&self) -> Option<OwnedFd> {
+    fn rejoin(&self) -> Option<Resumption> {
         let connection = seqpacket::try_connect(&self.path).ok()?;
         let rejoin = TenantRequest::Rejoin {
             resume_token: self.resume_token,
@@ -104,7 +133,11 @@ impl Session {
         let mut fds = vec![self.doorbell.as_fd(), self.pressure_bell.as_fd()];
         fds.extend(self.ledger.iter().map(AsFd::as_fd));
         send(&connection, &rejoin, &fds).ok()?;
-        Some(connection)
+        Some(Resumption {
+            connection,
+            is_admitted: false,
+            unsent: self.channels.keys().copied().collect(),
+        })
     }
 }
 
