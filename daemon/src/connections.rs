@@ -3,7 +3,8 @@
 //! Rule: connections without a contract have at most a fifth of the loop's time, all of them
 //! together, and are served when tenants have been: however many there are and whatever they
 //! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
-//! at most half, one person's at most a quarter. The daemon never blocks on a peer.
+//! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`.
+//! The daemon never blocks on a peer.
 
 use crate::listener::Listener;
 use crate::peer::Peer;
@@ -48,6 +49,8 @@ pub(crate) struct Connection {
     pub tenant: Option<TenantNumber>,
     /// True while an event that did not fit into its queue waits for the peer to read.
     is_full: Cell<bool>,
+    /// True while its person has used its part of the loop's time.
+    is_suspended: bool,
     /// The next tenant of a list that did not fit into its queue.
     pub list_from: Option<TenantNumber>,
 }
@@ -55,9 +58,10 @@ pub(crate) struct Connection {
 impl Connection {
     /// The events that it is polled for.
     fn polled(&self) -> epoll::EventFlags {
-        match self.is_full.get() {
-            true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
+        match (self.is_suspended, self.is_full.get()) {
+            (true, _) => epoll::EventFlags::empty(),
+            (false, true) => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            (false, false) => epoll::EventFlags::IN,
         }
     }
 }
@@ -227,6 +231,7 @@ impl Connections {
             fd,
             tenant: None,
             is_full: Cell::new(false),
+            is_suspended: false,
             list_from: None,
         };
         self.by_token.insert(token, connection);
@@ -320,10 +325,30 @@ impl Connections {
     }
 
     fn poll_again(&self, token: u64, connection: &Connection) {
+        self.repoll(&connection.fd, token, connection.polled());
+    }
+
+    /// Polls a descriptor for other events.
+    pub fn repoll(&self, fd: &OwnedFd, token: u64, flags: epoll::EventFlags) {
         for set in [&self.epoll, &self.unidentified] {
-            let data = epoll::EventData::new_u64(token);
             // It is in one of them.
-            let _ = epoll::modify(set, &connection.fd, data, connection.polled());
+            let _ = epoll::modify(set, fd, epoll::EventData::new_u64(token), flags);
+        }
+    }
+
+    /// The user whose tenant has a connection.
+    pub fn tenant_uid(&self, token: u64) -> Option<u32> {
+        let connection = self.get(token)?;
+        connection.tenant.map(|_| connection.identity.uid)
+    }
+
+    /// Receives nothing from a tenant's connection, or again. A hang-up is noticed in any case.
+    pub fn set_suspended(&mut self, token: u64, is_suspended: bool) {
+        if let Some(connection) = self.by_token.get_mut(&token) {
+            connection.is_suspended = is_suspended;
+        }
+        if let Some(connection) = self.get(token) {
+            self.poll_again(token, connection);
         }
     }
 

@@ -10,7 +10,7 @@
 //! | `Daemon` (`dispatch`, `queries`) | the contracts, signals; serves requests |
 //! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
-//! | `Tenants` | each `tenant`, the connections, `jobs` that take long |
+//! | `Tenants` | each `tenant`, the connections, `jobs` that take long, the `loop_time` of persons |
 //! | `Connections` | `peer`s, `user_limits`, a `host::fd_reaper` |
 //! | `Backing` | the swap filesystem, the disk's thread and model |
 //!
@@ -33,6 +33,7 @@ mod fault_rates;
 mod frame_control;
 mod jobs;
 mod listener;
+mod loop_time;
 mod machine;
 mod peer;
 mod persisted_tenants;
@@ -178,6 +179,7 @@ impl Daemon {
             let tokens = self.connections().wait(self.timeout())?;
             self.contracts.frames.count_stall();
             for token in tokens {
+                let begin = Instant::now();
                 match (token, token & !0xffff_ffff) {
                     (UNIDENTIFIED, _) => self.connections_mut().on_unidentified(),
                     (JOBS, _) => self.on_jobs_done(),
@@ -187,7 +189,9 @@ impl Daemon {
                     (_, PRESSURE) => self.contracts.frames.on_pressure(token as TenantNumber),
                     _ => {}
                 }
+                self.contracts.frames.tenants.charge(token, begin);
             }
+            self.contracts.frames.tenants.resume();
             if self.contracts.frames.timeout() == Some(Duration::ZERO) {
                 self.enforce_deadlines();
             }
@@ -209,7 +213,8 @@ impl Daemon {
         let rss = RSS_INTERVAL.saturating_sub(self.rss_measured.elapsed());
         let processor = self.contracts.processor_time.timeout();
         let shares = self.contracts.fault_rates.timeout(Instant::now());
-        let all = [next, self.connections().timeout(), processor, shares];
+        let [unidentified, suspended] = [self.connections().timeout(), self.tenants().timeout()];
+        let all = [next, unidentified, suspended, processor, shares];
         all.into_iter().flatten().fold(rss, Duration::min)
     }
 

@@ -1,18 +1,19 @@
 //! All tenants of the daemon, and how they are reached and killed.
 
-use crate::PRESSURE;
 use crate::connections::Connections;
 use crate::jobs::{JobResult, JobRunner};
+use crate::loop_time::LoopTime;
 use crate::policy::ContractTotals;
 use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
-use crate::user_limits::UserLimits;
+use crate::user_limits::{UserLimits, is_trusted};
+use crate::{CONNECTION, PRESSURE};
 use disk::usd::ChannelId;
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors of a tenant, beside its channels': bells, a file.
 const FDS: usize = 4;
@@ -24,6 +25,7 @@ pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Tenants {
     pub connections: Connections,
     pub jobs: JobRunner,
+    loop_time: LoopTime,
     by_number: BTreeMap<TenantNumber, Tenant>,
     next: TenantNumber,
 }
@@ -34,6 +36,7 @@ impl Tenants {
         Self {
             connections,
             jobs,
+            loop_time: LoopTime::default(),
             by_number: BTreeMap::new(),
             next: 1,
         }
@@ -117,6 +120,49 @@ impl Tenants {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.watch_pressure(&bell, number)?;
         Ok(bell)
+    }
+
+    /// Charges a tenant's person for the time since `begin`, in which the loop served the tenant's
+    /// connection or bell. One that is over its part is not polled for a while.
+    pub fn charge(&mut self, token: u64, begin: Instant) {
+        let uid = match token & !0xffff_ffff {
+            CONNECTION => self.connections.tenant_uid(token),
+            PRESSURE => self.get(token as TenantNumber).map(|t| t.record.uid),
+            _ => None,
+        };
+        let Some(uid) = uid.filter(|uid| !is_trusted(*uid)) else {
+            return;
+        };
+        let (person, now) = (self.connections.user_limits.person(uid), Instant::now());
+        if self.loop_time.charge(person, token, now - begin, now) {
+            self.poll(token, false);
+        }
+    }
+
+    /// Polls again what was suspended and is due.
+    pub fn resume(&mut self) {
+        for token in self.loop_time.take_due(Instant::now()) {
+            self.poll(token, true);
+        }
+    }
+
+    /// Time until something that was suspended is due.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.loop_time.timeout(Instant::now())
+    }
+
+    fn poll(&mut self, token: u64, on: bool) {
+        if token & !0xffff_ffff == CONNECTION {
+            return self.connections.set_suspended(token, !on);
+        }
+        let tenant = self.get(token as TenantNumber);
+        if let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_ref()) {
+            let flags = match on {
+                true => epoll::EventFlags::IN | epoll::EventFlags::ET,
+                false => epoll::EventFlags::ET,
+            };
+            self.connections.repoll(&frames.pressure_bell, token, flags);
+        }
     }
 
     /// Accepts connections.

@@ -1,0 +1,86 @@
+//! The time that the daemon's loop spends on tenants' messages and bells.
+//!
+//! The loop has a high priority, and no contract is charged for its time. Rule: a person's tenants
+//! have a fifth of it, however many they are and whatever they send. What has used more is not
+//! polled until its time has come; before the loop kills a tenant for a deadline, it reads that
+//! tenant's messages in any case.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A person whose tenants were served for a time has used so many times that.
+const BACKOFF: u32 = 5;
+
+/// What a person may have used in advance: a burst of messages is served at once.
+const BURST: Duration = Duration::from_millis(20);
+
+/// The most that is charged at once: beyond that the loop waited for a processor, or for the disk.
+const MAX_CHARGE: Duration = Duration::from_millis(5);
+
+/// What persons have used, and the tokens of what is not polled.
+#[derive(Default)]
+pub(crate) struct LoopTime {
+    /// Up to when each person has used its part.
+    used: BTreeMap<u32, Instant>,
+    /// When each is polled again.
+    suspended: BTreeMap<u64, Instant>,
+}
+
+impl LoopTime {
+    /// Charges a person for a time, in which what has this token was served. Returns true if that
+    /// is suspended.
+    pub fn charge(&mut self, person: u32, token: u64, took: Duration, now: Instant) -> bool {
+        let used = self.used.entry(person).or_insert(now);
+        *used = (*used).max(now) + took.min(MAX_CHARGE) * BACKOFF;
+        let until = *used - BURST;
+        if until > now {
+            self.suspended.insert(token, until);
+        }
+        until > now
+    }
+
+    /// Time until something is to be polled again.
+    pub fn timeout(&self, now: Instant) -> Option<Duration> {
+        let next = self.suspended.values().min()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    /// What is to be polled again.
+    pub fn take_due(&mut self, now: Instant) -> Vec<u64> {
+        if self.timeout(now) != Some(Duration::ZERO) {
+            return Vec::new();
+        }
+        self.used.retain(|_, until| *until > now);
+        let due = self.suspended.iter().filter(|(_, until)| **until <= now);
+        let due: Vec<_> = due.map(|(token, _)| *token).collect();
+        self.suspended.retain(|_, until| *until > now);
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_that_floods_has_a_fifth_of_the_time_and_others_have_theirs() {
+        let (begin, turn) = (Instant::now(), Duration::from_micros(100));
+        let mut time = LoopTime::default();
+        let (mut now, mut served) = (begin, 0);
+        let mut is_suspended = false;
+        while now < begin + Duration::from_secs(1) {
+            is_suspended &= time.take_due(now).is_empty();
+            if !is_suspended {
+                served += 1;
+                now += turn;
+                is_suspended = time.charge(7, 1, turn, now);
+            } else {
+                now += time.timeout(now).unwrap();
+            }
+            assert!(!time.charge(8, 2, turn / 10, now) || is_suspended);
+        }
+        let took = turn * served;
+        let fifth = Duration::from_millis(200);
+        assert!(took >= fifth && took <= fifth + BURST, "{took:?}");
+    }
+}
