@@ -6,6 +6,8 @@
 //! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`.
 //! The daemon never blocks on a peer.
 
+mod outgoing;
+
 use crate::listener::Listener;
 use crate::peer::Peer;
 use crate::policy::PeerIdentity;
@@ -17,11 +19,11 @@ use host::seqpacket;
 use host::seqpacket::UntrustedMessage;
 use protocol::{DaemonEvent, TenantNumber, encode};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Connections accepted, and messages received from one, in a turn of the loop.
@@ -49,6 +51,8 @@ pub(crate) struct Connection {
     pub tenant: Option<TenantNumber>,
     /// True while an event that did not fit into its queue waits for the peer to read.
     is_full: Cell<bool>,
+    /// Encoded events of a tenant that did not fit into its queue, in order.
+    unsent: RefCell<VecDeque<Vec<u8>>>,
     /// True while its person has used its part of the loop's time.
     is_suspended: bool,
     /// The next tenant of a list that did not fit into its queue.
@@ -231,6 +235,7 @@ impl Connections {
             fd,
             tenant: None,
             is_full: Cell::new(false),
+            unsent: RefCell::default(),
             is_suspended: false,
             list_from: None,
         };
@@ -300,42 +305,6 @@ impl Connections {
         }
     }
 
-    /// Sends an event. Returns true if it was queued. A peer that does not read loses the event;
-    /// once it has read, its connection is served, and [`Connections::take_writable`] returns true.
-    pub fn send(&self, token: u64, event: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
-        let (Some(connection), Ok(bytes)) = (self.by_token.get(&token), encode(event)) else {
-            return false;
-        };
-        let sent = seqpacket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT);
-        if sent == Err(Errno::AGAIN) && !connection.is_full.replace(true) {
-            self.poll_again(token, connection);
-        }
-        sent.is_ok()
-    }
-
-    /// Returns true if an event was lost to a connection since this was last called: what has to
-    /// reach the peer can be sent again.
-    pub fn take_writable(&self, token: u64) -> bool {
-        let full = |connection: &&Connection| connection.is_full.replace(false);
-        let connection = self.by_token.get(&token).filter(full);
-        if let Some(connection) = connection {
-            self.poll_again(token, connection);
-        }
-        connection.is_some()
-    }
-
-    fn poll_again(&self, token: u64, connection: &Connection) {
-        self.repoll(&connection.fd, token, connection.polled());
-    }
-
-    /// Polls a descriptor for other events.
-    pub fn repoll(&self, fd: &OwnedFd, token: u64, flags: epoll::EventFlags) {
-        for set in [&self.epoll, &self.unidentified] {
-            // It is in one of them.
-            let _ = epoll::modify(set, fd, epoll::EventData::new_u64(token), flags);
-        }
-    }
-
     /// The user whose tenant has a connection.
     pub fn tenant_uid(&self, token: u64) -> Option<u32> {
         let connection = self.get(token)?;
@@ -350,12 +319,6 @@ impl Connections {
         if let Some(connection) = self.get(token) {
             self.poll_again(token, connection);
         }
-    }
-
-    /// Refuses a request.
-    pub fn refuse(&self, token: u64, why: impl std::fmt::Display) {
-        let why = protocol::cut(&why.to_string(), protocol::TEXT);
-        self.send(token, &DaemonEvent::Refused(why), &[]);
     }
 
     /// Closes a connection.

@@ -77,6 +77,7 @@ impl Daemon {
         let list_from = connection.and_then(|c| c.list_from);
         if let Some(number) = connection.and_then(|c| c.tenant) {
             self.contracts.frames.on_writable(number);
+            self.open_channels(token, number);
         }
         if let Some(from) = list_from {
             self.list(token, from);
@@ -114,38 +115,71 @@ impl Daemon {
         }
     }
 
+    /// Opens a channel. A tenant whose queue is full receives it when it reads again: requests to
+    /// open channels are answered in order.
     fn open(&mut self, token: u64, number: TenantNumber, depth: u16, cookie: u64) {
         let Some(tenant) = self.contracts.frames.tenants.get_mut(number) else {
             return;
         };
+        if let Some(why) = tenant.over_open_quota() {
+            return self.connections().refuse(token, why);
+        }
+        tenant.unopened.push_back((depth, cookie));
+        if !self.connections().is_full(token) {
+            self.open_channels(token, number);
+        }
+    }
+
+    fn open_channels(&mut self, token: u64, number: TenantNumber) {
+        while let Some(tenant) = self.contracts.frames.tenants.get_mut(number)
+            && let Some((depth, cookie)) = tenant.unopened.pop_front()
+        {
+            match self.try_open(token, number, depth, cookie) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(tenant) = self.contracts.frames.tenants.get_mut(number) {
+                        tenant.unopened.push_front((depth, cookie));
+                    }
+                    return;
+                }
+                Err(why) => self.connections().refuse(token, why),
+            }
+        }
+    }
+
+    /// Returns false where the tenant's queue has no room for the channel.
+    fn try_open(
+        &mut self,
+        token: u64,
+        number: TenantNumber,
+        depth: u16,
+        cookie: u64,
+    ) -> Result<bool, Refusal> {
+        let tenants = &mut self.contracts.frames.tenants;
+        let tenant = tenants.get_mut(number).ok_or(Refusal::NoTenant(number))?;
         let (Some(client), true) = (tenant.client, tenant.phase == TenantPhase::Admitted) else {
-            return self.connections().refuse(token, Refusal::NoChannels);
+            return Err(Refusal::NoChannels);
         };
         let uid = tenant.record.uid;
         let (over, channel) = (tenant.over_channel_quota(), tenant.free_channel());
-        if let Some(why) = over.or_else(|| self.tenants().over_fd_quota(uid)) {
-            return self.connections().refuse(token, why);
+        if let Some(why) = over.or_else(|| tenants.over_fd_quota(uid)) {
+            return Err(why);
         }
-        let (server, ends) = match iochannel::create(ChannelGeometry::for_depth(depth.into())) {
-            Ok(made) => made,
-            Err(why) => return self.connections().refuse(token, why),
-        };
+        let geometry = ChannelGeometry::for_depth(depth.into());
+        let (server, ends) = iochannel::create(geometry)?;
         let fds = [
             ends.memory.as_fd(),
             ends.bell.as_fd(),
             ends.server_bell.as_fd(),
         ];
-        // A channel whose announcement cannot be sent is closed: the client would not know it.
-        if !self
-            .connections()
-            .send(token, &DaemonEvent::Opened { cookie, channel }, &fds)
-        {
-            return;
+        let opened = DaemonEvent::Opened { cookie, channel };
+        // A channel that the client does not know is closed.
+        if !tenants.connections.send(token, &opened, &fds) {
+            return Ok(false);
         }
-        if let Some(tenant) = self.contracts.frames.tenants.get_mut(number) {
-            let id = self.contracts.disk.usd.add_channel(client, server);
-            tenant.channels.insert(channel, id);
-        }
+        let id = self.contracts.disk.usd.add_channel(client, server);
+        tenants.add_channel(number, channel, id);
+        Ok(true)
     }
 
     fn close_channel(&mut self, number: TenantNumber, channel: ChannelNumber) {
@@ -153,7 +187,7 @@ impl Daemon {
         match tenant.and_then(|tenant| tenant.channels.get(&channel)) {
             Some(id) => self.contracts.disk.usd.close_channel(*id),
             // An earlier daemon's, or never there: nothing of it is under way.
-            None => _ = self.tenants().send(number, &DaemonEvent::Closed(channel)),
+            None => self.tenants().post(number, &DaemonEvent::Closed(channel)),
         }
     }
 

@@ -310,7 +310,7 @@ impl FaultRates {
             let share = self.share_of(task);
             let entry = self.entries.get_mut(&number);
             entry.into_iter().for_each(|entry| entry.sent = Some(share));
-            tenants.send(number, &DaemonEvent::Faults(share));
+            tenants.post(number, &DaemonEvent::Faults(share));
         }
     }
 
@@ -329,7 +329,7 @@ impl FaultRates {
     pub(crate) fn send_due(&mut self, tenants: &Tenants) {
         for (number, share) in self.due_shares(Instant::now()) {
             if !tenants.is_ending(number) {
-                tenants.send(number, &DaemonEvent::Faults(share));
+                tenants.post(number, &DaemonEvent::Faults(share));
             }
         }
     }

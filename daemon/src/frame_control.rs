@@ -333,7 +333,7 @@ impl FrameControl {
                     ..tenant.record.terms
                 };
                 self.tenants
-                    .send(number, &DaemonEvent::Changed { terms, notice });
+                    .post(number, &DaemonEvent::Changed { terms, notice });
             }
             TenantNotice::Over { resident, n, by } => {
                 let within = by.saturating_sub(self.now());

@@ -364,15 +364,12 @@ impl Daemon {
             match event {
                 // No I/O of it is under way any more.
                 UsdEvent::Closed(id) => {
-                    if let Some((number, channel)) = tenants.owner_of(id) {
-                        if let Some(tenant) = tenants.get_mut(number) {
-                            tenant.channels.remove(&channel);
-                        }
-                        tenants.send(number, &DaemonEvent::Closed(channel));
+                    if let Some((number, channel)) = tenants.remove_channel(id) {
+                        tenants.post(number, &DaemonEvent::Closed(channel));
                     }
                 }
                 UsdEvent::CutOff { channel, why } => {
-                    if let Some((number, _)) = tenants.owner_of(channel)
+                    if let Some(number) = tenants.owner_of(channel)
                         && !tenants.is_ending(number)
                     {
                         tracing::warn!("tenant {number} is disconnected: {why}");

@@ -95,6 +95,8 @@ pub struct Tenant {
     pub ran_first: Duration,
     /// Its channels, as the disk knows them.
     pub channels: BTreeMap<ChannelNumber, ChannelId>,
+    /// Channels that it has requested and that its queue had no room for: depths and cookies.
+    pub unopened: VecDeque<(u16, u64)>,
     /// The next channel's number.
     pub next_channel: ChannelNumber,
 }
@@ -107,6 +109,11 @@ impl Tenant {
             None => MAX_FILE_CHANNELS,
         };
         (self.channels.len() >= most).then_some(Refusal::ChannelQuota(most))
+    }
+
+    /// Why it may not request another channel, if so: as many wait until it reads.
+    pub fn over_open_quota(&self) -> Option<Refusal> {
+        (self.unopened.len() >= MAX_CHANNELS).then_some(Refusal::ChannelQuota(MAX_CHANNELS))
     }
 
     /// A number that no channel has.

@@ -12,7 +12,7 @@ use disk::usd::ChannelId;
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// Descriptors of a tenant, beside its channels': bells, a file.
@@ -27,6 +27,7 @@ pub(crate) struct Tenants {
     pub jobs: JobRunner,
     loop_time: LoopTime,
     by_number: BTreeMap<TenantNumber, Tenant>,
+    by_channel: HashMap<ChannelId, (TenantNumber, ChannelNumber)>,
     next: TenantNumber,
 }
 
@@ -38,6 +39,7 @@ impl Tenants {
             jobs,
             loop_time: LoopTime::default(),
             by_number: BTreeMap::new(),
+            by_channel: HashMap::new(),
             next: 1,
         }
     }
@@ -88,15 +90,38 @@ impl Tenants {
 
     /// Removes a tenant.
     pub fn remove(&mut self, number: TenantNumber) -> Option<Tenant> {
-        self.by_number.remove(&number)
+        let tenant = self.by_number.remove(&number)?;
+        for id in tenant.channels.values() {
+            self.by_channel.remove(id);
+        }
+        Some(tenant)
+    }
+
+    /// A tenant has a new channel.
+    pub fn add_channel(&mut self, number: TenantNumber, channel: ChannelNumber, id: ChannelId) {
+        if let Some(tenant) = self.by_number.get_mut(&number) {
+            tenant.channels.insert(channel, id);
+            self.by_channel.insert(id, (number, channel));
+        }
+    }
+
+    /// A channel is closed. Returns whose it was, if its tenant is there.
+    pub fn remove_channel(&mut self, id: ChannelId) -> Option<(TenantNumber, ChannelNumber)> {
+        let (number, channel) = self.by_channel.remove(&id)?;
+        self.by_number.get_mut(&number)?.channels.remove(&channel);
+        Some((number, channel))
     }
 
     /// The tenant of a channel, as the disk knows it.
-    pub fn owner_of(&self, channel: ChannelId) -> Option<(TenantNumber, ChannelNumber)> {
-        self.iter().find_map(|(number, tenant)| {
-            let own = tenant.channels.iter().find(|(_, id)| **id == channel);
-            own.map(|(channel, _)| (number, *channel))
-        })
+    pub fn owner_of(&self, id: ChannelId) -> Option<TenantNumber> {
+        self.by_channel.get(&id).map(|(number, _)| *number)
+    }
+
+    /// Sends an event to a tenant, or keeps it until that reads.
+    pub fn post(&self, number: TenantNumber, event: &DaemonEvent) {
+        if let Some(token) = self.get(number).and_then(|tenant| tenant.connection) {
+            self.connections.post(token, event);
+        }
     }
 
     /// Sends an event to a tenant, if it is connected. Returns true if it was queued: a tenant that

@@ -228,6 +228,7 @@ impl Contracts {
             resident: 0,
             ran_first: Duration::ZERO,
             channels: BTreeMap::new(),
+            unopened: VecDeque::new(),
             next_channel: 0,
         })
     }
@@ -345,9 +346,7 @@ impl Contracts {
         }
         self.frames
             .request(number, terms.frames.g.min(INITIAL_GRANT));
-        self.frames
-            .connections()
-            .send(token, &DaemonEvent::Started, &[]);
+        self.frames.connections().post(token, &DaemonEvent::Started);
     }
 
     /// Handles a request for disk time for a file of the client's own.

@@ -143,7 +143,7 @@ impl Contracts {
     }
 
     fn refuse_leave(&self, number: TenantNumber, why: &Refusal) {
-        self.frames.tenants.send(
+        self.frames.tenants.post(
             number,
             &DaemonEvent::LeaveRefused(cut(&why.to_string(), TEXT)),
         );
@@ -151,10 +151,9 @@ impl Contracts {
 
     /// A tenant has left: its connection is as it was before the request.
     pub(crate) fn detach_connection(&mut self, token: u64) {
-        self.frames.tenants.connections.set_tenant(token, None);
-        self.frames
-            .connections()
-            .send(token, &DaemonEvent::Left, &[]);
+        let connections = &mut self.frames.tenants.connections;
+        connections.post(token, &DaemonEvent::Left);
+        connections.set_tenant(token, None);
     }
 
     /// A tenant's processes have ended, or it has given its frames back. The frames are free at

@@ -114,6 +114,7 @@ impl Contracts {
             resident: 0,
             ran_first: Duration::ZERO,
             channels: BTreeMap::new(),
+            unopened: VecDeque::new(),
             next_channel: 0,
         };
         self.frames.tenants.insert(number, tenant);
@@ -292,6 +293,6 @@ impl Contracts {
             return;
         };
         let id = self.disk.usd.add_channel(client, server);
-        tenant.channels.insert(channel, id);
+        self.frames.tenants.add_channel(number, channel, id);
     }
 }

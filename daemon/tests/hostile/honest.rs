@@ -103,6 +103,27 @@ pub fn file_channels(file: &Path, socket: &Path) -> usize {
     (0..100).take_while(open).count()
 }
 
+/// Closes so many channels and opens one, and reads late: the events that come, in order.
+pub fn read_late(file: &Path, socket: &Path, closed: u32) -> Vec<DaemonEvent> {
+    let file = File::open(file).unwrap();
+    let connection = connect(socket);
+    ask_for_file(&connection, &file, "1us/250ms");
+    let open = TenantRequest::Open {
+        depth: 16,
+        cookie: 5,
+    };
+    let requests = (0..closed).map(TenantRequest::Close).chain([open]);
+    for request in requests {
+        while !ask(&connection, &request, &[]) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // Until the daemon has sent what fits.
+    std::thread::sleep(Duration::from_millis(200));
+    let events = std::iter::from_fn(|| hear(&connection).map(|(event, _)| event));
+    events.take(closed as usize + 1).collect()
+}
+
 /// How many contracts are listed of so many that a process has, to a peer that reads late.
 pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
     let file = File::open(file).unwrap();

@@ -1,7 +1,8 @@
 //! A daemon with a disk of its own, and the processes that play roles beside it.
 
-use crate::honest::{Honest, file_channels, listed, refusal_of_writable};
+use crate::honest::{Honest, file_channels, listed, read_late, refusal_of_writable};
 use crate::role::{Role, process};
+use protocol::DaemonEvent;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -264,6 +265,13 @@ impl Machine {
     /// Starts a client that reads a file under a contract and checks what comes.
     pub fn honest(&self) -> Honest {
         Honest::start(&self.folder.path().join("file"), &self.socket())
+    }
+
+    /// What a client receives that reads late, after it has closed so many channels and opened one.
+    pub fn read_late(&self, closed: u32) -> Vec<DaemonEvent> {
+        let file = self.folder.path().join("late");
+        File::create(&file).unwrap().set_len(1 << 16).unwrap();
+        read_late(&file, &self.socket(), closed)
     }
 
     /// How many channels a contract for the honest client's file may have.

@@ -13,6 +13,7 @@ mod machine;
 mod role;
 
 use machine::Machine;
+use protocol::DaemonEvent;
 use role::Role;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -103,6 +104,17 @@ fn an_answer_that_came_in_time_counts_though_strangers_are_before_it() {
 fn a_list_longer_than_its_readers_queue_arrives_whole() {
     let machine = Machine::start();
     assert_eq!(machine.listed(400), 400, "{}", machine.log());
+}
+
+#[test]
+fn a_tenant_that_reads_late_receives_all_that_it_waits_for() {
+    let machine = Machine::start();
+    let events = machine.read_late(1000);
+    let (opened, closed) = events.split_last().unwrap();
+    let expected: Vec<_> = (0..1000).map(DaemonEvent::Closed).collect();
+    assert_eq!(closed, expected);
+    let is_opened = matches!(opened, DaemonEvent::Opened { cookie: 5, .. });
+    assert!(is_opened, "{opened:?}");
 }
 
 #[test]
