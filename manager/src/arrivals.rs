@@ -17,8 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Hand-offs that are received at once; others wait in the socket's backlog.
-const MOST_PENDING: usize = 1024;
 /// The pause after a connection that cannot be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -76,11 +74,8 @@ pub(crate) fn accept(
     }
 }
 
-/// Waits until a connection is there, and room for it. Returns false where the server stops.
+/// Waits until a connection is there. Returns false where the server stops.
 fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
-    while shared.pending.load(Ordering::Relaxed) >= MOST_PENDING && !shared.is_stopping() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
     let mut ready = [
         PollFd::from_borrowed_fd(source.as_fd(), PollFlags::IN),
         PollFd::new(&*shared.stop, PollFlags::IN),
@@ -91,12 +86,12 @@ fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
 
 /// Starts the thread of a connection.
 fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSlot>) {
-    shared.pending.fetch_add(1, Ordering::Relaxed);
     let (connection, release) = (Arc::new(connection), slot.clone());
+    let number = shared.pending_handoffs().add(&connection);
     let own = Arc::clone(&connection);
-    let started = shared.spawn(move |shared| serve_new(shared, own.into(), slot));
+    let started = shared.spawn(move |shared| serve_new(shared, own.into(), number, slot));
     if let Err(why) = started {
-        shared.pending.fetch_sub(1, Ordering::Relaxed);
+        shared.pending_handoffs().remove(number);
         release.inspect(KeptSlot::release);
         // This thread may not wait for the peer either.
         let user = rustix::net::sockopt::socket_peercred(&connection);
@@ -107,14 +102,21 @@ fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSl
 }
 
 /// Receives a hand-off and serves the client until it ends.
-fn serve_new(shared: &ManagerState, connection: PeerConnection, slot: Option<KeptSlot>) {
+fn serve_new(
+    shared: &ManagerState,
+    connection: PeerConnection,
+    number: u64,
+    slot: Option<KeptSlot>,
+) {
     let covered = match &shared.config.snapshot {
         Some(snapshot) => snapshot.len(),
         None => shared.config.size,
     };
     let peer = Peer::receive(&connection, covered, shared.config.patience);
-    shared.pending.fetch_sub(1, Ordering::Relaxed);
+    let has_place = shared.pending_handoffs().remove(number);
     let served = match peer {
+        // It gave way to another.
+        _ if !has_place => None,
         Ok(peer) => {
             let pid = peer.pid;
             let refused = |why| tracing::warn!("the hand-off of process {pid} is refused: {why}");

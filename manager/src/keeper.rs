@@ -15,6 +15,7 @@
 use crate::arrivals::ACCEPT_PAUSE;
 use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, KeptPart, send_arrival};
 use crate::manager_record::ManagerRecord;
+use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
 use host::seqpacket;
@@ -28,8 +29,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Hand-offs that are not complete, at once; others wait in the socket's backlog.
-const MOST_PENDING: usize = 1024;
+/// Hand-offs that are not complete, at once: more than the manager receives at once, which ends some for others.
+/// Beyond that they wait in the socket's backlog.
+const MOST_PENDING: usize = 2 * MAX_PENDING;
 /// The exit status of a manager that could not serve.
 const FAILED: i32 = 125;
 

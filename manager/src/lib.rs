@@ -78,6 +78,7 @@ pub mod memory_object;
 pub mod page_table;
 pub mod paging_object;
 pub mod peer;
+mod pending_handoffs;
 pub mod recording;
 pub mod save;
 pub mod server;

@@ -7,6 +7,7 @@ use crate::counters::RecordedCounters;
 use crate::disk_turns::DiskTurns;
 use crate::keeper_link::KeeperLink;
 use crate::manager_record::ManagerRecord;
+use crate::pending_handoffs::PendingHandoffs;
 use crate::recording::{Recording, WorkingSetFile};
 use crate::server::ManagerConfig;
 use rustix::event::{EventfdFlags, eventfd};
@@ -39,13 +40,12 @@ pub(crate) struct ManagerState {
     pub working_set: Option<WorkingSetFile>,
     pub stop: Arc<OwnedFd>,
     pub keeper: Option<KeeperLink>,
-    /// Hand-offs that are being received.
-    pub pending: AtomicUsize,
     /// Clients of the manager before that are not served again yet.
     pub resuming: AtomicUsize,
     record: Arc<ManagerRecord>,
     clients: Mutex<Vec<ClientEntry>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    pending: Mutex<PendingHandoffs>,
 }
 
 impl ManagerState {
@@ -61,11 +61,11 @@ impl ManagerState {
             config,
             turns: DiskTurns::default(),
             keeper,
-            pending: AtomicUsize::new(0),
             resuming: AtomicUsize::new(0),
             record,
             clients: Mutex::default(),
             threads: Mutex::default(),
+            pending: Mutex::default(),
         })
     }
 
@@ -76,6 +76,10 @@ impl ManagerState {
 
     pub fn clients(&self) -> MutexGuard<'_, Vec<ClientEntry>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn pending_handoffs(&self) -> MutexGuard<'_, PendingHandoffs> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {

@@ -14,6 +14,10 @@ pub const TESTS: &[Test] = &[
         half_messages_delay_no_other_peer,
     ),
     (
+        "a_process_that_takes_all_places_loses_the_oldest",
+        a_process_that_takes_all_places_loses_the_oldest,
+    ),
+    (
         "a_hand_off_may_come_in_pieces",
         a_hand_off_may_come_in_pieces,
     ),
@@ -87,6 +91,23 @@ fn half_messages_delay_no_other_peer() {
     let mut good = service.guest("private", pages * PAGE);
     assert_eq!(good.wrong(&format!("verify 0 {pages} 0")), 0);
     assert!(halves.into_iter().all(is_refused));
+}
+
+fn a_process_that_takes_all_places_loses_the_oldest() {
+    let pages = mib(4);
+    let patience = crate::common::PATIENCE;
+    let service = Service::start(pages, |config| config.patience = patience);
+    let idle: Vec<_> = (0..300)
+        .map(|_| UnixStream::connect(service.socket()).unwrap())
+        .collect();
+    let mut good = service.guest("private", pages * PAGE);
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 0")), 0);
+    // The guest did not wait until these were late.
+    let mut last = idle.last().unwrap();
+    last.set_nonblocking(true).unwrap();
+    let read = last.read(&mut [0]).map_err(|why| why.kind());
+    assert_eq!(read, Err(std::io::ErrorKind::WouldBlock));
+    assert!(is_refused(idle.into_iter().next().unwrap()));
 }
 
 fn a_hand_off_may_come_in_pieces() {
