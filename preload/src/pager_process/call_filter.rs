@@ -4,7 +4,7 @@
 use crate::raw_syscall::syscall3;
 
 /// Calls without conditions: memory, waiting, the descriptors that there are, its own threads.
-const ALLOWED: [std::ffi::c_long; 51] = [
+const ALLOWED: [std::ffi::c_long; 52] = [
     libc::SYS_ioctl,
     libc::SYS_futex,
     libc::SYS_poll,
@@ -28,6 +28,8 @@ const ALLOWED: [std::ffi::c_long; 51] = [
     libc::SYS_munmap,
     libc::SYS_mprotect,
     libc::SYS_mincore,
+    // Where a page fails on a kernel without UFFDIO_POISON, an empty file takes its place.
+    libc::SYS_memfd_create,
     libc::SYS_mlock,
     libc::SYS_mlock2,
     libc::SYS_munlock,
