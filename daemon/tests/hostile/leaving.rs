@@ -123,7 +123,7 @@ pub fn linked(path: &Path) {
 /// Messages of three descriptors that may still be sent: a resume token's, and some channels'.
 const ROOM: usize = 3;
 
-/// Sends descriptors that nobody receives, until the kernel lets this user send [`ROOM`] more. They
+/// Sends descriptors that are not received, until the kernel lets this user send [`ROOM`] more. They
 /// are released with what is returned.
 fn fill_descriptors_in_flight() -> [OwnedFd; 2] {
     let limit = getrlimit(Resource::Nofile);
