@@ -4,7 +4,9 @@
 //! that calls `mmap` must not meet its own thread's lock. Threads that resolve faults
 //! never take it (see [`crate::mapped_bitmap`]).
 
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
+mod kernel;
+
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{
     AddrRange, ArenaOrigin, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState, VmaMap,
     alignment,
@@ -13,6 +15,8 @@ use crate::{mapped_bitmap, paged_memory, pager_process};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, PAGE, PiGuard, PiLock};
+
+pub use kernel::{advise, map, protect, protect_paged, unmap};
 
 /// Access an arena's free addresses have in the kernel.
 pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -153,22 +157,32 @@ impl AddressSpace {
         }
     }
 
-    /// Makes free or given-up addresses of arenas mapped with access `prot`.
-    pub fn map_in_arena(&mut self, span: &AddrRange, prot: c_int) {
+    /// Makes free or given-up addresses of arenas mapped with access `prot`. Where the kernel has no
+    /// mapping left, or refuses memory that can be executed, its error is returned, and they are free.
+    pub fn map_in_arena(&mut self, span: &AddrRange, prot: c_int) -> SyscallResult {
         mapped_bitmap::mark(span, true);
         mapped_bitmap::reopen(span);
+        let mut answer = 0;
         if paged_memory::is_plain() {
-            protect(span, RW);
+            answer = protect(span, RW);
         }
-        if prot != RW {
-            protect_paged(span, prot);
+        if prot != RW && !is_error(answer) {
+            answer = protect_paged(span, prot);
+        }
+        if is_error(answer) {
+            // The kernel may have changed a part.
+            protect(span, RW);
+            self.free(span);
+            return answer;
         }
         self.map.set(span.clone(), MappingAttrs::paged(prot));
+        0
     }
 
     /// Empties a piece of an arena and makes it plain and free, or gives it back to the
-    /// kernel where it was the program's before.
-    pub fn release(&mut self, piece: &MappedRange) {
+    /// kernel where it was the program's before. A piece whose access the kernel cannot reset, since
+    /// it has no mapping left, stays as it is, and the error is returned.
+    pub fn release(&mut self, piece: &MappedRange) -> SyscallResult {
         let span = &piece.span;
         match piece.state {
             Lookup::Outside => {
@@ -197,17 +211,48 @@ impl AddressSpace {
                 }
             },
             Lookup::Used(attrs, ArenaOrigin::Reserved | ArenaOrigin::Break) => {
-                self.unlock_pages(span, attrs);
-                mapped_bitmap::mark(span, false);
-                paged_memory::discard(span);
-                self.reset_access(span, attrs);
-                if paged_memory::is_plain() {
-                    // No pager closes a free page when it is touched.
-                    protect(span, libc::PROT_NONE);
+                let answer = self.reset_access(span, attrs);
+                if is_error(answer) {
+                    return answer;
                 }
-                self.map.clear(span);
+                self.unlock_pages(span, attrs);
+                paged_memory::discard(span);
+                self.free(span);
             }
         }
+        0
+    }
+
+    /// Releases all that is mapped of `span`, or, where the kernel has no mapping left, nothing.
+    pub fn release_all(&mut self, span: &AddrRange) -> SyscallResult {
+        let pieces = self.map.lookup(span);
+        for (n, piece) in pieces.iter().enumerate() {
+            let Lookup::Used(attrs, ArenaOrigin::Reserved | ArenaOrigin::Break) = piece.state
+            else {
+                continue;
+            };
+            if pieces.len() == 1 || attrs.kind == MappingKind::Foreign || attrs.prot == RW {
+                continue;
+            }
+            let answer = protect_paged(&piece.span, RW);
+            if is_error(answer) {
+                for piece in &pieces[..=n] {
+                    if let Some(attrs) = piece.state.paged() {
+                        protect_paged(&piece.span, attrs.prot);
+                        self.map.change(&piece.span, |t| t.prot = attrs.prot);
+                    }
+                }
+                return answer;
+            }
+            self.map.change(&piece.span, |attrs| attrs.prot = RW);
+        }
+        for piece in self.map.lookup(span) {
+            let answer = self.release(&piece);
+            if is_error(answer) {
+                return answer;
+            }
+        }
+        0
     }
 
     /// Takes the addresses of a mapping back that the kernel has unmapped or moved away. What another thread was given
@@ -228,6 +273,7 @@ impl AddressSpace {
     fn free(&mut self, span: &AddrRange) {
         mapped_bitmap::mark(span, false);
         if paged_memory::is_plain() {
+            // No pager closes a free page when it is touched.
             protect(span, libc::PROT_NONE);
         }
         self.map.clear(span);
@@ -239,23 +285,23 @@ impl AddressSpace {
         let span = &piece.span;
         match piece.state {
             Lookup::Outside => return 0,
-            Lookup::Free => self.map_in_arena(span, prot),
-            Lookup::Used(attrs, _) => {
-                match attrs.kind {
-                    MappingKind::Paged => {
-                        self.unlock_pages(span, attrs);
-                        paged_memory::discard(span);
-                        self.reset_access(span, attrs);
+            Lookup::Free => {}
+            Lookup::Used(attrs, _) => match attrs.kind {
+                MappingKind::Paged => {
+                    let answer = self.reset_access(span, attrs);
+                    if is_error(answer) {
+                        return answer;
                     }
-                    MappingKind::Foreign if !reclaim(span, libc::MAP_FIXED) => {
-                        return error(libc::ENOMEM);
-                    }
-                    MappingKind::Foreign => {}
+                    self.unlock_pages(span, attrs);
+                    paged_memory::discard(span);
                 }
-                self.map_in_arena(span, prot);
-            }
+                MappingKind::Foreign if !reclaim(span, libc::MAP_FIXED) => {
+                    return error(libc::ENOMEM);
+                }
+                MappingKind::Foreign => {}
+            },
         }
-        0
+        self.map_in_arena(span, prot)
     }
 
     /// The parts of `span` that are paged memory and can be read: what may be nailed.
@@ -284,65 +330,26 @@ impl AddressSpace {
         crate::pthread::forget_nails(span);
     }
 
-    fn reset_access(&self, span: &AddrRange, attrs: MappingAttrs) {
+    fn reset_access(&self, span: &AddrRange, attrs: MappingAttrs) -> SyscallResult {
         if attrs.dont_dump {
             advise(span, libc::MADV_DODUMP);
         }
-        if attrs.keyed {
+        let answer = if attrs.keyed {
             paged_memory::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
             // SAFETY: the contents are discarded; only the kernel's record changes.
-            unsafe { syscall6(libc::SYS_pkey_mprotect, args) };
+            unsafe { syscall6(libc::SYS_pkey_mprotect, args) }
         } else if attrs.prot != RW {
-            protect_paged(span, RW);
+            protect_paged(span, RW)
+        } else {
+            0
+        };
+        if is_error(answer) {
+            // The kernel may have changed a part.
+            protect_paged(span, attrs.prot);
         }
+        answer
     }
-}
-
-/// The kernel's madvise.
-pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
-    // SAFETY: the caller's advice changes no contents that are in use.
-    unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice as usize) }
-}
-
-/// The kernel's mprotect.
-pub fn protect(span: &AddrRange, prot: c_int) -> SyscallResult {
-    // SAFETY: the caller changes the access of memory it was asked to change.
-    unsafe { syscall3(libc::SYS_mprotect, span.start, span.len(), prot as usize) }
-}
-
-/// The kernel's mprotect over paged memory. The evictor learns of it first: it reads what it
-/// takes right after this.
-pub fn protect_paged(span: &AddrRange, prot: c_int) -> SyscallResult {
-    paged_memory::access_changed(span);
-    protect(span, prot)
-}
-
-/// The kernel's munmap.
-pub fn unmap(span: &AddrRange) -> SyscallResult {
-    // SAFETY: the program asked for exactly this.
-    unsafe { syscall3(libc::SYS_munmap, span.start, span.len(), 0) }
-}
-
-/// The kernel's mmap.
-pub fn map(
-    addr: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> SyscallResult {
-    let args = [
-        addr,
-        len,
-        prot as usize,
-        flags as usize,
-        fd as usize,
-        offset as usize,
-    ];
-    // SAFETY: the program asked for exactly this.
-    unsafe { syscall6(libc::SYS_mmap, args) }
 }
 
 /// Puts plain memory where something else lay, or nothing (`fixed`), and makes it a stretch again.

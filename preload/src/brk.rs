@@ -53,11 +53,13 @@ pub fn brk(to: usize) -> SyscallResult {
         if is_taken(space, &(old..new)) {
             return space.brk.now as SyscallResult;
         }
-        space.map_in_arena(&(old..new), RW);
+        if is_error(space.map_in_arena(&(old..new), RW)) {
+            return space.brk.now as SyscallResult;
+        }
     } else if new < old {
         // Rights that the program gave it, and what it has mapped there, end with it.
-        for piece in space.map.lookup(&(new..old)) {
-            space.release(&piece);
+        if is_error(space.release_all(&(new..old))) {
+            return space.brk.now as SyscallResult;
         }
     }
     space.brk.now = to;

@@ -3,14 +3,19 @@
 //! Rule: results and error numbers are the kernel's own. What is not private anonymous memory passes through; where it
 //! lands on an arena by MAP_FIXED, the arena gives way.
 
+mod replacement;
+
 use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
-use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs};
+use crate::vma_map::{AddrRange, Lookup, MappingAttrs};
 use crate::{address_space, mlock, paged_memory, shared_memory};
+use replacement::refuse_replacement;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
+
+pub use replacement::{displace, map_foreign};
 
 /// Asks for memory with rules of its own (grows downwards, huge pages): these stay the kernel's.
 const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
@@ -91,19 +96,17 @@ fn map(
     if let Some(answer) = map_at_hint(space, addr, len, prot, flags) {
         return lock_if_requested(space, answer, len, flags);
     }
-    match space.find_free(len) {
-        Some(start) => {
-            space.map_in_arena(&(start..start + len), prot & ACCESS);
-            lock_if_requested(space, start as SyscallResult, len, flags)
-        }
-        None => {
-            let answer = through();
-            if !is_error(answer) {
-                unpaged(len);
-            }
-            answer
-        }
+    if let Some(start) = space.find_free(len)
+        && !is_error(space.map_in_arena(&(start..start + len), prot & ACCESS))
+    {
+        return lock_if_requested(space, start as SyscallResult, len, flags);
     }
+    // The kernel's own answer where it has no mapping left, or forbids what is written to be executed.
+    let answer = through();
+    if !is_error(answer) {
+        unpaged(len);
+    }
+    answer
 }
 
 fn unpaged(len: usize) {
@@ -168,10 +171,8 @@ fn map_at_hint(
         return Some(answer);
     }
     let is_room = space.map.is_in_one_arena(&wanted) && space.map.is_free(&wanted);
-    is_room.then(|| {
-        space.map_in_arena(&wanted, prot & ACCESS);
-        addr as SyscallResult
-    })
+    let is_mapped = is_room && !is_error(space.map_in_arena(&wanted, prot & ACCESS));
+    is_mapped.then_some(addr as SyscallResult)
 }
 
 /// A mapping below 2 GiB, where no arena is: the kernel finds the place.
@@ -243,6 +244,13 @@ pub fn map_fixed(
             }
             _ => space.renew(piece, prot & ACCESS),
         };
+        if is_forbidden(answer, prot) {
+            unpaged(to.len());
+            return map_foreign(space, to.clone(), libc::MAP_FIXED, |addr, fixed| {
+                let flags = flags & !FIXED | fixed & FIXED;
+                address_space::map(addr, to.len(), prot, flags, -1, 0)
+            });
+        }
         if is_error(answer) {
             return answer;
         }
@@ -250,88 +258,11 @@ pub fn map_fixed(
     lock_if_requested(space, to.start as SyscallResult, to.len(), asked)
 }
 
-/// The kernel's error for MAP_FIXED_NOREPLACE over a mapping. Where there is none, the addresses
-/// outside the arenas are claimed; an error gives those claimed back.
-fn refuse_replacement(pieces: &[MappedRange], flags: c_int) -> Option<SyscallResult> {
-    if flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        return None;
-    }
-    if pieces.iter().any(|p| matches!(p.state, Lookup::Used(..))) {
-        return Some(error(libc::EEXIST));
-    }
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    for (n, gap) in outside(pieces).enumerate() {
-        let answer = address_space::map(gap.start, gap.len(), libc::PROT_NONE, flags, -1, 0);
-        if is_error(answer) {
-            outside(pieces).take(n).for_each(|gap| {
-                address_space::unmap(gap);
-            });
-            return Some(answer);
-        }
-    }
-    None
-}
-
-/// Gives back what [`refuse_replacement`] has claimed.
-fn give_back_claims(pieces: &[MappedRange], flags: c_int) {
-    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
-        outside(pieces).for_each(|gap| {
-            address_space::unmap(gap);
-        });
-    }
-}
-
-/// The pieces outside the arenas.
-fn outside(pieces: &[MappedRange]) -> impl Iterator<Item = &AddrRange> {
-    let outside = pieces.iter().filter(|p| p.state == Lookup::Outside);
-    outside.map(|p| &p.span)
-}
-
-/// Any other mapping at a given address: the arena gives way.
-pub fn map_foreign(
-    space: &mut AddressSpace,
-    to: AddrRange,
-    flags: c_int,
-    map: impl Fn(usize, c_int) -> SyscallResult,
-) -> SyscallResult {
-    if !space.map.touches(&to) {
-        return map(to.start, flags);
-    }
-    let pieces = space.map.lookup(&to);
-    if let Some(refused) = refuse_replacement(&pieces, flags) {
-        return refused;
-    }
-    // A mapping that fails must not destroy the old one: try it elsewhere first.
-    let trial = map(0, flags & !FIXED);
-    if is_error(trial) {
-        give_back_claims(&pieces, flags);
-        return trial;
-    }
-    displace(space, &pieces);
-    let answer = map(to.start, flags & !FIXED | libc::MAP_FIXED);
-    // Not before: a segment of shared memory may end with its last attachment.
-    address_space::unmap(&(trial as usize..trial as usize + to.len()));
-    if is_error(answer) {
-        // What lay here is gone, as it may be after the kernel's own failed MAP_FIXED.
-        for piece in space.map.lookup(&to) {
-            if !matches!(piece.state, Lookup::Outside) {
-                space.release(&piece);
-            }
-        }
-    }
-    answer
-}
-
-/// Other mappings take the place of the arena's pieces.
-pub fn displace(space: &mut AddressSpace, pieces: &[MappedRange]) {
-    for piece in pieces {
-        if !piece.state.is_kernels() {
-            paged_memory::surrender(&piece.span);
-            crate::pthread::forget_nails(&piece.span);
-            space.map.set(piece.span.clone(), MappingAttrs::FOREIGN);
-        }
-    }
+/// Returns true if the kernel refuses that memory which was writable is executed (PR_SET_MDWE, a filter): a new
+/// mapping of its own may have that access.
+fn is_forbidden(answer: SyscallResult, prot: c_int) -> bool {
+    let forbids = [error(libc::EACCES), error(libc::EPERM)].contains(&answer);
+    forbids && prot & libc::PROT_EXEC != 0
 }
 
 /// `munmap`.
@@ -347,10 +278,7 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
     if !space.map.touches(&gone) {
         return through();
     }
-    for piece in space.map.lookup(&gone) {
-        space.release(&piece);
-    }
-    0
+    space.release_all(&gone)
 }
 
 /// `mprotect` and `pkey_mprotect` (`key` other than -1).

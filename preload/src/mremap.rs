@@ -1,15 +1,17 @@
 //! `mremap` as the kernel defines it, over arenas. The rule of [`crate::map`] holds here, too.
 
 mod flags;
+mod transfer;
 
 use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed};
 use crate::mlock::{LockLimit, room_for_locked};
-use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
+use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
 use crate::{address_space, paged_memory, shared_memory};
 use flags::Flags;
 use std::ffi::c_int;
+use transfer::{apply_attrs, move_mapping};
 use wired::PAGE;
 
 /// Where a program's addresses end, with four levels of page tables (TASK_SIZE).
@@ -144,12 +146,14 @@ fn shrink(space: &mut AddressSpace, from: &AddrRange, len: usize) -> SyscallResu
         return error(libc::EFAULT);
     }
     let tail = from.start + len..from.end;
-    if !tail.is_empty() {
-        for piece in space.map.lookup(&tail) {
-            space.release(&piece);
-        }
+    let answer = match tail.is_empty() {
+        true => 0,
+        false => space.release_all(&tail),
+    };
+    match is_error(answer) {
+        true => answer,
+        false => from.start as SyscallResult,
     }
-    from.start as SyscallResult
 }
 
 /// Returns true if all of `from` is the kernel's, on addresses of ours and beside them: one
@@ -176,7 +180,10 @@ fn resize(
     let more = from.end..from.start + len;
     let whole = from.start..more.end;
     if space.map.is_in_one_arena(&whole) && space.map.is_free(&more) {
-        space.map_in_arena(&more, attrs.prot);
+        let answer = space.map_in_arena(&more, attrs.prot);
+        if is_error(answer) {
+            return answer;
+        }
         apply_attrs(space, &more, attrs);
         return from.start as SyscallResult;
     }
@@ -215,110 +222,6 @@ fn grow_adopted(space: &mut AddressSpace, more: &AddrRange, attrs: MappingAttrs)
         .add_adopted(more.clone(), MappingAttrs::paged(attrs.prot));
     apply_attrs(space, more, attrs);
     true
-}
-
-/// Moves contents and state to `to`, which is free or freshly mapped.
-fn move_mapping(
-    space: &mut AddressSpace,
-    from: &AddrRange,
-    to: &AddrRange,
-    attrs: MappingAttrs,
-    keep: bool,
-) -> SyscallResult {
-    if space.map.lookup(to).iter().any(|p| p.state == Lookup::Free) {
-        space.map_in_arena(to, RW);
-    }
-    let moved = from.len().min(to.len());
-    let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);
-    if attrs.locked == MlockState::Nailed {
-        space.unlock(from);
-    }
-    if attrs.prot != RW {
-        address_space::protect_paged(&head, RW);
-    }
-    move_contents(space, &head, &target);
-    if keep {
-        if attrs.prot != RW {
-            address_space::protect_paged(&head, attrs.prot);
-        }
-        space.map.change(from, |t| t.locked = MlockState::No);
-    } else {
-        space
-            .map
-            .change(&head, |t| (t.prot, t.locked) = (RW, MlockState::No));
-        for piece in space.map.lookup(from) {
-            space.release(&piece);
-        }
-    }
-    if attrs.prot != RW {
-        address_space::protect_paged(to, attrs.prot);
-    }
-    apply_attrs(space, to, attrs);
-    to.start as SyscallResult
-}
-
-/// Moves contents: as pages within paged memory; by a copy to memory that is the
-/// kernel's, as a target too small to be adopted is.
-fn move_contents(space: &AddressSpace, from: &AddrRange, to: &AddrRange) {
-    for piece in space.map.lookup(to) {
-        let start = from.start + (piece.span.start - to.start);
-        let source = start..start + piece.span.len();
-        if let Lookup::Used(..) = piece.state {
-            paged_memory::transfer(&source, &piece.span);
-        } else {
-            let (start, target) = (source.start as *const u8, piece.span.start as *mut u8);
-            // SAFETY: both are mapped, readable and writeable, and do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(start, target, source.len()) };
-            paged_memory::discard(&source);
-        }
-    }
-}
-
-/// New addresses of an old mapping have its state; those that are the kernel's, by its own
-/// calls.
-fn apply_attrs(space: &mut AddressSpace, to: &AddrRange, attrs: MappingAttrs) {
-    for piece in space.map.lookup(to) {
-        let Lookup::Used(..) = piece.state else {
-            apply_attrs_unpaged(&piece.span, attrs);
-            continue;
-        };
-        if attrs.dont_dump {
-            address_space::advise(&piece.span, libc::MADV_DONTDUMP);
-        }
-        let locked = match attrs.locked {
-            MlockState::Nailed if space.lock(&piece.span) => MlockState::Nailed,
-            MlockState::Nailed | MlockState::OnFault => MlockState::OnFault,
-            MlockState::No => MlockState::No,
-        };
-        space.map.change(&piece.span, |t| {
-            *t = MappingAttrs {
-                locked,
-                keyed: t.keyed,
-                ..attrs
-            }
-        });
-    }
-}
-
-fn apply_attrs_unpaged(span: &AddrRange, attrs: MappingAttrs) {
-    let call = |number, flags: c_int| {
-        // SAFETY: the program's own memory, whose contents stay.
-        unsafe { syscall3(number, span.start, span.len(), flags as usize) };
-    };
-    match attrs.locked {
-        MlockState::Nailed => call(libc::SYS_mlock2, 0),
-        MlockState::OnFault => call(libc::SYS_mlock2, libc::MLOCK_ONFAULT as c_int),
-        MlockState::No => {}
-    }
-    if attrs.dont_fork {
-        call(libc::SYS_madvise, libc::MADV_DONTFORK);
-    }
-    if attrs.wipe_on_fork {
-        call(libc::SYS_madvise, libc::MADV_WIPEONFORK);
-    }
-    if attrs.dont_dump {
-        call(libc::SYS_madvise, libc::MADV_DONTDUMP);
-    }
 }
 
 /// Moves a mapping that is not ours; its target may lie on an arena.

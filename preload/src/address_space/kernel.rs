@@ -1,0 +1,52 @@
+//! The kernel's own calls that change mappings.
+
+use crate::paged_memory;
+use crate::raw_syscall::{SyscallResult, syscall3, syscall6};
+use crate::vma_map::AddrRange;
+use std::ffi::c_int;
+
+/// The kernel's madvise.
+pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
+    // SAFETY: the caller's advice changes no contents that are in use.
+    unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice as usize) }
+}
+
+/// The kernel's mprotect.
+pub fn protect(span: &AddrRange, prot: c_int) -> SyscallResult {
+    // SAFETY: the caller changes the access of memory it was asked to change.
+    unsafe { syscall3(libc::SYS_mprotect, span.start, span.len(), prot as usize) }
+}
+
+/// The kernel's mprotect over paged memory. The evictor learns of it first: it reads what it
+/// takes right after this.
+pub fn protect_paged(span: &AddrRange, prot: c_int) -> SyscallResult {
+    paged_memory::access_changed(span);
+    protect(span, prot)
+}
+
+/// The kernel's munmap.
+pub fn unmap(span: &AddrRange) -> SyscallResult {
+    // SAFETY: the program asked for exactly this.
+    unsafe { syscall3(libc::SYS_munmap, span.start, span.len(), 0) }
+}
+
+/// The kernel's mmap.
+pub fn map(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> SyscallResult {
+    let args = [
+        addr,
+        len,
+        prot as usize,
+        flags as usize,
+        fd as usize,
+        offset as usize,
+    ];
+    // SAFETY: the program asked for exactly this.
+    unsafe { syscall6(libc::SYS_mmap, args) }
+}
