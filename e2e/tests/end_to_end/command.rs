@@ -377,9 +377,8 @@ fn small_store() -> Verdict {
         let contract = Contract::new(8 * MIB).over(ram * MIB, disk * MIB);
         let outcome = launch.run(&Under::Contract(contract))?;
         let code = outcome.status.code();
-        ensure(!matches!(code, Some(0 | 1)), || {
-            format!("it ended with {code:?}; its output: {}", outcome.stderr)
-        })?;
+        let said = format!("it ended with {code:?}; its output: {}", outcome.stderr);
+        ensure(!matches!(code, Some(0 | 1)), || said)?;
         ensure(outcome.stderr.contains("store"), || {
             format!("its only output: {:?}", outcome.stderr)
         })?;
