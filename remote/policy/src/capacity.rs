@@ -10,6 +10,7 @@
 //! brokers at once do no harm: capacity is never promised twice. A request that arrives again gets
 //! the permit that it got before.
 
+mod ends;
 mod error;
 mod objects;
 mod report;
@@ -19,7 +20,7 @@ pub use error::{AllocateError, EpochError, ObjectError};
 pub use report::{CapacityUpdate, ServerReport};
 
 use crate::identity::{Epoch, HostId, Incarnation, ObjectId, RequestId};
-use crate::lease::{LeaseTable, Renewal};
+use crate::lease::LeaseTable;
 use crate::permit::{Permit, PermitId};
 use disk::atropos::{DiskContract, Utilization};
 use objects::StoredObject;
@@ -98,7 +99,7 @@ pub enum EndOfPermit {
     Released,
     /// Its client restarted.
     Restarted,
-    /// Its client sent no request for the term of its lease.
+    /// Its client sent no request for the term of its lease, or did not present it.
     Expired,
     /// Its client missed the deadline of a revocation.
     Revoked,
@@ -114,6 +115,8 @@ struct Grant {
     /// The last reallocation, so that a copy of it that arrives again changes nothing.
     rewritten_by: Option<RequestId>,
     revocation: Option<PendingRevocation>,
+    /// When the permit ends, until its client presents it.
+    present_by: Option<Duration>,
 }
 
 /// A revocation that its client has not yet complied with.
@@ -227,20 +230,17 @@ impl ServerCapacity {
         request: &PermitRequest,
     ) -> Result<Permit, AllocateError> {
         self.check_holder(epoch)?;
-        if let Some(grant) = self
-            .grants
-            .values()
-            .find(|grant| grant.request == request.id)
-        {
+        let lease = self.leases.until(request.id.client);
+        let mut grants = self.grants.values_mut();
+        if let Some(grant) = grants.find(|grant| grant.request == request.id) {
+            grant.present_by = grant.present_by.and(lease);
             return Ok(grant.permit);
         }
         request.qos.check()?;
         self.check_pages(request.pages)?;
         self.check_time(request.id.client, request.qos)?;
         // An earlier incarnation's late request would get a permit that never ends.
-        if !self.leases.is_held_by(request.id.client) {
-            return Err(AllocateError::Ended(request.id.client));
-        }
+        let lease = lease.ok_or(AllocateError::Ended(request.id.client))?;
         let id = PermitId {
             server: self.server,
             number: self.next_permit,
@@ -261,6 +261,7 @@ impl ServerCapacity {
             objects: 0,
             rewritten_by: None,
             revocation: None,
+            present_by: Some(lease),
         };
         self.grants.insert(id, grant);
         self.serial += 1;
@@ -306,49 +307,6 @@ impl ServerCapacity {
         grant.permit.epoch = epoch;
         grant.rewritten_by = Some(request);
         Ok(grant.permit)
-    }
-
-    /// Renews the lease of a request's sender. A new incarnation voids the permits of the earlier
-    /// one.
-    ///
-    /// # Errors
-    /// [`AllocateError::Ended`] for a late request of an earlier incarnation.
-    pub fn on_contact(
-        &mut self,
-        client: Incarnation,
-        now: Duration,
-    ) -> Result<Vec<CapacityAction>, AllocateError> {
-        match self.leases.renew(client, now) {
-            Renewal::Renewed => Ok(Vec::new()),
-            Renewal::Replaced { ended } => Ok(self.destroy_all_of(ended, EndOfPermit::Restarted)),
-            Renewal::Ended => Err(AllocateError::Ended(client)),
-        }
-    }
-
-    /// Voids a permit that its client releases. A permit that is void already stays so.
-    pub fn release(&mut self, id: PermitId) -> Option<CapacityAction> {
-        self.destroy(id, EndOfPermit::Released)
-    }
-
-    fn destroy(&mut self, id: PermitId, cause: EndOfPermit) -> Option<CapacityAction> {
-        let grant = self.grants.remove(&id)?;
-        self.objects.retain(|_, stored| stored.permit != id);
-        self.serial += 1;
-        let permit = grant.permit;
-        Some(CapacityAction::Destroy { permit, cause })
-    }
-
-    fn destroy_all_of(&mut self, client: Incarnation, cause: EndOfPermit) -> Vec<CapacityAction> {
-        let held = |grant: &&Grant| grant.permit.client == client;
-        let ids: Vec<_> = self
-            .grants
-            .values()
-            .filter(held)
-            .map(|grant| grant.permit.id)
-            .collect();
-        ids.into_iter()
-            .filter_map(|id| self.destroy(id, cause))
-            .collect()
     }
 
     fn check_epoch(&self, asked: Epoch) -> Result<(), EpochError> {

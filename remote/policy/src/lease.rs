@@ -80,10 +80,11 @@ impl LeaseTable {
         }
     }
 
-    /// Returns true if the client has a lease and has not restarted since.
-    pub fn is_held_by(&self, client: Incarnation) -> bool {
+    /// When a client's lease runs out: `None` where it has none, or has restarted since.
+    pub fn until(&self, client: Incarnation) -> Option<Duration> {
         let lease = self.leases.get(&client.host);
-        lease.is_some_and(|lease| lease.client == client)
+        let lease = lease.filter(|lease| lease.client == client)?;
+        Some(lease.until)
     }
 
     /// Removes and returns the incarnations whose leases have run out.

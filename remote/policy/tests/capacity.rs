@@ -139,6 +139,31 @@ fn permits_die_with_their_incarnation_or_with_its_lease() {
 }
 
 #[test]
+fn a_permit_that_its_client_does_not_present_ends_whatever_else_the_client_asks() {
+    let (mut server, broker) = server();
+    let [lost, used] = [1, 2].map(|number| permit(&mut server, broker, number, 10));
+    server.on_presented(used.id);
+    let client = incarnation(7, 0);
+    server.on_contact(client, 20 * SECOND).unwrap();
+    // Its request has come again, so its answer may be on the way.
+    assert_eq!(permit(&mut server, broker, 1, 10), lost);
+    server.on_contact(client, 40 * SECOND).unwrap();
+    assert_eq!(server.on_timer(49 * SECOND), []);
+    assert_eq!(server.next_timer(49 * SECOND), Some(50 * SECOND));
+    let cause = EndOfPermit::Expired;
+    assert_eq!(
+        server.on_timer(50 * SECOND),
+        [CapacityAction::Destroy {
+            permit: lost,
+            cause
+        }]
+    );
+    server.on_contact(client, 60 * SECOND).unwrap();
+    assert_eq!(server.on_timer(80 * SECOND), []);
+    assert_eq!(server.granted_pages(), 10);
+}
+
+#[test]
 fn a_permit_limits_the_pages_written_under_it() {
     let (mut server, broker) = server();
     let permit = permit(&mut server, broker, 1, 10);

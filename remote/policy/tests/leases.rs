@@ -19,7 +19,7 @@ fn any_request_renews_a_lease_and_silence_ends_it() {
     leases.renew(client, 2 * SECOND);
     assert_eq!(leases.expire(14 * SECOND), []);
     assert_eq!(leases.expire(15 * SECOND), [client]);
-    assert!(!leases.is_held_by(client));
+    assert_eq!(leases.until(client), None);
 }
 
 #[test]
@@ -41,7 +41,8 @@ fn a_restart_ends_the_earlier_incarnation_whatever_arrives_late() {
         Renewal::Replaced { ended: second }
     );
     assert_eq!(leases.renew(second, SECOND), Renewal::Ended);
-    assert!(leases.is_held_by(third));
+    assert_eq!(leases.until(third), Some(11 * SECOND));
+    assert_eq!(leases.until(second), None);
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl Controller<'_> {
             return Err(Refusal::new(Status::NoPermit, text));
         }
         self.own_permit(client, id)?;
+        self.service.issuer.capacity_mut().on_presented(id);
         connection.presented.insert(id);
         Ok(ControlReply::Done)
     }

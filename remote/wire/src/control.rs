@@ -139,7 +139,7 @@ pub enum VoidCause {
     Released,
     /// Its client restarted.
     Restarted,
-    /// Its client sent no request for the term of its lease.
+    /// Its client sent no request for the term of its lease, or did not present it.
     Expired,
     /// Its client missed the deadline of a revocation.
     Revoked,

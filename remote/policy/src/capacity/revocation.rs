@@ -27,12 +27,9 @@ impl ServerCapacity {
         self.on_timer(now)
     }
 
-    /// Ends leases and missed deadlines, and revokes while too few pages are free.
+    /// Ends leases, permits that were not presented and missed deadlines, and revokes while too few pages are free.
     pub fn on_timer(&mut self, now: Duration) -> Vec<CapacityAction> {
-        let mut actions = Vec::new();
-        for client in self.leases.expire(now) {
-            actions.extend(self.destroy_all_of(client, EndOfPermit::Expired));
-        }
+        let mut actions = self.expire(now);
         self.end_met_demands();
         actions.extend(self.take_unwritten());
         if self.short_pages() > 0 {
@@ -57,6 +54,7 @@ impl ServerCapacity {
         deadlines
             .map(|pending| pending.by)
             .chain(requests.map(|at| at + self.config.notice))
+            .chain(self.grants.values().filter_map(|grant| grant.present_by))
             .filter(|at| *at > now)
             .chain(self.leases.next_expiry())
             .min()

@@ -1,6 +1,7 @@
 //! Requests over loopback sockets: what is served, and what is refused in which words.
 
 use crate::common::{Client, QOS, Refused, incarnation, page, start};
+use remote_policy::capacity::CapacityConfig;
 use remote_policy::migration::Generation;
 use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind, Status};
@@ -210,6 +211,27 @@ fn released_and_terminated_pages_can_be_promised_again() {
     client.control(&release).unwrap();
     assert_eq!(status(client.present(sealed)), Status::NoPermit);
     client.allocate(2, 8, QOS).unwrap();
+}
+
+#[test]
+fn pages_of_a_permit_that_is_not_presented_can_be_promised_again() {
+    let capacity = CapacityConfig {
+        lease: Duration::from_secs(1),
+        ..ServerConfig::default_capacity()
+    };
+    let config = crate::common::config(16);
+    let server = Server::start(ServerConfig { capacity, ..config }).unwrap();
+    let (mut client, object) = Client::with_object(server.address(), 1, 8);
+    client.write(object, 0, 1, &page(1)).unwrap();
+    // As where the broker had passed the server over before the answer came.
+    client.allocate(2, 8, QOS).unwrap();
+    assert_eq!(status(client.allocate(3, 8, QOS)), Status::NoPages);
+    let is_granted = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        client.allocate(3, 8, QOS).is_ok()
+    });
+    assert!(is_granted);
+    assert_eq!(client.read(object, 0, 1), Ok((vec![1], page(1))));
 }
 
 /// Has the server own so many pages, as if the host could not spare more.

@@ -20,6 +20,8 @@ impl SimulatedServer {
         let now = ctx.now;
         let there = self.objects.get(&object).copied().unwrap_or(0);
         let more = pages.saturating_sub(there);
+        // A simulated client has no connection to present its permit on: it comes with each object.
+        self.capacity.on_presented(permit);
         let created = self.capacity.create(permit, object, now).is_ok()
             && self.capacity.write(object, more, now).is_ok();
         if created {
