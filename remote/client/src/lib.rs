@@ -13,7 +13,7 @@
 //! | `transport`, `pages`, `refusals`, `copies` | the transport: links and time; requests of pages; those that are refused; copies of objects |
 //! | `reading`, `degraded` | where reads go, also those whose server is late; reads from the other parts of a stripe |
 //! | `outage`, `silence` | when a server is given up, and when this host's own network may be out |
-//! | `placement`, `placement_refusals`, `permits`, `copying` | which servers get copies; objects that none takes in; under which permits, and how copies get their pages |
+//! | `placement`, `placement_refusals`, `permits`, `notices`, `copying` | which servers get copies; objects that none takes in; under which permits; what servers demand of these, and how copies get their pages |
 //! | `background` | when these are moved, beside the tree's own pages |
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
 //! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
@@ -34,6 +34,7 @@ mod copies;
 mod copying;
 mod degraded;
 mod keeper;
+mod notices;
 mod objects;
 mod outage;
 mod page_cipher;

@@ -4,19 +4,18 @@
 //! its server's seal, and is shown to the server on each connection. With servers alone (section 2.3) each is
 //! its own broker, and is asked itself.
 
-use crate::arrival;
 use crate::broker_link::BrokerNews;
 use crate::placement::{self, FULL};
 use crate::server::Asked;
 use crate::transport::{RemoteTransport, since_start};
+use crate::{arrival, notices};
 use disk::time::Time;
 use remote_broker::client::PermitAnswer;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
 use remote_policy::identity::{HostId, RequestId};
-use remote_policy::organizer::AbdicateAnswer;
 use remote_policy::permit::{Permit, PermitId};
 use remote_policy::redundancy::{Redundancy, ServerOffer, choose_servers};
-use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, ServerNotice, decode};
+use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, decode};
 use remote_wire::{Header, Kind, Status};
 use std::collections::BTreeSet;
 
@@ -191,7 +190,7 @@ pub fn on_control_frame(
 ) {
     if header.kind == Kind::Notice {
         if let Ok(notice) = decode(body) {
-            on_notice(transport, now, server, notice);
+            notices::on_notice(transport, now, server, notice);
         }
         return;
     }
@@ -321,60 +320,13 @@ fn on_permit_refused(
     }
 }
 
-fn on_notice(transport: &mut RemoteTransport, now: Time, server: usize, notice: ServerNotice) {
-    let name = transport.servers[server].name.clone();
-    let Some(host) = transport.servers[server].host() else {
-        return;
-    };
-    let time = since_start(now);
-    match notice {
-        // Of a permit that is not in use any more, or not yet.
-        ServerNotice::Rewritten(SealedPermit {
-            permit: Permit { id, .. },
-            ..
-        })
-        | ServerNotice::Revoke { permit: id, .. }
-        | ServerNotice::Void { permit: id, .. }
-            if !has_permit(transport, server, id) => {}
-        ServerNotice::Rewritten(sealed) => {
-            transport.servers[server].permit = Some(sealed);
-            transport.organizer.on_rewritten(sealed.permit);
-        }
-        ServerNotice::Abdicate(id) => {
-            match transport.organizer.on_abdicate_request(host, id, time) {
-                AbdicateAnswer::Accepted(action) => {
-                    placement::carry_out(transport, action, now);
-                }
-                AbdicateAnswer::Kept(why) => {
-                    tracing::debug!("{id} stays at {name} for now: {why:?}");
-                }
-            }
-        }
-        ServerNotice::Revoke {
-            keep_pages, within, ..
-        } => {
-            tracing::warn!(
-                "{name} takes memory back: {keep_pages} pages may stay after {within:.0?}"
-            );
-            transport.servers[server].keep_pages = Some(keep_pages);
-            for action in transport.organizer.on_revocation(host, keep_pages, time) {
-                placement::carry_out(transport, action, now);
-            }
-        }
-        ServerNotice::Void { cause, .. } => {
-            tracing::warn!("{name} has ended its permit: {cause:?}");
-            end_permit(transport, server, now);
-        }
-    }
-}
-
 /// Returns true if a server is that of a host.
 fn has_host(transport: &RemoteTransport, server: usize, host: HostId) -> bool {
     transport.servers[server].host() == Some(host)
 }
 
 /// Returns true if a permit is that in use at a server.
-fn has_permit(transport: &RemoteTransport, server: usize, id: PermitId) -> bool {
+pub fn has_permit(transport: &RemoteTransport, server: usize, id: PermitId) -> bool {
     let sealed = transport.servers[server].permit;
     sealed.is_some_and(|sealed| sealed.permit.id == id)
 }
@@ -390,7 +342,7 @@ pub fn release_all(transport: &mut RemoteTransport) {
 }
 
 /// A permit is void, and the objects under it are gone.
-fn end_permit(transport: &mut RemoteTransport, server: usize, now: Time) {
+pub fn end_permit(transport: &mut RemoteTransport, server: usize, now: Time) {
     transport.servers[server].permit = None;
     transport.servers[server].keep_pages = None;
     transport.lose_server(server, now);

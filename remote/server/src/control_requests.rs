@@ -115,6 +115,12 @@ impl Controller<'_> {
                 self.service.issuer.release(permit);
                 Ok(ControlReply::Done)
             }
+            ControlRequest::Renew => {
+                // A notice that found no connection, or no room in it, is lost.
+                let issuer = &mut self.service.issuer;
+                issuer.repeat_revocations(&connection.presented);
+                Ok(ControlReply::Done)
+            }
             _ => Ok(ControlReply::Done),
         }
     }

@@ -191,6 +191,12 @@ impl PermitIssuer {
         self.actions.extend(actions);
     }
 
+    /// Demands once more what the pending revocations of permits demand.
+    pub(crate) fn repeat_revocations(&mut self, permits: &BTreeSet<PermitId>) {
+        let pending = |id: &PermitId| self.capacity.pending_revocation(*id);
+        self.actions.extend(permits.iter().filter_map(pending));
+    }
+
     /// A permit in force.
     pub fn permit(&self, id: PermitId) -> Option<Permit> {
         self.permits.get(&id).map(|issued| issued.permit)

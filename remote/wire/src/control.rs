@@ -106,8 +106,8 @@ pub enum ControlReply {
     Status(ServerStatus),
 }
 
-/// What a server sends its client unasked, as far as the connection has room: a client that missed a
-/// notice learns the same from the next request that is refused.
+/// What a server sends its client unasked, as far as the connection has room. A client that missed a notice learns the
+/// same from the next request that is refused; of a revocation, which ends the permit, from the replies to its renewals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerNotice {
     /// The permit has fewer pages now: pages of it that were not written are the host's again.

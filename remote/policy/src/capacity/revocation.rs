@@ -66,6 +66,16 @@ impl ServerCapacity {
         needed.saturating_sub(self.owned_pages)
     }
 
+    /// The revocation that the client of a permit has not complied with yet.
+    pub fn pending_revocation(&self, permit: PermitId) -> Option<CapacityAction> {
+        let PendingRevocation { keep_pages, by } = self.grants.get(&permit)?.revocation?;
+        Some(CapacityAction::Revoke {
+            permit,
+            keep_pages,
+            by,
+        })
+    }
+
     /// A permit whose client has complied can be revoked again.
     fn end_met_demands(&mut self) {
         for grant in self.grants.values_mut() {

@@ -270,6 +270,38 @@ fn memory_that_the_host_needs_is_taken_from_permits() {
 }
 
 #[test]
+fn a_client_that_missed_a_revocation_receives_it_when_it_renews_its_lease() {
+    let capacity = CapacityConfig {
+        notice: Duration::ZERO,
+        ..ServerConfig::default_capacity()
+    };
+    let config = crate::common::config(8);
+    let server = Server::start(ServerConfig { capacity, ..config }).unwrap();
+    let connect = || Client::greeted(server.address(), incarnation(1, 1));
+    let mut client = connect();
+    let sealed = client.allocate(1, 8, QOS).unwrap();
+    client.present(sealed).unwrap();
+    let object = client.object(1);
+    client.create(object, sealed.permit.id, 8).unwrap();
+    client.write(object, 0, 1, &page(1).repeat(8)).unwrap();
+    set_spare_pages(&server, 4);
+    let is_revoked = |client: &mut Client| {
+        let is_notice = |notice: &ServerNotice| matches!(notice, ServerNotice::Revoke { .. });
+        (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            client.control(&ControlRequest::Renew).unwrap();
+            client.notices.iter().any(is_notice)
+        })
+    };
+    assert!(is_revoked(&mut client));
+    // It has lost its connection, and that notice with it.
+    drop(client);
+    let mut client = connect();
+    client.present(sealed).unwrap();
+    assert!(is_revoked(&mut client));
+}
+
+#[test]
 fn a_second_server_on_the_port_says_so() {
     let first = start(8);
     let config = ServerConfig {
