@@ -74,7 +74,7 @@ impl RemoteTransport {
             true => CopyState::Copying,
             false => CopyState::Current,
         };
-        self.placement_refusals.on_created(object);
+        self.placement_refusals.on_room(object);
         self.add_to_writes(object, server);
     }
 

@@ -331,6 +331,9 @@ impl RemoteTransport {
             self.end(slot, Ok(()));
             return stripe_job::step(self, now);
         }
+        if segment.is_short {
+            self.placement_refusals.on_room(segment.object);
+        }
         for page in segment.page..segment.page + segment.count as u64 {
             self.objects
                 .acknowledge(segment.object, page, segment.version);

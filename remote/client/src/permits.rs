@@ -110,13 +110,18 @@ pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Ti
     placement::request_waiting(transport, now);
 }
 
-/// A write of an object was refused, since the server took back pages that its permit had. Returns true if
-/// they are asked for again, with the next tick, or the object is to move, and the write may wait.
-pub fn on_short(transport: &mut RemoteTransport, object: usize, server: usize, now: Time) -> bool {
+/// Returns true if more pages are being asked for, or are to be with the next tick, at a server that has refused a write
+/// of an object, or the object is to move.
+pub fn is_asking(transport: &RemoteTransport, object: usize, server: usize) -> bool {
     let id = transport.objects.id(object);
-    if transport.organizer.is_placing(id) || transport.moves.contains_key(&object) {
-        return true;
-    }
+    transport.servers[server].short_of.is_some()
+        || transport.organizer.is_placing(id)
+        || transport.moves.contains_key(&object)
+}
+
+/// A write of an object was refused, since the server took back pages that its permit had. Returns true if
+/// they are asked for again, with the next tick.
+pub fn ask_again(transport: &mut RemoteTransport, object: usize, server: usize, now: Time) -> bool {
     let to = &mut transport.servers[server];
     let host = to.host();
     let granted = host.and_then(|host| transport.organizer.permit_at(host));

@@ -160,7 +160,7 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
             transport.copies_full_until = now + FULL;
             if let Some(at) = transport.objects.find(object)
                 && transport.objects.at(at).copies.is_empty()
-                && transport.placement_refusals.on_refused(at, now) == RefusedWrites::Fail
+                && transport.placement_refusals.on_refused(at, now) != RefusedWrites::Wait
             {
                 transport.fail_writes(at);
             }

@@ -1,12 +1,15 @@
-//! Objects without a copy that no server takes in: how long their writes wait for one.
+//! Objects without a copy that no server takes in, and those whose only copy has no room for a write: how long their
+//! writes wait.
 //!
-//! A server refuses for a moment, too: it lends nothing while its host is short of memory, it is excluded for [`FULL`]
-//! after a refusal, or its connection is just made again. A program dies of `ENOSPC`, so it is no answer to a moment.
-//! Rule: a round of requests for a place follows each refusal after [`RETRY`]; the writes fail with the first round
-//! that began [`PATIENCE`] after the first refusal and was refused. Writes that follow fail with a round of their own, since a
-//! pager tries many pages before it gives up, until none was refused for [`FULL`].
+//! A server refuses for a moment, too: it lends nothing while its host is short of memory, and takes back what was not
+//! written; it is excluded for [`FULL`] after a refusal, or its connection is just made again. A program dies of `ENOSPC`,
+//! so it is no answer to a moment. Rule: a round of requests, for a place or for more pages at the only copy, follows each
+//! refusal after [`RETRY`]; the writes fail with the first round that began [`PATIENCE`] after the first refusal and was
+//! refused. Until none was refused for [`FULL`] writes that follow fail with a round of their own, at an only copy also
+//! between two rounds, since a pager tries many pages before it gives up.
 
 use crate::placement::FULL;
+use crate::transport;
 use disk::time::{Nanos, Time};
 use std::collections::BTreeMap;
 
@@ -24,15 +27,31 @@ struct Refusals {
     last: Time,
     /// When the present round, or the last one, began.
     round: Time,
+    is_in_round: bool,
+    has_failed: bool,
 }
 
 impl Refusals {
-    fn is_in_round(&self) -> bool {
-        self.round > self.last
+    fn new(now: Time) -> Self {
+        Self {
+            first: now,
+            last: now,
+            round: now,
+            is_in_round: false,
+            has_failed: false,
+        }
     }
 
     fn is_patience_over(&self) -> bool {
         self.round >= self.first + PATIENCE
+    }
+
+    /// Returns true if no write can have waited since: they are refusals of another moment.
+    fn is_past(&self, now: Time) -> bool {
+        match self.is_in_round {
+            true => now >= self.round + transport::PATIENCE,
+            false => now >= self.last + FULL,
+        }
     }
 }
 
@@ -42,53 +61,88 @@ pub enum RefusedWrites {
     /// They wait for the next round.
     Wait,
     /// They fail.
-    Fail,
+    Fail {
+        /// They are the first of the object.
+        is_first: bool,
+    },
 }
 
-/// The objects without a copy that were refused one.
+/// What the refusal of a write for want of room means for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FullWrite {
+    /// More pages are to be asked for: it waits for the answer.
+    Ask,
+    /// It is sent again at this time.
+    Hold(Time),
+    /// It fails.
+    Fail {
+        /// It is the first of the object.
+        is_first: bool,
+    },
+}
+
+/// The objects that were refused a copy, or room at their only one.
 #[derive(Debug, Default)]
 pub struct PlacementRefusals {
     of: BTreeMap<usize, Refusals>,
 }
 
 impl PlacementRefusals {
-    /// Begins a round for an object without a copy, or goes on with it. Returns false before it is time for one.
+    /// Begins a round for an object, or goes on with it. Returns false before it is time for one.
     pub fn may_place(&mut self, object: usize, now: Time) -> bool {
         let Some(refusals) = self.of.get_mut(&object) else {
             return true;
         };
-        if refusals.is_in_round() {
+        if refusals.is_past(now) {
+            self.of.remove(&object);
+            return true;
+        }
+        if refusals.is_in_round {
             return true;
         }
         if now < refusals.last + RETRY && !refusals.is_patience_over() {
             return false;
         }
-        if now >= refusals.last + FULL {
-            // No write has waited since: those refusals were of another moment.
-            self.of.remove(&object);
-            return true;
-        }
-        refusals.round = now;
+        (refusals.round, refusals.is_in_round) = (now, true);
         true
     }
 
-    /// No server takes an object in.
+    /// No server takes an object in, or has more pages for its only copy.
     pub fn on_refused(&mut self, object: usize, now: Time) -> RefusedWrites {
-        let first = Refusals {
-            first: now,
-            last: now,
-            round: now,
-        };
-        let refusals = self.of.entry(object).or_insert(first);
-        refusals.last = now;
+        let refusals = self.of.entry(object).or_insert(Refusals::new(now));
+        (refusals.last, refusals.is_in_round) = (now, false);
         match refusals.is_patience_over() {
-            true => RefusedWrites::Fail,
+            true => RefusedWrites::Fail {
+                is_first: !std::mem::replace(&mut refusals.has_failed, true),
+            },
             false => RefusedWrites::Wait,
         }
     }
 
-    /// An object has a copy.
-    pub fn on_created(&mut self, object: usize) {
+    /// The only copy of an object has no room for a write, and no more pages are being asked for.
+    pub fn on_full(&mut self, object: usize, now: Time) -> FullWrite {
+        let known = self.of.get(&object).filter(|it| !it.is_past(now)).copied();
+        match known {
+            // The answer was no, or too few pages.
+            Some(refusals) if refusals.is_in_round => match self.on_refused(object, now) {
+                RefusedWrites::Wait => FullWrite::Hold(now + RETRY),
+                RefusedWrites::Fail { is_first } => FullWrite::Fail { is_first },
+            },
+            Some(refusals) if now < refusals.last + RETRY => match refusals.is_patience_over() {
+                true => FullWrite::Fail { is_first: false },
+                false => FullWrite::Hold(refusals.last + RETRY),
+            },
+            _ => {
+                self.may_place(object, now);
+                let refusals = self.of.entry(object).or_insert(Refusals::new(now));
+                refusals.is_in_round = true;
+                FullWrite::Ask
+            }
+        }
+    }
+
+    /// An object has a copy, or room for a write that was refused.
+    pub fn on_room(&mut self, object: usize) {
         self.of.remove(&object);
     }
 }
@@ -111,7 +165,7 @@ mod tests {
                 now += 20;
             }
             now += round;
-            if refusals.on_refused(7, at(now)) == RefusedWrites::Fail {
+            if refusals.on_refused(7, at(now)) != RefusedWrites::Wait {
                 return now;
             }
         }
@@ -151,10 +205,48 @@ mod tests {
         }
         for now in [5001, 5010, 8000] {
             assert!(refusals.may_place(1, at(now)));
-            assert_eq!(refusals.on_refused(1, at(now)), RefusedWrites::Fail);
+            let is_first = false;
+            let failed = RefusedWrites::Fail { is_first };
+            assert_eq!(refusals.on_refused(1, at(now)), failed);
         }
         assert!(refusals.may_place(1, at(13_500)));
         assert_eq!(refusals.on_refused(1, at(13_500)), RefusedWrites::Wait);
+    }
+
+    #[test]
+    fn a_full_copy_is_asked_once_a_second_and_its_writes_fail_after_some_seconds() {
+        let mut refusals = PlacementRefusals::default();
+        let mut now = 0;
+        for second in 0..=5 {
+            // The answer is refused, too, and so is the write after it.
+            assert_eq!(refusals.on_full(1, at(now)), FullWrite::Ask);
+            let answered = at(now + 20);
+            match refusals.on_full(1, answered) {
+                FullWrite::Hold(until) if second < 5 => now = (until - Time(0)).0 / 1_000_000,
+                FullWrite::Fail { is_first: true } if second == 5 => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        // Those that follow do not ask for each page, nor is there a line for each.
+        let is_first = false;
+        for later in [30, 500, 900] {
+            let failed = FullWrite::Fail { is_first };
+            assert_eq!(refusals.on_full(1, at(now + later)), failed);
+        }
+        assert_eq!(refusals.on_full(1, at(now + 1100)), FullWrite::Ask);
+        refusals.on_room(1);
+        assert_eq!(refusals.on_full(1, at(now + 1200)), FullWrite::Ask);
+        assert!(matches!(
+            refusals.on_full(1, at(now + 1300)),
+            FullWrite::Hold(_)
+        ));
+        // Its write has failed otherwise meanwhile.
+        assert_eq!(refusals.on_full(1, at(now + 2300)), FullWrite::Ask);
+        assert_eq!(refusals.on_full(1, at(now + 32_300)), FullWrite::Ask);
+        assert!(matches!(
+            refusals.on_full(1, at(now + 32_400)),
+            FullWrite::Hold(_)
+        ));
     }
 
     #[test]
@@ -162,7 +254,7 @@ mod tests {
         let mut refusals = PlacementRefusals::default();
         refusals.on_refused(1, at(0));
         assert!(refusals.may_place(1, at(4900)));
-        refusals.on_created(1);
+        refusals.on_room(1);
         refusals.on_refused(1, at(6000));
         assert!(refusals.may_place(1, at(7000)));
         assert_eq!(refusals.on_refused(1, at(7010)), RefusedWrites::Wait);

@@ -3,6 +3,7 @@
 use crate::objects::bit;
 use crate::outage::STALLED;
 use crate::permits;
+use crate::placement_refusals::FullWrite;
 use crate::requests::{Purpose, Segment};
 use crate::transport::RemoteTransport;
 use disk::time::Time;
@@ -36,9 +37,7 @@ pub fn on_refused(
     match segment.op {
         // It is sent again with the next tick, or with other requests.
         _ if status == Some(Status::Busy) && !is_copied && now < segment.begun + STALLED => {
-            if let Some(segment) = transport.requests.get(slot) {
-                segment.unsent |= bit(server);
-            }
+            send_again(transport, slot, server);
         }
         // Its reply to the permit that it is shown says whether the object is still there.
         Op::Write
@@ -46,19 +45,11 @@ pub fn on_refused(
                 && !is_copied
                 && transport.servers[server].awaits_present() =>
         {
-            if let Some(segment) = transport.requests.get(slot) {
-                segment.unsent |= bit(server);
-            }
+            send_again(transport, slot, server);
         }
         // The server took back pages of the permit that no write had used.
-        Op::Write
-            if status == Some(Status::Full)
-                && !is_copied
-                && permits::on_short(transport, segment.object, server, now) =>
-        {
-            if let Some(segment) = transport.requests.get(slot) {
-                segment.unsent |= bit(server);
-            }
+        Op::Write if status == Some(Status::Full) && !is_copied => {
+            on_full(transport, (slot, segment), server, reason, now);
         }
         Op::Read if is_gone => {
             transport.drop_copy(segment.object, server, text, now);
@@ -72,25 +63,78 @@ pub fn on_refused(
                     .get(segment.object)
                     .is_only_current(server) =>
         {
-            fail_write(transport, (slot, segment), server, reason);
+            fail_write(transport, (slot, segment), server, reason, true);
         }
         Op::Write => transport.drop_copy(segment.object, server, text, now),
     }
 }
 
+/// Has a request sent again with the next tick, or with other requests.
+fn send_again(transport: &mut RemoteTransport, slot: usize, server: usize) {
+    if let Some(segment) = transport.requests.get(slot) {
+        segment.unsent |= bit(server);
+    }
+}
+
+/// A permit has no room for a write. At the only current copy the write waits for some seconds, in which more pages are
+/// asked for; with another current copy it goes on without this one where it is not known that they were taken back.
+fn on_full(
+    transport: &mut RemoteTransport,
+    (slot, segment): (usize, &Segment),
+    server: usize,
+    reason: &PageRefusal<'_>,
+    now: Time,
+) {
+    let object = segment.object;
+    if permits::is_asking(transport, object, server) {
+        return send_again(transport, slot, server);
+    }
+    let is_only = transport.objects.get(object).is_only_current(server);
+    if !is_only || !segment.is_own() {
+        return match permits::ask_again(transport, object, server, now) {
+            true => send_again(transport, slot, server),
+            false if is_only => fail_write(transport, (slot, segment), server, reason, true),
+            false => transport.drop_copy(object, server, reason.text, now),
+        };
+    }
+    match transport.placement_refusals.on_full(object, now) {
+        FullWrite::Ask => {
+            transport.servers[server].short_of = Some(object);
+            send_again(transport, slot, server);
+        }
+        FullWrite::Hold(until) => {
+            if let Some(segment) = transport.requests.get(slot) {
+                (segment.awaited, segment.unsent) = (0, 0);
+                segment.not_before = until;
+            }
+        }
+        FullWrite::Fail { is_first } => {
+            return fail_write(transport, (slot, segment), server, reason, is_first);
+        }
+    }
+    if let Some(segment) = transport.requests.get(slot) {
+        segment.is_short = true;
+    }
+}
+
 /// The only current copy refuses a write. It still has the pages written before, so the write
-/// fails and the copy stays.
+/// fails and the copy stays. The first one of an outage is an error for people to see.
 fn fail_write(
     transport: &mut RemoteTransport,
     (slot, segment): (usize, &Segment),
     server: usize,
     &PageRefusal { status, text }: &PageRefusal<'_>,
+    is_first: bool,
 ) {
     let (id, name) = (
         transport.objects.id(segment.object),
         &transport.servers[server].name,
     );
-    tracing::error!("a write of {id} at {name}, its only copy, fails: {text}");
+    let line = format_args!("a write of {id} at {name}, its only copy, fails: {text}");
+    match is_first {
+        true => tracing::error!("{line}"),
+        false => tracing::debug!("{line}"),
+    }
     let errno = match status {
         Some(Status::Full | Status::NoPages) => Errno::NOSPC,
         _ => Errno::IO,

@@ -62,6 +62,8 @@ pub struct Segment {
     pub sent: Time,
     /// It is routed no sooner.
     pub not_before: Time,
+    /// A write that the only copy had no room for.
+    pub is_short: bool,
     /// When a read is late, and the servers that were late with it.
     pub late_at: Time,
     pub late: ServerSet,
@@ -87,6 +89,7 @@ impl Segment {
             begun,
             sent: begun,
             not_before: Time(0),
+            is_short: false,
             late_at: Time::NEVER,
             late: 0,
             is_reconstructed: false,

@@ -14,7 +14,7 @@
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
 //! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
-//! | no server has room for an object | | wait some seconds (`placement_refusals`), then `ENOSPC` |
+//! | no server has room for an object, or its only copy for a write | | wait some seconds (`placement_refusals`), then `ENOSPC` |
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
 //!
 //! A server that sends no page between two losses of its connection is connected to after pauses that

@@ -81,6 +81,33 @@ fn a_permit_that_was_made_smaller_is_enlarged_again_for_a_write() {
 }
 
 #[test]
+fn a_write_waits_for_an_only_copy_that_has_no_room_for_a_moment() {
+    let server = PagingServer::start(1);
+    let mut space = space_on(std::slice::from_ref(&server));
+    space.write(0, 4, 1).unwrap();
+    // Its host needs memory, and has some again when the client asks for the third time.
+    let mut asked = 0;
+    server.interposer.set(move |direction, header, body| {
+        let is_to_server = direction == Direction::ToServer;
+        if is_to_server
+            && header.kind == Kind::Control
+            && matches!(decode(body), Ok(ControlRequest::Reallocate { .. }))
+        {
+            asked += 1;
+            if asked < 3 {
+                return refuse(header, body, Status::NoPages);
+            }
+        }
+        match is_to_server && header.kind == Kind::Write && asked < 3 {
+            true => refuse(header, body, Status::Full),
+            false => Verdict::Forward,
+        }
+    });
+    assert_eq!(space.write(2, 8, 2), Ok(()));
+    assert_eq!(space.read(0, 4), Ok(vec![1, 1, 2, 2]));
+}
+
+#[test]
 fn a_request_for_a_permit_that_a_lost_connection_left_open_is_made_again_as_the_same() {
     let server = PagingServer::start(1);
     let mut is_first = true;
