@@ -12,6 +12,9 @@ const MAX_CONNECTED: usize = 1024;
 /// connections.
 const QUIET: Duration = Duration::from_secs(3);
 
+/// How long the servers of an epoch may take to connect to its broker.
+const CLAIMED: Duration = Duration::from_secs(3);
+
 /// A host with connections.
 struct ConnectedHost {
     member: Member,
@@ -28,6 +31,8 @@ pub struct Directory {
     connected: BTreeMap<HostId, ConnectedHost>,
     /// Lives of hosts that have ended, which the membership may not have found out yet.
     ended: BTreeMap<HostId, Incarnation>,
+    /// When this host became broker of its epoch.
+    leads_since: Option<Instant>,
 }
 
 impl Directory {
@@ -38,6 +43,7 @@ impl Directory {
             members: BTreeMap::new(),
             connected: BTreeMap::new(),
             ended: BTreeMap::new(),
+            leads_since: None,
         }
     }
 
@@ -148,15 +154,65 @@ impl Directory {
         }
     }
 
-    /// The hosts and their broker, for clients, which use the first: this one, and those that have connected.
+    /// This host is broker of an epoch.
+    pub fn on_lead(&mut self) {
+        self.leads_since = Some(Instant::now());
+    }
+
+    /// This host is broker no more.
+    pub fn on_resign(&mut self) {
+        self.leads_since = None;
+    }
+
+    /// The hosts and their broker, for clients, which use the first: this one, and those that have connected. The servers
+    /// of a broker are connected to it soon: others that it has are what datagrams say, which any host can forge.
     pub fn cluster(&self, broker: Option<(HostId, Epoch)>) -> Cluster {
         let mut members = vec![self.own.clone()];
-        members.extend(self.others().cloned());
+        let lists_all = self.leads_since.is_none_or(|at| at.elapsed() < CLAIMED);
+        let is_listed = |it: &&Member| lists_all || self.connected.contains_key(&it.host());
+        members.extend(self.others().filter(is_listed).cloned());
         // A broker that is out of reach is none for a client.
         let is_known = |broker: &(HostId, Epoch)| members.iter().any(|it| it.host() == broker.0);
         Cluster {
             broker: broker.filter(is_known),
             members,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: u64) -> Member {
+        let address = ([127, 0, 0, 1], number as u16).into();
+        Member {
+            server: Incarnation {
+                host: HostId(number),
+                boot: 1,
+                start_ticks: 1,
+            },
+            name: "test".to_owned(),
+            paging: address,
+            control: address,
+            since: 1,
+        }
+    }
+
+    #[test]
+    fn a_broker_lists_no_host_that_datagrams_alone_name() {
+        let own = member(1);
+        let mut directory = Directory::new(own.clone());
+        directory.set_members((2..1000).map(member).collect());
+        directory.on_connected(member(2));
+        let listed = |directory: &Directory| directory.cluster(None).members;
+        // Followers are not connected to each other, and those of the broker before not to the next one yet.
+        assert_eq!(listed(&directory).len(), 999);
+        directory.on_lead();
+        assert_eq!(listed(&directory).len(), 999);
+        directory.leads_since = Some(Instant::now() - CLAIMED);
+        assert_eq!(listed(&directory), [own, member(2)]);
+        directory.on_resign();
+        assert_eq!(listed(&directory).len(), 999);
     }
 }

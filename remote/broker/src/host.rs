@@ -208,9 +208,11 @@ impl Host {
                 ElectionAction::GrantServer(epoch) => self.server.grant_to(epoch),
                 ElectionAction::Lead(epoch) => {
                     tracing::info!("is broker of epoch {}", epoch.number);
+                    self.directory.on_lead();
                     self.desk.lead(epoch);
                 }
                 ElectionAction::Resign { winner } => {
+                    self.directory.on_resign();
                     let name = self.directory.name(winner);
                     tracing::info!("is not broker any more: {name} is");
                     self.desk
