@@ -7,6 +7,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     UCred, recvmsg, sendmsg, socketpair,
 };
+use rustix::thread::Timespec;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
@@ -64,7 +65,18 @@ pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one message. A peer that has gone is an error (EPIPE), not a signal.
+const MILLISECOND: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
+
+/// Milliseconds for which a message waits while too many of the user's descriptors are in flight.
+const IN_FLIGHT_LIMIT: usize = 1000;
+
+/// Sends one message. A peer that has gone is an error (EPIPE), not a signal. The kernel lets a user
+/// have as many descriptors in flight as a process may have open: where others of that user have
+/// sent as many, the message waits for a second, with [`SendFlags::DONTWAIT`] too, until some
+/// are received, since the refusal says nothing of the peer.
 pub fn send(
     to: impl AsFd,
     bytes: &[u8],
@@ -76,6 +88,7 @@ pub fn send(
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
+    let mut waited = 0;
     loop {
         match sendmsg(
             &to,
@@ -84,6 +97,10 @@ pub fn send(
             flags | SendFlags::NOSIGNAL,
         ) {
             Err(Errno::INTR) => {}
+            Err(Errno::TOOMANYREFS) if waited < IN_FLIGHT_LIMIT => {
+                waited += 1;
+                let _ = rustix::thread::nanosleep(&MILLISECOND);
+            }
             other => return other.map(|_| ()),
         }
     }
