@@ -112,18 +112,20 @@ fn missing_folder(swap: &Path) -> Option<&Path> {
 
 fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
+    let size = disk.size.map(|size| size.0);
     let format = || {
         let options = FormatOptions {
-            size: disk.size.map(|size| size.0),
+            size,
             // What else may be there is not overwritten.
             force: false,
         };
-        tracing::info!("making a swap filesystem on {}", disk.swap.display());
         if let Some(folder) = missing_folder(&disk.swap) {
             std::fs::create_dir(folder)
                 .map_err(|why| DaemonError::Disk(format!("{}: {why}", folder.display())))?;
         }
-        Ok(SwapFs::format(&disk.swap, &options)?)
+        let made = SwapFs::format(&disk.swap, &options)?;
+        tracing::info!("made a swap filesystem on {}", disk.swap.display());
+        Ok(made)
     };
     if !disk.swap.exists() {
         return format();
@@ -138,7 +140,11 @@ fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(OpenError::NotOurs { .. }) => return format(),
-            other => return Ok(other?),
+            opened => {
+                let swap = opened?;
+                swap.require_size(size)?;
+                return Ok(swap);
+            }
         }
     }
 }

@@ -47,6 +47,31 @@ fn file_with(path: &Path, size: u64, bytes: &[u8], at: u64) -> PathBuf {
 }
 
 #[test]
+fn another_size_is_refused_of_an_open_filesystem_as_of_one_that_is_checked() {
+    let directory = directory();
+    let path = directory.path().join("swap");
+    // A file has whole pages.
+    let asked = |beyond| FormatOptions {
+        size: Some(TABLES + 4 * UNIT + beyond),
+        force: false,
+    };
+    let fs = SwapFs::format(&path, &asked(5)).unwrap();
+    assert_eq!(fs.require_size(None), Ok(()));
+    assert_eq!(fs.require_size(asked(5).size), Ok(()));
+    let refused = fs.require_size(asked(UNIT).size).unwrap_err();
+    drop(fs);
+    assert!(SwapFs::check(&path, &asked(5)).is_ok());
+    assert_eq!(
+        SwapFs::check(&path, &asked(UNIT)).err(),
+        Some(refused.clone())
+    );
+    assert!(
+        refused.to_string().contains("leave the size out"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn files_survive_a_reopen_at_the_same_extents() {
     let directory = directory();
     let path = directory.path().join("swap");
@@ -212,7 +237,7 @@ fn paths_that_cannot_hold_pages_are_refused_by_name() {
     assert!(refusal(SwapFs::open(&there)).contains("is a directory"));
     assert!(refusal(SwapFs::open(&path)).contains("format it first"));
     assert!(refusal(SwapFs::open(Path::new("/dev/null"))).contains("neither a partition"));
-    assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("give a size"));
+    assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("give its size"));
 
     let memory = rustix::fs::memfd_create("swap", MemfdFlags::CLOEXEC).unwrap();
     let in_memory = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));

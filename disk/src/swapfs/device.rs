@@ -32,6 +32,8 @@ pub struct FormatOptions {
     pub force: bool,
 }
 
+const NO_SIZE: &str = "the file has to be made: give its size, as in size = \"32G\"";
+
 /// A partition or file, opened for a filesystem.
 #[derive(Debug)]
 pub struct Device {
@@ -110,7 +112,7 @@ impl Device {
 
     fn check_room(&self, place: &DevicePath<'_>, size: Option<u64>) -> Result<(), OpenError> {
         let Some(asked) = size else {
-            return Err(place.error("give a size for the new file"));
+            return Err(place.error(NO_SIZE));
         };
         let free = self.room();
         match asked > free {
@@ -222,22 +224,29 @@ impl Device {
     fn sized(mut self, place: &DevicePath<'_>, asked: Option<u64>) -> Result<Self, OpenError> {
         match asked {
             Some(asked) if self.size == 0 => self.allocate(place, asked)?,
-            None if self.size == 0 => return Err(place.error("give a size for the new file")),
-            Some(asked) if asked != self.size => {
-                return Err(OpenError::OtherSize {
-                    place: place.to_string(),
-                    asked,
-                    there: self.size,
-                });
-            }
-            _ => {}
+            None if self.size == 0 => return Err(place.error(NO_SIZE)),
+            asked => self.require_size(asked)?,
         }
         self.check_allocated(place)?;
         Ok(self)
     }
 
+    /// Refuses another size than the one that is asked for, of which a file has the whole pages.
+    pub(super) fn require_size(&self, asked: Option<u64>) -> Result<(), OpenError> {
+        let there = self.size;
+        let has = |asked: &u64| *asked == there || whole_pages(*asked) == there;
+        match asked.filter(|asked| !has(asked)) {
+            Some(asked) => Err(OpenError::OtherSize {
+                place: self.name.clone(),
+                asked,
+                there,
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn allocate(&mut self, place: &DevicePath<'_>, size: u64) -> Result<(), OpenError> {
-        let size = size / PAGE as u64 * PAGE as u64;
+        let size = whole_pages(size);
         let no_room = || OpenError::Disk {
             place: place.to_string(),
             asked: size,
@@ -289,6 +298,10 @@ impl Device {
         }
         works
     }
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    bytes / PAGE as u64 * PAGE as u64
 }
 
 /// For I/O on the files' extents: with this descriptor, a duplicate of it, or one registered with a

@@ -81,6 +81,11 @@ impl SwapFs {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_on(Device::open(path)?)
     }
+
+    /// Refuses a device of another size than the one that is asked for, as [`SwapFs::check`] does.
+    pub fn require_size(&self, asked: Option<u64>) -> Result<(), OpenError> {
+        self.medium.require_size(asked)
+    }
 }
 
 impl<M: BlockDevice> SwapFs<M> {

@@ -224,9 +224,18 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
             format!("{fits:?}")
         })?;
     }
+    let mut daemon = daemon;
+    // Of another size neither the check nor the daemon uses it.
+    let disk = daemon.disk().to_owned();
+    does_not_start_on(&daemon, &disk, "2G")?;
+    let refused = daemon.check()?;
+    let word = "leave the size out";
+    ensure(refused.is_err_and(|why| why.contains(word)), || {
+        "another size is not refused".into()
+    })?;
+    daemon.says(word, 1)?;
     // One that is in use is not disturbed.
     daemon.configure(&Settings::new(64))?;
-    let mut daemon = daemon;
     daemon.again()?;
     let used = daemon.check()?;
     ensure(used.is_ok(), || format!("{used:?}"))?;
