@@ -46,7 +46,7 @@ struct CompressedRamParts {
     /// A view of the tree's ledger; under the daemon one that rings it.
     ledger: Ledger,
     store: SharedStore,
-    /// A channel to the daemon's disk arrives here; `None` where the store has a file of its own.
+    /// A channel to the daemon or the remote client arrives here; `None` where the store has a file of its own.
     channel: Option<OwnedFd>,
     /// The most frames.
     most: u32,
@@ -67,11 +67,13 @@ pub(crate) fn start(
         channel: None,
         most: (ram / PAGE as u64) as u32,
     };
-    let Some(bell) = links.pressure_bell() else {
+    if let Some(bell) = links.pressure_bell() {
+        let bell = io::fcntl_dupfd_cloexec(bell, 0).map_err(call("copy a descriptor"))?;
+        parts.ledger.set_bell(bell);
+    }
+    if !links.has_channels() {
         return admit(parts).map(drop);
-    };
-    let bell = io::fcntl_dupfd_cloexec(bell, 0).map_err(call("copy a descriptor"))?;
-    parts.ledger.set_bell(bell);
+    }
     let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
     parts.channel = Some(ours);
     let slot = admit(parts)?;

@@ -36,6 +36,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         trial(
             "remote",
+            "compressed_ram_in_frames_has_remote_memory_behind_it",
+            || come_back(&["--ram=4M"]),
+        ),
+        trial(
+            "remote",
             "two_hosts_page_after_an_invitation_and_not_after_a_removal",
             cluster::two_hosts,
         ),
@@ -177,6 +182,9 @@ fn come_back(options: &[&str]) -> Verdict {
     let outcome = outcome.succeeded()?.within_contract()?;
     ensure(outcome.text() == expected, || {
         format!("{} instead of {expected}", outcome.text())
+    })?;
+    ensure(!outcome.stderr.contains("not compressed"), || {
+        format!("it says {:?}", outcome.stderr)
     })
 }
 
