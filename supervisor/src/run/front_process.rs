@@ -8,9 +8,11 @@ use super::ipc::Message;
 use super::signals::{Signals, die_by};
 use super::supervise::supervise;
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, WaitOptions, getpid, pidfd_open, set_child_subreaper, waitpid,
+};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -80,7 +82,10 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
                     // SAFETY: stops this process, until a SIGCONT.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
-                Ok(Some(Message::Ended(status))) => return end(status),
+                Ok(Some(Message::Ended(status))) => {
+                    await_release(supervisor);
+                    return end(status);
+                }
                 Ok(Some(Message::Failed(status))) => return ExitCode::from(status as u8),
                 Ok(Some(Message::Signal(_))) => {}
                 Ok(None) => break,
@@ -88,6 +93,16 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
             }
         }
     }
+}
+
+/// Waits for the end of a supervisor whose tree has ended: the room of the swap file and the memory of compressed
+/// pages are free then, for whatever is started next.
+fn await_release(supervisor: Pid) {
+    let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
+        return;
+    };
+    let limit = Timespec::try_from(KILL_LIMIT).ok();
+    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
 }
 
 /// Reports that the supervisor is gone without a message: it was killed; `killer` describes it.
