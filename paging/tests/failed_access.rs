@@ -152,7 +152,7 @@ fn a_disk_that_fails_is_told_at_the_access_that_needs_it() {
         output.status.code() == Some(42) || output.status.signal() == Some(libc::SIGBUS),
         "{told}"
     );
-    assert!(told.contains("swap file failed"), "{told}");
+    assert!(told.contains("of the store failed"), "{told}");
 }
 
 fn flipped() {

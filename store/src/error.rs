@@ -69,7 +69,7 @@ pub enum StoreError {
     #[error("the store's channel has too many pages in flight: complete some first")]
     Busy,
     /// The disk failed.
-    #[error("{op} blok {blok} of the swap file failed: {}", rustix::io::Errno::from_raw_os_error(*.errno))]
+    #[error("{op} blok {blok} of the store failed: {}", rustix::io::Errno::from_raw_os_error(*.errno))]
     Io {
         /// The operation.
         op: DiskOp,
@@ -106,11 +106,14 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// No shared memory for the store's tables.
-    #[error("no memory for the store's {what} ({bytes} bytes): {errno}")]
+    #[error(
+        "no memory for the store's {what}{}: {errno}",
+        match bytes { 0 => String::new(), bytes => format!(" ({bytes} bytes)") }
+    )]
     Memory {
         /// The table.
         what: &'static str,
-        /// Requested bytes.
+        /// Requested bytes, where they are known.
         bytes: u64,
         /// The kernel's error.
         errno: rustix::io::Errno,

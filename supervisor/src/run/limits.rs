@@ -14,6 +14,12 @@ const FILES: u64 = 40;
 /// Address space of a pager beside the tables it shares: stacks, staging, a first arena.
 const PAGER_SPACE: u64 = 256 << 20;
 
+/// The place of a process's data and stacks in /proc/PID/statm.
+const DATA: usize = 5;
+
+/// More than a thread's stack with its guard takes.
+const STACK: u64 = 4 << 20;
+
 /// A limit that is too low. Sizes are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum Limit {
@@ -63,6 +69,16 @@ pub enum Limit {
         /// The least sufficient value, where it is known.
         needed: Option<u64>,
     },
+    /// `ulimit -d`.
+    #[error(
+        "`ulimit -d` allows each process {} of data here, and to the kernel the stacks and reserved addresses of a \
+         pager are data: raise it (ulimit -d unlimited)",
+        Bytes(*.there)
+    )]
+    Data {
+        /// The limit.
+        there: u64,
+    },
 }
 
 /// Checks the limits before any process starts. `asked` is the requested store; `open`, the number
@@ -82,6 +98,9 @@ pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
 
 /// Checks once the tables are mapped, before a program starts that has to map them, too.
 pub fn check_space() -> Result<(), Limit> {
+    if let Some(limit) = data() {
+        return Err(limit);
+    }
     let Some(there) = current(Resource::As) else {
         return Ok(());
     };
@@ -100,12 +119,23 @@ pub fn check_space() -> Result<(), Limit> {
 pub fn behind(errno: Option<Errno>) -> Option<Limit> {
     match errno? {
         Errno::FBIG => current(Resource::Fsize).map(|there| Limit::SharedMemory { there }),
-        Errno::NOMEM => current(Resource::As).map(|there| Limit::Space {
-            there,
-            needed: None,
-        }),
+        Errno::NOMEM => current(Resource::As)
+            .map(|there| Limit::Space {
+                there,
+                needed: None,
+            })
+            .or_else(data),
+        // A thread whose stack cannot be mapped.
+        Errno::AGAIN => data(),
         _ => None,
     }
+}
+
+/// The limit on data, where it leaves no room for a thread's stack.
+fn data() -> Option<Limit> {
+    let there = current(Resource::Data)?;
+    let used = statm(DATA).saturating_mul(wired::PAGE as u64);
+    (there < used + STACK).then_some(Limit::Data { there })
 }
 
 fn current(what: Resource) -> Option<u64> {
@@ -114,9 +144,14 @@ fn current(what: Resource) -> Option<u64> {
 
 /// Bytes of address space this process has in use.
 fn mapped() -> u64 {
+    statm(0) * wired::PAGE as u64
+}
+
+/// A figure of this process's memory, in pages.
+fn statm(at: usize) -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split(' ').next().and_then(|word| word.parse().ok());
-    pages.unwrap_or(0u64) * wired::PAGE as u64
+    let pages = text.split(' ').nth(at).and_then(|word| word.parse().ok());
+    pages.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -36,8 +36,6 @@ pub(super) enum RunError {
     Exec(ExecError),
     #[error(transparent)]
     Spawn(SpawnError),
-    #[error(transparent)]
-    Grow(SetupError),
     #[error("cannot let processes come in: {0}")]
     Listen(std::io::Error),
     #[error("cannot map the stats page again: {0}")]
@@ -136,7 +134,7 @@ fn attach(
     fds: &[RawFd],
 ) -> Result<(Option<Notifier>, Sampler), RunError> {
     if let Some(store) = supervisor.store() {
-        store.grow_ahead().map_err(RunError::Grow)?;
+        store.grow_ahead().map_err(StartError::Store)?;
     }
     release(fds);
     let notifier = match admit_processes(listener, supervisor).map_err(RunError::Listen)? {

@@ -16,6 +16,7 @@ pub fn limits() -> Verdict {
             ["ulimit -v", "100000KiB", "ulimit -v unlimited"],
         ),
         ("-v 1300000", ["ulimit -v", "1300000KiB", "at least"]),
+        ("-d 1000", ["ulimit -d", "1000KiB", "ulimit -d unlimited"]),
     ] {
         refused(&sandbox, &format!("ulimit {limit}; $RUN {echo}"), &words)?;
     }
