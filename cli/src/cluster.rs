@@ -10,9 +10,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use wired::Time;
 
+/// Why nothing can be read from the cluster of a host that was never in one.
+pub const NO_KEY: &str = "this host has no key yet; `selfpage cluster invite` on one host and `selfpage cluster join` on \
+                          another make two hosts a cluster";
+
 /// Show and change the cluster: the hosts whose keys this host accepts.
 ///
-/// A host has a key, made on first use. Paging servers and their clients accept the keys of their
+/// A host has a key, made when it first invites, joins or serves. Paging servers and their clients accept the keys of their
 /// cluster's members, and no others. The key belongs to the user that runs the command: `selfpage serve` and
 /// `selfpage run` use that user's.
 #[derive(clap::Args)]
@@ -58,21 +62,27 @@ enum ClusterCommand {
 /// Shows or changes.
 pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let folder = Keyring::default_folder()?;
-    let keyring = Arc::new(Keyring::open(&folder)?);
+    let open = || Keyring::open(&folder).map(Arc::new);
     match args.command {
         ClusterCommand::Invite {
             life,
             listen,
             address,
-        } => invite(keyring, listen, &address, life)?,
+        } => invite(open()?, listen, &address, life)?,
         ClusterCommand::Join { invitation } => {
+            let keyring = open()?;
             keyring.set_own(&host_name(), None)?;
             print_joined("joined the cluster of", &join(&keyring, &invitation)?);
             share(&keyring)?;
         }
-        ClusterCommand::Show { json } => show(&keyring, json)?,
-        ClusterCommand::Remove { member } => remove(&keyring, &member)?,
+        ClusterCommand::Show { json } => match Keyring::find(&folder)? {
+            Some(keyring) => show(&keyring, json)?,
+            None if json => println!("[]"),
+            None => println!("no cluster: {NO_KEY}"),
+        },
+        ClusterCommand::Remove { member } => remove(&open()?, &member)?,
         ClusterCommand::Leave => {
+            let keyring = Keyring::find(&folder)?.ok_or(NO_KEY)?;
             Keyring::delete(&folder)?;
             println!(
                 "left: this host has another key at its next use. The members keep {} until one of them removes it: \

@@ -1,5 +1,6 @@
 //! `selfpage remote`: what the hosts that lend memory to each other do.
 
+use crate::cluster::NO_KEY;
 use crate::remote_client::{control_port, parse_host};
 use remote_broker::link::ControlLinks;
 use remote_broker::protocol::{ClientSummary, ClusterStatus, Member, ObjectPlace};
@@ -51,7 +52,13 @@ pub fn remote(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     } = args.command;
     let keys = match insecure {
         true => None,
-        false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
+        false => {
+            let found = Keyring::find(&Keyring::default_folder()?)?;
+            let keyring = found.ok_or_else(|| {
+                format!("{NO_KEY}; or pass --insecure where the servers run with it")
+            })?;
+            Some(Arc::new(keyring))
+        }
     };
     let links = ControlLinks::new(keys)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

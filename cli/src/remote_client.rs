@@ -156,10 +156,7 @@ fn check_cluster() -> Result<(), OptionError> {
     let folder = Keyring::default_folder()?;
     let no_cluster = || OptionError::NoCluster(folder.display().to_string());
     // A key is of no use here before there are members.
-    if !folder.exists() {
-        return Err(no_cluster());
-    }
-    let keyring = Keyring::open(&folder)?;
+    let keyring = Keyring::find(&folder)?.ok_or_else(no_cluster)?;
     keyring.check_not_removed()?;
     match keyring.has_others()? {
         true => Ok(()),

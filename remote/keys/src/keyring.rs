@@ -24,6 +24,16 @@ pub enum KeyringError {
     /// There is no place for them.
     #[error("no folder for this host's key: set XDG_STATE_HOME or HOME to a folder's full path")]
     NoFolder,
+    /// The folder cannot be made.
+    #[error(
+        "cannot create {} for this host's key: {why}; set XDG_STATE_HOME to a folder that this user may write", path.display()
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
     /// A file cannot be read or written.
     #[error("cannot {what} {}: {why}", path.display())]
     File {
@@ -101,12 +111,27 @@ impl Keyring {
     /// # Errors
     /// [`KeyringError`].
     pub fn open(folder: &Path) -> Result<Self, KeyringError> {
+        if let Some(found) = Self::find(folder)? {
+            return Ok(found);
+        }
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(file_error("create", folder))?;
-        let key = match read_key(folder)? {
-            Some(key) => key,
-            None => make_key(folder)?,
-        };
+        made.map_err(|why| KeyringError::Folder {
+            path: folder.to_owned(),
+            why,
+        })?;
+        Self::with_key(folder, make_key(folder)?)
+    }
+
+    /// The keys in a folder, if a host has a key there; makes nothing.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub fn find(folder: &Path) -> Result<Option<Self>, KeyringError> {
+        let key = read_key(folder)?;
+        key.map(|key| Self::with_key(folder, key)).transpose()
+    }
+
+    fn with_key(folder: &Path, key: HostKey) -> Result<Self, KeyringError> {
         let this = Self {
             folder: folder.to_owned(),
             key,
@@ -276,8 +301,13 @@ mod tests {
     fn the_key_is_made_on_first_use_and_is_its_owners_alone() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("state/selfpage/cluster");
+        assert!(Keyring::find(&folder).unwrap().is_none() && !folder.exists());
         let first = Keyring::open(&folder).unwrap().fingerprint();
         assert_eq!(Keyring::open(&folder).unwrap().fingerprint(), first);
+        assert_eq!(
+            Keyring::find(&folder).unwrap().unwrap().fingerprint(),
+            first
+        );
         let mode = fs::metadata(folder.join("key")).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let keyring = Keyring::open(&folder).unwrap();

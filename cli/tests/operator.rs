@@ -1,0 +1,34 @@
+//! Commands that look, or are wrong, leave the machine as it was.
+
+use std::process::Command;
+
+/// Runs `selfpage` with its state in `folder`: its status, output and errors.
+fn selfpage(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_selfpage"))
+        .args(arguments)
+        .env("XDG_STATE_HOME", folder)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn what_shows_a_cluster_makes_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (status, shown, _) = selfpage(folder.path(), &["cluster", "show"]);
+    assert_eq!(status, Some(0));
+    assert!(shown.contains("no key yet"), "{shown}");
+    let (_, shown, _) = selfpage(folder.path(), &["cluster", "show", "--json"]);
+    assert_eq!(shown, "[]\n");
+    for command in [["remote", "status"], ["cluster", "leave"]] {
+        let (status, _, errors) = selfpage(folder.path(), &command);
+        assert_eq!(status, Some(125));
+        assert!(errors.contains("no key yet"), "{errors}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
