@@ -41,10 +41,10 @@ pub struct Args {
 
 /// Writes a trace.
 pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    // Before the time is spent.
+    let mut tracer = Tracer::open(&args.system, u64::MAX)?;
+    // Once there is something to trace, and before the time is spent.
     let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
     let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
-    let mut tracer = Tracer::open(&args.system, u64::MAX)?;
     let mut seen = tracer.read()?;
     let begin = Instant::now();
     while begin.elapsed() < args.time {

@@ -32,3 +32,18 @@ fn what_shows_a_cluster_makes_no_key() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn a_trace_without_a_daemon_leaves_an_older_one_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, socket) = (folder.path().join("old.json"), folder.path().join("none"));
+    std::fs::write(&file, "precious").unwrap();
+    let [file_name, socket] = [&file, &socket].map(|path| path.to_str().unwrap());
+    let (status, _, errors) = selfpage(
+        folder.path(),
+        &["trace", "-o", file_name, "--system", socket],
+    );
+    assert_eq!(status, Some(125));
+    assert!(errors.contains("no daemon listens"), "{errors}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
