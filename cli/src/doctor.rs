@@ -1,5 +1,5 @@
 //! `selfpage doctor`: what this kernel, these permissions and this installation allow,
-//! and the exact command that fixes each lack.
+//! and what fixes each lack: a command where there is one.
 
 mod kernel;
 
@@ -37,10 +37,7 @@ pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
     for check in &checks {
         match &check.found {
             Ok(found) => println!("  {:<22}{found}", check.name),
-            Err(why) => println!(
-                "  {:<22}{why}\n  {:<22}mend: {}",
-                check.name, "", check.mend
-            ),
+            Err(why) => println!("  {:<22}{why}\n  {:<22}fix: {}", check.name, "", check.mend),
         }
     }
     for line in processor_time() {
@@ -109,7 +106,7 @@ fn checks() -> Vec<Check> {
             "threads that page",
             match host::lent_priority::is_permitted() {
                 true => Ok("of a contract with a daemon come before programs that compute".into()),
-                false => Err("have no priority under a daemon that runs as this".into()),
+                false => Err("have no priority under a daemon that this user runs".into()),
             },
             "run the daemon with CAP_SYS_NICE, in a control group with real-time budget (cpu.rt_runtime_us)",
             false,
@@ -138,7 +135,7 @@ fn processor_time() -> Vec<String> {
             None => lines.push(format!("{name:<22}yes")),
             Some(lack) => {
                 lines.push(format!("{name:<22}no: {}: {}", lack.what, lack.errno));
-                lines.push(format!("{:<22}mend: {}", "", lack.mend));
+                lines.push(format!("{:<22}fix: {}", "", lack.mend));
             }
         }
     }

@@ -83,7 +83,7 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             }
             warn_of_default(&config, total);
             println!(
-                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}\n\
+                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}{}\n\
                  faults: {} of the processors for reservations and faults, in periods of {}, at {} each until measured\n\
                  rules for who may ask: {}",
                 config.socket.display(),
@@ -91,6 +91,10 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
                 Bytes(total),
                 config.disk.swap.display(),
                 config.default.terms(None, None, None),
+                match config.default.swap {
+                    None => " (four times the frames of a contract)",
+                    Some(_) => "",
+                },
                 config.faults.cpu_share,
                 Time(config.faults.period.0),
                 Time(config.faults.initial_cost.0),

@@ -29,7 +29,10 @@ pub enum Refusal {
     Disk(AdmissionError),
     /// By the swap filesystem.
     #[error(transparent)]
-    Swap(#[from] FileError),
+    Swap(FileError),
+    /// By the swap filesystem, which has too little room.
+    #[error("{0}; without --swap a contract asks for default.swap, or for four times its frames")]
+    SwapRoom(FileError),
     /// The swap file cannot be scrubbed.
     #[error(transparent)]
     Scrub(#[from] ScrubError),
@@ -221,6 +224,15 @@ pub enum Refusal {
     /// A file system without direct I/O.
     #[error("the file's file system has no direct I/O ({0})")]
     NoDirectIo(Errno),
+}
+
+impl From<FileError> for Refusal {
+    fn from(why: FileError) -> Self {
+        match why {
+            FileError::NoRoom { .. } => Self::SwapRoom(why),
+            other => Self::Swap(other),
+        }
+    }
 }
 
 impl From<AdmissionError> for Refusal {

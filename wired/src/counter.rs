@@ -97,7 +97,7 @@ counters! {
     /// Faults on addresses of no stretch, or not allocated.
     UnallocatedFaults = "unallocated_faults" Sum,
     /// Frames released when the contract asked for them.
-    FramesReleased = "frames_released" Sum,
+    FramesReleased = "released_pages" Sum,
     /// Faults that slept because their thread, or all threads, were past their limit.
     ThrottledFaults = "throttled_faults" Sum,
     /// Microseconds that they slept.

@@ -74,13 +74,13 @@ impl fmt::Display for KernelReport {
                 f,
                 "\nvm.max_map_count is {count}: staging needs a mapping for each slot"
             )?;
-            writeln!(f, "  mend: sysctl -w vm.max_map_count=262144")?;
+            writeln!(f, "  fix: sysctl -w vm.max_map_count=262144")?;
         }
         for missing in &self.probe.missing {
             let (consequence, remedy) = consequence_and_remedy(missing);
             writeln!(f, "\n{} is missing: {}", missing.feature, reason(missing))?;
             writeln!(f, "  so: {consequence}")?;
-            writeln!(f, "  mend: {remedy}")?;
+            writeln!(f, "  fix: {remedy}")?;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl KernelReport {
 /// Why `feature` is missing, what fails without it and how to get it, in one line.
 pub fn explain(missing: &MissingFeature) -> String {
     let (consequence, remedy) = consequence_and_remedy(missing);
-    format!("{consequence} ({}). To mend it: {remedy}", reason(missing))
+    format!("{consequence} ({}). To fix it: {remedy}", reason(missing))
 }
 
 fn reason(missing: &MissingFeature) -> String {
