@@ -39,9 +39,11 @@ enum ContractCommand {
     /// guarantee of frames holds for the time that the daemon's configuration sets (memory.reduction_notice)
     Set {
         /// The tenant's number, as `show` prints it
+        #[arg(value_parser = number)]
         tenant: TenantNumber,
-        /// Frames guaranteed, and more while no other contract needs them: 512M+128M
-        #[arg(long, value_name = "SIZE[+EXTRA]")]
+        /// Frames guaranteed, and more while no other contract needs them: 512M+128M. Both parts are
+        /// replaced: 256M leaves nothing beyond the guarantee
+        #[arg(long, value_name = "SIZE[+EXTRA]", required_unless_present = "disk")]
         frames: Option<FrameSpec>,
         /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` keep their values unless
         /// named
@@ -68,6 +70,11 @@ pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         } => show(&[set(&args.system, tenant, frames, disk)?]),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn number(text: &str) -> Result<TenantNumber, String> {
+    let fail = |_| "expected a tenant's number, as `selfpage contract show` prints it".to_owned();
+    text.parse().map_err(fail)
 }
 
 fn no_contracts() -> &'static str {

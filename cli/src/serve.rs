@@ -55,11 +55,16 @@ pub struct Args {
     disk: Option<Disk>,
 
     /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)))]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)),
+        value_parser = socket_address
+    )]
     listen: SocketAddr,
 
     /// Where the broker's messages arrive (TCP and UDP). The default is the port two above that of --listen
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     control: Option<SocketAddr>,
 
     /// The address at which other machines reach this one. The default is that of an interface
@@ -110,6 +115,11 @@ impl Args {
             _ => LevelFilter::TRACE,
         }
     }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let fail = |_| "expected ADDRESS:PORT, as in 0.0.0.0:4763 or [::]:4763".to_owned();
+    text.parse().map_err(fail)
 }
 
 /// The value of `--disk`.

@@ -313,6 +313,9 @@ fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
             println!("{}", serde_json::to_string_pretty(&clients)?);
             continue;
         }
+        if clients.is_empty() {
+            println!("no guests");
+        }
         for client in clients {
             println!(
                 "client {}, process {}, {}",

@@ -47,3 +47,22 @@ fn a_trace_without_a_daemon_leaves_an_older_one_as_it_is() {
     assert!(errors.contains("no daemon listens"), "{errors}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
+
+#[test]
+fn a_request_that_cannot_be_meant_is_refused_with_what_was_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, part) in [
+        (&["contract", "set", "1"][..], "--frames"),
+        (
+            &["contract", "set", "one", "--frames", "64M"],
+            "tenant's number",
+        ),
+        (&["contract", "set", "1", "--frames", "32"], "32M?"),
+        (&["serve", "--listen", "4763"], "ADDRESS:PORT"),
+        (&["system", "--config", "/no/such.toml"], "--config"),
+    ] {
+        let (status, _, errors) = selfpage(folder.path(), arguments);
+        assert_eq!(status, Some(125), "{arguments:?}: {errors}");
+        assert!(errors.contains(part), "{arguments:?}: {errors}");
+    }
+}

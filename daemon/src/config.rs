@@ -20,7 +20,7 @@ use wired::{Bytes, Time};
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {}: {why}", path.display())]
+    #[error("cannot read {}: {why}; name the configuration with --config", path.display())]
     Read {
         /// Which.
         path: PathBuf,

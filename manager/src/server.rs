@@ -79,7 +79,7 @@ pub enum ManagerError {
 /// What to do where a socket cannot be bound.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "; remove it if no other manager uses it",
+        io::ErrorKind::AddrInUse => "; another manager serves there: name another path",
         io::ErrorKind::AlreadyExists => "; name another path",
         io::ErrorKind::NotFound => ": its folder is not there",
         _ => "",

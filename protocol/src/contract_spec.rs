@@ -87,9 +87,15 @@ impl FromStr for FrameSpec {
                 .0;
             let page = PAGE as u64;
             match u32::try_from(bytes / page) {
-                _ if !bytes.is_multiple_of(page) => Err(fail(format!(
-                    "not a whole number of frames of {page} bytes"
-                ))),
+                _ if !bytes.is_multiple_of(page) => {
+                    let hint = match part.bytes().all(|byte| byte.is_ascii_digit()) {
+                        true => format!("; {part} with no unit is bytes: {part}M?"),
+                        false => String::new(),
+                    };
+                    Err(fail(format!(
+                        "not a whole number of frames of {page} bytes{hint}"
+                    )))
+                }
                 Ok(count) if count <= frames::Frame::MAX => Ok(count),
                 _ => Err(fail(format!(
                     "more than the {} a contract can hold",

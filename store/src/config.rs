@@ -171,7 +171,11 @@ impl StoreConfig {
             if matches!(&disk.place, DiskLocation::File(path) if path.as_os_str().is_empty()) {
                 return Err(ConfigError::NoPath);
             }
-            bound("a swap file", disk.size, MIN_DISK, MAX_SIZE)?;
+            let what = match disk.place {
+                DiskLocation::Remote => "remote memory",
+                _ => "a swap file",
+            };
+            bound(what, disk.size, MIN_DISK, MAX_SIZE)?;
         }
         if self.ram.is_none() && self.disk.is_none() {
             return Err(ConfigError::Nothing(String::new()));

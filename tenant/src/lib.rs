@@ -62,7 +62,7 @@ pub struct ContractRequest {
 pub enum TenantError {
     /// No daemon listens.
     #[error(
-        "no daemon listens at {}: {why}; start one (selfpage system --config FILE), or name its socket",
+        "no daemon listens at {}: {why}; start one (selfpage system --config FILE), or name its socket (--system=PATH)",
         path.display()
     )]
     Nobody {

@@ -14,6 +14,7 @@ use protocol::contract_spec::{DiskSpec, FrameSpec};
 use report::Report;
 use std::error::Error;
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use supervisor::fault_limits::FaultRate;
@@ -179,16 +180,7 @@ impl Args {
 
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    // Whatever comes before the program and is no option would be taken for it.
-    if let Some(option) = args.command.first().and_then(|name| name.to_str())
-        && option.starts_with('-')
-        && !is_after_dashes(option)
-    {
-        return Err(format!(
-            "`{option}` is no option of `run` (`selfpage run --help`); a program of that name follows `--`"
-        )
-        .into());
-    }
+    check_first(&args)?;
     match Plan::make(args) {
         Ok(Plan { spec, output }) => supervisor::run::run(spec, |finished| {
             Report::gather(&finished).give(&output);
@@ -198,6 +190,26 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             Ok(why.status().into())
         }
         Err(PlanError::Own(why)) => Err(why),
+    }
+}
+
+/// Refuses what would be taken for the program: an option that there is not, and the daemon's socket,
+/// after `--system` and a space.
+fn check_first(args: &Args) -> Result<(), String> {
+    let Some(first) = args.command.first().and_then(|name| name.to_str()) else {
+        return Ok(());
+    };
+    if first.starts_with('-') && !is_after_dashes(first) {
+        return Err(format!(
+            "`{first}` is no option of `run` (`selfpage run --help`); a program of that name follows `--`"
+        ));
+    }
+    let is_socket = |path| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    match args.system.is_some() && is_socket(first) {
+        true => Err(format!(
+            "{first} is a socket, and no program: write --system={first}"
+        )),
+        false => Ok(()),
     }
 }
 

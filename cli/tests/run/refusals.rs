@@ -37,6 +37,10 @@ fn what_is_asked_wrongly_is_125_and_says_what_would_be_right() {
         (&["--frames", "64M", "--store", "ram:1"], "too small"),
         (&["--frames", "64M", "--store", "disk:/tmp"], "size"),
         (
+            &["--frames", "64M", "--store", "remote:64"],
+            "remote memory of 64 bytes",
+        ),
+        (
             &["--frames", "64M", "--store", "disk:/proc/x,size=1M"],
             "/proc/x",
         ),
@@ -127,4 +131,15 @@ fn an_image_of_another_user_is_not_given_the_store_unless_that_is_asked_for() {
     );
     let shared = said(&["--share-store"]);
     assert!(!shared.contains("user 65534's"), "{shared}");
+}
+
+#[test]
+fn a_socket_after_system_and_a_space_is_not_taken_for_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let socket = socket.to_str().unwrap();
+    let (refused, errors) = output(selfpage(&["run", "--system", socket, "true"]));
+    assert_eq!(refused.status.code(), Some(125), "{errors}");
+    assert!(errors.contains(&format!("--system={socket}")), "{errors}");
 }

@@ -36,7 +36,7 @@ pub enum ClientError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// None is known.
-    #[error("no host is known")]
+    #[error("no name that was given has an address, and no host on the link answers")]
     NoHost,
     /// No answer in time.
     #[error("it does not answer for {ANSWER:?}")]

@@ -159,7 +159,8 @@ async fn refuse_in_clear(mut stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// What ends a handshake that rustls has no words for.
-const CLOSED: &str = "the peer closed the connection during the handshake: give --insecure on both hosts or on neither";
+const CLOSED: &str = "the peer closed the connection during the handshake: give --insecure on both hosts or on neither, \
+                      and the port of the peer's --control (4765 by default)";
 
 /// The words of the handshake for what rustls says.
 pub fn explain(why: io::Error) -> io::Error {

@@ -43,7 +43,7 @@ impl Report {
         table.row(
             "peak_anonymous",
             size(m.peak_anonymous),
-            &format!("Of the tree, {} processes.", m.processes_at_peak),
+            &format!("Of the tree; processes then: {}.", m.processes_at_peak),
         );
         table.row(
             "shared_at_peak",
@@ -54,7 +54,7 @@ impl Report {
             "unpaged",
             size(m.unpaged),
             &format!(
-                "{:.1} % of it and the most that was paged.",
+                "Anonymous, not paged: {:.1} % of it and the most that was paged.",
                 m.unpaged_share * 100.0
             ),
         );
@@ -72,7 +72,7 @@ impl Report {
         table.row(
             "direct_io",
             self.direct_io.to_string(),
-            "Pages were checked for pins.",
+            "True if pages were checked for pins by devices.",
         );
         if let Some(rate) = &self.fault_rate {
             table.row("fault_rate", String::new(), &rate.describe());
