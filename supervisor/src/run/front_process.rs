@@ -96,7 +96,7 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
 }
 
 /// Waits for the end of a supervisor whose tree has ended: the room of the swap file and the memory of compressed
-/// pages are free then, for whatever is started next.
+/// pages are free then, for whatever is started next. A pidfd is readable once the last thread has ended.
 fn await_release(supervisor: Pid) {
     let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
         return;
