@@ -333,7 +333,8 @@ impl MainLoop {
             match pid {
                 0 => return false,
                 -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
-                pid if pid != self.tree.program.as_raw_nonzero().get() => {
+                // A program that has been reaped may have left its number to another process.
+                pid if self.status.is_some() || pid != self.tree.program.as_raw_nonzero().get() => {
                     let pager = Pid::from_raw(pid).filter(|_| libc::WIFSTOPPED(status));
                     // By a pattern that both command lines match: a stopped program needs no frames, its pager gives them up.
                     if let Some(pid) = pager.filter(|pid| self.tree.supervisor.is_pager(*pid)) {
