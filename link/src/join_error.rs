@@ -11,7 +11,7 @@ use rustix::io::Errno;
 pub enum JoinError {
     /// The environment names no supervisor: this process is not of a tree.
     Nowhere,
-    /// The supervisor has ended, or neither of its sockets can be reached.
+    /// The supervisor has ended, neither of its sockets can be reached, or descriptors are short here or there.
     Unreachable(Errno),
     /// It refused; the text has the reason.
     Refused(RefusalText),
@@ -33,6 +33,13 @@ impl std::fmt::Display for JoinError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nowhere => write!(f, "this process was not started by `selfpage run`"),
+            Self::Unreachable(errno @ (Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS)) => {
+                write!(
+                    f,
+                    "no descriptor is free to reach the `selfpage run` that started this process ({errno}): raise \
+                 `ulimit -n`"
+                )
+            }
             Self::Unreachable(errno) => write!(
                 f,
                 "the `selfpage run` that started this process cannot be reached ({errno}): it has ended, or this \
