@@ -190,8 +190,21 @@ pub(crate) fn own_uid() -> u32 {
 /// Answers a process. Returns true if the answer is sent: a peer that has died is noticed by its
 /// pidfd.
 pub(crate) fn answer(connection: impl AsFd, answer: Reply, fds: &[BorrowedFd<'_>]) -> bool {
+    try_answer(connection, answer, fds).is_ok()
+}
+
+/// Answers a process that waits for nothing else.
+///
+/// # Errors
+/// ETOOMANYREFS where the user has too many descriptors in flight.
+pub(crate) fn try_answer(
+    connection: impl AsFd,
+    answer: Reply,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let message = answer.encode();
-    seqpacket::send(connection, message.as_slice(), fds, SendFlags::DONTWAIT).is_ok()
+    seqpacket::send(connection, message.as_slice(), fds, SendFlags::DONTWAIT)?;
+    Ok(())
 }
 
 /// Refuses what a process requests.

@@ -22,6 +22,9 @@ const PORT_NUMBER: i32 = 1000;
 /// Set in the first message where the reservation could not be entered.
 const RESERVED: i32 = 1 << 16;
 
+/// Set there where the listener of the filter could not be sent.
+const UNSENT: i32 = 1 << 17;
+
 /// A running program.
 pub struct Spawned {
     pub pid: Pid,
@@ -147,12 +150,13 @@ fn prepare(
     let filter = seccomp::install();
     match &filter {
         Ok(listener) => {
-            let _ = seqpacket::send(
-                to,
-                &0i32.to_ne_bytes(),
-                &[listener.as_fd()],
-                SendFlags::empty(),
-            );
+            let fds = [listener.as_fd()];
+            let sent = seqpacket::send(to, &0i32.to_ne_bytes(), &fds, SendFlags::empty());
+            if let Err(errno) = sent {
+                tell(to, UNSENT | errno.raw_os_error());
+                // SAFETY: no program was started.
+                unsafe { libc::_exit(125) };
+            }
         }
         Err(errno) => tell(to, errno.raw_os_error()),
     }
@@ -176,6 +180,12 @@ fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
             return Err(SpawnError::Own(
                 "reserve processor time for the program",
                 errno,
+            ));
+        }
+        (Some(number), _) if number & UNSENT != 0 => {
+            return Err(SpawnError::Own(
+                "pass on the notifications of direct I/O (raise `ulimit -n`)",
+                errno_of(number & !UNSENT),
             ));
         }
         (Some(0), Some(listener)) => Ok(listener),

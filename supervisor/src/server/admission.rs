@@ -217,7 +217,7 @@ impl Supervisor {
             self.members.remove(slot);
             self.take_back(domain);
             format!(
-                "`selfpage run` cannot watch one more process ({what}): raise `ulimit -n` before it"
+                "`selfpage run` cannot take in one more process ({what}): raise `ulimit -n` before it"
             )
         })
     }
@@ -236,17 +236,17 @@ impl Supervisor {
         self.watched.add(&member.pidfd, PIDFD | u64::from(slot))?;
         let block = self.stats_page.block(slot);
         block.clear();
-        self.members.insert(member);
-        self.program_ends.on_joined(slot, program);
         // A process that starts careful has nothing to acknowledge.
         let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);
-        self.welcome(connection, domain);
+        self.welcome(connection, domain)?;
+        self.members.insert(member);
+        self.program_ends.on_joined(slot, program);
         self.past.processes += 1;
         Ok(())
     }
 
-    fn welcome(&self, connection: &PeerFd, domain: DomainId) {
+    fn welcome(&self, connection: &PeerFd, domain: DomainId) -> io::Result<()> {
         let mut fds = vec![
             (FdRole::Ledger, self.ledger_fd.as_fd()),
             (FdRole::StatsPage, self.stats_fd.as_fd()),
@@ -277,7 +277,7 @@ impl Supervisor {
             options,
             roles,
         };
-        answer(connection, Reply::Welcome(welcome), &fds);
+        sockets::try_answer(connection, Reply::Welcome(welcome), &fds)
     }
 
     pub(super) fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
