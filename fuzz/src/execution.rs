@@ -1,11 +1,14 @@
 //! Runs a program without the pager and under it, and compares.
 
 use crate::program::Program;
+use crate::stall::{Stall, threads_of};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The settings of runs: binaries and time limits.
@@ -20,6 +23,9 @@ pub struct Setup {
     pub patience: Duration,
     /// Where runs have their working folders: on a disk.
     pub folder: PathBuf,
+    /// Pages that the runs under the pager have written to their stores so far: with none, runs that
+    /// agree say nothing.
+    pub written_pages: Arc<AtomicU64>,
 }
 
 /// How a run ended.
@@ -118,6 +124,7 @@ pub fn compare(setup: &Setup, program: &Program) -> Result<Option<Difference>, F
     if let Some(line) = without.log.values().flatten().find(|l| l.contains("WRONG")) {
         return Err(Failure::Program(line.clone()));
     }
+    let statistics = folder.path().join("statistics");
     let mut command = Command::new(&setup.selfpage);
     command
         .args([
@@ -126,11 +133,24 @@ pub fn compare(setup: &Setup, program: &Program) -> Result<Option<Difference>, F
             &program.frames,
             "--store",
             &program.store,
+            "--stats-json",
         ])
+        .arg(&statistics)
         .arg("--")
         .arg(&setup.interpreter);
     let under = run(setup, folder.path(), command, "under")?;
+    let statistics = std::fs::read_to_string(&statistics).unwrap_or_default();
+    setup
+        .written_pages
+        .fetch_add(written_pages(&statistics), Ordering::Relaxed);
     Ok(difference(&without, &under))
+}
+
+/// The counter of that name in the statistics of a run; 0 where there are none, since it was killed.
+fn written_pages(statistics: &str) -> u64 {
+    let after = statistics.split("\"written_pages\":").nth(1);
+    let number = after.and_then(|rest| rest.split([',', '}']).next());
+    number.map_or(0, |number| number.trim().parse().unwrap_or(0))
 }
 
 /// The first difference between two runs of one program.
@@ -256,95 +276,6 @@ fn watch(child: &mut Child, log: &Path, patience: Duration) -> std::io::Result<E
         std::thread::sleep(nap);
         nap = (nap * 2).min(Duration::from_millis(20)).max(nap);
     }
-}
-
-/// A time without progress, and how much of it threads waited for a processor.
-struct Stall {
-    root: u32,
-    since: Instant,
-    waited: BTreeMap<PathBuf, Duration>,
-}
-
-impl Stall {
-    fn begin(root: u32) -> Self {
-        Self {
-            root,
-            since: Instant::now(),
-            waited: waited_by_thread(root),
-        }
-    }
-
-    /// The time that no thread's wait for a processor explains.
-    fn unstarved(&self) -> Duration {
-        let now = waited_by_thread(self.root);
-        let waited = now.iter().map(|(thread, waited)| {
-            waited.saturating_sub(self.waited.get(thread).copied().unwrap_or_default())
-        });
-        self.since.elapsed().saturating_sub(waited.sum())
-    }
-}
-
-/// How long each thread of a run has waited for a processor while it could have run.
-fn waited_by_thread(root: u32) -> BTreeMap<PathBuf, Duration> {
-    let waited = |thread: PathBuf| {
-        let text = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-        let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
-        Some((thread, Duration::from_nanos(nanoseconds)))
-    };
-    tasks_of(root).into_iter().filter_map(waited).collect()
-}
-
-/// The threads of a process and its descendants, by their folders in /proc: pager processes
-/// are in other process groups, but descend from the run.
-fn tasks_of(root: u32) -> Vec<PathBuf> {
-    let mut parents = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let parent = after_name.split_whitespace().nth(1);
-        let process = entry.file_name().to_string_lossy().parse::<u32>();
-        if let (Ok(process), Some(Ok(parent))) = (process, parent.map(str::parse::<u32>)) {
-            parents.insert(process, parent);
-        }
-    }
-    let descends = |process: &u32| {
-        std::iter::successors(Some(process), |process| parents.get(process))
-            .take(parents.len())
-            .any(|process| *process == root)
-    };
-    let tasks = |process: &u32| std::fs::read_dir(format!("/proc/{process}/task"));
-    parents
-        .keys()
-        .filter(|process| descends(process))
-        .filter_map(|process| tasks(process).ok())
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect()
-}
-
-/// Where the threads of a run are, for a report.
-fn threads_of(root: u32) -> String {
-    let mut text = String::new();
-    for task in tasks_of(root) {
-        let read = |name: &str| {
-            let text = std::fs::read_to_string(task.join(name)).unwrap_or_default();
-            text.trim().to_string()
-        };
-        let stat = read("stat");
-        let after_name = stat.rsplit(')').next().unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "{} {} {} wchan {} syscall {}\n{}",
-            task.display(),
-            read("comm"),
-            after_name.split_whitespace().next().unwrap_or_default(),
-            read("wchan"),
-            read("syscall"),
-            read("stack"),
-        );
-    }
-    text
 }
 
 #[cfg(test)]

@@ -19,3 +19,4 @@ pub mod interpreter;
 pub mod program;
 pub mod random;
 pub mod shrink;
+mod stall;

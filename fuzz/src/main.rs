@@ -8,6 +8,8 @@ use fuzz::{emit, generate, interpreter};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Runs random programs over their address space with the pager and without it, and
@@ -110,6 +112,7 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
             },
             patience: Duration::from_secs(options.place.patience),
             folder: options.place.folder.clone(),
+            written_pages: Arc::default(),
         })
     };
     let build_in = || tempfile::tempdir_in(&options.place.folder);
@@ -174,13 +177,17 @@ fn run_campaign(campaign: &Campaign) -> Result<bool, Box<dyn Error>> {
         println!("wrong by itself: {wrong}");
     }
     let differing: u64 = results.differences.values().sum();
+    let written = campaign.setup.written_pages.load(Ordering::Relaxed);
     println!(
-        "{} seeds, {:.2} hours of processor time, {differing} differences of {} kinds; those \
+        "{} seeds, {:.2} hours of processor time, {written} pages written to stores, {differing} differences of {} kinds; those \
          kept are in {}",
         results.seeds,
         processor_hours(),
         results.differences.len(),
         campaign.findings.display()
     );
+    if written == 0 {
+        return Err("no program had a page written to its store: nothing was compared".into());
+    }
     Ok(differing == 0 && results.wrong.is_empty())
 }

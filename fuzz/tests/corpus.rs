@@ -8,6 +8,8 @@ use fuzz::campaign::corpus;
 use fuzz::execution::{Setup, compare};
 use fuzz::{emit, generate, interpreter, program::Program};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Time after which no further seed is begun: what is left is a campaign's.
@@ -30,6 +32,7 @@ fn setup(folder: &Path) -> Setup {
         selfpage,
         patience: Duration::from_secs(30),
         folder: "/var/tmp".into(),
+        written_pages: Arc::default(),
     }
 }
 
@@ -78,6 +81,7 @@ fn programs_of_fixed_seeds_agree() {
             panic!("seed {seed}:\n{difference}");
         }
     }
+    assert!(setup.written_pages.load(Ordering::Relaxed) > 0);
 }
 
 #[test]
