@@ -146,7 +146,7 @@ pub fn compare(setup: &Setup, program: &Program) -> Result<Option<Difference>, F
     Ok(difference(&without, &under))
 }
 
-/// The counter of that name in the statistics of a run; 0 where there are none, since it was killed.
+/// The counter of that name in the statistics of a run; 0 where the run was killed and wrote none.
 fn written_pages(statistics: &str) -> u64 {
     let after = statistics.split("\"written_pages\":").nth(1);
     let number = after.and_then(|rest| rest.split([',', '}']).next());

@@ -10,7 +10,6 @@
 //! brokers at once do no harm: capacity is never promised twice. A request that arrives again gets
 //! the permit that it got before.
 
-mod ends;
 mod error;
 mod objects;
 mod report;

@@ -117,8 +117,7 @@ impl Controller<'_> {
             }
             ControlRequest::Renew => {
                 // A notice that found no connection, or no room in it, is lost.
-                let issuer = &mut self.service.issuer;
-                issuer.repeat_revocations(&connection.presented);
+                (self.service.issuer).repeat_revocations(&connection.presented);
                 Ok(ControlReply::Done)
             }
             _ => Ok(ControlReply::Done),
