@@ -80,7 +80,10 @@ pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             None if json => println!("[]"),
             None => println!("no cluster: {NO_KEY}"),
         },
-        ClusterCommand::Remove { member } => remove(&open()?, &member)?,
+        ClusterCommand::Remove { member } => {
+            let keyring = Keyring::find(&folder)?.ok_or(NO_KEY)?;
+            remove(&Arc::new(keyring), &member)?;
+        }
         ClusterCommand::Leave => {
             let keyring = Keyring::find(&folder)?.ok_or(NO_KEY)?;
             Keyring::delete(&folder)?;

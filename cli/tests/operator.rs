@@ -25,8 +25,12 @@ fn what_shows_a_cluster_makes_no_key() {
     assert!(shown.contains("no key yet"), "{shown}");
     let (_, shown, _) = selfpage(folder.path(), &["cluster", "show", "--json"]);
     assert_eq!(shown, "[]\n");
-    for command in [["remote", "status"], ["cluster", "leave"]] {
-        let (status, _, errors) = selfpage(folder.path(), &command);
+    for command in [
+        &["remote", "status"][..],
+        &["cluster", "leave"],
+        &["cluster", "remove", "x"],
+    ] {
+        let (status, _, errors) = selfpage(folder.path(), command);
         assert_eq!(status, Some(125));
         assert!(errors.contains("no key yet"), "{errors}");
     }

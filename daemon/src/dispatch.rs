@@ -13,6 +13,7 @@ use iochannel::ChannelGeometry;
 use protocol::contract_spec::{ContractSpec, DiskChange, DiskSpec, FrameSpec};
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber, TenantRequest, decode};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::time::Duration;
 
 impl Daemon {
@@ -116,7 +117,7 @@ impl Daemon {
     }
 
     /// Opens a channel. A tenant whose queue is full receives it when it reads again: requests to
-    /// open channels are answered in order.
+    /// open channels are answered in order, but for one that is beyond the quota.
     fn open(&mut self, token: u64, number: TenantNumber, depth: u16, cookie: u64) {
         let Some(tenant) = self.contracts.frames.tenants.get_mut(number) else {
             return;
@@ -165,8 +166,7 @@ impl Daemon {
         if let Some(why) = over.or_else(|| tenants.over_fd_quota(uid)) {
             return Err(why);
         }
-        let geometry = ChannelGeometry::for_depth(depth.into());
-        let (server, ends) = iochannel::create(geometry)?;
+        let (server, ends) = iochannel::create(ChannelGeometry::for_depth(depth.into()))?;
         let fds = [
             ends.memory.as_fd(),
             ends.bell.as_fd(),
@@ -174,8 +174,10 @@ impl Daemon {
         ];
         let opened = DaemonEvent::Opened { cookie, channel };
         // A channel that the client does not know is closed.
-        if !tenants.connections.send(token, &opened, &fds) {
-            return Ok(false);
+        match tenants.connections.send_now(token, &opened, &fds) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(why) => return Err(why.into()),
         }
         let id = self.contracts.disk.usd.add_channel(client, server);
         tenants.add_channel(number, channel, id);

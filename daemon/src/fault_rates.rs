@@ -328,8 +328,12 @@ impl FaultRates {
     /// Sends its share to every tenant whose share has changed, when that is due.
     pub(crate) fn send_due(&mut self, tenants: &Tenants) {
         for (number, share) in self.due_shares(Instant::now()) {
-            if !tenants.is_ending(number) {
-                tenants.post(number, &DaemonEvent::Faults(share));
+            // A tenant that does not read gets the share of a later round, and no old ones.
+            if !tenants.is_ending(number)
+                && !tenants.send(number, &DaemonEvent::Faults(share))
+                && let Some(entry) = self.entries.get_mut(&number)
+            {
+                entry.sent = None;
             }
         }
     }

@@ -1,23 +1,23 @@
 //! The time that the daemon's loop spends on tenants' messages and bells.
 //!
 //! The loop has a high priority, and no contract is charged for its time. Rule: a person's tenants
-//! have a fifth of it, however many they are and whatever they send. What has used more is not
-//! polled until its time has come; before the loop kills a tenant for a deadline, it reads that
-//! tenant's messages in any case.
+//! have a fifth of it, however many they are and whatever they send. A connection or bell of a person
+//! that has used more is not polled until that time has passed; before the loop kills a tenant for a
+//! deadline, it reads a batch of that tenant's messages.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A person whose tenants were served for a time has used so many times that.
+/// Each microsecond of service uses so many of a person's.
 const BACKOFF: u32 = 5;
 
-/// What a person may have used in advance: a burst of messages is served at once.
+/// The time that a person may use in advance: a burst of messages is served at once.
 const BURST: Duration = Duration::from_millis(20);
 
 /// The most that is charged at once: beyond that the loop waited for a processor, or for the disk.
 const MAX_CHARGE: Duration = Duration::from_millis(5);
 
-/// What persons have used, and the tokens of what is not polled.
+/// The time that persons have used, and the tokens that are not polled.
 #[derive(Default)]
 pub(crate) struct LoopTime {
     /// Up to when each person has used its part.
@@ -27,25 +27,25 @@ pub(crate) struct LoopTime {
 }
 
 impl LoopTime {
-    /// Charges a person for a time, in which what has this token was served. Returns true if that
-    /// is suspended.
+    /// Charges a person for the service of a token. Returns true if the token is suspended.
     pub fn charge(&mut self, person: u32, token: u64, took: Duration, now: Instant) -> bool {
         let used = self.used.entry(person).or_insert(now);
+        // By what was used before: a bell is never read, so that polling it again reports it again.
+        let is_over = *used > now + BURST;
         *used = (*used).max(now) + took.min(MAX_CHARGE) * BACKOFF;
-        let until = *used - BURST;
-        if until > now {
-            self.suspended.insert(token, until);
+        if is_over {
+            self.suspended.insert(token, *used - BURST);
         }
-        until > now
+        is_over
     }
 
-    /// Time until something is to be polled again.
+    /// Time until a token is to be polled again.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         let next = self.suspended.values().min()?;
         Some(next.saturating_duration_since(now))
     }
 
-    /// What is to be polled again.
+    /// The tokens that are to be polled again.
     pub fn take_due(&mut self, now: Instant) -> Vec<u64> {
         if self.timeout(now) != Some(Duration::ZERO) {
             return Vec::new();
@@ -77,7 +77,7 @@ mod tests {
             } else {
                 now += time.timeout(now).unwrap();
             }
-            assert!(!time.charge(8, 2, turn / 10, now) || is_suspended);
+            assert!(!time.charge(8, 2, turn / 10, now));
         }
         let took = turn * served;
         let fifth = Duration::from_millis(200);

@@ -97,7 +97,7 @@ impl Tenants {
         Some(tenant)
     }
 
-    /// A tenant has a new channel.
+    /// Adds a tenant's new channel.
     pub fn add_channel(&mut self, number: TenantNumber, channel: ChannelNumber, id: ChannelId) {
         if let Some(tenant) = self.by_number.get_mut(&number) {
             tenant.channels.insert(channel, id);
@@ -105,7 +105,7 @@ impl Tenants {
         }
     }
 
-    /// A channel is closed. Returns whose it was, if its tenant is there.
+    /// Removes a closed channel. Returns its tenant and its number there, if the tenant is still there.
     pub fn remove_channel(&mut self, id: ChannelId) -> Option<(TenantNumber, ChannelNumber)> {
         let (number, channel) = self.by_channel.remove(&id)?;
         self.by_number.get_mut(&number)?.channels.remove(&channel);
@@ -117,7 +117,7 @@ impl Tenants {
         self.by_channel.get(&id).map(|(number, _)| *number)
     }
 
-    /// Sends an event to a tenant, or keeps it until that reads.
+    /// Sends an event to a tenant, or keeps it until the tenant reads.
     pub fn post(&self, number: TenantNumber, event: &DaemonEvent) {
         if let Some(token) = self.get(number).and_then(|tenant| tenant.connection) {
             self.connections.post(token, event);

@@ -23,8 +23,8 @@ pub struct Setup {
     pub patience: Duration,
     /// Where runs have their working folders: on a disk.
     pub folder: PathBuf,
-    /// Pages that the runs under the pager have written to their stores so far: with none, runs that
-    /// agree say nothing.
+    /// Pages that the runs under the pager have written to their stores so far: with none, the runs
+    /// have not exercised paging.
     pub written_pages: Arc<AtomicU64>,
 }
 

@@ -187,7 +187,7 @@ fn run_campaign(campaign: &Campaign) -> Result<bool, Box<dyn Error>> {
         campaign.findings.display()
     );
     if written == 0 {
-        return Err("no program had a page written to its store: nothing was compared".into());
+        return Err("no page was written to a store: the runs have not exercised paging".into());
     }
     Ok(differing == 0 && results.wrong.is_empty())
 }

@@ -73,11 +73,30 @@ const MILLISECOND: Timespec = Timespec {
 /// Milliseconds for which a message waits while too many of the user's descriptors are in flight.
 const IN_FLIGHT_LIMIT: usize = 1000;
 
-/// Sends one message. A peer that has gone is an error (EPIPE), not a signal. The kernel lets a user
-/// have as many descriptors in flight as a process may have open: where others of that user have
-/// sent as many, the message waits for a second, with [`SendFlags::DONTWAIT`] too, until some
-/// are received, since the refusal says nothing of the peer.
+/// Sends one message. The kernel lets a user have as many descriptors in flight as a process may have
+/// open: where processes of that user have sent as many, the message waits for up to a second until
+/// some are received, with [`SendFlags::DONTWAIT`] too: the limit is the user's, not the peer's.
 pub fn send(
+    to: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut waited = 0;
+    loop {
+        match try_send(&to, bytes, fds, flags) {
+            Err(Errno::TOOMANYREFS) if waited < IN_FLIGHT_LIMIT => {
+                waited += 1;
+                let _ = rustix::thread::nanosleep(&MILLISECOND);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Sends one message. A peer that has gone is an error (EPIPE), not a signal; too many descriptors in
+/// flight are one (ETOOMANYREFS), too.
+pub fn try_send(
     to: impl AsFd,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -88,7 +107,6 @@ pub fn send(
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
-    let mut waited = 0;
     loop {
         match sendmsg(
             &to,
@@ -97,10 +115,6 @@ pub fn send(
             flags | SendFlags::NOSIGNAL,
         ) {
             Err(Errno::INTR) => {}
-            Err(Errno::TOOMANYREFS) if waited < IN_FLIGHT_LIMIT => {
-                waited += 1;
-                let _ = rustix::thread::nanosleep(&MILLISECOND);
-            }
             other => return other.map(|_| ()),
         }
     }

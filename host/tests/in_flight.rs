@@ -15,11 +15,15 @@ const USER: u32 = 65_521;
 
 #[test]
 fn a_message_waits_while_the_user_has_too_many_descriptors_in_flight() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!(
+            "SKIPPED: the limit counts all processes of a user, and only root can be another user"
+        );
+        return;
+    }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "as_a_user_without_privileges"]);
-    if rustix::process::getuid().is_root() {
-        command.uid(USER).gid(USER);
-    }
+    command.uid(USER).gid(USER);
     assert!(command.env(ROLE, "1").status().unwrap().success());
 }
 

@@ -1,7 +1,8 @@
-//! Hand-offs that are being received, and who gives way where there are too many.
+//! Hand-offs that are being received, and the one that is ended where there are too many.
 //!
 //! Rule: a process that opens connections and sends nothing delays only itself. Where all places
-//! are taken, the process with the most of them loses its oldest.
+//! are taken, the process with the most of them loses its oldest; among equals, the one with the
+//! highest number.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Shutdown;

@@ -185,9 +185,7 @@ impl AddressSpace {
     pub fn release(&mut self, piece: &MappedRange) -> SyscallResult {
         let span = &piece.span;
         match piece.state {
-            Lookup::Outside => {
-                unmap(span);
-            }
+            Lookup::Outside => return unmap(span),
             Lookup::Free => {}
             Lookup::Used(attrs, ArenaOrigin::Adopted) => {
                 if attrs.kind == MappingKind::Paged {
@@ -223,8 +221,13 @@ impl AddressSpace {
         0
     }
 
-    /// Releases all that is mapped of `span`, or, where the kernel has no mapping left, nothing.
+    /// Releases all that is mapped of `span`. Where the kernel has no mapping left to reset the access of
+    /// an arena's piece, nothing is released; pieces with a protection key, and mappings outside the
+    /// arenas, may be released in part.
     pub fn release_all(&mut self, span: &AddrRange) -> SyscallResult {
+        if span.is_empty() {
+            return 0;
+        }
         let pieces = self.map.lookup(span);
         for (n, piece) in pieces.iter().enumerate() {
             let Lookup::Used(attrs, ArenaOrigin::Reserved | ArenaOrigin::Break) = piece.state
@@ -236,7 +239,7 @@ impl AddressSpace {
             }
             let answer = protect_paged(&piece.span, RW);
             if is_error(answer) {
-                for piece in &pieces[..=n] {
+                for piece in pieces[..=n].iter().rev() {
                     if let Some(attrs) = piece.state.paged() {
                         protect_paged(&piece.span, attrs.prot);
                         self.map.change(&piece.span, |t| t.prot = attrs.prot);
@@ -301,7 +304,14 @@ impl AddressSpace {
                 MappingKind::Foreign => {}
             },
         }
-        self.map_in_arena(span, prot)
+        let answer = self.map_in_arena(span, prot);
+        if is_error(answer) && matches!(piece.state, Lookup::Used(_, ArenaOrigin::Adopted)) {
+            // As after the kernel's own failed MAP_FIXED: a hole.
+            paged_memory::surrender(span);
+            unmap(span);
+            self.map.forget(span);
+        }
+        answer
     }
 
     /// The parts of `span` that are paged memory and can be read: what may be nailed.
@@ -331,9 +341,6 @@ impl AddressSpace {
     }
 
     fn reset_access(&self, span: &AddrRange, attrs: MappingAttrs) -> SyscallResult {
-        if attrs.dont_dump {
-            advise(span, libc::MADV_DODUMP);
-        }
         let answer = if attrs.keyed {
             paged_memory::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
@@ -347,6 +354,8 @@ impl AddressSpace {
         if is_error(answer) {
             // The kernel may have changed a part.
             protect_paged(span, attrs.prot);
+        } else if attrs.dont_dump {
+            advise(span, libc::MADV_DODUMP);
         }
         answer
     }

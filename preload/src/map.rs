@@ -245,11 +245,14 @@ pub fn map_fixed(
             _ => space.renew(piece, prot & ACCESS),
         };
         if is_forbidden(answer, prot) {
-            unpaged(to.len());
-            return map_foreign(space, to.clone(), libc::MAP_FIXED, |addr, fixed| {
-                let flags = flags & !FIXED | fixed & FIXED;
+            let answer = map_foreign(space, to.clone(), libc::MAP_FIXED, |addr, fixed| {
+                let flags = asked & !FIXED | fixed & FIXED;
                 address_space::map(addr, to.len(), prot, flags, -1, 0)
             });
+            if !is_error(answer) {
+                unpaged(to.len());
+            }
+            return answer;
         }
         if is_error(answer) {
             return answer;

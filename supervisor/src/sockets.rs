@@ -196,7 +196,8 @@ pub(crate) fn answer(connection: impl AsFd, answer: Reply, fds: &[BorrowedFd<'_>
 /// Answers a process that waits for nothing else.
 ///
 /// # Errors
-/// ETOOMANYREFS where the user has too many descriptors in flight.
+/// EPIPE where the process has ended; ETOOMANYREFS where the user's descriptors in flight stayed at
+/// their limit for a second, for which the supervisor's loop waits.
 pub(crate) fn try_answer(
     connection: impl AsFd,
     answer: Reply,

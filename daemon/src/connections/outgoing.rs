@@ -20,10 +20,22 @@ impl Connections {
     /// Sends an event. Returns true if it was queued. A peer that does not read loses the event;
     /// once it has read, its connection is served, and [`Connections::take_writable`] returns true.
     pub fn send(&self, token: u64, event: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
-        let (Some(connection), Ok(bytes)) = (self.get(token), encode(event)) else {
-            return false;
-        };
-        self.try_send(token, connection, &bytes, fds).is_ok()
+        self.send_now(token, event, fds).is_ok()
+    }
+
+    /// Sends an event.
+    ///
+    /// # Errors
+    /// EAGAIN where the peer does not read, as for [`Connections::send`]; the kernel's error otherwise.
+    pub fn send_now(
+        &self,
+        token: u64,
+        event: &DaemonEvent,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Errno> {
+        let connection = self.get(token).ok_or(Errno::NOTCONN)?;
+        let bytes = encode(event).map_err(|_| Errno::MSGSIZE)?;
+        self.try_send(token, connection, &bytes, fds)
     }
 
     /// Sends an event, or keeps it until the tenant reads.
@@ -75,7 +87,7 @@ impl Connections {
         bytes: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Errno> {
-        let sent = seqpacket::send(&connection.fd, bytes, fds, SendFlags::DONTWAIT);
+        let sent = seqpacket::try_send(&connection.fd, bytes, fds, SendFlags::DONTWAIT);
         if sent == Err(Errno::AGAIN) && !connection.is_full.replace(true) {
             self.poll_again(token, connection);
         }

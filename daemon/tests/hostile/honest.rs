@@ -3,6 +3,7 @@
 use crate::attacks::{ask, connect, hear};
 use protocol::{DaemonEvent, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -120,6 +121,8 @@ pub fn read_late(file: &Path, socket: &Path, closed: u32) -> Vec<DaemonEvent> {
     }
     // Until the daemon has sent what fits.
     std::thread::sleep(Duration::from_millis(200));
+    let limit = Some(Duration::from_secs(10));
+    set_socket_timeout(&connection, Timeout::Recv, limit).unwrap();
     let events = std::iter::from_fn(|| hear(&connection).map(|(event, _)| event));
     events.take(closed as usize + 1).collect()
 }

@@ -139,7 +139,7 @@ fn fill_descriptors_in_flight() -> [OwnedFd; 2] {
         match seqpacket::send(&to, &[1], &fds, SendFlags::DONTWAIT) {
             Ok(()) => {}
             Err(Errno::TOOMANYREFS) => break,
-            Err(why) => panic!("{why}"),
+            Err(why) => panic!("{why}: needs a user without privileges, and room for 171 messages"),
         }
     }
     for _ in 0..ROOM {

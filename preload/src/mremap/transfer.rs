@@ -23,33 +23,33 @@ pub fn move_mapping(
     }
     let moved = from.len().min(to.len());
     let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);
-    if attrs.prot != RW {
-        let answer = open_access(&head, to, attrs.prot);
-        if is_error(answer) {
-            if is_free {
-                space.release_all(to);
-            }
-            return answer;
-        }
+    // The kernel, too, unmaps what is too long before it moves the rest.
+    let mut answer = space.release_all(&(head.end..from.end));
+    if attrs.prot != RW && !is_error(answer) {
+        answer = open_access(&head, to, attrs.prot);
+    }
+    if is_error(answer) {
+        // As after the kernel's own failed mremap: a hole.
+        space.release_all(to);
+        return answer;
     }
     if attrs.locked == MlockState::Nailed {
-        space.unlock(from);
+        space.unlock(&head);
     }
     move_contents(space, &head, &target);
     if keep {
         if attrs.prot != RW {
             address_space::protect_paged(&head, attrs.prot);
         }
-        space.map.change(from, |t| t.locked = MlockState::No);
+        space.map.change(&head, |t| t.locked = MlockState::No);
     } else {
         space
             .map
             .change(&head, |t| (t.prot, t.locked) = (RW, MlockState::No));
-        for piece in space.map.lookup(from) {
-            space.release(&piece);
-        }
+        space.release_all(&head);
     }
     if attrs.prot != RW {
+        // It was possible a moment ago; another thread may have taken the last mapping since.
         address_space::protect_paged(to, attrs.prot);
     }
     apply_attrs(space, to, attrs);

@@ -13,7 +13,7 @@ const MAX_CONNECTED: usize = 1024;
 const QUIET: Duration = Duration::from_secs(3);
 
 /// How long the servers of an epoch may take to connect to its broker.
-const CLAIMED: Duration = Duration::from_secs(3);
+const CONNECT_TIME: Duration = Duration::from_secs(3);
 
 /// A host with connections.
 struct ConnectedHost {
@@ -165,10 +165,13 @@ impl Directory {
     }
 
     /// The hosts and their broker, for clients, which use the first: this one, and those that have connected. The servers
-    /// of a broker are connected to it soon: others that it has are what datagrams say, which any host can forge.
+    /// of a broker connect to it within [`CONNECT_TIME`]: after that, other members are known from datagrams alone, which
+    /// any host can forge.
     pub fn cluster(&self, broker: Option<(HostId, Epoch)>) -> Cluster {
         let mut members = vec![self.own.clone()];
-        let lists_all = self.leads_since.is_none_or(|at| at.elapsed() < CLAIMED);
+        let lists_all = self
+            .leads_since
+            .is_none_or(|at| at.elapsed() < CONNECT_TIME);
         let is_listed = |it: &&Member| lists_all || self.connected.contains_key(&it.host());
         members.extend(self.others().filter(is_listed).cloned());
         // A broker that is out of reach is none for a client.
@@ -210,7 +213,7 @@ mod tests {
         assert_eq!(listed(&directory).len(), 999);
         directory.on_lead();
         assert_eq!(listed(&directory).len(), 999);
-        directory.leads_since = Some(Instant::now() - CLAIMED);
+        directory.leads_since = Some(Instant::now() - CONNECT_TIME);
         assert_eq!(listed(&directory), [own, member(2)]);
         directory.on_resign();
         assert_eq!(listed(&directory).len(), 999);

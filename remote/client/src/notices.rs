@@ -1,7 +1,8 @@
 //! What servers send unasked: permits that shrink, are revoked or end, and objects that are to move.
 //!
 //! *Adaptive Remote Paging for Mobile Computers*, sections 2.3 and 3.5. Rule: a notice concerns the permit in use; one
-//! of a permit that is not in use any more, or not yet, changes nothing.
+//! of a permit that is not in use any more, or not yet, changes nothing. An abdicate request concerns an object, and the
+//! organizer decides on it.
 
 use crate::transport::{RemoteTransport, since_start};
 use crate::{permits, placement};

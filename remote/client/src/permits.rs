@@ -112,7 +112,7 @@ pub fn on_broker_news(transport: &mut RemoteTransport, news: BrokerNews, now: Ti
 
 /// Returns true if more pages are being asked for, or are to be with the next tick, at a server that has refused a write
 /// of an object, or the object is to move.
-pub fn is_asking(transport: &RemoteTransport, object: usize, server: usize) -> bool {
+pub fn is_requesting_pages(transport: &RemoteTransport, object: usize, server: usize) -> bool {
     let id = transport.objects.id(object);
     transport.servers[server].short_of.is_some()
         || transport.organizer.is_placing(id)
@@ -121,7 +121,12 @@ pub fn is_asking(transport: &RemoteTransport, object: usize, server: usize) -> b
 
 /// A write of an object was refused, since the server took back pages that its permit had. Returns true if
 /// they are asked for again, with the next tick.
-pub fn ask_again(transport: &mut RemoteTransport, object: usize, server: usize, now: Time) -> bool {
+pub fn request_pages_again(
+    transport: &mut RemoteTransport,
+    object: usize,
+    server: usize,
+    now: Time,
+) -> bool {
     let to = &mut transport.servers[server];
     let host = to.host();
     let granted = host.and_then(|host| transport.organizer.permit_at(host));

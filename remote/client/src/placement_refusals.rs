@@ -62,7 +62,7 @@ pub enum RefusedWrites {
     Wait,
     /// They fail.
     Fail {
-        /// They are the first of the object.
+        /// No write of the object has failed since its first refusal.
         is_first: bool,
     },
 }
@@ -70,13 +70,13 @@ pub enum RefusedWrites {
 /// What the refusal of a write for want of room means for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FullWrite {
-    /// More pages are to be asked for: it waits for the answer.
-    Ask,
+    /// More pages are to be requested: it waits for the answer.
+    RequestPages,
     /// It is sent again at this time.
     Hold(Time),
     /// It fails.
     Fail {
-        /// It is the first of the object.
+        /// No write of the object has failed before it.
         is_first: bool,
     },
 }
@@ -136,7 +136,7 @@ impl PlacementRefusals {
                 self.may_place(object, now);
                 let refusals = self.of.entry(object).or_insert(Refusals::new(now));
                 refusals.is_in_round = true;
-                FullWrite::Ask
+                FullWrite::RequestPages
             }
         }
     }
@@ -219,7 +219,7 @@ mod tests {
         let mut now = 0;
         for second in 0..=5 {
             // The answer is refused, too, and so is the write after it.
-            assert_eq!(refusals.on_full(1, at(now)), FullWrite::Ask);
+            assert_eq!(refusals.on_full(1, at(now)), FullWrite::RequestPages);
             let answered = at(now + 20);
             match refusals.on_full(1, answered) {
                 FullWrite::Hold(until) if second < 5 => now = (until - Time(0)).0 / 1_000_000,
@@ -233,16 +233,19 @@ mod tests {
             let failed = FullWrite::Fail { is_first };
             assert_eq!(refusals.on_full(1, at(now + later)), failed);
         }
-        assert_eq!(refusals.on_full(1, at(now + 1100)), FullWrite::Ask);
+        assert_eq!(refusals.on_full(1, at(now + 1100)), FullWrite::RequestPages);
         refusals.on_room(1);
-        assert_eq!(refusals.on_full(1, at(now + 1200)), FullWrite::Ask);
+        assert_eq!(refusals.on_full(1, at(now + 1200)), FullWrite::RequestPages);
         assert!(matches!(
             refusals.on_full(1, at(now + 1300)),
             FullWrite::Hold(_)
         ));
         // Its write has failed otherwise meanwhile.
-        assert_eq!(refusals.on_full(1, at(now + 2300)), FullWrite::Ask);
-        assert_eq!(refusals.on_full(1, at(now + 32_300)), FullWrite::Ask);
+        assert_eq!(refusals.on_full(1, at(now + 2300)), FullWrite::RequestPages);
+        assert_eq!(
+            refusals.on_full(1, at(now + 32_300)),
+            FullWrite::RequestPages
+        );
         assert!(matches!(
             refusals.on_full(1, at(now + 32_400)),
             FullWrite::Hold(_)

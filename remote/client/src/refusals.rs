@@ -86,19 +86,19 @@ fn on_full(
     now: Time,
 ) {
     let object = segment.object;
-    if permits::is_asking(transport, object, server) {
+    if permits::is_requesting_pages(transport, object, server) {
         return send_again(transport, slot, server);
     }
     let is_only = transport.objects.get(object).is_only_current(server);
     if !is_only || !segment.is_own() {
-        return match permits::ask_again(transport, object, server, now) {
+        return match permits::request_pages_again(transport, object, server, now) {
             true => send_again(transport, slot, server),
             false if is_only => fail_write(transport, (slot, segment), server, reason, true),
             false => transport.drop_copy(object, server, reason.text, now),
         };
     }
     match transport.placement_refusals.on_full(object, now) {
-        FullWrite::Ask => {
+        FullWrite::RequestPages => {
             transport.servers[server].short_of = Some(object);
             send_again(transport, slot, server);
         }

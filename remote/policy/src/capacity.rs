@@ -232,7 +232,9 @@ impl ServerCapacity {
         let lease = self.leases.until(request.id.client);
         let mut grants = self.grants.values_mut();
         if let Some(grant) = grants.find(|grant| grant.request == request.id) {
-            grant.present_by = grant.present_by.and(lease);
+            if grant.present_by.is_some() && lease.is_some() {
+                grant.present_by = lease;
+            }
             return Ok(grant.permit);
         }
         request.qos.check()?;

@@ -22,7 +22,7 @@ const PORT_NUMBER: i32 = 1000;
 /// Set in the first message where the reservation could not be entered.
 const RESERVED: i32 = 1 << 16;
 
-/// Set there where the listener of the filter could not be sent.
+/// Set in the first message where the filter's listener could not be sent.
 const UNSENT: i32 = 1 << 17;
 
 /// A running program.

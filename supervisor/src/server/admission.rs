@@ -239,7 +239,11 @@ impl Supervisor {
         // A process that starts careful has nothing to acknowledge.
         let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);
-        self.welcome(connection, domain)?;
+        match self.welcome(connection, domain) {
+            // It has died: its pidfd reports that.
+            Err(io::Errno::PIPE) => {}
+            sent => sent?,
+        }
         self.members.insert(member);
         self.program_ends.on_joined(slot, program);
         self.past.processes += 1;

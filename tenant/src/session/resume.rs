@@ -20,7 +20,7 @@ pub(super) struct Resumption {
     connection: OwnedFd,
     /// The daemon has taken the tenant back.
     is_admitted: bool,
-    /// Channels that the daemon has not been given yet.
+    /// Channels that are not sent to the daemon yet.
     unsent: VecDeque<ChannelNumber>,
 }
 
@@ -61,9 +61,10 @@ impl Session {
         Ok(())
     }
 
-    /// Presents the resume token to a daemon, without waiting for its reply. Returns false until there is
-    /// one, and the daemon has every channel: a socket may be listened at long before a daemon
-    /// serves it, and the kernel may have too many descriptors of this user in flight. A
+    /// Presents the resume token to a daemon. It does not wait for the reply, though each message with
+    /// descriptors may wait for a second while too many of this user's are in flight. Returns false
+    /// until the daemon has replied and has every channel: a socket may be listened at long before a
+    /// daemon serves it. A
     /// connection that the daemon has accepted is not given up: to hang up ends the contract.
     pub(super) fn resume(&mut self) -> Result<bool, String> {
         let Some(mut resumption) = self.resuming.take().or_else(|| self.rejoin()) else {

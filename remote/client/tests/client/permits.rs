@@ -155,8 +155,9 @@ fn a_revoked_copy_that_no_server_takes_in_is_dropped_where_another_is_current() 
         keep_pages: 0,
         within: Duration::from_secs(10),
     };
-    notify(&servers[0].interposer, &revoke);
     wait_until("the copy is terminated", || {
+        // As a server does until it has its pages: the copy there may not be complete yet.
+        notify(&servers[0].interposer, &revoke);
         let seen = seen.lock().unwrap();
         let terminates = |request: &ControlRequest| matches!(request, ControlRequest::Terminate(_));
         seen.requests.iter().any(terminates)
