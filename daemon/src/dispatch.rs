@@ -132,18 +132,16 @@ impl Daemon {
     }
 
     fn open_channels(&mut self, token: u64, number: TenantNumber) {
-        while let Some(tenant) = self.contracts.frames.tenants.get_mut(number)
-            && let Some((depth, cookie)) = tenant.unopened.pop_front()
+        while let Some(tenant) = self.tenants().get(number)
+            && let Some(&(depth, cookie)) = tenant.unopened.front()
         {
             match self.try_open(token, number, depth, cookie) {
                 Ok(true) => {}
-                Ok(false) => {
-                    if let Some(tenant) = self.contracts.frames.tenants.get_mut(number) {
-                        tenant.unopened.push_front((depth, cookie));
-                    }
-                    return;
-                }
+                Ok(false) => return,
                 Err(why) => self.connections().refuse(token, why),
+            }
+            if let Some(tenant) = self.contracts.frames.tenants.get_mut(number) {
+                tenant.unopened.pop_front();
             }
         }
     }
