@@ -15,7 +15,12 @@ pub struct ProcStat {
     pub parent: Option<Pid>,
     /// When it started, in clock ticks since boot: with its number, its name for good.
     pub start: u64,
+    /// The kernel's flags of its first thread.
+    flags: u32,
 }
+
+/// The flag of a thread that ends: PF_EXITING of sched.h.
+const EXITING: u32 = 4;
 
 impl ProcStat {
     /// Of a process that exists.
@@ -25,7 +30,8 @@ impl ProcStat {
         Self::parse(read_at_once(pid, "stat", &mut [0; LONGEST])?)
     }
 
-    fn parse(stat: &[u8]) -> Option<Self> {
+    /// Of the contents of a /proc/PID/stat.
+    pub fn parse(stat: &[u8]) -> Option<Self> {
         // The name stands in brackets and may hold brackets and spaces itself.
         let after = stat.iter().rposition(|b| *b == b')')? + 1;
         let mut words = stat
@@ -34,15 +40,23 @@ impl ProcStat {
             .filter(|w| !w.is_empty());
         let state = *words.next()?.first()?;
         let parent = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
-        // The parent was field 4, the start time is field 22.
+        // The parent was field 4; the flags are field 9, the start time is field 22.
+        let flags = std::str::from_utf8(words.nth(4)?).ok()?.parse().ok()?;
         let start = words
-            .nth(17)
+            .nth(12)
             .and_then(|w| std::str::from_utf8(w).ok()?.parse().ok());
         Some(Self {
             state,
             parent: Pid::from_raw(parent),
             start: start.unwrap_or(0),
+            flags,
         })
+    }
+
+    /// Returns true if its first thread ends, or has ended. The kernel marks a thread that ends before
+    /// it clears the thread's number in memory.
+    pub fn is_exiting(&self) -> bool {
+        self.is_dead() || self.flags & EXITING != 0
     }
 
     /// Returns true if it runs nothing any more: stopped, traced, or dead.
@@ -297,6 +311,31 @@ mod tests {
         );
         assert!(stat.is_still() && !stat.is_dead());
         assert!(ProcStat::parse(b"12 (a").is_none());
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_told_from_one_that_runs() {
+        let line = |state, flags| format!("7 (a) 3) Z) {state} 1 7 7 0 -1 {flags} 90 0 12 0 0\n");
+        let exits = |state, flags| {
+            ProcStat::parse(line(state, flags).as_bytes()).map(|stat| stat.is_exiting())
+        };
+        assert_eq!(exits('S', 0x40_0000), Some(false));
+        assert_eq!(exits('R', 0x40_0000 | EXITING), Some(true));
+        assert_eq!(exits('Z', 0), Some(true));
+    }
+
+    #[test]
+    fn the_kernel_marks_a_first_thread_that_has_ended() {
+        let own = ProcStat::of(rustix::process::getpid()).unwrap();
+        assert!(!own.is_exiting());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        while !ProcStat::of(pid).unwrap().is_exiting() {
+            std::thread::yield_now();
+        }
+        let ended = ProcStat::of(pid).unwrap();
+        assert_ne!(ended.flags & EXITING, 0, "{ended:?}");
+        child.wait().unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! another user.
 
 use crate::raw_syscall::{error, is_error, syscall3, syscall6};
+use host::process_tree::ProcStat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
@@ -15,9 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// How far into a thread control block glibc's number of the thread is looked for.
 const REACH: usize = 1024;
-
-/// The mark of a thread that ends, among the flags in /proc/PID/stat: PF_EXITING of sched.h.
-const EXITING: u32 = 4;
 
 /// The program.
 pub struct Program {
@@ -86,19 +84,8 @@ impl Program {
         let Ok(len) = rustix::io::pread(stat, &mut text[..], 0) else {
             return false;
         };
-        is_exiting(&text[..len]) == Some(false)
+        ProcStat::parse(&text[..len]).is_some_and(|stat| !stat.is_exiting())
     }
-}
-
-/// Returns true if a thread with this /proc/PID/stat ends, or has ended.
-fn is_exiting(stat: &[u8]) -> Option<bool> {
-    // The name, in brackets, may hold anything: the state follows the last one, and flags are the
-    // sixth field after that.
-    let rest = stat.rsplit(|b| *b == b')').next()?;
-    let mut fields = rest.split(|b| *b == b' ').filter(|field| !field.is_empty());
-    let state = fields.next()?;
-    let flags = std::str::from_utf8(fields.nth(5)?).ok()?;
-    Some(matches!(state, b"Z" | b"X") || flags.parse::<u32>().ok()? & EXITING != 0)
 }
 
 /// Where the first thread's control block holds its number.
@@ -121,34 +108,4 @@ fn is_cleared(at: usize, pid: i32) -> bool {
     // SAFETY: the kernel reads the word and the time.
     let answer = unsafe { syscall6(libc::SYS_futex, [at, wait, pid as usize, timeout, 0, 0]) };
     answer == error(libc::EAGAIN)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_ends_is_told_from_one_with_another_image() {
-        let line = |state, flags| format!("7 (a) 3) Z) {state} 1 7 7 0 -1 {flags} 90 0 12 0 0\n");
-        let exits = |state, flags| is_exiting(line(state, flags).as_bytes());
-        assert_eq!(exits('S', 0x40_0000), Some(false));
-        assert_eq!(exits('R', 0x40_0000 | EXITING), Some(true));
-        assert_eq!(exits('Z', 0), Some(true));
-        assert_eq!(is_exiting(b"7 (a"), None);
-    }
-
-    #[test]
-    fn the_kernel_marks_a_first_thread_that_has_ended() {
-        let own = std::fs::read("/proc/self/stat").unwrap();
-        assert_eq!(is_exiting(&own), Some(false));
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let stat = format!("/proc/{}/stat", child.id());
-        while is_exiting(&std::fs::read(&stat).unwrap()) == Some(false) {
-            std::thread::yield_now();
-        }
-        let ended = std::fs::read_to_string(&stat).unwrap();
-        let flags = ended.split(' ').nth(8).unwrap().parse::<u32>().unwrap();
-        assert_ne!(flags & EXITING, 0, "{ended}");
-        child.wait().unwrap();
-    }
 }
