@@ -100,18 +100,27 @@ pub fn is_alive(process: Process) -> bool {
 
 /// A process's number as its own PID namespace has it.
 pub fn inner_pid(pid: Pid) -> Option<u32> {
+    let status = read_status(pid)?;
+    let numbers = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
+/// A process's or thread's `status`, which is text but for a name of its choice.
+fn read_status(pid: Pid) -> Option<String> {
     /// Bytes of a file with a few dozen lines.
     const LONGEST: usize = 8 << 10;
     let mut status = [0; LONGEST];
-    let lines = read_at_once(pid, "status", &mut status)?.split(|b| *b == b'\n');
-    let numbers = lines
-        .filter_map(|line| line.strip_prefix(b"NSpid:"))
-        .next()?;
-    let innermost = std::str::from_utf8(numbers)
-        .ok()?
-        .split_whitespace()
-        .last()?;
-    innermost.parse().ok()
+    let status = read_at_once(pid, "status", &mut status)?;
+    Some(String::from_utf8_lossy(status).into_owned())
+}
+
+/// The process of a thread.
+pub fn process_of(thread: Pid) -> Option<Pid> {
+    let status = read_status(thread)?;
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    Pid::from_raw(number.trim().parse().ok()?)
 }
 
 /// Returns true if a process of this number, started then, still runs.

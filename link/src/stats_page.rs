@@ -5,13 +5,14 @@
 //! disturbs no process. The header carries what is for the whole tree: the flag *careful*,
 //! the limits of its fault rate with the count that they hold against, and a table of programs.
 //!
-//! Rule: a process's block is written by it alone; nothing here is a lock.
+//! Rule: a process's block is written by it alone, but for the supervisor's requests to its pager
+//! ([`ProcessStats::discards`]); nothing here is a lock.
 
 use crate::handshake::SlotIndex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use wired::{Counter, Stage, WiredMemory};
+use wired::{Counter, DiscardRequest, Stage, WiredMemory};
 
 /// Bytes of the header: the rest of its page is left alone.
 const HEADER: usize = wired::PAGE;
@@ -125,6 +126,12 @@ impl<'a> ProcessStats<'a> {
     /// not inherit is gone), or has no pager and ends. A futex, for its parent, which knows the values.
     pub fn inherited(&self) -> &'a AtomicU32 {
         &self.futexes[1]
+    }
+
+    /// What the program discards by system calls of its own.
+    pub fn discards(&self) -> DiscardRequest<'a> {
+        let [_, words @ ..] = self.words.first_chunk::<5>().expect("a block is longer");
+        DiscardRequest::new(words)
     }
 
     /// Counts `n` more.

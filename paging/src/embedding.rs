@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use store::{HolderId, SharedStore};
 use translation::{Access, Capabilities, Userfault};
-use wired::{Guard, PAGE, futex};
+use wired::{DiscardRequest, Guard, PAGE, futex};
 
 /// The parts of a process's pager.
 pub struct Config {
@@ -45,19 +45,28 @@ pub struct Config {
     pub counters: &'static [AtomicU64],
     /// Not zero once a device may touch the process's memory.
     pub careful: &'static AtomicU32,
-    /// Set to a new value of `careful` once the pager acts on it.
-    pub careful_seen: &'static AtomicU32,
+    /// What the process's supervisor and its evictor tell each other.
+    pub words: SharedWords,
     /// Limits of the fault rate of the whole tree.
     pub limits: rate::SharedLimits<'static>,
     /// The pager's interface to its host.
     pub hooks: &'static dyn Hooks,
 }
 
+/// A process's words that its supervisor and its evictor share.
+#[derive(Clone, Copy)]
+pub struct SharedWords {
+    /// Set to a new value of [`Config::careful`] once the pager acts on it.
+    pub careful_seen: &'static AtomicU32,
+    /// What the program discards by system calls of its own.
+    pub discards: DiscardRequest<'static>,
+}
+
 /// The pager of one process.
 pub struct ProcessPager {
     pager: &'static Pager,
     store: &'static SharedStore,
-    careful_seen: UnsafeCell<&'static AtomicU32>,
+    words: UnsafeCell<SharedWords>,
     mail: Mailbox,
     next_id: AtomicU32,
     /// Set when a stretch has surrendered its last page.
@@ -90,7 +99,7 @@ impl ProcessPager {
         Ok(Box::leak(Box::new(Self {
             pager: Box::leak(Box::new(pager)),
             store: config.store,
-            careful_seen: UnsafeCell::new(config.careful_seen),
+            words: UnsafeCell::new(config.words),
             mail: Mailbox::new(),
             next_id: AtomicU32::new(1),
             abandoned: AtomicBool::new(false),
@@ -307,12 +316,19 @@ impl ProcessPager {
             let seq = self.pager.frames.client().bell_seq();
             self.mail.handle(|command| self.run_command(command));
             let careful = self.pager.mm.careful.load(Ordering::Acquire);
-            if careful != self.careful_seen().load(Ordering::Relaxed) {
+            if careful != self.words().careful_seen.load(Ordering::Relaxed) {
                 // Any thread that stages holds the lock; the next one to take it sees the new
                 // value.
                 drop(self.pager.evictor.stager.lock());
                 self.show_careful(careful);
             }
+            self.words().discards.serve(|range| {
+                self.run_command(PagerCommand::Change(
+                    Change::Discard,
+                    range.start,
+                    range.len(),
+                ));
+            });
             self.pager.maintain_watermark();
             let client = self.pager.frames.client();
             client.wait_bell(seq, Some(pause));
@@ -323,14 +339,14 @@ impl ProcessPager {
         }
     }
 
-    fn careful_seen(&self) -> &'static AtomicU32 {
+    fn words(&self) -> SharedWords {
         // SAFETY: replaced in the child of a fork only, before other threads run there.
-        unsafe { *self.careful_seen.get() }
+        unsafe { *self.words.get() }
     }
 
     /// No eviction is under way that began while the pager was less careful.
     fn show_careful(&self, careful: u32) {
-        let seen = self.careful_seen();
+        let seen = self.words().careful_seen;
         seen.store(careful, Ordering::SeqCst);
         futex::wake_all(seen);
     }

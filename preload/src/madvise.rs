@@ -100,7 +100,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     };
     let advise = |s: &AddrRange| {
         // SAFETY: the program asked for exactly this.
-        unsafe { syscall3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
+        unsafe { wired::syscall::madvise(s.start, s.len(), advice) }
     };
     let kernel = |s: &AddrRange| match advice {
         libc::MADV_REMOVE if shared_memory::is_used() => remove(s, advise),
@@ -110,7 +110,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
         .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
     else {
         // SAFETY: as above.
-        return unsafe { syscall3(libc::SYS_madvise, addr, len, advice as usize) };
+        return unsafe { wired::syscall::madvise(addr, len, advice) };
     };
     // A guard in the place of a page of shared memory looks to its pager as if the page were there.
     if advice == GUARD_INSTALL && shared_memory::is_used() {

@@ -12,8 +12,8 @@ use crate::{
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
-use link::stats_page::StatsPage;
-use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager};
+use link::stats_page::{ProcessStats, StatsPage};
+use selfpage::embedding::{Config, ForkGuard, HandlerThread, ProcessPager, SharedWords};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -126,7 +126,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
         holder: slot,
         counters: stats_page.block(slot).counters(),
         careful: stats_page.careful(),
-        careful_seen: stats_page.block(slot).careful_seen(),
+        words: words_of(stats_page.block(slot)),
         limits: stats_page.limits(),
         hooks: &Hooks,
     })
@@ -170,15 +170,26 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
     }
     let frames = adopt(pager.ledger, domain)?;
     let block = pager.stats_page.block(slot);
-    let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
     unsafe {
-        pager
-            .process
-            .become_child(fork, userfault, frames, slot, counters, seen)
+        pager.process.become_child(
+            fork,
+            userfault,
+            frames,
+            slot,
+            block.counters(),
+            words_of(block),
+        )
     }
     .map_err(text)?;
     Ok(joined.connection)
+}
+
+fn words_of(block: ProcessStats<'static>) -> SharedWords {
+    SharedWords {
+        careful_seen: block.careful_seen(),
+        discards: block.discards(),
+    }
 }
 
 /// Returns true if a number is an open descriptor of the calling thread's table.

@@ -4,6 +4,9 @@
 //! The supervisor sets the flag of the stats page, waits until every pager has seen it, and lets the
 //! call go on.
 //!
+//! Calls that stop for another reason are passed on: those that discard memory to [`Discards`], those
+//! by which a process joins the tree to the supervisor.
+//!
 //! Rule: a call goes on only when every pager that could be evicting checks. A call whose wait
 //! exceeds its bound gets the error of a kernel without the call, and does not go on.
 //!
@@ -12,6 +15,7 @@
 //! are read before the program starts, when the tree mounts one, and when the kernel reports that
 //! they have changed ([`Notifier::settle`]).
 
+use crate::discards::Discards;
 use host::direct_io::{Mounts, mounted_in_place, reads_in_place};
 use host::process_tree::ProcStat;
 use host::seccomp::call::{self, CarriedMessage};
@@ -29,6 +33,9 @@ use std::time::{Duration, Instant};
 /// than 5 s (seed 1300026 of the fuzzer).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Pause between two checks whether all pagers have answered.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
 /// What every pager of the tree must have seen.
 const CAREFUL: u32 = 1;
 
@@ -43,6 +50,7 @@ struct PendingNotification {
 pub struct Notifier {
     listener: Listener,
     waiting: Vec<PendingNotification>,
+    discards: Discards,
     mounts: Mounts,
     requests: Vec<ConnectionRequest>,
 }
@@ -63,6 +71,7 @@ impl Notifier {
         Self {
             listener: listener.into(),
             waiting: Vec::new(),
+            discards: Discards::default(),
             mounts: Mounts::open(),
             requests: Vec::new(),
         }
@@ -73,9 +82,15 @@ impl Notifier {
         self.listener.as_fd()
     }
 
-    /// Returns true if calls wait for pagers: [`Notifier::settle`] must be called again soon.
+    /// Returns true if calls wait for all pagers of the tree.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// When [`Notifier::settle`] must be called again; `None` if no call waits.
+    pub fn due_in(&self) -> Option<Duration> {
+        let careful = self.is_waiting().then_some(CHECK_INTERVAL);
+        careful.into_iter().chain(self.discards.due_in()).min()
     }
 
     /// Takes up one call that has stopped: from now on the tree is careful, if the call can
@@ -90,6 +105,12 @@ impl Notifier {
                 caller: Pid::from_raw(stopped.pid as i32),
                 message: CarriedMessage::of(&stopped.data),
             });
+            return Ok(());
+        }
+        if i64::from(stopped.data.nr) == libc::SYS_madvise {
+            if !self.discards.take_up(&stopped, stats_page) {
+                self.listener.resume(stopped.id);
+            }
             return Ok(());
         }
         if !can_hold_pages(&stopped) {
@@ -111,12 +132,15 @@ impl Notifier {
     }
 
     /// Lets calls go on if every pager of `members` checks by now, and refuses those
-    /// that have waited too long. Returns how many were refused. Checks new mounts, too.
+    /// that have waited too long. Returns how many were refused. Checks new mounts, too. `wake` wakes
+    /// the pager of a slot.
     pub fn settle(
         &mut self,
         stats_page: &StatsPage,
         members: impl Iterator<Item = (SlotIndex, Pid)>,
+        wake: impl Fn(SlotIndex),
     ) -> usize {
+        self.discards.settle(&self.listener, stats_page, wake);
         if self.mounts.changed() && mounted_in_place().is_some() {
             be_careful(stats_page);
         }

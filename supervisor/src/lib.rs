@@ -14,6 +14,7 @@ mod config;
 mod connector;
 mod daemon_link;
 pub mod direct_io_filter;
+mod discards;
 pub mod fault_limits;
 mod fence;
 mod finished_totals;

@@ -287,6 +287,14 @@ impl Supervisor {
         domains.for_each(|domain| self.ledger.ring(domain));
     }
 
+    /// Wakes the evictor of the process in a slot.
+    pub fn wake_evictor(&self, slot: SlotIndex) {
+        let mut members = self.members.iter();
+        if let Some(member) = members.find(|member| member.slot() == slot) {
+            self.ledger.ring(member.domain);
+        }
+    }
+
     /// Programs that are paged now, with their slots.
     pub fn programs(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let members = self.members.iter();

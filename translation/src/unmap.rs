@@ -8,7 +8,6 @@ use crate::capability::{Capabilities, Feature};
 use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 
 /// A range of memory, laid out as the kernel's `struct iovec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +29,8 @@ const MAX_IOVECS: usize = 1024;
 /// The contents are lost: no code may rely on them.
 pub unsafe fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    unsafe {
-        madvise(
-            std::ptr::with_exposed_provenance_mut(addr),
-            len,
-            Advice::LinuxDontNeed,
-        )
-    }
+    let answer = unsafe { wired::syscall::madvise(addr, len, sys::MADV_DONTNEED as i32) };
+    wired::syscall::checked(answer).map(|_| ())
 }
 
 /// Drops the pages of all ranges, with one TLB flush where the kernel can.

@@ -15,6 +15,7 @@ pub mod adaptive_poll;
 pub mod bytes;
 pub mod clock;
 pub mod counter;
+mod discard_request;
 pub mod fork_guard;
 pub mod futex;
 pub mod lock;
@@ -30,6 +31,7 @@ pub mod units;
 pub use adaptive_poll::AdaptivePoll;
 pub use bytes::WiredBytes;
 pub use counter::{Aggregation, Counter};
+pub use discard_request::DiscardRequest;
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use log_line::LogLine;
@@ -49,10 +51,11 @@ pub const HUGE_RANGE: usize = 2 << 20;
 /// Pages in a [`HUGE_RANGE`].
 pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 
-/// What a pager gives as the sixth argument of io_uring_setup, which the kernel ignores: its rings
-/// reach the store and never the program's memory, so the filter for direct I/O lets them pass
-/// (`host::seccomp`). A program that does the same harms only itself.
-pub const RING_OF_PAGER: u64 = u64::from_le_bytes(*b"selfpage");
+/// What a pager gives as an argument that the kernel ignores, so that the tree's filter
+/// (`host::seccomp`) lets the call pass: the sixth of io_uring_setup, whose rings reach the store and
+/// never the program's memory, and the fourth of `madvise`, whose pages it knows of. A program that
+/// does the same harms only itself.
+pub const PAGER_TAG: u64 = u64::from_le_bytes(*b"selfpage");
 
 /// Writes a word's own value back, which gives this process a private copy of the page. Atomic
 /// against other writes of the word.

@@ -77,7 +77,8 @@ impl WiredMemory {
     pub fn discard(&mut self) {
         // SAFETY: the mapping is this one's, and nothing else refers to it. The advice fails for
         // no mapping of [`WiredMemory::private`].
-        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+        let start = self.start.as_ptr() as usize;
+        let _ = unsafe { crate::syscall::madvise(start, self.len, libc::MADV_DONTNEED) };
     }
 
     /// Memory shared with every process that holds the descriptor and across fork. It is not in

@@ -37,6 +37,17 @@ pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
     answer
 }
 
+/// `madvise` by a pager, or by its library for the program: [`crate::PAGER_TAG`] tells it from one
+/// that the program makes without them, which the tree's filter stops.
+///
+/// # Safety
+/// As the call itself.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> SyscallResult {
+    let tag = crate::PAGER_TAG as usize;
+    // SAFETY: the caller's.
+    unsafe { syscall6(libc::SYS_madvise, [addr, len, advice as usize, tag, 0, 0]) }
+}
+
 /// Returns true if a result is an error.
 #[inline]
 pub fn is_error(answer: SyscallResult) -> bool {

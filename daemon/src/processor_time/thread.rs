@@ -94,10 +94,8 @@ impl Drop for TenantThread {
 
 /// Whether a thread belongs to the leader of a tenant or to a process below it.
 fn is_of(thread: u32, leader: Pid) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    let group = group.and_then(|number| Pid::from_raw(number.trim().parse().ok()?));
-    group.is_some_and(|pid| process_tree::descends_within(pid, leader, MAX_GENERATIONS))
+    let process = Pid::from_raw(thread as i32).and_then(process_tree::process_of);
+    process.is_some_and(|pid| process_tree::descends_within(pid, leader, MAX_GENERATIONS))
 }
 
 fn run_time_of(thread: u32) -> Option<OwnedFd> {

@@ -14,7 +14,7 @@ use wired::syscall::{checked, syscall6};
 pub const CALL: (i64, [u64; 3]) = (libc::SYS_fcntl, [u64::MAX, libc::F_SETFL as u64, TAG]);
 
 /// Tells calls that are meant for the supervisor, or come from a pager process, from the program's.
-pub const TAG: u64 = wired::RING_OF_PAGER;
+pub const TAG: u64 = wired::PAGER_TAG;
 const _: () = assert!(CALL.1[2] & libc::O_DIRECT as u64 != 0);
 
 /// Returns true if a stopped call is a request for a connection.

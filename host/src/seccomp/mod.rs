@@ -23,17 +23,23 @@ use rustix::io::{self, Errno};
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const IF_ANY: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 /// Offsets in the kernel's `struct seccomp_data`; arguments by their low halves.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
+const INSTRUCTION: u32 = 8;
 const fn argument(n: u32) -> u32 {
     16 + 8 * n
 }
 
 const NATIVE: u32 = 0xc000_003e;
+
+/// The high half of the addresses from which the kernel maps shared libraries downwards. An executed
+/// file lies lower. (Without a limit on the stack libraries lie lower, too: their calls then stop.)
+const LIBRARIES: u32 = 0x7000;
 
 /// The bit that sets the numbers of x32 apart, whose table has calls of its own beside.
 const OTHER_TABLE: u32 = 0x4000_0000;
@@ -66,11 +72,13 @@ enum When {
     IsOneOf(u32, &'static [u32]),
     /// An argument is not this. All its bits count.
     IsNot(u32, u64),
+    /// An argument is one of these, another is not this, and the call is not a shared library's.
+    IsOneOfAndIsNot(u32, &'static [u32], u32, u64),
 }
 
 /// Calls after which the kernel may write into pages that it holds, without a trace that a
 /// pager could see. One row a number.
-const CALLS: [(libc::c_long, When); 14] = [
+const CALLS: [(libc::c_long, When); 15] = [
     // Files.
     (libc::SYS_open, When::Has(1, libc::O_DIRECT)),
     (libc::SYS_openat, When::Has(2, libc::O_DIRECT)),
@@ -83,10 +91,7 @@ const CALLS: [(libc::c_long, When); 14] = [
     // Another process's descriptor.
     (libc::SYS_pidfd_getfd, When::Always),
     // Reads and writes that go on after the call.
-    (
-        libc::SYS_io_uring_setup,
-        When::IsNot(5, wired::RING_OF_PAGER),
-    ),
+    (libc::SYS_io_uring_setup, When::IsNot(5, wired::PAGER_TAG)),
     (libc::SYS_io_setup, When::Always),
     // Another process's memory, while the caller's own is read.
     (libc::SYS_process_vm_writev, When::Always),
@@ -100,6 +105,19 @@ const CALLS: [(libc::c_long, When); 14] = [
     (libc::SYS_mount, When::Always),
     (libc::SYS_fsopen, When::Always),
     (libc::SYS_setns, When::Always),
+    // Contents that the pager may have in its store. The C library discards the stacks of threads
+    // that end, whose contents nobody reads: that would cost 0.2 ms a thread.
+    (
+        libc::SYS_madvise,
+        When::IsOneOfAndIsNot(2, &DISCARDING, 3, wired::PAGER_TAG),
+    ),
+];
+
+/// Advice after which private memory is zeros.
+const DISCARDING: [u32; 3] = [
+    libc::MADV_DONTNEED as u32,
+    libc::MADV_FREE as u32,
+    libc::MADV_DONTNEED_LOCKED as u32,
 ];
 
 /// linux/socket.h.
@@ -129,6 +147,7 @@ const fn length(when: When) -> usize {
         When::IsAndHas(..) => 7,
         When::IsOneOf(_, values) => 4 + values.len(),
         When::IsNot(..) => 7,
+        When::IsOneOfAndIsNot(_, values, ..) => 11 + values.len(),
     }
 }
 
@@ -143,6 +162,15 @@ const LENGTH: usize = {
     }
     all
 };
+
+/// Four instructions: where an argument is this the next one runs, [`ALLOW`], and else the one after
+/// that.
+const fn is_not(program: &mut [libc::sock_filter; LENGTH], at: usize, place: u32, value: u64) {
+    program[at] = load(argument(place));
+    program[at + 1] = op(IF_EQUAL, value as u32, 0, 3);
+    program[at + 2] = load(argument(place) + 4);
+    program[at + 3] = op(IF_EQUAL, (value >> 32) as u32, 0, 1);
+}
 
 /// The rows as the kernel runs them; jumps count from the next instruction.
 static PROGRAM: [libc::sock_filter; LENGTH] = {
@@ -180,11 +208,17 @@ static PROGRAM: [libc::sock_filter; LENGTH] = {
                     v += 1;
                 }
             }
-            When::IsNot(place, value) => {
+            When::IsNot(place, value) => is_not(&mut program, at + 1, place, value),
+            When::IsOneOfAndIsNot(place, values, other, value) => {
                 program[at + 1] = load(argument(place));
-                program[at + 2] = op(IF_EQUAL, value as u32, 0, 3);
-                program[at + 3] = load(argument(place) + 4);
-                program[at + 4] = op(IF_EQUAL, (value >> 32) as u32, 0, 1);
+                let mut v = 0;
+                while v < values.len() {
+                    program[at + 2 + v] = op(IF_EQUAL, values[v], (values.len() - v) as u8, 0);
+                    v += 1;
+                }
+                program[at + 3 + v] = load(INSTRUCTION + 4);
+                program[at + 4 + v] = op(IF_AT_LEAST, LIBRARIES, 4, 0);
+                is_not(&mut program, at + 5 + v, other, value);
             }
         }
         // The instruction before it is ALLOW.

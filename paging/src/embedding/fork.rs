@@ -5,8 +5,8 @@
 //! its own for each page that it will share; afterwards the child gives its pages those frames
 //! and registers its memory with a userfaultfd of its own.
 
-use super::ProcessPager;
 use super::mailbox::PagerCommand;
+use super::{ProcessPager, SharedWords};
 use crate::DomainError;
 use crate::counters::Counters;
 use crate::evict::quiesce::QuiesceGuard;
@@ -15,7 +15,7 @@ use crate::pager::Pager;
 use crate::stretch::StretchState;
 use frames::{Contract, DomainFrames, DomainId};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::HolderId;
 use translation::Userfault;
@@ -166,7 +166,7 @@ impl ProcessPager {
         frames: DomainFrames<'static>,
         holder: HolderId,
         counters: &'static [AtomicU64],
-        careful_seen: &'static AtomicU32,
+        words: SharedWords,
     ) -> Result<(), DomainError> {
         self.running.store(0, Ordering::Release);
         self.mail.clear();
@@ -174,7 +174,7 @@ impl ProcessPager {
         unsafe {
             self.pager
                 .become_child(userfault, frames, holder, Counters::new(counters));
-            self.careful_seen.get().write(careful_seen);
+            self.words.get().write(words);
         }
         self.store.set_holder(holder)?;
         let mut n = 0;

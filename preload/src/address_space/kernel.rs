@@ -8,7 +8,7 @@ use std::ffi::c_int;
 /// The kernel's madvise.
 pub fn advise(span: &AddrRange, advice: c_int) -> SyscallResult {
     // SAFETY: the caller's advice changes no contents that are in use.
-    unsafe { syscall3(libc::SYS_madvise, span.start, span.len(), advice as usize) }
+    unsafe { wired::syscall::madvise(span.start, span.len(), advice) }
 }
 
 /// The kernel's mprotect.

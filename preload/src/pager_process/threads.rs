@@ -88,9 +88,8 @@ pub fn trim_stack() {
     let bottom = STACKS[ThreadRole::Leader as usize].load(Ordering::Acquire) + PAGE;
     // The page below is the next call's.
     let length = used.saturating_sub(PAGE + bottom);
-    let advice = libc::MADV_DONTNEED as usize;
     // SAFETY: below every frame of this thread, the only one on this stack.
-    unsafe { syscall3(libc::SYS_madvise, bottom, length, advice) };
+    unsafe { wired::syscall::madvise(bottom, length, libc::MADV_DONTNEED) };
 }
 
 fn handlers() -> usize {

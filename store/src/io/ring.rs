@@ -214,7 +214,7 @@ impl Drop for RingMemory {
 /// Memory that the parameters name lives as long as the ring.
 unsafe fn setup(entries: u32, params: &mut io_uring_params) -> Result<OwnedFd, Errno> {
     let at = std::ptr::from_mut(params).expose_provenance();
-    let arguments = [entries as usize, at, 0, 0, 0, wired::RING_OF_PAGER as usize];
+    let arguments = [entries as usize, at, 0, 0, 0, wired::PAGER_TAG as usize];
     // SAFETY: the kernel writes the parameters; for their memory the caller promises.
     let made = checked(unsafe { syscall6(SYS_IO_URING_SETUP, arguments) })?;
     // SAFETY: a descriptor that the kernel has just made.

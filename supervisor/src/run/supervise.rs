@@ -174,16 +174,8 @@ impl MainLoop {
     }
 
     fn wait(&self) {
-        let waiting = self
-            .tree
-            .notifier
-            .as_ref()
-            .is_some_and(Notifier::is_waiting);
-        let soon = if waiting {
-            Duration::from_millis(1)
-        } else {
-            REMARK
-        };
+        let notifier = self.tree.notifier.as_ref();
+        let soon = notifier.and_then(Notifier::due_in).unwrap_or(REMARK);
         let limit = self
             .tree
             .supervisor
@@ -262,6 +254,7 @@ impl MainLoop {
         let refused = notifier.settle(
             self.tree.supervisor.stats_page(),
             self.tree.supervisor.members(),
+            |slot| self.tree.supervisor.wake_evictor(slot),
         );
         if gone || (over && !readable) {
             self.tree.notifier = None;
