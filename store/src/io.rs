@@ -15,7 +15,6 @@ use iochannel::ChannelClient;
 pub(crate) use iochannel::IoVec;
 use psync::Psync;
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
 use uring::Uring;
 
@@ -72,14 +71,13 @@ pub(crate) fn on_file(
     fd: BorrowedFd<'_>,
     ops: usize,
     plan: &'static [AtomicU64],
-) -> Result<Box<dyn IoBackend>, Errno> {
+) -> Box<dyn IoBackend> {
     match Uring::new(fd, ops) {
-        Ok(ring) => Ok(Box::new(FaultInjection::new(ring, plan))),
-        // Forbidden by a filter or a sysctl, or not compiled in.
-        Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => {
-            Ok(Box::new(FaultInjection::new(Psync::new(fd), plan)))
-        }
-        Err(errno) => Err(errno),
+        Ok(ring) => Box::new(FaultInjection::new(ring, plan)),
+        // Forbidden by a filter or a sysctl, not compiled in, or too much for its user's limit on
+        // locked memory, where the kernel counts the rings of all processes of that user. A page
+        // that is on the disk has to come back all the same.
+        Err(_) => Box::new(FaultInjection::new(Psync::new(fd), plan)),
     }
 }
 

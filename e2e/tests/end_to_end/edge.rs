@@ -19,11 +19,15 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 19] = [
+    let cases: [(&str, Case); 20] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
         ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits::limits),
         ("memory_that_is_not_there_is_refused", limits::memory),
+        (
+            "pages_come_back_without_locked_memory",
+            limits::locked_memory,
+        ),
         (
             "the_memory_of_a_control_group_is_what_is_there",
             limits::control_group,

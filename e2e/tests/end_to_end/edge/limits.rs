@@ -1,8 +1,8 @@
 //! Limits and memory that do not suffice for a contract.
 
-use super::refused;
+use super::{refused, script};
 use e2e::Sandbox;
-use e2e::verdict::{Doing, Verdict, skipped};
+use e2e::verdict::{Doing, Verdict, ensure, skipped};
 use std::path::Path;
 
 pub fn limits() -> Verdict {
@@ -47,6 +47,21 @@ pub fn memory() -> Verdict {
             &[named, &beyond, "more than the", "at most"],
         )?;
     }
+    sandbox.check_clean()
+}
+
+/// Where the kernel grants the pagers no memory for rings, they read and write by plain calls.
+pub fn locked_memory() -> Verdict {
+    let sandbox = Sandbox::new("locked_memory")?;
+    let swap = format!("disk:{}/swap,size=256M", sandbox.path().display());
+    let program = "python3 -c 'b = bytearray(64 << 20); b[::4096] = b\"x\" * (64 << 8); assert b.count(b\"x\") == 64 << 8'";
+    let (output, said) = script(
+        &sandbox,
+        &format!("ulimit -l 0; $RUN --frames 16M --store {swap} -- {program}"),
+    )?;
+    ensure(output.status.success(), || {
+        format!("{}: {said}", output.status)
+    })?;
     sandbox.check_clean()
 }
 
