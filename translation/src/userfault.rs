@@ -50,6 +50,9 @@ pub enum OpenError {
          forbids it; run outside the container's filter or on a kernel with it"
     )]
     Unavailable(Errno),
+    /// The process, or the machine, may have no more descriptors open.
+    #[error("no descriptor is left for a userfaultfd ({0}): raise `ulimit -n`")]
+    NoDescriptor(Errno),
     /// Only faults in user mode can be resolved.
     #[error(
         "faults taken inside system calls can't be resolved: userfaultfd(2): {syscall}, /dev/userfaultfd: \
@@ -110,7 +113,7 @@ impl Userfault {
     ) -> Result<Self, OpenError> {
         let options = options.for_kind(kind);
         let fd = if options.user_mode_only {
-            by_syscall(true).map_err(OpenError::Unavailable)?
+            by_syscall(true).map_err(unavailable)?
         } else {
             open_full(capabilities)?
         };
@@ -128,11 +131,8 @@ impl Userfault {
         let options = options.for_kind(kind);
         let fd = by_device(device, options.user_mode_only).map_err(|errno| {
             match options.user_mode_only {
-                true => OpenError::Unavailable(errno),
-                false => OpenError::UserModeOnly {
-                    syscall: Errno::PERM,
-                    device: errno,
-                },
+                true => unavailable(errno),
+                false => user_mode_only(Errno::PERM, errno),
             }
         })?;
         Self::adopt(fd, kind, capabilities, options)
@@ -305,10 +305,7 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
 /// Opens a descriptor that is not user-mode-only, by the system call or the device.
 fn open_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
     if !capabilities.has(Feature::KernelFaults) {
-        return Err(OpenError::UserModeOnly {
-            syscall: Errno::PERM,
-            device: Errno::PERM,
-        });
+        return Err(user_mode_only(Errno::PERM, Errno::PERM));
     }
     let syscall = match by_syscall(false) {
         Ok(fd) => return Ok(fd),
@@ -316,5 +313,18 @@ fn open_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
     };
     open_device()
         .and_then(|device| by_device(device.as_fd(), false))
-        .map_err(|device| OpenError::UserModeOnly { syscall, device })
+        .map_err(|device| user_mode_only(syscall, device))
+}
+
+fn unavailable(errno: Errno) -> OpenError {
+    no_descriptor(errno).unwrap_or(OpenError::Unavailable(errno))
+}
+
+fn user_mode_only(syscall: Errno, device: Errno) -> OpenError {
+    let short = [syscall, device].into_iter().find_map(no_descriptor);
+    short.unwrap_or(OpenError::UserModeOnly { syscall, device })
+}
+
+fn no_descriptor(errno: Errno) -> Option<OpenError> {
+    matches!(errno, Errno::MFILE | Errno::NFILE).then_some(OpenError::NoDescriptor(errno))
 }
