@@ -19,8 +19,9 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 20] = [
+    let cases: [(&str, Case); 21] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
+        ("a_debugger_calls_functions_of_a_paged_program", debugger),
         ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits::limits),
         ("memory_that_is_not_there_is_refused", limits::memory),
@@ -118,6 +119,26 @@ int main(void)
     return 0;
 }
 "#;
+
+/// gdb has the program's `malloc` make room for a string that it passes to a function.
+fn debugger() -> Verdict {
+    let sandbox = Sandbox::new("debugger")?;
+    let command = "gdb -q -batch -ex 'set breakpoint pending on' -ex 'break exit' -ex run -ex 'print (int)atoi(\"37\")' /bin/echo";
+    let (native, _) = script(&sandbox, command)?;
+    let prints = |stdout: &[u8]| String::from_utf8_lossy(stdout).contains("$1 = 37");
+    if !prints(&native.stdout) {
+        return skipped("gdb is missing here, or cannot trace");
+    }
+    let (paged, said) = script(
+        &sandbox,
+        &format!("$RUN --frames 16M --store ram:256M -- {}", command),
+    )?;
+    ensure(prints(&paged.stdout), || {
+        let stdout = String::from_utf8_lossy(&paged.stdout);
+        format!("its output: {stdout}{said}")
+    })?;
+    sandbox.check_clean()
+}
 
 fn sanitizers() -> Verdict {
     let sandbox = Sandbox::new("sanitizers")?;
