@@ -22,9 +22,9 @@ use libtest_mimic::{Arguments, Completion, Trial};
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // Two at a time even on larger machines: a case's threads and its pager's need
-    // processors of their own, and hangs are detected by time.
-    arguments.test_threads.get_or_insert(2);
+    // Three at a time even on larger machines: a case's threads and its pager's need
+    // processors of their own, and hangs are detected by time. Each waits for half of its time.
+    arguments.test_threads.get_or_insert(3);
     let size = Size::from_environment();
     let before = sandbox::strangers();
 
