@@ -72,6 +72,7 @@ pub mod slots;
 mod start;
 pub mod streams;
 
+pub use pager::CHANNEL_DEPTH;
 pub use requests::{Change, Mailbox, Request, Responder};
 pub use start::{SharedMemoryParts, start};
 

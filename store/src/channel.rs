@@ -52,7 +52,6 @@ impl StoreChannel {
     #[inline(never)]
     pub fn new(inner: Arc<StoreInner>, depth: usize) -> Result<Box<Self>, StoreError> {
         let store = HolderStore::new(inner);
-        let tiered = store.has_ram() && store.bloks.is_some();
         let fail = |what| {
             move |errno: Errno| StoreError::Channel {
                 what,
@@ -61,10 +60,9 @@ impl StoreChannel {
         };
         let (mut disk, mut bounce) = (None, None);
         if store.bloks.is_some() {
-            let depth = depth.clamp(1, 128);
-            disk = Some(DiskIo::new(store.clone(), depth, tiered)?);
+            disk = Some(DiskIo::new(store.clone(), depth)?);
         }
-        if tiered {
+        if store.is_tiered() {
             let bytes = HALVES * RUN * PAGE;
             bounce = Some(WiredMemory::private(bytes).map_err(fail("its buffer"))?);
         }

@@ -1,7 +1,6 @@
 //! A channel's operations on its disk: assigns bloks, moves runs of pages, finishes what was short.
 
 use crate::blok::{BlokAllocator, BlokRun};
-use crate::demotion::DEMOTE_OPS;
 use crate::inner::{HolderStore, StoreCounter};
 use crate::intent_log::{Intent, end};
 use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
@@ -55,9 +54,8 @@ enum Assignment {
 
 impl DiskIo {
     /// For `depth` operations of the pager's pages, and with a tier above those for demotion.
-    pub fn new(store: HolderStore, depth: usize, tiered: bool) -> Result<Self, StoreError> {
-        let demote_ops = if tiered { DEMOTE_OPS } else { 0 };
-        let count = depth + demote_ops;
+    pub fn new(store: HolderStore, depth: usize) -> Result<Self, StoreError> {
+        let (count, demote_ops) = (store.channel_ops(depth), store.demote_ops());
         Ok(Self {
             backend: store.backing.open_backend(count, store.header.inject())?,
             store,

@@ -2,6 +2,7 @@
 
 use crate::HolderId;
 use crate::blok::BlokAllocator;
+use crate::demotion::DEMOTE_OPS;
 use crate::disk_backing::DiskBacking;
 use crate::error::SetupError;
 use crate::intent_log::IntentLog;
@@ -14,6 +15,9 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use wired::WiredMemory;
+
+/// Most pages of a channel's pager in operations at once.
+const MAX_DEPTH: usize = 128;
 
 /// The counters of each holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,5 +221,20 @@ impl StoreInner {
     /// Returns true if there may be compressed RAM: whether there is any now, the limit says.
     pub fn has_ram(&self) -> bool {
         self.segments.count() > 0
+    }
+
+    /// Returns true if pages are demoted from compressed RAM to a disk.
+    pub fn is_tiered(&self) -> bool {
+        self.has_ram() && self.bloks.is_some()
+    }
+
+    /// Operations of each channel for demotion, beside its depth.
+    pub fn demote_ops(&self) -> usize {
+        if self.is_tiered() { DEMOTE_OPS } else { 0 }
+    }
+
+    /// Operations in flight at most of a channel of this depth.
+    pub fn channel_ops(&self, depth: usize) -> usize {
+        depth.clamp(1, MAX_DEPTH) + self.demote_ops()
     }
 }

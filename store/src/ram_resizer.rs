@@ -9,7 +9,6 @@
 //! caller that counts it raises what it counts before the limit, and lowers it after `held`.
 
 use crate::channel::StoreChannel;
-use crate::demotion::DEMOTE_OPS;
 use crate::inner::StoreCounter;
 use crate::ram_sizing::RamUse;
 use wired::PAGE;
@@ -22,9 +21,8 @@ pub struct RamResizer {
 }
 
 impl RamResizer {
-    /// Operations of its channel.
-    pub const OPS: u16 = (Self::DEPTH + DEMOTE_OPS) as u16;
-    pub(crate) const DEPTH: usize = 1;
+    /// The depth of its channel.
+    pub const DEPTH: usize = 1;
 
     pub(crate) fn new(channel: Box<StoreChannel>) -> Self {
         let mut it = Self { channel, held: 0 };

@@ -203,6 +203,12 @@ impl SharedStore {
         Ok(RamResizer::new(channel))
     }
 
+    /// Operations in flight at most of a channel of this depth: an IO channel for it has as many
+    /// slots ([`DiskTransport::open`]).
+    pub fn channel_ops(&self, depth: usize) -> u16 {
+        self.inner.channel_ops(depth) as u16
+    }
+
     /// Returns true if the store's disk is reached through IO channels, by a transport.
     pub fn needs_transport(&self) -> bool {
         self.inner.tables.geometry.by_daemon

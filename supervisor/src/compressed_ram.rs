@@ -77,7 +77,8 @@ pub(crate) fn start(
     let (ours, theirs) = seqpacket::pair().map_err(call("make a socket"))?;
     parts.channel = Some(ours);
     let slot = admit(parts)?;
-    links.open(slot, RamResizer::OPS, PeerFd::new(theirs, own_uid()));
+    let ops = store.channel_ops(RamResizer::DEPTH);
+    links.open(slot, ops, PeerFd::new(theirs, own_uid()));
     Ok(())
 }
 

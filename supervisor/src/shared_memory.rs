@@ -16,16 +16,15 @@ use link::handshake::{Reply, SlotIndex, slot_of};
 use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
-use manager::shared_memory::{Change, LEAST_BYTES, Mailbox, Request, Responder, SharedMemoryParts};
+use manager::shared_memory::{
+    CHANNEL_DEPTH, Change, LEAST_BYTES, Mailbox, Request, Responder, SharedMemoryParts,
+};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
-
-/// Operations of the store in flight: the depth of an IO channel.
-const OPS: u16 = 64;
 
 /// The pager's state.
 #[derive(Default)]
@@ -228,7 +227,8 @@ fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let store = SharedStore::attach(fds, slot).map_err(|why| text(&why))?;
     if tree.links.has_channels() {
         let (ours, theirs) = seqpacket::pair().map_err(|why| text(&why))?;
-        tree.links.open(slot, OPS, PeerFd::new(theirs, own_uid()));
+        let ops = store.channel_ops(CHANNEL_DEPTH);
+        tree.links.open(slot, ops, PeerFd::new(theirs, own_uid()));
         store.set_transport(Box::new(AwaitedChannel::new(ours)));
     }
     let stats_page = StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why))?;

@@ -6,13 +6,18 @@
 
 mod common;
 
+use iochannel::ChannelGeometry;
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{Hello, ProgramPlace};
 use link::shared_request::SharedRequest;
+use remote_client::protocol::{self, ClientEvent, ClientRequest};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::RecvFlags;
 use std::time::{Duration, Instant};
-use supervisor::Supervisor;
+use supervisor::remote_link::RemoteConnection;
+use supervisor::{Supervisor, SupervisorConfig};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::PAGE;
 
@@ -195,4 +200,45 @@ fn what_is_no_memory_of_the_supervisors_is_refused() {
         let text = refusal(port.ask_shared(other, create, None));
         assert!(text.contains("another process's name"), "{text}");
     });
+}
+
+/// Opens each channel that the supervisor requests, with as many slots as it names.
+fn serve_channels(socket: &OwnedFd) {
+    let mut servers = Vec::new();
+    while let Ok(message) = host::seqpacket::receive(socket, RecvFlags::empty()) {
+        if message.len == 0 {
+            return;
+        }
+        let request = protocol::decode(message.as_slice());
+        if let Some(ClientRequest::Open { cookie, depth }) = request {
+            let geometry = ChannelGeometry::for_depth(depth.into());
+            let (server, ends) = iochannel::create(geometry).unwrap();
+            let channel = cookie;
+            let fds = [&ends.memory, &ends.bell, &ends.server_bell].map(AsFd::as_fd);
+            protocol::send(socket, &ClientEvent::Opened { cookie, channel }, &fds).unwrap();
+            servers.push(server);
+        }
+    }
+}
+
+#[test]
+fn memory_is_shared_where_pages_go_to_compressed_ram_and_through_a_channel() {
+    let (socket, client) = host::seqpacket::pair().unwrap();
+    let channels = std::thread::spawn(move || serve_channels(&client));
+    let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let settings = SupervisorConfig {
+        store: Some("ram:16MiB+remote:64MiB".parse().unwrap()),
+        remote: Some(RemoteConnection { socket, doorbell }),
+        ..common::settings(FRAMES)
+    };
+    let mut supervisor = Supervisor::start(settings).unwrap();
+    supervisor.listen().unwrap();
+    let port = common::port(&supervisor, true);
+    serve(&mut supervisor, || {
+        let Some(member) = member(port) else { return };
+        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
+        member.share(&port, map(&memory), &memory).unwrap();
+    });
+    drop(supervisor);
+    channels.join().unwrap();
 }

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 64;
 /// Reads of one client's messages in a turn.
 const MOST_READS: usize = 16;
 /// Reads and writes of the store in flight.
-const DEPTH: usize = 64;
+pub const CHANNEL_DEPTH: usize = 64;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
 
@@ -89,7 +89,7 @@ impl SharedPager {
         count: Box<dyn Fn(SlotIndex, Counter, u64) + Send>,
     ) -> Result<Self, PagerError> {
         let most = frames.domain().contract().x as usize;
-        let channel = store.channel(DEPTH)?;
+        let channel = store.channel(CHANNEL_DEPTH)?;
         Ok(Self {
             events,
             mapped: MappedObjects::default(),
