@@ -52,10 +52,14 @@ pub fn page(span: &AddrRange, prot: c_int) {
     let domain = supervisor::domain();
     let why = match port.create_shared(domain, span.len()) {
         Ok(memory) if replace(span, prot, memory.as_fd()) => {
-            IS_USED.store(true, Ordering::Release);
             let (addr, len) = bytes(span);
             let request = SharedRequest::Share { addr, len };
-            port.ask_shared(domain, request, Some(memory.as_fd())).err()
+            let shared = port.ask_shared(domain, request, Some(memory.as_fd()));
+            // A fork's child need not inherit what the pager has refused, and may fork without it.
+            if !matches!(shared, Err(JoinError::Refused(_))) {
+                IS_USED.store(true, Ordering::Release);
+            }
+            shared.err()
         }
         Ok(_) => return,
         Err(why) => Some(why),
