@@ -1,7 +1,7 @@
 //! The VTLB: a bounded cache of what the tree describes, in page-table pages (3.1).
 //!
 //! An entry is a *piece*: the part of a mapped region that lies in one 2 MiB range of addresses,
-//! which is what one page of page tables covers. A miss maps its piece; where the bound is reached,
+//! which is what one page of page tables covers, and in no other entry. A miss maps its piece; where the bound is reached,
 //! the oldest range without pins is hidden first, which frees its page of page tables. The bound is
 //! a number, or what the space has of a budget for several ([`PageLimit`]). Any entry
 //! may be recycled at any time: objects keep what was stored to them, and the pages that a
@@ -72,7 +72,9 @@ impl Vtlb {
             return Ok(index);
         }
         let table = addr / HUGE_RANGE;
-        let piece = region.part(&table_range(table));
+        // A region that was in parts, and is one again, has the pieces of its parts.
+        let gap = self.entries.gap_at(addr);
+        let piece = region.part(&table_range(table)).part(&gap);
         let Kind::Mapped(mapping) = piece.kind else {
             unreachable!("only mapped regions are entered");
         };

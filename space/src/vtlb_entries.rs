@@ -86,6 +86,13 @@ impl VtlbEntries {
         (piece.region.start < range.end).then_some(*piece)
     }
 
+    /// The addresses around `addr`, which has no entry, up to the entries beside it.
+    pub(crate) fn gap_at(&self, addr: usize) -> Range<usize> {
+        let (before, after) = self.pieces.split_at(self.first_after(addr));
+        let start = before.last().map_or(0, |piece| piece.region.end);
+        start..after.first().map_or(usize::MAX, |piece| piece.region.start)
+    }
+
     pub(crate) fn region(&self, index: usize) -> Region {
         self.pieces[index].region
     }

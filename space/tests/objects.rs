@@ -57,6 +57,29 @@ fn a_view_gives_no_more_than_its_part_and_rights() {
 }
 
 #[test]
+fn copies_stay_when_the_parts_of_their_mapping_are_one_again() {
+    let space = AddressSpace::without_domain(2).unwrap();
+    let object = MemoryObject::create(4 * PAGE as u64).unwrap();
+    let at = space
+        .map(None, 4 * PAGE, &object, 0, copy_on_write())
+        .unwrap();
+    let last = at + 3 * PAGE;
+    space.protect(last, PAGE, Rights::NONE).unwrap();
+    for page in 0..3 {
+        // SAFETY: mapped, and used by this test alone.
+        unsafe { bytes_mut(at + page * PAGE, 1) }.fill(5);
+    }
+    space
+        .protect(last, PAGE, Rights::READ | Rights::WRITE)
+        .unwrap();
+    // SAFETY: as above. The page's miss finds the pages before it entered.
+    unsafe { bytes_mut(last, 1) }.fill(6);
+    // SAFETY: as above.
+    let found = [0, 1, 2, 3].map(|page| unsafe { bytes(at + page * PAGE, 1)[0] });
+    assert_eq!(found, [5, 5, 5, 6]);
+}
+
+#[test]
 fn a_copy_on_write_mapping_shows_the_source_until_it_is_written() {
     let space = AddressSpace::without_domain(2).unwrap();
     let object = MemoryObject::create(8 * TABLE as u64).unwrap();
