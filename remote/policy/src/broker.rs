@@ -276,9 +276,12 @@ impl Broker {
 
     fn place(&mut self, request: AllocationRequest, refused_by: BTreeSet<HostId>) -> BrokerAction {
         let Some(server) = self.choose(&request, &refused_by) else {
+            let mut others = self.servers.by_space();
+            let other = others
+                .find(|(host, _)| !request.exclude.contains(host) && !refused_by.contains(host));
             let why = Refusal::Pages {
                 asked: request.permit.pages,
-                most: self.servers.most_lendable_pages(),
+                most: other.map_or(0, |(_, pages)| pages),
                 servers: self.servers.len(),
             };
             let request = request.permit.id;

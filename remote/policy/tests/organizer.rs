@@ -86,6 +86,22 @@ fn a_permits_spare_pages_come_first_then_a_larger_one_then_a_new_one() {
 }
 
 #[test]
+fn placements_that_wait_for_one_server_ask_for_the_pages_of_all() {
+    let mut organizer = with_one_object();
+    let requests: Vec<_> = (2..6)
+        .map(|object| reallocation(place(&mut organizer, object, 400, SECOND)))
+        .collect();
+    let all = 800 + 4 * 400;
+    assert!(requests.last().unwrap().pages >= all, "{requests:?}");
+    for (request, object) in requests.into_iter().zip(2..) {
+        let larger = permit(1, request.pages);
+        let bound = organizer.on_permit(request.id, larger, SECOND);
+        let (object, permit) = (paging_object(object), larger.id);
+        assert_eq!(bound, Some(OrganizerAction::Bind { object, permit }));
+    }
+}
+
+#[test]
 fn the_second_copy_goes_to_another_server() {
     let mut organizer = with_one_object();
     let request = allocation(place(&mut organizer, 1, 800, SECOND));

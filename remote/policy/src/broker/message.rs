@@ -97,13 +97,13 @@ pub enum BrokerAction {
 pub enum Refusal {
     /// No server has the room.
     #[error(
-        "no server can grant {asked} pages: of {servers} servers, the one with most space has {most}; ask for fewer, or \
-         start another server"
+        "no server can grant {asked} pages: of {servers} servers, the one with most space that is not in use or full has {most}; \
+         ask for fewer, or start another server"
     )]
     Pages {
         /// Pages asked for.
         asked: u64,
-        /// The most pages that a server of the broker can lend.
+        /// The most pages that a server can lend which the client does not use, and which has not refused.
         most: u64,
         /// Servers of the broker.
         servers: usize,

@@ -45,13 +45,6 @@ impl ServerTable {
         Some(self.records.get(&server)?.lendable_pages())
     }
 
-    /// The most pages that a server can lend.
-    pub fn most_lendable_pages(&self) -> u64 {
-        self.by_space
-            .first()
-            .map_or(0, |(Reverse(pages), _)| *pages)
-    }
-
     /// The permit that was issued for a request.
     pub fn issued(&self, request: RequestId) -> Option<Permit> {
         let of_request = (request, HostId(0))..=(request, HostId(u64::MAX));

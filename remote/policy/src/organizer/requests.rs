@@ -47,10 +47,17 @@ impl Organizer {
         more: u64,
     ) -> OrganizerAction {
         let held = self.permits[&server];
+        // Else each of several would ask for its own pages alone, and all but the first find the
+        // room taken.
+        let pending = self.pending.values();
+        let awaited_too = pending
+            .filter(|other| other.awaited == Awaited::Larger(server))
+            .map(|other| other.placement.pages)
+            .fold(more, u64::saturating_add);
         let request = ReallocationRequest {
             id: self.next_request_id(),
             permit: held.permit.id,
-            pages: with_margin(held.used_pages.saturating_add(more)),
+            pages: with_margin(held.used_pages.saturating_add(awaited_too)),
         };
         self.pending
             .insert(request.id, PendingPlacement { placement, awaited });
