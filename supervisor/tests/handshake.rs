@@ -11,7 +11,7 @@ mod processes;
 use common::{port, settings, start};
 use link::client::{JoinError, SupervisorPort};
 use link::handshake::{ChildMessage, Hello, ProgramPlace};
-use processes::{OWN_IMAGE, child, end, join, joined, sleep, until};
+use processes::{OWN_IMAGE, child, end, is_readable, join, joined, sleep, until};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
@@ -237,88 +237,6 @@ fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
     });
     assert_eq!(supervisor.members().count(), 0);
     drop(ours);
-}
-
-#[test]
-fn a_stranger_from_outside_the_tree_is_not_let_in() {
-    // The test process is the ancestor of all it starts, so a child plays the
-    // supervisor, and its parent the stranger that connects.
-    let (ours, theirs) = host::seqpacket::pair().unwrap();
-    let supervisor = child(|| {
-        let mut supervisor = start(1024, None);
-        send(
-            &theirs,
-            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
-        );
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(20) {
-            supervisor.dispatch();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    });
-    drop(theirs);
-    let name = receive(&ours);
-    let outcome = SupervisorPort::parse(None, Some(name.as_slice()))
-        .unwrap()
-        .join(OWN_IMAGE);
-    assert!(
-        matches!(outcome, Err(JoinError::Unreachable(_))),
-        "{outcome:?}"
-    );
-    end(supervisor);
-}
-
-fn send(to: impl AsFd, bytes: &[u8]) {
-    host::seqpacket::send(to, bytes, &[], rustix::net::SendFlags::empty()).unwrap();
-}
-
-fn receive(from: impl AsFd) -> Vec<u8> {
-    let message = host::seqpacket::receive(from, rustix::net::RecvFlags::empty()).unwrap();
-    message.as_slice().to_vec()
-}
-
-#[test]
-fn connections_by_name_take_a_bounded_part_of_a_turn() {
-    const MANY: usize = 200;
-    let (ours, theirs) = host::seqpacket::pair().unwrap();
-    let supervisor = child(|| {
-        let mut supervisor = start(1024, None);
-        send(
-            &theirs,
-            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
-        );
-        receive(&theirs);
-        supervisor.dispatch();
-        send(&theirs, b"one turn");
-        receive(&theirs);
-    });
-    let name = receive(&ours);
-    let connections: Vec<_> = (0..MANY).map(|_| connect(&name)).collect();
-    send(&ours, b"all are connected");
-    receive(&ours);
-    // The supervisor closes each that it takes, beside its loop, since this process is not of its tree.
-    let (mut taken, begin) = (0, Instant::now());
-    while taken == 0 && begin.elapsed() < Duration::from_secs(20) {
-        let is_taken = |it: &&rustix::fd::OwnedFd| is_readable(it.as_fd());
-        taken = connections.iter().filter(is_taken).count();
-    }
-    assert!((1..MANY / 2).contains(&taken), "{taken} of {MANY}");
-    end(supervisor);
-}
-
-fn is_readable(fd: rustix::fd::BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
-}
-
-fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name).unwrap()).unwrap();
-    socket
 }
 
 #[test]

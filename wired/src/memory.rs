@@ -75,9 +75,9 @@ impl WiredMemory {
 
     /// Frees the pages of private memory: it is zeros again, and takes none until it is written.
     pub fn discard(&mut self) {
+        let start = self.start.as_ptr() as usize;
         // SAFETY: the mapping is this one's, and nothing else refers to it. The advice fails for
         // no mapping of [`WiredMemory::private`].
-        let start = self.start.as_ptr() as usize;
         let _ = unsafe { crate::syscall::madvise(start, self.len, libc::MADV_DONTNEED) };
     }
 

@@ -1,5 +1,8 @@
 //! A supervisor, and the way to it.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 use link::client::SupervisorPort;
 use rustix::fd::AsRawFd;
 use store::StoreConfig;

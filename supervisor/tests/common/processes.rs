@@ -1,5 +1,8 @@
 //! Processes of a tree, played by forks and threads of the test.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{Hello, ProgramPlace};
 use rustix::process::Pid;
@@ -71,4 +74,10 @@ pub fn sleep() {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::pause();
     }
+}
+
+pub fn is_readable(fd: rustix::fd::BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
 }
