@@ -87,8 +87,8 @@ impl Ledger {
     pub fn attach(fd: impl AsFd) -> Result<Self, LedgerError> {
         let map =
             |len| WiredMemory::attach(fd.as_fd(), len).map_err(|e| LedgerError::Map(e.into()));
-        let small = std::fs::File::from(fd.as_fd().try_clone_to_owned().map_err(LedgerError::Map)?);
-        let length = small.metadata().map_err(LedgerError::Map)?.len();
+        let found = rustix::fs::fstat(&fd).map_err(|e| LedgerError::Map(e.into()))?;
+        let length = found.st_size as u64;
         if length < PAGE as u64 {
             return Err(LedgerError::NotALedger);
         }
