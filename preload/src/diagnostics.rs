@@ -1,7 +1,7 @@
 //! Lines for the user, from places that may not allocate.
 
 use crate::raw_syscall::syscall3;
-use crate::supervisor;
+use crate::{pager_process, supervisor};
 use link::handshake::ChildMessage;
 use std::fmt::Arguments;
 use wired::LogLine;
@@ -20,7 +20,8 @@ pub fn log_refusal(text: Arguments<'_>) {
 fn send(text: Arguments<'_>, message: impl FnOnce(&[u8]) -> ChildMessage<'_>) {
     let line = LogLine::new(text);
     let message = message(line.as_str().as_bytes());
-    let sent = supervisor::port().is_some_and(|port| port.say(message).is_ok());
+    let by_port = supervisor::port().is_some_and(|port| port.say(message).is_ok());
+    let sent = by_port || pager_process::say(message);
     if !sent {
         for part in ["selfpage: ", line.as_str(), "\n"] {
             // SAFETY: bytes that live through the call.

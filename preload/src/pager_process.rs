@@ -27,11 +27,13 @@ mod trampoline;
 use crate::process_pager::ForkGate;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
 use crate::{diagnostics, process_pager, raw_syscall};
+use host::seqpacket;
 use lifeline::Lifeline;
 use link::client::Connection;
-use link::handshake::ProgramPlace;
+use link::handshake::{ChildMessage, Message, ProgramPlace};
 use program::Program;
-use std::os::fd::{AsRawFd, RawFd};
+use rustix::net::SendFlags;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use threads::ThreadRole;
@@ -68,6 +70,9 @@ const SERVING: u32 = 1;
 
 /// The program's process number, as its own PID namespace has it.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// The connection to the supervisor, by its number in the pager process's table.
+static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 
 /// The control block of the program's thread that started the pager process.
 static PROGRAM_STORAGE: AtomicUsize = AtomicUsize::new(0);
@@ -164,6 +169,8 @@ fn fail(why: String) {
 /// The pager process's first thread: joins the tree, starts the others, then watches for the
 /// end of the program and of the supervisor.
 fn run_leader(above: usize) -> ! {
+    // A fork's parent had another one.
+    CONNECTION.store(-1, Ordering::Release);
     confine::leave_program();
     wired::clock::prepare();
     let mut watch = match join(above) {
@@ -190,6 +197,19 @@ fn run_leader(above: usize) -> ! {
     watch.run()
 }
 
+/// Sends a message by the pager process's own connection, which needs no further descriptor. Returns
+/// true if it is sent; a thread of the program cannot send one so.
+pub fn say(message: ChildMessage<'_>) -> bool {
+    let number = CONNECTION.load(Ordering::Acquire);
+    if number < 0 || !is_pager() {
+        return false;
+    }
+    // SAFETY: the pager process has it open until it ends, and the calling thread is one of its.
+    let connection = unsafe { BorrowedFd::borrow_raw(number) };
+    let bytes = message.encode();
+    seqpacket::send(connection, bytes.as_slice(), &[], SendFlags::DONTWAIT).is_ok()
+}
+
 /// Ends the program, whose pager process cannot have the threads that it needs.
 fn end_program(why: &str) -> ! {
     diagnostics::log(format_args!(
@@ -212,6 +232,8 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
         .take()
         .ok_or("the pager process has no args")?;
     let connection = (args.join)(args.gate, place)?;
+    let number = connection.as_ref().map(|it| it.fd().as_raw_fd());
+    CONNECTION.store(number.unwrap_or(-1), Ordering::Release);
     let lifeline = match &connection {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,
