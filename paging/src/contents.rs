@@ -77,10 +77,14 @@ impl Pager {
             let mut frames = FrameList::new();
             let mut at = from;
             let mut in_transit = None;
-            let (mut surrendered, mut nailed) = (0, false);
+            let (mut surrendered, mut nailed, mut foreign) = (0, false, false);
             while at < pages.end && !frames.full() {
                 let word = table.word(at);
                 let ours = word.load().state() != State::Foreign;
+                if !ours && afterwards == Afterwards::Empty {
+                    foreign = true;
+                    break;
+                }
                 let given_up = match afterwards {
                     Afterwards::Empty => word.discard(),
                     Afterwards::Foreign => word.become_foreign(),
@@ -119,7 +123,8 @@ impl Pager {
                 frames.put(self);
             }
             gate.open();
-            from = at;
+            // The contents of a foreign page are the kernel's to discard.
+            from = at + usize::from(foreign);
             if let Some(page) = in_transit {
                 table.word(page).wait_settled();
             }

@@ -45,7 +45,7 @@ pub struct Config {
     pub counters: &'static [AtomicU64],
     /// Not zero once a device may touch the process's memory.
     pub careful: &'static AtomicU32,
-    /// What the process's supervisor and its evictor tell each other.
+    /// The words that the process's supervisor and its evictor share.
     pub words: SharedWords,
     /// Limits of the fault rate of the whole tree.
     pub limits: rate::SharedLimits<'static>,

@@ -102,7 +102,10 @@ impl Mm {
         let mut addr = range.start;
         while addr < range.end {
             let Some(stretch) = self.index.find(addr) else {
-                addr += PAGE;
+                let Some(next) = self.index.next_base(addr) else {
+                    return;
+                };
+                addr = next;
                 continue;
             };
             let table = stretch.table();

@@ -79,6 +79,17 @@ impl StretchIndex {
     /// The stretch that holds `addr`. The caller is inside the domain's gate, which must close
     /// before a stretch is removed.
     pub(crate) fn find(&self, addr: usize) -> Option<&StretchState> {
+        let (below, _) = self.around(addr);
+        below.filter(|inner| addr < inner.table().end())
+    }
+
+    /// The base of the first stretch above `addr`, for the same caller.
+    pub(crate) fn next_base(&self, addr: usize) -> Option<usize> {
+        self.around(addr).1
+    }
+
+    /// The last stretch that begins at `addr` or below, and the base of the next.
+    fn around(&self, addr: usize) -> (Option<&StretchState>, Option<usize>) {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             if !before.is_multiple_of(2) {
@@ -101,14 +112,16 @@ impl StretchIndex {
                 0 => null_mut(),
                 n => self.inners()[n - 1].load(Ordering::Relaxed),
             };
+            let next = bases
+                .get(low)
+                .map(|base| base.load(Ordering::Relaxed) as usize);
             fence(Ordering::Acquire);
             if self.sequence.load(Ordering::Relaxed) != before {
                 continue;
             }
             // SAFETY: a pointer read under an unchanged sequence is to a live stretch,
             // and the gate the caller is in keeps it alive.
-            let inner = unsafe { found.as_ref() }?;
-            return (addr < inner.table().end()).then_some(inner);
+            return (unsafe { found.as_ref() }, next);
         }
     }
 

@@ -41,16 +41,17 @@ impl DiskBacking {
         ops: usize,
         plan: &'static [AtomicU64],
     ) -> Result<Box<dyn IoBackend>, StoreError> {
+        let fail = |what, errno: Errno| StoreError::Channel {
+            what,
+            errno: errno.raw_os_error(),
+        };
         if !self.by_daemon {
             let swap = self.swap.load(Ordering::Acquire);
             // SAFETY: the store keeps it open, or got another by `reopen`.
             let swap = unsafe { BorrowedFd::borrow_raw(swap) };
-            return Ok(io::on_file(swap, ops, plan));
+            return io::on_file(swap, ops, plan).map_err(|errno| fail("its ring", errno));
         }
-        let fail = |errno: Errno| StoreError::Channel {
-            what: "its IO channel",
-            errno: errno.raw_os_error(),
-        };
+        let fail = |errno| fail("its IO channel", errno);
         let transport = self.transport().ok_or(fail(Errno::NOTCONN))?;
         let client = transport.open(ops).map_err(fail)?;
         match client.slots() < ops {

@@ -15,6 +15,7 @@ use iochannel::ChannelClient;
 pub(crate) use iochannel::IoVec;
 use psync::Psync;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
 use uring::Uring;
 
@@ -71,13 +72,14 @@ pub(crate) fn on_file(
     fd: BorrowedFd<'_>,
     ops: usize,
     plan: &'static [AtomicU64],
-) -> Box<dyn IoBackend> {
+) -> Result<Box<dyn IoBackend>, Errno> {
     match Uring::new(fd, ops) {
-        Ok(ring) => Box::new(FaultInjection::new(ring, plan)),
-        // Forbidden by a filter or a sysctl, not compiled in, or too much for its user's limit on
-        // locked memory, where the kernel counts the rings of all processes of that user. A page
-        // that is on the disk has to come back all the same.
-        Err(_) => Box::new(FaultInjection::new(Psync::new(fd), plan)),
+        Ok(ring) => Ok(Box::new(FaultInjection::new(ring, plan))),
+        // Forbidden by a filter, a sysctl or a limit, or not compiled in.
+        Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => {
+            Ok(Box::new(FaultInjection::new(Psync::new(fd), plan)))
+        }
+        Err(errno) => Err(errno),
     }
 }
 

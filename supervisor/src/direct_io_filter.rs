@@ -4,7 +4,7 @@
 //! The supervisor sets the flag of the stats page, waits until every pager has seen it, and lets the
 //! call go on.
 //!
-//! Calls that stop for another reason are passed on: those that discard memory to [`Discards`], those
+//! Calls that stop for another reason are passed on: those that discard memory to `Discards`, those
 //! by which a process joins the tree to the supervisor.
 //!
 //! Rule: a call goes on only when every pager that could be evicting checks. A call whose wait
@@ -15,6 +15,7 @@
 //! are read before the program starts, when the tree mounts one, and when the kernel reports that
 //! they have changed ([`Notifier::settle`]).
 
+use crate::Supervisor;
 use crate::discards::Discards;
 use host::direct_io::{Mounts, mounted_in_place, reads_in_place};
 use host::process_tree::ProcStat;
@@ -108,7 +109,7 @@ impl Notifier {
             return Ok(());
         }
         if i64::from(stopped.data.nr) == libc::SYS_madvise {
-            if !self.discards.take_up(&stopped, stats_page) {
+            if !self.discards.take_up(&stopped, &self.listener) {
                 self.listener.resume(stopped.id);
             }
             return Ok(());
@@ -131,23 +132,19 @@ impl Notifier {
         std::mem::take(&mut self.requests)
     }
 
-    /// Lets calls go on if every pager of `members` checks by now, and refuses those
-    /// that have waited too long. Returns how many were refused. Checks new mounts, too. `wake` wakes
-    /// the pager of a slot.
-    pub fn settle(
-        &mut self,
-        stats_page: &StatsPage,
-        members: impl Iterator<Item = (SlotIndex, Pid)>,
-        wake: impl Fn(SlotIndex),
-    ) -> usize {
-        self.discards.settle(&self.listener, stats_page, wake);
+    /// Lets calls go on if the pagers that they wait for have answered by now, and refuses those
+    /// that have waited too long for all pagers of the tree. Returns how many were refused. Checks new
+    /// mounts, too.
+    pub fn settle(&mut self, supervisor: &Supervisor) -> usize {
+        self.discards.settle(&self.listener, supervisor);
+        let stats_page = supervisor.stats_page();
         if self.mounts.changed() && mounted_in_place().is_some() {
             be_careful(stats_page);
         }
         if self.waiting.is_empty() {
             return 0;
         }
-        let ready = all_careful(stats_page, members);
+        let ready = all_careful(stats_page, supervisor.members());
         let mut refused = 0;
         let listener = &self.listener;
         self.waiting.retain(|call| {

@@ -2,32 +2,32 @@
 //! tree's filter ([`host::seccomp`]), since the kernel discards what is resident only.
 //!
 //! The supervisor posts the addresses to the caller's pager and lets the call go on once the pager
-//! has dropped what it stored of them. A call of a program without a pager goes on at once. The Go
-//! runtime calls so, and takes for granted that the memory is zeros then.
+//! has dropped what it stored of them: like a fault, the call waits for its own pager, for as long as
+//! that takes. A call of a program without a pager goes on at once. The Go runtime calls so, and takes
+//! for granted that the memory is zeros then.
 
+use crate::Supervisor;
+use frames::DomainId;
 use host::process_tree;
 use host::seccomp::Listener;
-use link::handshake::SlotIndex;
-use link::stats_page::StatsPage;
+use link::handshake::slot_of;
 use rustix::process::Pid;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use wired::PAGE;
+use wired::{DiscardRequest, PAGE};
 
 /// Bounds of the pause between two checks of a call: a pager that runs answers within some 30 us.
-const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
+const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(100)];
 
 /// A call that waits for its pager.
 struct PendingDiscard {
     /// The call's.
     id: u64,
-    slot: SlotIndex,
-    /// The program that had the slot when it called.
-    program: u32,
+    program: Pid,
     range: Range<usize>,
     since: Instant,
-    posted: bool,
+    /// The pager that has the request.
+    posted: Option<DomainId>,
 }
 
 /// The calls that wait, in their order.
@@ -35,8 +35,8 @@ struct PendingDiscard {
 pub struct Discards(Vec<PendingDiscard>);
 
 impl Discards {
-    /// Takes up a call that has stopped. Returns false if no pager has anything of it: it goes on.
-    pub fn take_up(&mut self, call: &libc::seccomp_notif, stats_page: &StatsPage) -> bool {
+    /// Takes up a call that has stopped. Returns false if it goes on at once.
+    pub fn take_up(&mut self, call: &libc::seccomp_notif, listener: &Listener) -> bool {
         let [addr, len, ..] = call.data.args.map(|word| word as usize);
         // Else the kernel refuses it, or does nothing.
         let end = len
@@ -46,20 +46,16 @@ impl Discards {
             return false;
         };
         let program = Pid::from_raw(call.pid as i32).and_then(process_tree::process_of);
-        let Some(program) = program.map(|pid| pid.as_raw_nonzero().get() as u32) else {
-            return false;
-        };
-        let mut programs = stats_page.programs().iter();
-        let Some(slot) = programs.position(|word| program_in(word) == program) else {
+        // The number may have become another thread's before its process was read.
+        let Some(program) = program.filter(|_| listener.is_valid(call.id)) else {
             return false;
         };
         self.0.push(PendingDiscard {
             id: call.id,
-            slot: slot as SlotIndex,
             program,
             range: addr..end,
             since: Instant::now(),
-            posted: false,
+            posted: None,
         });
         true
     }
@@ -71,37 +67,41 @@ impl Discards {
         Some((youngest.since.elapsed() / 4).clamp(least, most))
     }
 
-    /// Lets calls go on whose pager is done or gone, and posts those whose turn it is. `wake` wakes
-    /// the pager of a slot.
-    pub fn settle(
-        &mut self,
-        listener: &Listener,
-        stats_page: &StatsPage,
-        wake: impl Fn(SlotIndex),
-    ) {
+    /// Lets calls go on whose pager is done, or which have none, and posts those whose turn it is.
+    pub fn settle(&mut self, listener: &Listener, supervisor: &Supervisor) {
         self.0.retain(|call| {
-            let is_gone =
-                program_in(&stats_page.programs()[usize::from(call.slot)]) != call.program;
-            let is_over =
-                is_gone || call.posted && stats_page.block(call.slot).discards().is_done();
+            let is_over = match (supervisor.domain_of(call.program), call.posted) {
+                (None, _) => true,
+                (Some(domain), Some(posted)) => {
+                    domain == posted && request_to(supervisor, domain).is_done()
+                }
+                (Some(_), None) => false,
+            };
             if is_over {
                 listener.resume(call.id);
             }
-            !is_over
+            // The caller of any other may have been killed, or have begun another image.
+            !is_over && listener.is_valid(call.id)
         });
         for n in 0..self.0.len() {
-            let (before, call) = self.0[..=n].split_at_mut(n);
-            let [call] = call else { continue };
-            if call.posted || before.iter().any(|other| other.slot == call.slot) {
+            let (before, after) = self.0.split_at_mut(n);
+            let call = &mut after[0];
+            let is_first = before.iter().all(|other| other.program != call.program);
+            let Some(domain) = supervisor.domain_of(call.program) else {
                 continue;
+            };
+            let request = request_to(supervisor, domain);
+            // One whose caller was killed may be under way.
+            if call.posted.is_none() && is_first && request.is_done() {
+                request.post(&call.range);
+                call.posted = Some(domain);
+                supervisor.wake_evictor(domain);
             }
-            stats_page.block(call.slot).discards().post(&call.range);
-            call.posted = true;
-            wake(call.slot);
         }
     }
 }
 
-fn program_in(word: &std::sync::atomic::AtomicU32) -> u32 {
-    word.load(Ordering::Acquire)
+fn request_to(supervisor: &Supervisor, domain: DomainId) -> DiscardRequest<'_> {
+    let slot = slot_of(domain.raw());
+    supervisor.stats_page().block(slot).discards()
 }

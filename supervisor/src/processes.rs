@@ -26,6 +26,7 @@ pub(crate) struct PagedProcess {
     userfault: Option<PeerFd>,
     /// The userfaultfd of its shared memory, until the pager of that has it.
     shared_userfault: Option<PeerFd>,
+    joined: Instant,
     /// When its connection hung up.
     leaving: Option<Instant>,
 }
@@ -48,6 +49,7 @@ impl PagedProcess {
             lifeline: None,
             userfault: None,
             shared_userfault: None,
+            joined: Instant::now(),
             leaving: None,
         })
     }
@@ -112,9 +114,10 @@ impl ProcessTable {
         self.0.get_mut(&slot)
     }
 
-    /// Of a program.
+    /// Of a program: of its latest image, where pagers of earlier ones have not ended yet.
     pub fn of(&self, program: Pid) -> Option<&PagedProcess> {
-        self.iter().find(|member| member.program == program)
+        let images = self.iter().filter(|member| member.program == program);
+        images.max_by_key(|member| member.joined)
     }
 
     pub fn insert(&mut self, member: PagedProcess) {

@@ -287,12 +287,14 @@ impl Supervisor {
         domains.for_each(|domain| self.ledger.ring(domain));
     }
 
-    /// Wakes the evictor of the process in a slot.
-    pub fn wake_evictor(&self, slot: SlotIndex) {
-        let mut members = self.members.iter();
-        if let Some(member) = members.find(|member| member.slot() == slot) {
-            self.ledger.ring(member.domain);
-        }
+    /// The domain of a program that is paged now.
+    pub fn domain_of(&self, program: Pid) -> Option<DomainId> {
+        self.members.of(program).map(|member| member.domain)
+    }
+
+    /// Wakes the evictor of a domain.
+    pub fn wake_evictor(&self, domain: DomainId) {
+        self.ledger.ring(domain);
     }
 
     /// Programs that are paged now, with their slots.

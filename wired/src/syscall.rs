@@ -37,8 +37,8 @@ pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
     answer
 }
 
-/// `madvise` by a pager, or by its library for the program: [`crate::PAGER_TAG`] tells it from one
-/// that the program makes without them, which the tree's filter stops.
+/// `madvise` by a pager, or by its library for the program: [`crate::PAGER_TAG`] marks it. The tree's
+/// filter stops one without the mark.
 ///
 /// # Safety
 /// As the call itself.

@@ -6,6 +6,9 @@ use rustix::io::{self, Errno};
 /// The listener of a filter.
 pub struct Listener(OwnedFd);
 
+/// `SECCOMP_IOCTL_NOTIF_ID_VALID`.
+const ID_VALID: libc::Ioctl = rustix::ioctl::opcode::write::<u64>(b'!', 2) as libc::Ioctl;
+
 /// `SECCOMP_IOCTL_NOTIF_SET_FLAGS`, and its one flag (Linux 6.6).
 const SET_FLAGS: libc::Ioctl = rustix::ioctl::opcode::write::<u64>(b'!', 4) as libc::Ioctl;
 const SYNC_WAKE_UP: libc::Ioctl = 1;
@@ -40,6 +43,12 @@ impl Listener {
             Err(Errno::NOENT | Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Returns true if the caller of a call that has stopped still waits: it has neither been killed, nor
+    /// has its process begun another image.
+    pub fn is_valid(&self, mut id: u64) -> bool {
+        self.ioctl(ID_VALID, &raw mut id).is_ok()
     }
 
     /// Lets a call go on.

@@ -3,7 +3,8 @@
 //! A page that is written into while no process maps it must not be copied out and discarded
 //! (`translation::pinned`). Checking each page costs, so pagers check only once pages of the tree
 //! can be held at all. The few system calls that bring that about (`CALLS`) stop at this filter,
-//! and the supervisor decides when they go on. Every other system call pays 32 to 55 ns.
+//! and the supervisor decides when they go on. A call that discards memory stops likewise, since the
+//! pager may store pages of it. Every other system call pays 32 to 55 ns.
 //!
 //! Every process of a tree is under the filter for good: across exec, after setuid, in other
 //! namespaces, with all descriptors closed. So it is also how a process reaches its supervisor:
@@ -38,7 +39,7 @@ const fn argument(n: u32) -> u32 {
 const NATIVE: u32 = 0xc000_003e;
 
 /// The high half of the addresses from which the kernel maps shared libraries downwards. An executed
-/// file lies lower. (Without a limit on the stack libraries lie lower, too: their calls then stop.)
+/// file lies lower, unless the loader is what is executed. (Without a limit on the stack libraries lie lower, too: their calls then stop.)
 const LIBRARIES: u32 = 0x7000;
 
 /// The bit that sets the numbers of x32 apart, whose table has calls of its own beside.
@@ -77,7 +78,7 @@ enum When {
 }
 
 /// Calls after which the kernel may write into pages that it holds, without a trace that a
-/// pager could see. One row a number.
+/// pager could see, and calls that discard what a pager stores. One row a number.
 const CALLS: [(libc::c_long, When); 15] = [
     // Files.
     (libc::SYS_open, When::Has(1, libc::O_DIRECT)),
@@ -113,7 +114,7 @@ const CALLS: [(libc::c_long, When); 15] = [
     ),
 ];
 
-/// Advice after which private memory is zeros.
+/// Advice after which private memory is zeros, or may be.
 const DISCARDING: [u32; 3] = [
     libc::MADV_DONTNEED as u32,
     libc::MADV_FREE as u32,

@@ -210,13 +210,20 @@ impl Drop for RingMemory {
 
 /// `io_uring_setup` with the argument that marks a pager's ring: one more than the kernel reads.
 ///
+/// Its ENOMEM is the limit on locked memory, against which the kernel counts the rings of all processes of
+/// a user: it is returned as EPERM, and ENOMEM as a lack of mappings alone.
+///
 /// # Safety
 /// Memory that the parameters name lives as long as the ring.
 unsafe fn setup(entries: u32, params: &mut io_uring_params) -> Result<OwnedFd, Errno> {
     let at = std::ptr::from_mut(params).expose_provenance();
     let arguments = [entries as usize, at, 0, 0, 0, wired::PAGER_TAG as usize];
     // SAFETY: the kernel writes the parameters; for their memory the caller promises.
-    let made = checked(unsafe { syscall6(SYS_IO_URING_SETUP, arguments) })?;
+    let made = checked(unsafe { syscall6(SYS_IO_URING_SETUP, arguments) });
+    let made = made.map_err(|errno| match errno {
+        Errno::NOMEM => Errno::PERM,
+        errno => errno,
+    })?;
     // SAFETY: a descriptor that the kernel has just made.
     Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }

@@ -251,11 +251,7 @@ impl MainLoop {
             // A pager that does nothing sleeps for longer than the call waits.
             self.tree.supervisor.wake_evictors();
         }
-        let refused = notifier.settle(
-            self.tree.supervisor.stats_page(),
-            self.tree.supervisor.members(),
-            |slot| self.tree.supervisor.wake_evictor(slot),
-        );
+        let refused = notifier.settle(&self.tree.supervisor);
         if gone || (over && !readable) {
             self.tree.notifier = None;
         }
