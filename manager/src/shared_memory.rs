@@ -53,7 +53,8 @@
 //! memfd. Once a tree is careful ([`SharedMemoryParts::careful`]) nothing of the shared memory is evicted.
 //!
 //! Units: bytes where a name ends so, pages of 4 KiB else. Errors: a page that the store cannot return is
-//! poisoned, so that its access fails (SIGBUS); so is one for which no frame came for 30 s.
+//! poisoned, so that its access fails (SIGBUS); so is one for which no frame came for 30 s (1 s
+//! after another that failed so, while none has come since).
 
 pub mod clients;
 mod evict;

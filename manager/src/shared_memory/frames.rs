@@ -4,14 +4,47 @@
 
 use frames::{DomainFrames, Frame, Millis, PageAge};
 use selfpage::FEWEST_FRAMES;
+use std::time::{Duration, Instant};
 
 /// Frames of domains of the tree that are asked for at once.
 const TRIM_BATCH: u32 = 64;
 /// Frames kept unused at most.
 const MOST_SPARE: u32 = 256;
 
+/// How long a fault waits for a frame before its access fails.
+const NO_FRAME: Duration = Duration::from_secs(30);
+/// How long it waits after another one that has failed so, while no frame has come since: a full store has the
+/// accesses to all pages fail, and each one would wait anew.
+const STILL_NO_FRAME: Duration = Duration::from_secs(1);
+
 /// No frame is free.
 pub(super) struct NoFrame;
+
+/// When an access failed last for want of a frame, until one comes.
+#[derive(Default)]
+pub struct Shortage {
+    failed: Option<Instant>,
+}
+
+impl Shortage {
+    /// How long a fault waits for a frame. A failure that is long past says nothing about the store of today.
+    pub fn patience(&self, now: Instant) -> Duration {
+        let is_recent = |failed| now.saturating_duration_since(failed) < NO_FRAME;
+        match self.failed.is_some_and(is_recent) {
+            true => STILL_NO_FRAME,
+            false => NO_FRAME,
+        }
+    }
+
+    /// An access has failed.
+    pub fn on_failed(&mut self, now: Instant) {
+        self.failed = Some(now);
+    }
+
+    fn on_taken(&mut self) {
+        self.failed = None;
+    }
+}
 
 /// The domain's frames.
 pub struct ObjectFrames {
@@ -19,6 +52,8 @@ pub struct ObjectFrames {
     held: Vec<Frame>,
     age: PageAge,
     is_demanding: bool,
+    /// Whether accesses fail for want of a frame.
+    pub shortage: Shortage,
 }
 
 impl ObjectFrames {
@@ -29,6 +64,7 @@ impl ObjectFrames {
             domain,
             age: PageAge::default(),
             is_demanding: false,
+            shortage: Shortage::default(),
         }
     }
 
@@ -37,6 +73,7 @@ impl ObjectFrames {
         let Some(frame) = self.domain.take() else {
             return false;
         };
+        self.shortage.on_taken();
         self.age.note_taken(self.domain.n());
         self.held.push(frame);
         if std::mem::take(&mut self.is_demanding) {
@@ -129,5 +166,28 @@ impl ObjectFrames {
     /// The domain.
     pub fn domain(&self) -> DomainFrames<'static> {
         self.domain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_an_access_has_failed_the_next_faults_wait_shortly_until_a_frame_comes() {
+        let begin = Instant::now();
+        let mut shortage = Shortage::default();
+        assert_eq!(shortage.patience(begin), NO_FRAME);
+        // A sweep of 48 pages, none of which finds a frame.
+        let mut now = begin;
+        for _ in 0..48 {
+            now += shortage.patience(now);
+            shortage.on_failed(now);
+        }
+        assert_eq!(now - begin, NO_FRAME + 47 * STILL_NO_FRAME);
+        shortage.on_taken();
+        assert_eq!(shortage.patience(now), NO_FRAME);
+        shortage.on_failed(now);
+        assert_eq!(shortage.patience(now + NO_FRAME), NO_FRAME);
     }
 }

@@ -31,9 +31,6 @@ pub const CHANNEL_DEPTH: usize = 64;
 /// Faults that wait at once without an allocation.
 const QUEUE: usize = 4096;
 
-/// How long a fault waits for a frame before its access fails.
-const NO_FRAME: Duration = Duration::from_secs(30);
-
 /// How long a fault waits for a mapping before its thread faults again.
 const UNMAPPED: Duration = Duration::from_millis(10);
 
@@ -253,13 +250,15 @@ impl SharedPager {
         let has_none = !has_evicted && self.slots.staged_pages() == 0;
         self.frames.want(has_none);
         // Frames of the guarantee that the tree is owed come, however late.
-        if since.elapsed() < NO_FRAME || self.frames.domain().request_guaranteed() {
+        let patience = self.frames.shortage.patience(Instant::now());
+        if since.elapsed() < patience || self.frames.domain().request_guaranteed() {
             return FaultOutcome::Deferred;
         }
+        self.frames.shortage.on_failed(Instant::now());
         tracing::error!(
             "shared memory: no frame came within {} s, and an access fails: give the program a larger --store \
              or more --frames",
-            NO_FRAME.as_secs()
+            patience.as_secs()
         );
         self.mapped.poison(fault.at)
     }
