@@ -5,12 +5,12 @@
 
 use crate::copying;
 use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
-use crate::outage::witnesses_of_absence;
+use crate::outage::{self, witnesses_of_absence};
 use crate::requests::{Purpose, Segment};
 use crate::server::Asked;
 use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
 use crate::{permits, placement, stripes};
-use disk::time::Time;
+use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
 use rustix::io::Errno;
@@ -225,21 +225,46 @@ impl RemoteTransport {
             let Some(segment) = self.requests.get(slot) else {
                 continue;
             };
-            if now >= segment.begun + PATIENCE {
+            let segment = *segment;
+            let patience = self.patience_of(&segment, now);
+            if now >= segment.begun + patience {
                 if let Purpose::CopyRead { .. } = segment.purpose {
-                    let read = *segment;
                     self.end(slot, Err(Errno::IO));
-                    copying::on_late(self, &read, now);
+                    copying::on_late(self, &segment, now);
                     continue;
                 }
-                let id = self
-                    .objects
-                    .id(self.requests.get(slot).map_or(0, |it| it.object));
+                let id = self.objects.id(segment.object);
                 tracing::error!(
-                    "a request of {id} fails: none of its servers answers for {PATIENCE}"
+                    "a request of {id} fails: none of its servers answers for {patience}"
                 );
+                // Their connections may have ended just after it began.
+                let since = segment.begun + (patience - LATE);
+                let asked = self.servers_for(segment.object);
+                for server in (0..self.servers.len()).filter(|at| asked & bit(*at) != 0) {
+                    self.servers[server].presence.on_request_failed(since, now);
+                }
                 self.end_read(slot, Err(Errno::IO), now);
             }
+        }
+    }
+
+    /// How long a request waits for its servers.
+    fn patience_of(&self, segment: &Segment, now: Time) -> Nanos {
+        if segment.op != Op::Read || !segment.is_own() {
+            return PATIENCE;
+        }
+        let asked = self.servers_for(segment.object);
+        let servers = self.servers.iter().enumerate();
+        let asked = servers.filter(|(at, _)| asked & bit(*at) != 0);
+        outage::patience(asked.map(|(_, server)| server.presence), now)
+    }
+
+    /// The servers that a request of an object may wait for: all where it has no copy or is of a stripe.
+    fn servers_for(&self, object: usize) -> ServerSet {
+        let copies = self.objects.at(object).servers(|_| true);
+        match copies == 0 || self.objects.stripe_of(object).is_some() {
+            true => ServerSet::MAX,
+            false => copies,
         }
     }
 

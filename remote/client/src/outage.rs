@@ -11,8 +11,12 @@
 //! | leaves a request unanswered for [`STALLED`] | answered since before the request |
 //! | has no connection for [`GRACE`] | answered for as long, in which an attempt to connect failed |
 //! | is not connected to, since it broke the protocol | answered for [`GRACE`] |
+//!
+//! A read whose servers have all left another request unanswered until it failed, and have not answered since, fails
+//! after [`STILL_SILENT`]: a program reads many pages of a server that is gone, and each one would wait anew.
 
 use crate::objects::{ServerSet, bit};
+use crate::transport::PATIENCE;
 use disk::time::{Nanos, Time};
 
 /// How long writes wait for a server whose connection ended, before they go on without it.
@@ -21,6 +25,8 @@ pub const GRACE: Nanos = Nanos::millis(1000);
 pub const STALLED: Nanos = Nanos::millis(3000);
 /// A server that was silent for as long did not answer throughout: two renewals of its lease.
 const GAP: Nanos = Nanos::millis(2000);
+/// How long a read waits for servers that have left another request unanswered.
+pub const STILL_SILENT: Nanos = Nanos::millis(1000);
 
 /// What is known of a server's presence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +37,8 @@ pub struct Presence {
     answers: Option<Answers>,
     /// When the last attempt to connect that failed was begun.
     failed_attempt: Option<Time>,
+    /// When a request failed last that it has left unanswered; none where it has answered since.
+    failed_request: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +63,14 @@ impl Presence {
     pub fn on_disconnected(&mut self, now: Time) {
         *self = Self {
             down_since: Some(now),
+            failed_request: self.failed_request,
             ..Self::default()
         };
     }
 
     /// Something arrived on the connection.
     pub fn on_answer(&mut self, now: Time) {
+        self.failed_request = None;
         if let Some(answers) = &mut self.answers {
             if now >= answers.last + GAP {
                 answers.since = now;
@@ -79,6 +89,18 @@ impl Presence {
         self.failed_attempt = Some(begun);
     }
 
+    /// A request of a page at the server fails, since none of its servers has answered. One that was there after
+    /// `since` is not silent.
+    pub fn on_request_failed(&mut self, since: Time, now: Time) {
+        let is_silent = match self.answers {
+            Some(answers) => answers.last <= since,
+            None => self.down_since.is_none_or(|down_since| down_since <= since),
+        };
+        if is_silent {
+            self.failed_request = Some(now);
+        }
+    }
+
     /// Since when the server has answered, if it still does.
     fn answers_since(&self, now: Time) -> Option<Time> {
         let answers = self.answers.filter(|answers| now < answers.last + GAP);
@@ -93,6 +115,19 @@ impl Presence {
         let from = down_since.max(witness_since);
         let has_failed = self.failed_attempt.is_some_and(|begun| begun >= from);
         now >= from + GRACE && (has_failed || is_avoided)
+    }
+}
+
+/// How long a read waits for its servers. A failure that is long past says nothing about their network of today.
+pub fn patience(servers: impl Iterator<Item = Presence>, now: Time) -> Nanos {
+    let has_failed = |presence: Presence| {
+        let failed = presence.failed_request;
+        failed.is_some_and(|failed| now < failed + PATIENCE)
+    };
+    let mut servers = servers.peekable();
+    match servers.peek().is_some() && servers.all(has_failed) {
+        true => STILL_SILENT,
+        false => PATIENCE,
     }
 }
 
@@ -247,5 +282,24 @@ mod tests {
             silence([answering_until(5000), down_at(5000)], 5000, 60_000),
             0
         );
+    }
+
+    #[test]
+    fn reads_of_servers_that_have_left_a_request_unanswered_fail_soon_until_one_answers() {
+        let patience_of = |servers: &[Presence], now| patience(servers.iter().copied(), at(now));
+        let mut servers = [down_at(5000), answering_until(5000)];
+        assert_eq!(patience_of(&servers, 36_000), PATIENCE);
+        let fail = |server: &mut Presence, now| server.on_request_failed(at(9000), at(now));
+        servers.iter_mut().for_each(|server| fail(server, 36_000));
+        assert_eq!(patience_of(&servers, 37_000), STILL_SILENT);
+        assert_eq!(patience_of(&servers, 66_000), PATIENCE, "it is long past");
+        servers[1].on_disconnected(at(37_000));
+        assert_eq!(patience_of(&servers, 38_000), STILL_SILENT);
+        servers[1].on_connected(at(39_000));
+        assert_eq!(patience_of(&servers, 39_000), PATIENCE);
+        assert_eq!(patience_of(&servers[..1], 39_000), STILL_SILENT);
+        servers[1].on_disconnected(at(40_000));
+        servers.iter_mut().for_each(|server| fail(server, 45_000));
+        assert_eq!(patience_of(&servers, 45_000), PATIENCE, "one was there");
     }
 }
