@@ -15,7 +15,7 @@
 use crate::copying;
 use crate::objects::{CopyState, ObjectCopy, bit};
 use crate::permits;
-use crate::placement_refusals::RefusedWrites;
+use crate::placement_refusals::give_up;
 use crate::server::Server;
 use crate::stripes;
 use crate::transport::{RemoteTransport, since_start};
@@ -28,8 +28,6 @@ use std::collections::BTreeSet;
 
 /// How long no further copies are asked for after no server had room for one.
 pub const FULL: Nanos = Nanos::seconds(5);
-/// How long no further copies are asked for after there was no server to be asked.
-const UNREACHABLE: Nanos = Nanos::millis(100);
 /// How often a nearer server is looked for.
 const IMPROVEMENT: Nanos = Nanos::seconds(2);
 
@@ -148,22 +146,12 @@ pub fn carry_out(transport: &mut RemoteTransport, action: OrganizerAction, now: 
             }
             false
         }
-        OrganizerAction::GiveUp { object, why } => {
-            // Of servers alone, only one that refused is full; others are without a connection for now.
-            let refuses = |server: &Server| server.is_up() && now < server.full_until;
-            if transport.broker.is_none() && !transport.servers.iter().any(refuses) {
-                tracing::debug!("no further copy of {object} for now: {why}");
-                transport.copies_full_until = now + UNREACHABLE;
-                return false;
-            }
-            tracing::info!("no further copy of {object}: {why}");
-            transport.copies_full_until = now + FULL;
-            if let Some(at) = transport.objects.find(object)
-                && transport.objects.at(at).copies.is_empty()
-                && transport.placement_refusals.on_refused(at, now) != RefusedWrites::Wait
-            {
-                transport.fail_writes(at);
-            }
+        OrganizerAction::GiveUp {
+            object,
+            why,
+            is_full,
+        } => {
+            give_up(transport, object, (why, is_full), now);
             false
         }
     }

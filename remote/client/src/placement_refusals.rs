@@ -9,10 +9,17 @@
 //! between two rounds, since a pager tries many pages before it gives up.
 
 use crate::placement::FULL;
-use crate::transport;
+use crate::server::Server;
+use crate::transport::{self, RemoteTransport};
 use disk::time::{Nanos, Time};
+use remote_policy::broker::Refusal;
+use remote_policy::identity::ObjectId;
 use std::collections::BTreeMap;
 
+/// How long no further copies are asked for after there was no server to be asked.
+const UNREACHABLE: Nanos = Nanos::millis(100);
+/// Likewise after the broker had none: it learns within as long of one that has started.
+const NOT_KNOWN: Nanos = Nanos::seconds(1);
 /// How long after a refusal a place is requested again.
 const RETRY: Nanos = Nanos::seconds(1);
 /// How long refusals are taken for those of a moment: a server that refused is excluded for as long, so each one that a
@@ -144,6 +151,34 @@ impl PlacementRefusals {
     /// An object has a copy, or room for a write that was refused.
     pub fn on_room(&mut self, object: usize) {
         self.of.remove(&object);
+    }
+}
+
+/// No server takes a copy of an object now: none is asked for one for a while.
+pub fn give_up(
+    transport: &mut RemoteTransport,
+    object: ObjectId,
+    (why, is_full): (Refusal, bool),
+    now: Time,
+) {
+    // Of servers alone, only one that refused is full; others are without a connection for now.
+    let refuses = |server: &Server| server.is_up() && now < server.full_until;
+    let pause = match &transport.broker {
+        Some(_) if !is_full => NOT_KNOWN,
+        None if !transport.servers.iter().any(refuses) => UNREACHABLE,
+        _ => FULL,
+    };
+    match pause {
+        FULL => tracing::info!("no further copy of {object}: {why}"),
+        _ => tracing::debug!("no further copy of {object} for now: {why}"),
+    }
+    transport.copies_full_until = now + pause;
+    if pause != UNREACHABLE
+        && let Some(at) = transport.objects.find(object)
+        && transport.objects.at(at).copies.is_empty()
+        && transport.placement_refusals.on_refused(at, now) != RefusedWrites::Wait
+    {
+        transport.fail_writes(at);
     }
 }
 

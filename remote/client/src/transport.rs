@@ -234,6 +234,7 @@ impl RemoteTransport {
         permits::on_server_back(self, server);
         // What this one was out of reach for may be over for all.
         self.servers.iter_mut().for_each(Server::retry);
+        self.copies_full_until = now;
         self.has_unsent = true;
         self.ticked = Time(0);
     }

@@ -60,6 +60,9 @@ pub enum OrganizerAction {
         object: ObjectId,
         /// The broker's last refusal.
         why: Refusal,
+        /// A server lacks the pages; false where there was none to request them of: those in use share a fate with
+        /// the object's copies, or cannot be reached.
+        is_full: bool,
     },
 }
 

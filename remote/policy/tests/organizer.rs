@@ -5,7 +5,7 @@ mod organizers;
 
 use common::{SECOND, epoch, incarnation, slack};
 use organizers::{CLIENT, REFUSED, organizer, paging_object, place};
-use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest};
+use selfpage_remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
 use selfpage_remote_policy::identity::HostId;
 use selfpage_remote_policy::latency::MIN_SAMPLES;
 use selfpage_remote_policy::organizer::{AbdicateAnswer, KeepReason, Organizer, OrganizerAction};
@@ -80,7 +80,8 @@ fn a_permits_spare_pages_come_first_then_a_larger_one_then_a_new_one() {
         gone,
         Some(OrganizerAction::GiveUp {
             object: paging_object(3),
-            why: REFUSED
+            why: REFUSED,
+            is_full: true
         })
     );
 }
@@ -98,6 +99,31 @@ fn placements_that_wait_for_one_server_ask_for_the_pages_of_all() {
         let bound = organizer.on_permit(request.id, larger, SECOND);
         let (object, permit) = (paging_object(object), larger.id);
         assert_eq!(bound, Some(OrganizerAction::Bind { object, permit }));
+    }
+}
+
+#[test]
+fn a_placement_that_finds_no_server_to_ask_finds_none_full() {
+    let mut organizer = with_one_object();
+    // The only other server cannot be reached: it is excluded, as the first one is.
+    let out = BTreeSet::from([HostId(2)]);
+    let object = paging_object(1);
+    let new = allocation(organizer.place(object, 800, &out, SECOND));
+    assert_eq!(new.exclude, BTreeSet::from([HostId(1), HostId(2)]));
+    for (most, is_full) in [(0, false), (100, true)] {
+        let why = Refusal::Pages {
+            asked: 900,
+            most,
+            servers: 2,
+        };
+        let new = allocation(organizer.place(object, 800, &out, SECOND));
+        let given_up = OrganizerAction::GiveUp {
+            object,
+            why,
+            is_full,
+        };
+        let refused = organizer.on_refused(new.permit.id, why, SECOND);
+        assert_eq!(refused, Some(given_up));
     }
 }
 

@@ -150,8 +150,12 @@ impl Organizer {
     ) -> Option<OrganizerAction> {
         let mut pending = self.pending.remove(&request)?;
         let (Awaited::Larger(server) | Awaited::Room(server)) = pending.awaited else {
-            let object = pending.placement.object;
-            return Some(OrganizerAction::GiveUp { object, why });
+            let has_less = matches!(why, Refusal::Pages { most: 1.., .. });
+            return Some(OrganizerAction::GiveUp {
+                object: pending.placement.object,
+                why,
+                is_full: has_less || !pending.placement.refused.is_empty(),
+            });
         };
         pending.placement.refused.insert(server);
         Some(self.next_step(pending.placement, now))
