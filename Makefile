@@ -33,10 +33,9 @@ build: rust
 run: build
 	$(TARGET)/release/workload $(JOB)
 
-# Unit and property tests first: they say more precisely what is wrong. Most wait for most of their time:
-# two a processor.
+# Unit and property tests first: they say more precisely what is wrong.
 test: tools build
-	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --locked --workspace --exclude selfpage-e2e
+	$(CARGO) test --locked --workspace --exclude selfpage-e2e
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p selfpage -p iochannel --lib interleavings
 	$(CARGO) test --locked -p selfpage-e2e
 
