@@ -322,13 +322,7 @@ impl ProcessPager {
                 drop(self.pager.evictor.stager.lock());
                 self.show_careful(careful);
             }
-            self.words().discards.serve(|range| {
-                self.run_command(PagerCommand::Change(
-                    Change::Discard,
-                    range.start,
-                    range.len(),
-                ));
-            });
+            self.words().discards.serve(|range| self.discard(range));
             self.pager.maintain_watermark();
             let client = self.pager.frames.client();
             client.wait_bell(seq, Some(pause));

@@ -98,10 +98,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
         libc::MADV_HUGEPAGE if shared_memory::is_used() => libc::MADV_NOHUGEPAGE,
         advice => advice,
     };
-    let advise = |s: &AddrRange| {
-        // SAFETY: the program asked for exactly this.
-        unsafe { wired::syscall::madvise(s.start, s.len(), advice) }
-    };
+    let advise = |s: &AddrRange| address_space::advise(s, advice);
     let kernel = |s: &AddrRange| match advice {
         libc::MADV_REMOVE if shared_memory::is_used() => remove(s, advise),
         _ => advise(s),
@@ -109,7 +106,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     let Some(target) = page_range(addr, len)
         .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
     else {
-        // SAFETY: as above.
+        // SAFETY: the program asked for exactly this.
         return unsafe { wired::syscall::madvise(addr, len, advice) };
     };
     // A guard in the place of a page of shared memory looks to its pager as if the page were there.

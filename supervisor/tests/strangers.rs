@@ -15,16 +15,13 @@ use link::client::{JoinError, SupervisorPort};
 use processes::{OWN_IMAGE, child, end, is_readable};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
+use supervisor::Supervisor;
 
 #[test]
 fn a_stranger_from_outside_the_tree_is_not_let_in() {
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut supervisor = start(1024, None);
-        send(
-            &theirs,
-            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
-        );
+        let mut supervisor = listening(&theirs);
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(20) {
             supervisor.dispatch();
@@ -48,11 +45,7 @@ fn connections_by_name_take_a_bounded_part_of_a_turn() {
     const MANY: usize = 200;
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let supervisor = child(|| {
-        let mut supervisor = start(1024, None);
-        send(
-            &theirs,
-            supervisor.environment(0).unwrap()[1].1.as_encoded_bytes(),
-        );
+        let mut supervisor = listening(&theirs);
         receive(&theirs);
         supervisor.dispatch();
         send(&theirs, b"one turn");
@@ -79,6 +72,14 @@ fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name).unwrap()).unwrap();
     socket
+}
+
+/// A supervisor, whose name it sends.
+fn listening(to: impl AsFd) -> Supervisor {
+    let supervisor = start(1024, None);
+    let name = &supervisor.environment(0).unwrap()[1].1;
+    send(to, name.as_encoded_bytes());
+    supervisor
 }
 
 fn send(to: impl AsFd, bytes: &[u8]) {

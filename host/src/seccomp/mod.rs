@@ -39,7 +39,8 @@ const fn argument(n: u32) -> u32 {
 const NATIVE: u32 = 0xc000_003e;
 
 /// The high half of the addresses from which the kernel maps shared libraries downwards. An executed
-/// file lies lower, unless the loader is what is executed. (Without a limit on the stack libraries lie lower, too: their calls then stop.)
+/// file lies lower, unless the loader is what is executed. (Without a limit on the stack libraries lie
+/// lower, too: their calls then stop.)
 const LIBRARIES: u32 = 0x7000;
 
 /// The bit that sets the numbers of x32 apart, whose table has calls of its own beside.
@@ -164,6 +165,22 @@ const LENGTH: usize = {
     all
 };
 
+/// An instruction more than values: where an argument is none of them the next one runs, [`ALLOW`], and else
+/// the one after that.
+const fn is_one_of(
+    program: &mut [libc::sock_filter; LENGTH],
+    at: usize,
+    place: u32,
+    values: &[u32],
+) {
+    program[at] = load(argument(place));
+    let mut v = 0;
+    while v < values.len() {
+        program[at + 1 + v] = op(IF_EQUAL, values[v], (values.len() - v) as u8, 0);
+        v += 1;
+    }
+}
+
 /// Four instructions: where an argument is this the next one runs, [`ALLOW`], and else the one after
 /// that.
 const fn is_not(program: &mut [libc::sock_filter; LENGTH], at: usize, place: u32, value: u64) {
@@ -201,25 +218,14 @@ static PROGRAM: [libc::sock_filter; LENGTH] = {
                 program[at + 3] = load(argument(other));
                 program[at + 4] = op(IF_ANY, bit as u32, 1, 0);
             }
-            When::IsOneOf(place, values) => {
-                program[at + 1] = load(argument(place));
-                let mut v = 0;
-                while v < values.len() {
-                    program[at + 2 + v] = op(IF_EQUAL, values[v], (values.len() - v) as u8, 0);
-                    v += 1;
-                }
-            }
+            When::IsOneOf(place, values) => is_one_of(&mut program, at + 1, place, values),
             When::IsNot(place, value) => is_not(&mut program, at + 1, place, value),
             When::IsOneOfAndIsNot(place, values, other, value) => {
-                program[at + 1] = load(argument(place));
-                let mut v = 0;
-                while v < values.len() {
-                    program[at + 2 + v] = op(IF_EQUAL, values[v], (values.len() - v) as u8, 0);
-                    v += 1;
-                }
-                program[at + 3 + v] = load(INSTRUCTION + 4);
-                program[at + 4 + v] = op(IF_AT_LEAST, LIBRARIES, 4, 0);
-                is_not(&mut program, at + 5 + v, other, value);
+                is_one_of(&mut program, at + 1, place, values);
+                let next = at + 3 + values.len();
+                program[next] = load(INSTRUCTION + 4);
+                program[next + 1] = op(IF_AT_LEAST, LIBRARIES, 4, 0);
+                is_not(&mut program, next + 2, other, value);
             }
         }
         // The instruction before it is ALLOW.

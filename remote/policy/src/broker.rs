@@ -277,8 +277,7 @@ impl Broker {
     fn place(&mut self, request: AllocationRequest, refused_by: BTreeSet<HostId>) -> BrokerAction {
         let Some(server) = self.choose(&request, &refused_by) else {
             let mut others = self.servers.by_space();
-            let other = others
-                .find(|(host, _)| !request.exclude.contains(host) && !refused_by.contains(host));
+            let other = others.find(|(host, _)| is_allowed(&request, &refused_by, host));
             let why = Refusal::Pages {
                 asked: request.permit.pages,
                 most: other.map_or(0, |(_, pages)| pages),
@@ -303,8 +302,7 @@ impl Broker {
     /// then most space, then the lowest host.
     fn choose(&self, request: &AllocationRequest, refused_by: &BTreeSet<HostId>) -> Option<HostId> {
         let pages = request.permit.pages;
-        let is_allowed =
-            |host: &HostId| !request.exclude.contains(host) && !refused_by.contains(host);
+        let is_allowed = |host: &HostId| is_allowed(request, refused_by, host);
         let room = |host: HostId| {
             let lendable = self.servers.lendable_pages(host)?;
             (lendable >= pages && is_allowed(&host)).then_some((Reverse(lendable), host))
@@ -330,4 +328,8 @@ impl Broker {
             request,
         }
     }
+}
+
+fn is_allowed(request: &AllocationRequest, refused_by: &BTreeSet<HostId>, host: &HostId) -> bool {
+    !request.exclude.contains(host) && !refused_by.contains(host)
 }
