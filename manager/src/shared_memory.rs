@@ -12,7 +12,7 @@
 //! | `removal` | pages out of a memfd, with what they hold at that moment |
 //! | `mapped_objects` | the objects and the processes that map them: what is done in one mapping, or in all |
 //! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
-//! | [`object`], [`streams`], `reuse` | where the contents of each page are; faults in order; what comes back soon |
+//! | [`object`], [`streams`], [`pairs`], `reuse` | where the contents of each page are; faults in order; what comes back together, and soon |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |
 //! | [`requests`], `start` | what the supervisor asks for; how it starts the pager |
@@ -30,7 +30,7 @@
 //! warm.
 //!
 //! **Ahead of faults.** Behind a stream of faults in order the next window is read into buffers. A page there has no frame until a
-//! fault takes it. The two halves of 8 KiB that left together come back together.
+//! fault takes it. The two halves of 8 KiB that left together come back together, as long as trials show that they are used so.
 //!
 //! **Huge pages.** A hole clears a part of a huge page in place, while the pipe holds it. So the preload library advises each mapping
 //! against huge pages, and the kernel makes none (MADV_COLLAPSE fails).
@@ -65,6 +65,7 @@ pub mod mappings;
 pub mod object;
 mod pager;
 mod pager_loop;
+pub mod pairs;
 mod reads;
 mod removal;
 pub mod requests;

@@ -40,6 +40,8 @@ pub struct Fetch {
     pub page: usize,
     /// It has a frame, and is placed once it has arrived; else it was read ahead of a fault.
     pub has_frame: bool,
+    /// It was read ahead as the other half of a [`pair`](super::pairs).
+    pub is_trial: bool,
     /// Its contents are not wanted any more.
     pub is_cancelled: bool,
     /// Its contents are there, and were not placed yet.
@@ -106,6 +108,7 @@ impl Fetches {
             object,
             page,
             has_frame: false,
+            is_trial: false,
             is_cancelled: false,
             has_arrived: false,
             waiters: self.spare.pop().unwrap_or_default(),

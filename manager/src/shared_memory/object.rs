@@ -1,6 +1,7 @@
 //! One memory object: a memfd, and where the contents of each of its pages are.
 
 use super::clients::ClientId;
+use super::pairs::Pairs;
 use super::streams::Streams;
 use super::{UNIT, removal};
 use crate::page_table::PageState;
@@ -27,6 +28,8 @@ pub struct Object {
     locks: Vec<(ClientId, Range<usize>)>,
     /// Faults in order.
     pub streams: Streams,
+    /// Whether pages are used in pairs.
+    pub pairs: Pairs,
 }
 
 /// The word of a page of zeros.
@@ -76,6 +79,7 @@ impl Object {
             users: Vec::new(),
             locks: Vec::new(),
             streams: Streams::default(),
+            pairs: Pairs::default(),
         })
     }
 

@@ -66,8 +66,6 @@ pub(super) struct SharedPager {
     pub fetches: Fetches,
     /// Of a run of pages; reused.
     pub reads: Vec<ReadPage>,
-    /// Pairs of pages that were to come back together.
-    pub pairs: u64,
     pub store: SharedStore,
     pub channel: Box<dyn Channel>,
     pub careful: Box<dyn Fn() -> bool + Send>,
@@ -97,7 +95,6 @@ impl SharedPager {
             outgoing: Vec::with_capacity(2 * BATCH),
             fetches: Fetches::new()?,
             reads: Vec::with_capacity(WINDOW),
-            pairs: 0,
             frames,
             store,
             channel,

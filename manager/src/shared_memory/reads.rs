@@ -8,7 +8,9 @@ use super::fetches::{TOKENS, Waiter};
 use super::frames::NoFrame;
 use super::mapped_objects::{Contents, FaultOutcome, Placed};
 use super::mappings::ObjectId;
+use super::object::Object;
 use super::pager::SharedPager;
+use super::pairs::Pairing;
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
@@ -18,9 +20,6 @@ use wired::Counter;
 
 /// Pages that come back together if they left together: a database's are of 8 KiB.
 const PAIR: usize = 2;
-
-/// One in so many of these is read ahead only, and does not come with its page any more where no fault takes it.
-const TRIAL: u64 = 8;
 
 /// The least window of a stream behind which is read ahead.
 const STEADY: usize = 4;
@@ -79,6 +78,7 @@ impl SharedPager {
             return Ok(self.mapped.wake(at));
         };
         let (id, page, is_ahead) = (fetch.object, fetch.page, !fetch.has_frame);
+        let is_trial = fetch.is_trial;
         if is_ahead && !self.take_frame() {
             return Err(NoFrame);
         }
@@ -89,6 +89,9 @@ impl SharedPager {
         if is_ahead {
             self.charge(at, Counter::ReadaheadHits);
             self.note_reuse(id, page);
+            if is_trial && let Some(object) = self.mapped.objects.get_mut(&id) {
+                object.pairs.on_trial(true);
+            }
             let window = self.window(id, page, is_stored);
             let mut end = page + 1;
             while end < page + window && self.claim_ahead(id, end) {
@@ -126,26 +129,28 @@ impl SharedPager {
         }
     }
 
-    /// A page with the other half of its pair, if they left together.
+    /// A page with the other half of its pair, if they left together and are used so.
     fn pair(&mut self, id: ObjectId, page: usize) -> Range<usize> {
         let first = page / PAIR * PAIR;
-        let alone = page..page + 1;
-        let Some(object) = self.mapped.objects.get(&id) else {
-            return alone;
-        };
         let other = page ^ 1;
-        let are_together = other < object.pages()
-            && is_stored(object.get(other))
-            && object.left(other) == object.left(page);
-        if !are_together {
-            return alone;
+        let object = self.mapped.objects.get_mut(&id);
+        let left_together = |object: &&mut Object| {
+            other < object.pages()
+                && is_stored(object.get(other))
+                && object.left(other) == object.left(page)
+        };
+        let pairing = object.filter(left_together).map(|it| it.pairs.on_fault());
+        match pairing.unwrap_or(Pairing::Alone) {
+            Pairing::Together => return first..first + PAIR,
+            Pairing::Trial => {
+                self.read_ahead(id, other, 1);
+                if let Some(fetch) = self.fetches.of(id, other) {
+                    fetch.is_trial = true;
+                }
+            }
+            Pairing::Alone => {}
         }
-        self.pairs += 1;
-        if self.pairs.is_multiple_of(TRIAL) {
-            self.read_ahead(id, other, 1);
-            return alone;
-        }
-        first..first + PAIR
+        page..page + 1
     }
 
     /// The pages around one, of a range, that can be read with it.
@@ -230,11 +235,11 @@ impl SharedPager {
 
     /// The buffer of a page that was read ahead in vain is needed.
     fn drop_ahead(&mut self, number: usize) {
-        if let Some((id, page)) = self.fetches.end(number) {
+        let is_trial = self.fetches.get(number).is_some_and(|it| it.is_trial);
+        if let Some((id, _)) = self.fetches.end(number) {
             (self.count)(0, Counter::ReadaheadUnused, 1);
-            if let Some(object) = self.mapped.objects.get_mut(&id) {
-                // It does not come with the other half of its pair again.
-                object.set_left(page, 0);
+            if is_trial && let Some(object) = self.mapped.objects.get_mut(&id) {
+                object.pairs.on_trial(false);
             }
         }
     }
