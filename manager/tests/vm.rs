@@ -8,8 +8,12 @@ mod common;
 mod contracts;
 #[path = "vm/guest.rs"]
 mod guest;
+#[path = "vm/kept_service.rs"]
+mod kept_service;
 #[path = "vm/kvm.rs"]
 mod kvm;
+#[path = "vm/pressure.rs"]
+mod pressure;
 #[path = "vm/restart.rs"]
 mod restart;
 #[path = "vm/restore.rs"]
@@ -27,8 +31,10 @@ fn main() {
             None => guest::main(&args[2..]),
         };
     }
-    if args.get(1).is_some_and(|it| it == "keeper") {
-        return restart::main(&args[2..]);
+    match args.get(1).map(String::as_str) {
+        Some("keeper") => return kept_service::main(&args[2..]),
+        Some("pressure") => return pressure::main(&args[2..]),
+        _ => {}
     }
     let mut trials = Vec::new();
     let tests = [
@@ -37,6 +43,7 @@ fn main() {
         bad_peers::TESTS,
         saves::TESTS,
         restart::TESTS,
+        pressure::TESTS,
         kvm::TESTS,
     ];
     for (name, test) in tests.into_iter().flatten() {
