@@ -75,7 +75,7 @@ pub(crate) fn accept(
 }
 
 /// Waits until a connection is there. Returns false where the server stops.
-fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
+pub(crate) fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
     let mut ready = [
         PollFd::from_borrowed_fd(source.as_fd(), PollFlags::IN),
         PollFd::new(&*shared.stop, PollFlags::IN),

@@ -3,7 +3,7 @@
 //! Beside the socket for hand-offs, under its name with `.control` appended, and open to its owner only. A
 //! request is one line of JSON; each reply is one line.
 
-use crate::arrivals::ACCEPT_PAUSE;
+use crate::arrivals::{ACCEPT_PAUSE, await_arrival};
 use crate::manager_state::{ClientEntry, ManagerState};
 use crate::save::{SaveEvent, SaveRequest};
 use serde::{Deserialize, Serialize};
@@ -85,12 +85,8 @@ pub fn request(
 
 /// Serves requests until the server stops, one thread for each.
 pub(crate) fn serve(shared: &Arc<ManagerState>, listener: &UnixListener) {
-    loop {
-        let accepted = listener.accept();
-        if shared.is_stopping() {
-            return;
-        }
-        let stream = match accepted {
+    while await_arrival(shared, listener) {
+        let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(why) => {
                 tracing::warn!("a control connection cannot be accepted: {why}; pausing");

@@ -12,7 +12,6 @@ use crate::sockets::{Sockets, remove_socket};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -144,17 +143,14 @@ impl Manager {
     pub fn stop(mut self) -> usize {
         let left = self.shared.clients().len();
         let _ = rustix::io::write(&*self.shared.stop, &1u64.to_ne_bytes());
-        let path = control_path(&self.shared.config.socket);
-        // Wakes the thread that accepts there.
-        let _ = UnixStream::connect(&path);
         for thread in [self.accepting.take(), self.controlling.take()] {
             thread.map(JoinHandle::join);
         }
         let threads = std::mem::take(&mut *self.shared.threads());
         threads.into_iter().for_each(|it| drop(it.join()));
-        for path in [&self.shared.config.socket, &path] {
-            remove_socket(path);
-        }
+        let socket = &self.shared.config.socket;
+        remove_socket(socket);
+        remove_socket(&control_path(socket));
         left
     }
 }

@@ -3,6 +3,7 @@
 use crate::Test;
 use crate::common::{Service, await_that, mib};
 use crate::guest::{PAGE, open_userfaultfd, send};
+use manager::control::control_path;
 use rustix::fd::{AsFd, OwnedFd};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -28,6 +29,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_truncated_memfd_ends_its_own_guest",
         a_truncated_memfd_ends_its_own_guest,
+    ),
+    (
+        "a_manager_whose_sockets_have_lost_their_names_stops",
+        a_manager_whose_sockets_have_lost_their_names_stops,
     ),
 ];
 
@@ -167,4 +172,13 @@ fn a_truncated_memfd_ends_its_own_guest() {
     assert_eq!(good.wrong(&format!("verify 0 {pages} 1")), 0);
     drop(bad);
     assert_eq!(good.wrong(&format!("verify 0 {pages} 1")), 0);
+}
+
+fn a_manager_whose_sockets_have_lost_their_names_stops() {
+    let mut service = Service::start(mib(1), |_| {});
+    std::fs::remove_file(service.socket()).unwrap();
+    std::fs::remove_file(control_path(&service.socket())).unwrap();
+    let manager = service.server.take().expect("a server");
+    let stop = std::thread::spawn(|| manager.stop());
+    await_that("it stops", || stop.is_finished());
 }
