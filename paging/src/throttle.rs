@@ -21,7 +21,9 @@
 use crate::counters::Counter;
 use crate::log::Log;
 use rate::thread_counters::{ThreadCounters, ThreadKey};
-use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, SharedLimits, TimeNs};
+use rate::{
+    Bookings, ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, SharedLimits, TimeNs,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,6 +47,8 @@ pub(crate) struct FaultThrottle {
     limits: SharedLimits<'static>,
     log: Arc<Log>,
     tasks: WiredMemory,
+    /// The periods that tasks wait for.
+    bookings: WiredMemory,
     /// Frames to free, since the swapper was called.
     swap: AtomicU32,
 }
@@ -63,6 +67,8 @@ pub(crate) enum ThrottleDecision {
     Proceed(Option<TimeNs>),
     /// Retry at that time.
     RetryAt(Delay),
+    /// A later fault of the task has its place: a signal has interrupted this one.
+    Stale,
 }
 
 /// A delayed fault.
@@ -107,6 +113,7 @@ impl FaultThrottle {
             limits,
             log,
             tasks: WiredMemory::private(TASKS * size_of::<AtomicU64>())?,
+            bookings: WiredMemory::private(TASKS * size_of::<AtomicU64>())?,
             swap: AtomicU32::new(0),
         })
     }
@@ -148,9 +155,10 @@ impl FaultThrottle {
     /// Decides whether a fault of a task may be handled now.
     pub(crate) fn check(&self, task: ThreadKey, state: &mut ThrottleState) -> ThrottleDecision {
         let before = state.since;
+        let was_booked = before != 0 || self.take_over(task, state);
         let decision = self.decide(task, state);
         match &decision {
-            ThrottleDecision::RetryAt(_) if before == 0 => {
+            ThrottleDecision::RetryAt(_) if !was_booked => {
                 self.log.add(Counter::ThrottledFaults, 1)
             }
             ThrottleDecision::Proceed(Some(now)) if before != 0 => {
@@ -161,9 +169,30 @@ impl FaultThrottle {
         decision
     }
 
+    fn bookings(&self) -> Bookings<'_> {
+        Bookings::new(self.bookings.slice(0, TASKS))
+    }
+
+    /// Has a new fault take over the booking of its task's last one, if a signal has interrupted that in its sleep.
+    fn take_over(&self, task: ThreadKey, state: &mut ThrottleState) -> bool {
+        if !self.limits.is_limited() {
+            return false;
+        }
+        let generation = self.limits.generation().load(Ordering::Acquire);
+        let booked = self.bookings().token(task, generation);
+        booked.is_some_and(|token| {
+            state.token = token;
+            true
+        })
+    }
+
     fn decide(&self, task: ThreadKey, state: &mut ThrottleState) -> ThrottleDecision {
         if !self.limits.is_limited() && state.since == 0 {
             return ThrottleDecision::Proceed(None);
+        }
+        let is_booked = state.token != ChargeToken::default();
+        if is_booked && self.bookings().is_stale(task, state.token) {
+            return ThrottleDecision::Stale;
         }
         let now = now();
         let answer = self.limiter().page_fault(task, now, state.token);
@@ -175,6 +204,10 @@ impl FaultThrottle {
         }
         if let Some(until) = answer.until {
             self.log.counters().note_throttled_until(until);
+            if state.token != ChargeToken::default() {
+                let period = self.limits.snapshot().periods().of(now);
+                self.bookings().book(task, state.token, period);
+            }
             if state.since == 0 {
                 state.since = now;
             }
@@ -182,6 +215,9 @@ impl FaultThrottle {
                 until,
                 generation: self.limits.generation().load(Ordering::Acquire),
             });
+        }
+        if is_booked {
+            self.bookings().end(task);
         }
         self.raise(answer.task_count, answer.tree_count);
         ThrottleDecision::Proceed(Some(now))

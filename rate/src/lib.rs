@@ -4,13 +4,14 @@
 //! *RAPHA: Rate-Based Page Fault Handling Mechanism in Virtual Memory System* (Ko and Yoo),
 //! section 4. Section 4.1 (resource allocation) is [`units`], [`equations`], [`fault_unit`] and
 //! [`reservations`]; section 4.2 (page fault handling) is [`window_counter`], [`thread_counters`],
-//! [`shared_limits`] and [`limiter`].
+//! [`shared_limits`], [`bookings`] and [`limiter`].
 //!
 //! Rule: this crate reads no clock and never waits. Time comes in as nanoseconds of any clock
 //! that goes back by less than a fault takes, so that no thread sees a period twice, and
 //! decisions come out; so a simulation runs the code that a pager runs. What a fault passes is
 //! lock-free, allocates nothing, and may lie in memory that processes share.
 
+pub mod bookings;
 pub mod equations;
 pub mod fault_unit;
 pub mod limiter;
@@ -20,6 +21,7 @@ pub mod thread_counters;
 pub mod units;
 pub mod window_counter;
 
+pub use bookings::Bookings;
 pub use fault_unit::{FaultClass, FaultUnits};
 pub use limiter::{ChargeToken, Decision, Limiter};
 pub use reservations::{OverCommitted, ReservationTable, TaskId};

@@ -234,6 +234,10 @@ impl HandlerThread {
                 }
                 return;
             }
+            ThrottleDecision::Stale => {
+                let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
+                return;
+            }
         };
         let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;

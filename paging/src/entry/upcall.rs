@@ -254,6 +254,7 @@ impl FaultAccess {
             ThrottleDecision::RetryAt(delay) => {
                 return Err(Dispatch::Sleep(delay, throttle.limits()));
             }
+            ThrottleDecision::Stale => return Err(Dispatch::Resume),
         }
         self.passed = true;
         Ok(())
