@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use store::StoreConfig;
+use store::{SharedStore, StoreConfig};
 use tracing::level_filters::LevelFilter;
 use wired::{Bytes, PAGE};
 
@@ -285,6 +285,8 @@ fn contract(frames: Bytes, store: &StoreConfig) -> Result<(usize, StoreConfig), 
     if store.is_remote() {
         return Err("--store remote: is not served here; use ram: and disk:".to_owned());
     }
+    // Each guest gets one: that none can be made shows here, not at the first guest.
+    SharedStore::create(store, 1).map_err(|why| format!("--store {store}: {why}"))?;
     Ok((frames.0 as usize / PAGE, store.clone()))
 }
 

@@ -179,6 +179,10 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
     std::fs::write(&snapshot, vec![7; PAGES * PAGE]).unwrap();
     let (socket, snapshot) = (text(&socket), text(&snapshot));
     let none = text(folder.path()).to_owned() + "/none";
+    let nowhere = format!("disk:{none}/swap,size=8M");
+    let pipe = folder.path().join("pipe");
+    let status = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(status.success());
     let base = ["serve", "--socket", socket, "--snapshot", snapshot];
     for (arguments, why) in [
         (
@@ -196,6 +200,14 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
             "remote",
         ),
         ([&base[..], &["--shared-cache", &none]].concat(), "tmpfs"),
+        (
+            [&base[..], &["--frames", "8M", "--store", &nowhere]].concat(),
+            "/none/swap",
+        ),
+        (
+            vec!["serve", "--socket", socket, "--snapshot", text(&pipe)],
+            "regular file",
+        ),
         (vec!["show", "--socket", socket], "vm serve"),
         (
             vec!["save", "--socket", socket, "--client", "1", "--to", &none],

@@ -52,7 +52,8 @@ unsafe impl Sync for Layer {}
 impl Layer {
     fn open(path: &Path) -> Result<Self, SnapshotError> {
         let fail = |what| fail(path, what);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        // Of a pipe, the open would wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file =
             rustix::fs::open(path, flags, Mode::empty()).map_err(fail("cannot be opened"))?;
         let stat = rustix::fs::fstat(&file).map_err(fail("cannot be inspected"))?;
