@@ -13,11 +13,18 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Pause between two attempts to take its place.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Device and inode of a file.
+type FileIdentity = (u64, u64);
+
+fn identity(file: rustix::fs::Stat) -> FileIdentity {
+    (file.st_dev, file.st_ino)
+}
+
 /// A listening socket. Its file is made and removed by the daemon that holds the lock beside it.
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// The file, unless a service manager made it.
-    path: Option<PathBuf>,
+    /// The file and what identifies it, unless a service manager made it.
+    file: Option<(PathBuf, FileIdentity)>,
     /// Held until the socket is closed; none where a service manager made that.
     _lock: Option<OwnedFd>,
 }
@@ -69,11 +76,12 @@ impl Listener {
             rustix::net::listen(&socket, 1024)?;
             Ok(socket)
         };
-        bound()
-            .map(|socket| Self {
+        let bound = bound().and_then(|socket| Ok((socket, rustix::fs::lstat(path)?)));
+        bound
+            .map(|(socket, file)| Self {
                 _lock: lock,
                 socket,
-                path: Some(path.into()),
+                file: Some((path.into(), identity(file))),
             })
             .map_err(|errno| fail(errno.to_string()))
     }
@@ -83,7 +91,7 @@ impl Listener {
         Self {
             _lock: None,
             socket,
-            path: None,
+            file: None,
         }
     }
 }
@@ -103,9 +111,8 @@ fn try_lock(path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            let number = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
-            let named = rustix::fs::lstat(&name).map(number);
-            let has_name = named == rustix::fs::fstat(&file).map(number);
+            let named = rustix::fs::lstat(&name).map(identity);
+            let has_name = named == rustix::fs::fstat(&file).map(identity);
             Ok(has_name.then_some(file))
         }
         Err(Errno::WOULDBLOCK) => Ok(None),
@@ -121,10 +128,14 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        let Some((path, own)) = &self.file else {
+            return;
+        };
+        // What has the name by now may be another's.
+        if rustix::fs::lstat(path).map(identity) == Ok(*own) {
             let _ = std::fs::remove_file(path);
-            let _ = std::fs::remove_file(lock_of(path));
         }
+        let _ = std::fs::remove_file(lock_of(path));
     }
 }
 
@@ -159,6 +170,12 @@ mod tests {
         std::fs::write(&path, "made by a service manager").unwrap();
         drop(Listener::passed(again));
         assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+        let own = Listener::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        drop(own);
+        assert!(path.exists() && !lock_of(&path).exists());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
