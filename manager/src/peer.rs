@@ -12,7 +12,9 @@ use rustix::cmsg_space;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, IoSliceMut};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg,
+};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
@@ -55,6 +57,9 @@ pub enum PeerError {
     /// The connection.
     #[error("the connection failed: {0}")]
     Connection(Errno),
+    /// The limit on descriptors.
+    #[error("this process has no descriptors left for it (`ulimit -n`)")]
+    NoDescriptor,
     /// The peer closed the connection too early.
     #[error("the peer closed its connection after {0} bytes of its hand-off")]
     Vanished(usize),
@@ -107,6 +112,7 @@ impl Peer {
                 Ok(0) => return Err(PeerError::Vanished(bytes.len())),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(PeerError::Late(patience, bytes.len())),
+                Err(Errno::MFILE) => return Err(PeerError::NoDescriptor),
                 Err(errno) => return Err(PeerError::Connection(errno)),
             }
             if fds.len() > 2 {
@@ -202,6 +208,10 @@ fn receive_part(
         if let RecvAncillaryMessage::ScmRights(more) = message {
             fds.extend(more);
         }
+    }
+    // The kernel drops descriptors for which there is no number left.
+    if received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
+        return Err(Errno::MFILE);
     }
     bytes.extend_from_slice(&part[..received.bytes]);
     Ok(received.bytes)
