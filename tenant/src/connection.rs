@@ -15,9 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Connects to the daemon at `path`.
 pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
-    seqpacket::connect(path).map_err(|why| TenantError::Nobody {
-        path: path.into(),
-        why,
+    seqpacket::connect(path).map_err(|why| {
+        let path = path.into();
+        match why {
+            Errno::ACCESS => TenantError::KeptOut { path },
+            Errno::MFILE | Errno::NFILE => TenantError::NoDescriptor,
+            _ => TenantError::Nobody { path, why },
+        }
     })
 }
 

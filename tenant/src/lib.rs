@@ -71,6 +71,17 @@ pub enum TenantError {
         /// What the kernel says.
         why: Errno,
     },
+    /// Its socket is not this user's.
+    #[error("the socket of the daemon, {}, keeps this user out: {}", path.display(), Errno::ACCESS)]
+    KeptOut {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// This process has no descriptors left.
+    #[error(
+        "no descriptor is left for a connection to the daemon: the limit on open files (`ulimit -n`) is too low"
+    )]
+    NoDescriptor,
     /// The daemon refused.
     #[error("the daemon refuses: {0}")]
     Refused(String),
