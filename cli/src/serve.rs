@@ -157,6 +157,13 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         return Err(text.into());
     }
     let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
+    if keep.0 >= memory.total {
+        let text = format!(
+            "--keep-free {keep} leaves nothing to lend: this machine has {}",
+            Bytes(memory.total)
+        );
+        return Err(text.into());
+    }
     // Each connection takes one, and the usual limit is of as many as the control port has.
     let _ = host::descriptor_limit::raise();
     // Before any thread, that of the log too, which inherit it.

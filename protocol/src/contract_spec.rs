@@ -260,11 +260,15 @@ impl FromStr for DiskChange {
             laxity: None,
         };
         for part in parts {
-            match part.split_once('=') {
-                None if part == "extra" => change.extra = Some(true),
-                None if part == "noextra" => change.extra = Some(false),
-                Some(("laxity", time)) => change.laxity = Some(parse_time(time)?),
-                _ => return Err(wrong()),
+            // Each at most once.
+            let was_set = match part.split_once('=') {
+                None if part == "extra" => change.extra.replace(true).is_some(),
+                None if part == "noextra" => change.extra.replace(false).is_some(),
+                Some(("laxity", time)) => change.laxity.replace(parse_time(time)?).is_some(),
+                _ => true,
+            };
+            if was_set {
+                return Err(wrong());
             }
         }
         Ok(change)
@@ -358,7 +362,13 @@ mod tests {
         assert!(said("25ms").contains("SLICE/PERIOD"));
         assert!(said("25/250").contains("`25` is not a length of time"));
         assert!(said("1ms/2ms,laxity=9ms").contains("longer than the period"));
-        assert!(said("1ms/2ms,lax").contains("[,extra]"));
+        for text in [
+            "1ms/2ms,lax",
+            "1ms/2ms,extra,extra",
+            "1ms/2ms,extra,noextra",
+        ] {
+            assert!(said(text).contains("[,extra]"), "{text}");
+        }
         let said = |text: &str| text.parse::<FrameSpec>().unwrap_err().to_string();
         assert!(said("5000").contains("whole number of frames"));
         assert!(said("64M+").contains("SIZE+EXTRA"));

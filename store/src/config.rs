@@ -112,6 +112,9 @@ pub enum ConfigError {
     /// Both ways to allocate a file.
     #[error("disk: takes written or grow, not both: a file that grows is not written beforehand")]
     Both,
+    /// A size twice.
+    #[error("disk: has two sizes")]
+    TwoSizes,
     /// A size that does not parse.
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -265,7 +268,9 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     let mut inject = FaultPlan::default();
     for option in inner {
         if let Some(text) = option.strip_prefix("size=") {
-            size = Some(text.parse::<Bytes>()?.0);
+            if size.replace(text.parse::<Bytes>()?.0).is_some() {
+                return Err(ConfigError::TwoSizes);
+            }
         } else if option == "written" {
             written = true;
         } else if option == "grow" {
@@ -355,6 +360,7 @@ mod tests {
             ("disk:/tmp", "needs a size"),
             ("disk:2G", "disk:/var/tmp,size=2G"),
             ("disk:/tmp,size=0", "too small"),
+            ("disk:/tmp,size=1G,size=2G", "two sizes"),
             ("disk:/tmp,colour=red,size=1G", "unknown option"),
             ("disk:/tmp,size=1G,grow,written", "not both"),
             ("remote:1G+remote:1G", "twice"),

@@ -49,7 +49,9 @@ impl FromStr for EtcdAddress {
         let (hosts, key) = text.split_once('/').unwrap_or((text, KEY));
         let is_endpoint = |endpoint: &&str| {
             let parts = endpoint.rsplit_once(':');
-            parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            parts.is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
         };
         let endpoints: Vec<_> = hosts.split(',').collect();
         if key.is_empty() || key.starts_with('/') || !endpoints.iter().all(is_endpoint) {
@@ -175,7 +177,7 @@ mod tests {
         let several: EtcdAddress = "a:1,[::1]:2/b/c".parse().unwrap();
         assert_eq!(several.endpoints, ["a:1", "[::1]:2"]);
         assert_eq!(several.key, "b/c");
-        for text in ["", "a", "a:b", "a:1,", "a:1/", "http://a:1", ":1"] {
+        for text in ["", "a", "a:b", "a:1,", "a:1/", "http://a:1", ":1", "a:0"] {
             assert!(text.parse::<EtcdAddress>().is_err(), "{text}");
         }
     }
