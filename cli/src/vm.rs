@@ -180,11 +180,9 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             .disk
             .map_or_else(ManagerConfig::equal_share, DiskContract::from),
         cache: cache.clone(),
-        most_clients: args.clients,
+        most_clients: most_clients(args.clients)?,
         patience: PATIENCE,
     };
-    // Each guest takes some descriptors.
-    let _ = host::descriptor_limit::raise();
     wire(&config);
     let sockets = Sockets::listen(&args.socket)?;
     let serve = |from: Inheritance| Ok(manage(config, from, &signals)?);
@@ -206,6 +204,25 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         )
         .into()),
     }
+}
+
+/// Raises the limit on descriptors, of which each guest takes some. Returns how many of the guests asked for it allows.
+fn most_clients(asked: usize) -> Result<usize, String> {
+    let Some(limit) = host::descriptor_limit::raise() else {
+        return Ok(asked);
+    };
+    let most = manager::keeper::most_clients(limit);
+    if most == 0 {
+        return Err(format!(
+            "{limit} open files are too few to serve a guest: raise `ulimit -n`"
+        ));
+    }
+    if asked > most {
+        tracing::warn!(
+            "{most} guests at most: the limit on open files (`ulimit -n`) is {limit}, too few for the {asked} of --clients"
+        );
+    }
+    Ok(asked.min(most))
 }
 
 /// Keeps this process in memory. Returns what the kernel does not permit.

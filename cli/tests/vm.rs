@@ -220,3 +220,29 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
         assert!(error.contains(why), "{arguments:?}: {error}");
     }
 }
+
+#[test]
+fn guests_are_as_many_as_descriptors_allow() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let serve = |limit: u32| {
+        let mut command = Command::new("sh");
+        let exec = format!("ulimit -n {limit} && exec \"$0\" vm serve --empty 1M --socket \"$1\"");
+        let selfpage = env!("CARGO_BIN_EXE_selfpage");
+        command.args(["-c", &exec, selfpage, text(&socket)]);
+        command.env_remove("SELFPAGE_LOG").stderr(Stdio::piped());
+        command
+    };
+    let output = serve(500).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("ulimit -n"), "{error}");
+    let mut manager = serve(656).spawn().unwrap();
+    let lines = BufReader::new(manager.stderr.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("10 guests at most")));
+    assert!(lines.any(|line| line.contains("serves guests")));
+    // SAFETY: sends a signal to the child, which has not been waited for.
+    unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
+    assert_eq!(manager.wait().unwrap().code(), Some(0));
+}

@@ -60,7 +60,16 @@ pub(crate) fn accept(
                 );
                 break;
             };
-            start(shared, connection, Some(link.slot(slot)));
+            let slot = link.slot(slot);
+            match connection {
+                Some(connection) => start(shared, connection, Some(slot)),
+                None => {
+                    tracing::warn!(
+                        "a connection is refused: no descriptor is left for it (`ulimit -n`)"
+                    );
+                    slot.release();
+                }
+            }
         }
     }
     while await_arrival(shared, listener) {

@@ -32,6 +32,17 @@ use std::time::{Duration, Instant};
 /// Hand-offs that are not complete, at once: more than the manager receives at once, which ends some for others.
 /// Beyond that they wait in the socket's backlog.
 const MOST_PENDING: usize = 2 * MAX_PENDING;
+/// Descriptors of one client that the keeper has at most: its connection and parts, with room for some children.
+const OF_A_CLIENT: u64 = 8;
+/// Its others, and those of connections to `selfpage vm`.
+const OTHERS: u64 = 64;
+
+/// Clients that a process can keep which may have that many descriptors.
+pub fn most_clients(descriptors: u64) -> usize {
+    let for_clients = descriptors.saturating_sub(OTHERS + MOST_PENDING as u64);
+    (for_clients / OF_A_CLIENT) as usize
+}
+
 /// The exit status of a manager that could not serve.
 const FAILED: i32 = 125;
 

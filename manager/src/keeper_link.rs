@@ -109,17 +109,14 @@ impl KeeperLink {
         }
     }
 
-    /// The next connection; none where the keeper has ended.
-    pub(crate) fn receive(&self) -> Option<(ClientSlot, UnixStream)> {
-        loop {
-            let mut message = seqpacket::receive(&self.socket, RecvFlags::empty()).ok()?;
-            if message.len == 0 {
-                return None;
-            }
-            let connection = message.fds[0].take();
-            if let (Some((ARRIVED, slot, _)), Some(connection)) = (split(&message), connection) {
-                return Some((slot, connection.into()));
-            }
+    /// The next connection, which the kernel leaves out where this process has no descriptor for it; nothing where the
+    /// keeper has ended.
+    pub(crate) fn receive(&self) -> Option<(ClientSlot, Option<UnixStream>)> {
+        let mut message = seqpacket::receive(&self.socket, RecvFlags::empty()).ok()?;
+        let connection = message.fds[0].take();
+        match split(&message) {
+            Some((ARRIVED, slot, _)) => Some((slot, connection.map(UnixStream::from))),
+            _ => None,
         }
     }
 
@@ -220,7 +217,8 @@ mod tests {
         let (slot, connection) = link.receive().unwrap();
         assert_eq!(slot, 3);
         drop(near);
-        assert_eq!(std::io::Read::read(&mut &connection, &mut [0]).unwrap(), 0);
+        let mut connection = connection.unwrap();
+        assert_eq!(std::io::Read::read(&mut connection, &mut [0]).unwrap(), 0);
         assert!(link.receive().is_none(), "the keeper has ended");
         link.slot(3).keep(&[]).unwrap();
     }
