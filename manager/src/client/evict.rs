@@ -83,7 +83,10 @@ impl ClientPager {
         eviction.write_back(self);
         eviction.take_out(self, pages);
         if let Some(why) = eviction.error {
-            self.warn_full(&why.to_string());
+            match why {
+                StoreError::Full => self.warn_full("the store is full"),
+                other => self.warn_full(&other.to_string()),
+            }
         }
     }
 }

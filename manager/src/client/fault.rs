@@ -121,7 +121,11 @@ impl ClientPager {
                 self.gone(addr)
             }
             Err(why) => {
-                tracing::error!("the page at {addr:#x} of the client is lost: {why}");
+                let of = match offset {
+                    Some(_) => ": its snapshot's file has become shorter, or cannot be read",
+                    None => "",
+                };
+                tracing::error!("the page at {addr:#x} of the client is lost{of}: {why}");
                 self.poison(page, None)
             }
         }
