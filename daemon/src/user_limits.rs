@@ -57,10 +57,21 @@ struct TokenBucket {
     at: Instant,
 }
 
+/// A limit on descriptors below which the daemon warns.
+const FEW_DESCRIPTORS: u64 = 8192;
+/// Descriptors that a process of a tenant takes.
+const OF_A_PROCESS: u64 = 10;
+
 impl UserLimits {
     /// No use yet. Raises the daemon's descriptor limit to the hard limit.
     pub fn new() -> Self {
         let most = host::descriptor_limit::raise();
+        if let Some(most) = most.filter(|most| *most < FEW_DESCRIPTORS) {
+            tracing::warn!(
+                "the limit on open files (`ulimit -n`) is {most}: some {} processes of tenants find room",
+                most / OF_A_PROCESS
+            );
+        }
         let mut it = Self {
             descriptors: most.map_or(usize::MAX, |most| most as usize),
             changes: TokenBuckets::new(CHANGE_RATE),
