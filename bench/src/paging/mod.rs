@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(1..))]
     pub frames: u64,
     /// Accesses in each pass that is not in order.
-    #[arg(long, default_value_t = 20_000, value_parser = value_parser!(u64).range(16..))]
+    #[arg(long, default_value_t = 20_000, value_parser = value_parser!(u64).range(16..=1 << 32))]
     pub accesses: u64,
     /// Numbers of threads, each measured on its own.
     #[arg(long, value_delimiter = ',', default_value = "1")]
