@@ -173,6 +173,9 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         true => None,
         false => Some(Arc::new(Keyring::open(&Keyring::default_folder()?)?)),
     };
+    if let Some(keyring) = &keyring {
+        keyring.check_not_removed()?;
+    }
     let (server, broker) = start(&args, keyring.as_ref(), ram, keep)?;
     for note in server.notes() {
         tracing::warn!("{note}");
@@ -185,7 +188,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             "serves {ram} at {}, in the clear to any client",
             server.address()
         ),
-        Some(keyring) => announce(keyring, ram, server.address(), broker.member().paging)?,
+        Some(keyring) => announce(keyring, ram, server.address())?,
     }
     let handle = server.handle();
     std::thread::spawn(move || {
@@ -201,17 +204,8 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says whom the server serves, and has the cluster know where it is `reached_at`, as the broker does.
-fn announce(
-    keyring: &Keyring,
-    ram: Bytes,
-    address: SocketAddr,
-    reached_at: SocketAddr,
-) -> Result<(), KeyringError> {
-    // A loopback address is one that no other host reaches, unless all are here.
-    let is_reached = !reached_at.ip().is_loopback() || address.ip().is_loopback();
-    let reached_at = is_reached.then(|| reached_at.to_string());
-    keyring.set_own(&host_name(), reached_at.as_deref())?;
+/// Says whom the server serves.
+fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
     tracing::info!(
         "serves {ram} at {address}, to the members of its cluster (this host's key is {})",
         keyring.fingerprint().short()

@@ -8,7 +8,7 @@ use crate::protocol::Reply;
 use remote_keys::config::server_name;
 use remote_keys::{
     Fingerprint, HandshakeError, Keyring, Protocol, Trust, client_config, peer_fingerprint,
-    server_config,
+    server_config, sharing,
 };
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, ErrorKind};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -129,6 +130,20 @@ impl ControlLinks {
             stream: Box::new(stream),
             key,
         })
+    }
+
+    /// Shares lists of members with the peer, a host whose paging server is at `paging`, where the list lacks that.
+    pub fn share_if_unlisted(&self, link: &ControlLink, paging: SocketAddr) {
+        let (Some(keys), Some(key)) = (&self.0, link.key) else {
+            return;
+        };
+        let keyring = Arc::clone(&keys.keyring);
+        // It blocks for some seconds at most.
+        spawn_blocking(move || {
+            if let Err(why) = sharing::share_if_unlisted(&keyring, &key, &paging.to_string()) {
+                tracing::debug!("{paging} did not share its list of members: {why}");
+            }
+        });
     }
 
     /// Returns true if the peer is a member still: one that was removed has its links ended.

@@ -119,6 +119,7 @@ impl Port {
         if !self.names.is_own(from, link.key()) {
             return Err(not_own(from));
         }
+        self.links.share_if_unlisted(&link, member.paging);
         if self.events.send(Event::Connected(member)).await.is_err() {
             return Ok(());
         }

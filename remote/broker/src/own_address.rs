@@ -5,7 +5,7 @@
 
 use crate::discovery;
 use crate::protocol::Member;
-use remote_keys::Keyring;
+use remote_keys::{Keyring, KeyringError};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -39,6 +39,19 @@ impl ListenAddresses {
         (of(self.paging), of(self.control))
     }
 
+    /// Sets this host's name and the address of its paging server in the cluster's list. A loopback address is one that
+    /// no other host reaches, unless all are here.
+    pub fn set_listed(
+        &self,
+        keys: &Keyring,
+        name: &str,
+        paging: SocketAddr,
+    ) -> Result<(), KeyringError> {
+        let is_reached = !paging.ip().is_loopback() || self.paging.ip().is_loopback();
+        let paging = is_reached.then(|| paging.to_string());
+        keys.set_own(name, paging.as_deref())
+    }
+
     /// A host's next introduction, if it is reached at other addresses now that an interface has one.
     fn renewed(&self, own: &Member, of_interface: Ipv4Addr) -> Option<Member> {
         let (paging, control) = self.advertised(Some(of_interface));
@@ -52,8 +65,8 @@ impl ListenAddresses {
     }
 
     /// Renews a host's introduction when its interfaces have other addresses, until the host ends. The cluster's list
-    /// has the new address, too.
-    pub async fn watch(self, own: watch::Sender<Member>, keys: Option<Arc<Keyring>>) {
+    /// has the new address first: a host that is introduced to this one asks for it.
+    pub async fn watch(self, own: watch::Sender<Member>, keys: Option<(Arc<Keyring>, String)>) {
         if own.borrow().control.ip().is_loopback() && self.control.ip().is_unspecified() {
             tracing::warn!(
                 "this host has no address but loopback: others reach it when it has another one"
@@ -67,14 +80,13 @@ impl ListenAddresses {
             let renewed = self.renewed(&own.borrow(), of_interface);
             if let Some(member) = renewed {
                 tracing::info!("other hosts reach this one at {} now", member.paging);
-                let (name, address) = (member.name.clone(), member.paging.to_string());
-                own.send_replace(member);
-                if let Some(keys) = keys.clone() {
-                    let set = move || keys.set_own(&name, Some(&address));
+                if let Some((keys, name)) = keys.clone() {
+                    let set = move || self.set_listed(&keys, &name, member.paging);
                     if let Ok(Err(why)) = tokio::task::spawn_blocking(set).await {
                         tracing::warn!("the cluster's list has an earlier address: {why}");
                     }
                 }
+                own.send_replace(member);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::permits::PermitDesk;
 use crate::protocol::Member;
 use crate::seat::SeatConfig;
 use crate::{discovery, listener};
-use remote_keys::Keyring;
+use remote_keys::{Keyring, KeyringError};
 use remote_policy::identity::Incarnation;
 use remote_server::ServerHandle;
 use remote_wire::control::short_name;
@@ -65,6 +65,9 @@ pub enum StartError {
     /// Memory, descriptors or threads are missing.
     #[error("cannot start the broker: {0}")]
     Resources(#[from] io::Error),
+    /// The cluster's list, or this host is no member any more.
+    #[error(transparent)]
+    Keys(#[from] KeyringError),
 }
 
 /// A host's broker whose thread runs. It ends with this.
@@ -96,6 +99,11 @@ impl RunningBroker {
             advertise: config.advertise,
         };
         let (paging, control) = listens.advertised(of_interface());
+        let named_keys = config.keys.clone().map(|keys| (keys, config.name.clone()));
+        // Before other hosts know of this one: one that is introduced to it asks for its address.
+        if let Some((keys, name)) = &named_keys {
+            listens.set_listed(keys, name, paging)?;
+        }
         let (renewed, own) = watch::channel(Member {
             server: config.server,
             name: short_name(&config.name),
@@ -110,12 +118,14 @@ impl RunningBroker {
             .name("selfpage-broker".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    tokio::spawn(listens.watch(renewed, config.keys.clone()));
+                    tokio::spawn(listens.watch(renewed, named_keys));
                     tokio::select! {
                         () = run(config, links, own, server, listener, socket) => {}
                         _ = stopped => {}
                     }
                 });
+                // A host that does not share its list, or a name server, delays no end.
+                runtime.shutdown_background();
             })?;
         Ok(Self {
             own: known,

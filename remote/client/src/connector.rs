@@ -145,6 +145,7 @@ impl Connector {
                 }
                 pause = (pause * 2).min(PAUSES[1]);
             }
+            self.share_if_unlisted(peer);
             if !self.await_request(peer) {
                 return;
             }
@@ -218,6 +219,16 @@ impl Connector {
         };
         for (name, why) in sharing::share_with_all(keyring).unwrap_or_default() {
             tracing::debug!("{name} did not share its list of members: {why}");
+        }
+    }
+
+    /// Learns the address of a member that joined before it served: the list is shared with those that have one.
+    fn share_if_unlisted(&self, peer: Option<Fingerprint>) {
+        if let (Some(keyring), Some(peer)) = (&self.keys, peer)
+            && let Err(why) = sharing::share_if_unlisted(keyring, &peer, &self.address)
+        {
+            let address = &self.address;
+            tracing::debug!("{address} did not share its list of members: {why}");
         }
     }
 

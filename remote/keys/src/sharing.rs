@@ -1,8 +1,8 @@
 //! Hosts of a cluster give each other the lists that they have.
 //!
 //! One message each way, over a link of [`Protocol::Members`]. Both merge what they receive, so each
-//! has what the other had. A host does so when it has become a member or has removed one, and then
-//! once a minute with one member after the other.
+//! has what the other had. A host does so when it has become a member or has removed one, when it meets a
+//! member whose address its list lacks, and then once a minute with one member after the other.
 
 use crate::config::{Protocol, Trust, client_config};
 use crate::fingerprint::Fingerprint;
@@ -68,6 +68,24 @@ pub fn share_with(keyring: &Arc<Keyring>, address: &str) -> Result<(), SharingEr
     match ours.removed_member(&theirs) {
         Some(key) => Err(SharingError::NotRemoved(key)),
         None => Ok(()),
+    }
+}
+
+/// Shares with a member that is reached at an address, if this host's list has another one or none: the member joined
+/// before it served, or has moved. What it sends has its address, by its own word.
+///
+/// # Errors
+/// [`SharingError`].
+pub fn share_if_unlisted(
+    keyring: &Arc<Keyring>,
+    member: &Fingerprint,
+    address: &str,
+) -> Result<(), SharingError> {
+    let members = keyring.members()?;
+    let listed = members.get(member).and_then(|it| it.address.as_deref());
+    match listed == Some(address) {
+        true => Ok(()),
+        false => share_with(keyring, address),
     }
 }
 

@@ -8,7 +8,7 @@ use remote_policy::capacity::{CapacityConfig, PermitRequest};
 use remote_policy::election::Message;
 use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
 use remote_policy::permit::PermitId;
-use remote_server::{Server, ServerConfig};
+use remote_server::{KeyedAcceptor, Server, ServerConfig};
 use remote_wire::Link;
 use selfpage_remote_broker::client::{
     BrokerFinder, ClientError, HostLink, PermitAnswer, find_cluster, status,
@@ -102,7 +102,10 @@ impl Host {
             },
             host: None,
             patience: Duration::from_secs(10),
-            acceptor: Box::new(Link::plain),
+            acceptor: match &keys {
+                None => Box::new(Link::plain),
+                Some(keys) => Box::new(KeyedAcceptor::new(Arc::clone(keys)).unwrap()),
+            },
         })
         .unwrap();
         let config = BrokerConfig {
@@ -127,6 +130,11 @@ impl Host {
     /// Its control port.
     pub fn control(&self) -> SocketAddr {
         self.broker.member().control
+    }
+
+    /// Its paging server.
+    pub fn paging(&self) -> SocketAddr {
+        self.broker.member().paging
     }
 
     /// The hosts that it knows.

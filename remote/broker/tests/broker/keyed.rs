@@ -1,6 +1,6 @@
 //! Control links with the keys of a cluster.
 
-use crate::hosts::{Client, Host};
+use crate::hosts::{Client, Host, wait_until};
 use crate::wait_for_cluster;
 use remote_keys::Keyring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -35,6 +35,25 @@ fn members_have_one_broker_which_issues_permits() {
     wait_for_cluster(&[&first, &second]);
     let mut client = Client::new(&second);
     assert!(matches!(client.allocate(10), PermitAnswer::Granted(_)));
+}
+
+#[test]
+fn members_that_joined_before_they_served_share_their_lists_when_they_serve() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let ([third], _third) = keyrings::<1>();
+    let joined = third.members().unwrap();
+    one.update(|list| list.merge(&joined)).unwrap();
+    let first = Host::with_keys(&[], Some(Arc::clone(&one)));
+    let second = Host::with_keys(&[first.control().to_string()], Some(Arc::clone(&other)));
+    let has_address = |of: &Keyring, member: &Keyring, host: &Host| {
+        let members = of.members().unwrap();
+        let address = members.get(&member.fingerprint()).unwrap().address.clone();
+        address == Some(host.paging().to_string())
+    };
+    wait_until("each has the other's address", || {
+        has_address(&one, &other, &second) && has_address(&other, &one, &first)
+    });
+    assert!(other.is_member(&third.fingerprint()));
 }
 
 #[test]

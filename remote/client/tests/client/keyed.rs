@@ -72,6 +72,16 @@ fn a_link_ends_whose_host_is_removed_from_the_cluster() {
     let (_own, client) = keyring();
     let hosts = [1, 2].map(|number| start(number, &client));
     let addresses = [0, 1].map(|at: usize| hosts[at].server.address());
+    // So that all connections are for pages.
+    for Host {
+        keyring, server, ..
+    } in &hosts
+    {
+        let (key, address) = (keyring.fingerprint(), server.address().to_string());
+        client
+            .update(|list| list.set(key, "host", Some(&address)))
+            .unwrap();
+    }
     let mut space = Space::keyed(OBJECTS, &addresses, &client);
     for object in 0..OBJECTS {
         let byte = object as u8 + 1;
@@ -91,4 +101,23 @@ fn a_link_ends_whose_host_is_removed_from_the_cluster() {
         let bytes = space.read(object * OBJECT_PAGES, 4).unwrap();
         assert_eq!(bytes, [object as u8 + 1; 4]);
     }
+}
+
+#[test]
+fn a_client_learns_the_list_of_a_server_that_served_after_it_joined() {
+    let (_own, client) = keyring();
+    let host = start(1, &client);
+    let address = host.server.address();
+    let listed = address.to_string();
+    host.keyring.set_own("host", Some(&listed)).unwrap();
+    let (_third, joined) = keyring();
+    let theirs = joined.members().unwrap();
+    host.keyring.update(|list| list.merge(&theirs)).unwrap();
+    let _space = Space::keyed(OBJECTS, &[address], &client);
+    wait_until("the list arrives", || {
+        client.is_member(&joined.fingerprint())
+    });
+    let members = client.members().unwrap();
+    let known = members.get(&host.keyring.fingerprint()).unwrap();
+    assert_eq!(known.address, Some(listed));
 }
