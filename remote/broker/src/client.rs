@@ -4,9 +4,8 @@
 //! regenerated a moment ago has one server, and its refusal says nothing about the others.
 
 use crate::discovery;
-use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
-use crate::link::{ControlLink, ControlLinks, explain};
-use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
+use crate::link::ControlLinks;
+use crate::protocol::{Cluster, Reply, Request};
 use crate::resolver::Resolver;
 use remote_policy::broker::Refusal;
 use remote_policy::identity::{Epoch, HostId, Incarnation};
@@ -16,10 +15,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-/// How long one host may take to answer. A broker that is stopped is passed over in it.
-const ANSWER: Duration = Duration::from_millis(700);
+mod host_link;
+
+use host_link::ANSWER;
+pub use host_link::{ClientError, HostLink, find_cluster, status};
+
 /// How long answers on the link are waited for.
 const ON_LINK: Duration = Duration::from_millis(300);
 /// Most hosts that are asked at once where the broker does not answer.
@@ -29,146 +31,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long a refusal is not believed while the broker lacks servers that the hosts know.
 const REGENERATION: Duration = Duration::from_secs(3);
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The connection.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// None is known.
-    #[error("no name that was given has an address, and no host on the link answers")]
-    NoHost,
-    /// No answer in time.
-    #[error("it does not answer for {ANSWER:?}")]
-    Silent,
-    /// An answer to something else.
-    #[error("it answers what was not asked")]
-    Answer,
-    /// The host refuses the request itself.
-    #[error("{0}")]
-    Invalid(String),
-}
-
 /// Of several answers the one with the latest broker is right, and of those the one with most hosts.
 fn rank(cluster: &Cluster) -> (Option<u64>, usize) {
     let epoch = cluster.broker().and(cluster.broker);
     (epoch.map(|(_, epoch)| epoch.number), cluster.members.len())
-}
-
-impl From<std::io::Error> for ClientError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Frame(error.into())
-    }
-}
-
-/// A connection to one host's control port.
-pub struct HostLink {
-    link: ControlLink,
-}
-
-impl HostLink {
-    /// Connects, as a client, or to look.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn connect(
-        links: &ControlLinks,
-        address: SocketAddr,
-        client: Option<Incarnation>,
-        name: &str,
-    ) -> Result<Self, ClientError> {
-        let mut link = links.connect(address).await?;
-        let hello = Hello::Client {
-            client,
-            name: name.to_owned(),
-        };
-        match frame::write(link.stream(), &hello).await {
-            Ok(()) => Ok(Self { link }),
-            Err(why) => Err(refusal(&mut link, why).await),
-        }
-    }
-
-    /// Sends a request and waits for its reply, for `limit` at most. After an error the connection is of
-    /// no use.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, ClientError> {
-        let link = &mut self.link;
-        let exchange = async {
-            if let Err(why) = frame::write(link.stream(), request).await {
-                return Err(refusal(link, why).await);
-            }
-            Ok(frame::read(link.stream(), MAX_MESSAGE).await?)
-        };
-        match timeout(limit, exchange).await {
-            Ok(Ok(Reply::Invalid(why))) => Err(ClientError::Invalid(why)),
-            // The host's refusal of this one's key arrives with the first answer.
-            Ok(Err(ClientError::Frame(FrameError::Stream(why)))) => Err(explain(why).into()),
-            Ok(outcome) => outcome,
-            Err(_) => Err(ClientError::Silent),
-        }
-    }
-}
-
-/// Why a host has closed a link: what it sent before is worth more than the failure to write to it.
-async fn refusal(link: &mut ControlLink, failure: FrameError) -> ClientError {
-    let last = frame::read(link.stream(), MAX_HELLO);
-    match timeout(ANSWER, last).await {
-        Ok(Ok(Reply::Invalid(why))) => ClientError::Invalid(why),
-        Ok(Err(FrameError::Stream(why))) => explain(why).into(),
-        _ => failure.into(),
-    }
-}
-
-/// The hosts that the one at `address` knows. It is told of `others`.
-///
-/// # Errors
-/// [`ClientError`].
-pub async fn find_cluster(
-    links: &ControlLinks,
-    address: SocketAddr,
-    others: &[SocketAddr],
-) -> Result<Cluster, ClientError> {
-    let others = others.to_vec();
-    let ask = async {
-        let mut link = HostLink::connect(links, address, None, "").await?;
-        link.ask(&Request::FindBroker { others }, ANSWER).await
-    };
-    match timeout(ANSWER, ask)
-        .await
-        .map_err(|_| ClientError::Silent)??
-    {
-        Reply::Cluster(cluster) => Ok(cluster),
-        _ => Err(ClientError::Answer),
-    }
-}
-
-/// The state of everything, as the broker of the host at `address` knows it.
-///
-/// # Errors
-/// [`ClientError`].
-pub async fn status(
-    links: &ControlLinks,
-    address: SocketAddr,
-) -> Result<ClusterStatus, ClientError> {
-    let first = status_of(links, address).await?;
-    let broker = first.cluster.broker().map(|member| member.control);
-    match broker {
-        Some(broker) if !first.is_broker => Ok(status_of(links, broker).await.unwrap_or(first)),
-        _ => Ok(first),
-    }
-}
-
-async fn status_of(
-    links: &ControlLinks,
-    address: SocketAddr,
-) -> Result<ClusterStatus, ClientError> {
-    let mut link = HostLink::connect(links, address, None, "").await?;
-    match link.ask(&Request::Status, ANSWER).await? {
-        Reply::Status(status) => Ok(status),
-        _ => Err(ClientError::Answer),
-    }
 }
 
 /// The outcome of a request for a permit.
