@@ -12,6 +12,7 @@ use remote_policy::identity::{Epoch, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -63,6 +64,8 @@ struct Shared {
     cluster: Mutex<Cluster>,
     /// The broker whose refusals are doubted, with the servers that it has reports of, and since when.
     doubt: Mutex<Option<Doubt>>,
+    /// A broker did not know this host's key, and a line says so.
+    is_key_refused: AtomicBool,
 }
 
 /// A broker and servers that it knows of, and when it first refused with no more.
@@ -88,6 +91,7 @@ impl BrokerFinder {
             links,
             cluster: Mutex::default(),
             doubt: Mutex::default(),
+            is_key_refused: AtomicBool::new(false),
         };
         Self {
             shared: Arc::new(shared),
@@ -235,7 +239,14 @@ impl BrokerFinder {
                 Some(reply)
             }
             Err(why) => {
-                tracing::debug!("the broker at {address}: {why}");
+                let is_first = why.is_unknown_key()
+                    && !self.shared.is_key_refused.swap(true, Ordering::Relaxed);
+                match is_first {
+                    true => tracing::warn!(
+                        "the broker at {address} grants this host no memory: {why}. Another member's server gives it a member's key within a minute"
+                    ),
+                    false => tracing::debug!("the broker at {address}: {why}"),
+                }
                 None
             }
         }

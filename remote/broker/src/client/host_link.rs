@@ -3,6 +3,7 @@
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::link::{ControlLink, ControlLinks, explain};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
+use remote_keys::{HandshakeError, LinkError};
 use remote_policy::identity::Incarnation;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,6 +30,18 @@ pub enum ClientError {
     /// The host refuses the request itself.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl ClientError {
+    /// Returns true if the host refuses this one, since it does not know its key.
+    pub fn is_unknown_key(&self) -> bool {
+        let Self::Frame(FrameError::Stream(why)) = self else {
+            return false;
+        };
+        let why = why.get_ref();
+        let handshake = why.and_then(|why| why.downcast_ref::<HandshakeError>());
+        matches!(handshake, Some(HandshakeError::Link(LinkError::NotMember)))
+    }
 }
 
 impl From<std::io::Error> for ClientError {

@@ -60,17 +60,20 @@ fn members_that_joined_before_they_served_share_their_lists_when_they_serve() {
 fn a_host_that_is_no_member_reaches_no_broker() {
     let ([member], _folder) = keyrings::<1>();
     let ([stranger], _other) = keyrings::<1>();
+    let known = member.members().unwrap();
+    stranger.update(|list| list.merge(&known)).unwrap();
     let host = Host::with_keys(&[], Some(member));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    for links in [
-        ControlLinks::new(Some(stranger)).unwrap(),
-        ControlLinks::in_clear(),
+    for (links, has_key) in [
+        (ControlLinks::new(Some(stranger)).unwrap(), true),
+        (ControlLinks::in_clear(), false),
     ] {
         let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
-        assert!(found.is_err(), "{found:?}");
+        let why = found.unwrap_err();
+        assert_eq!(why.is_unknown_key(), has_key, "{why}");
     }
 }
 
