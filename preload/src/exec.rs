@@ -9,14 +9,14 @@ mod spawn;
 
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
-use environment::{are_readable, strings, with_preload_env};
+use environment::{are_readable, with_preload_env};
 use host::pageable;
 use scratch::with_scratch;
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
 use std::ptr::null;
 
-pub use environment::{CStringArray, save_environment};
+pub use environment::{CStringArray, save_environment, strings};
 
 /// The decision about a program to execute.
 enum ExecPolicy {

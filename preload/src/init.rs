@@ -45,7 +45,10 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         SupervisorEndpoint::Attached(port) => supervisor::set_port(port),
     }
     // SAFETY: the loader's array.
-    unsafe { exec::save_environment(environ) };
+    unsafe {
+        limits::lift_inherited(environ);
+        exec::save_environment(environ);
+    }
     library_data::populate();
     pthread::init();
     fork::init();

@@ -5,11 +5,14 @@
 //! lowers RLIMIT_AS or RLIMIT_DATA to what it needs itself could not map more memory (Chromium's
 //! sandbox sets 2 GiB of data).
 //! So the kernel gets the program's limit and that reserve, and the program reads the limit that
-//! it set. What it starts is effective the limit itself, but for the hard one, which an ordinary
-//! user could not raise again where the exec fails.
+//! it set. A program that it executes finds both in its environment, and gets a reserve of its own
+//! ([`next_image`]), as does one that begins with a soft limit below the hard one. A hard limit that
+//! `run` was started with holds as it is.
 //!
 //! What the program maps of addresses that were free when it set the limit is in the reserve: up
 //! to an arena more than the limit says.
+
+mod next_image;
 
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
 use crate::{address_space, raw_syscall};
@@ -18,9 +21,11 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE};
 
+pub use next_image::{LimitsVariable, for_exec, is_variable, lift_inherited};
+
 /// A limit, as the kernel has it on machines of 64 bits.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     soft: u64,
     hard: u64,
@@ -33,8 +38,41 @@ enum LimitKind {
     Data = 1,
 }
 
+impl LimitKind {
+    const ALL: [Self; 2] = [Self::AddressSpace, Self::Data];
+
+    fn resource(self) -> c_int {
+        match self {
+            Self::AddressSpace => libc::RLIMIT_AS as c_int,
+            Self::Data => libc::RLIMIT_DATA as c_int,
+        }
+    }
+
+    fn of(resource: c_int) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.resource() == resource)
+    }
+
+    /// The kernel's limit for this process.
+    fn current(self) -> Option<Limit> {
+        let mut now = Limit { soft: 0, hard: 0 };
+        let answer = kernel(0, self.resource(), std::ptr::null(), &mut now);
+        (!is_error(answer)).then_some(now)
+    }
+
+    fn set(self, to: &Limit) -> SyscallResult {
+        kernel(0, self.resource(), to, std::ptr::null_mut())
+    }
+
+    /// What the kernel counts of the library's, where the program's arenas have `free` bytes.
+    fn reserve(self, free: usize) -> u64 {
+        (free + OWN[self as usize].load(Ordering::Relaxed)) as u64
+    }
+}
+
 /// The program's limit, and the kernel's limit for it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitPair {
     requested: Limit,
     effective: Limit,
@@ -76,20 +114,23 @@ fn mapped() -> [usize; 2] {
 }
 
 /// The library has mapped its own: `before` was there before, and the allocator has `heap` bytes of
-/// addresses, of which the program has none yet. In the constructor.
+/// addresses, of which the program has none yet. Lifted limits come down to the program's and the
+/// reserve. In the constructor.
 pub fn init(before: [usize; 2], heap: usize) {
-    let arenas = address_space::lock().map.reserved();
+    let (arenas, free) = {
+        let space = address_space::lock();
+        (space.map.reserved(), space.map.free())
+    };
     for (own, (now, before)) in OWN.iter().zip(mapped().into_iter().zip(before)) {
         let pager = now.saturating_sub(before + arenas);
         own.store(pager + heap, Ordering::Relaxed);
     }
-}
-
-fn kind(resource: c_int) -> Option<LimitKind> {
-    match resource as u32 {
-        libc::RLIMIT_AS => Some(LimitKind::AddressSpace),
-        libc::RLIMIT_DATA => Some(LimitKind::Data),
-        _ => None,
+    for kind in LimitKind::ALL {
+        if let Some(set) = SET[kind as usize].lock().as_mut() {
+            let soft = set.requested.soft.saturating_add(kind.reserve(free));
+            set.effective.soft = soft.min(set.effective.hard);
+            kind.set(&set.effective);
+        }
     }
 }
 
@@ -117,7 +158,7 @@ pub unsafe fn prlimit(
     old: *mut Limit,
 ) -> SyscallResult {
     let own = pid == 0 || pid == raw_syscall::pid();
-    let Some(kind) = kind(resource).filter(|_| own && address_space::is_active()) else {
+    let Some(kind) = LimitKind::of(resource).filter(|_| own && address_space::is_active()) else {
         return kernel(pid, resource, new, old);
     };
     if !new.is_null() && !raw_syscall::is_readable(new as usize, size_of::<Limit>()) {
@@ -140,7 +181,7 @@ pub unsafe fn prlimit(
         if requested.soft > requested.hard {
             return error(libc::EINVAL);
         }
-        let reserve = (free + OWN[kind as usize].load(Ordering::Relaxed)) as u64;
+        let reserve = kind.reserve(free);
         let mut effective = Limit {
             soft: requested.soft.saturating_add(reserve),
             hard: requested.hard.saturating_add(reserve),
@@ -151,7 +192,7 @@ pub unsafe fn prlimit(
             false => effective.hard.min(before.hard),
         };
         effective.soft = effective.soft.min(effective.hard);
-        let answer = kernel(0, resource, &effective, std::ptr::null_mut());
+        let answer = kind.set(&effective);
         if is_error(answer) {
             return answer;
         }
@@ -167,33 +208,6 @@ pub unsafe fn prlimit(
         *old = visible;
     }
     written
-}
-
-/// The program's own limits, while it begins another image; put back where that fails.
-pub struct ExecLimits([Option<LimitPair>; 2]);
-
-/// Gives the kernel the limits as the program set them. Safe between vfork and exec.
-pub fn for_exec() -> ExecLimits {
-    const RESOURCES: [u32; 2] = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-    ExecLimits([0, 1].map(|n| {
-        let set = (*SET[n].try_lock()?)?;
-        let now = Limit {
-            soft: set.requested.soft,
-            hard: set.effective.hard,
-        };
-        kernel(0, RESOURCES[n] as c_int, &now, std::ptr::null_mut());
-        Some(set)
-    }))
-}
-
-impl Drop for ExecLimits {
-    fn drop(&mut self) {
-        for (resource, set) in [libc::RLIMIT_AS, libc::RLIMIT_DATA].into_iter().zip(self.0) {
-            if let Some(set) = set {
-                kernel(0, resource as c_int, &set.effective, std::ptr::null_mut());
-            }
-        }
-    }
 }
 
 mod exports {

@@ -4,6 +4,7 @@
 //! It is built on the stack, or, where that may be too small, in a mapping.
 
 use super::scratch::with_scratch;
+use crate::limits::{self, LimitsVariable};
 use crate::{address_space, raw_syscall};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char};
@@ -20,7 +21,7 @@ struct PreloadEnv {
     library: CString,
     /// `LD_PRELOAD=` and that path.
     preload: CString,
-    /// `SELFPAGE_...=...`, each.
+    /// `SELFPAGE_...=...`, each, but for the one that changes: [`LimitsVariable`].
     variables: Vec<CString>,
 }
 
@@ -38,7 +39,7 @@ pub unsafe fn save_environment(environment: CStringArray) {
     // SAFETY: the caller's.
     let entries = || unsafe { strings(environment) };
     let variables: Vec<CString> = entries()
-        .filter(|e| e.to_bytes().starts_with(PREFIX))
+        .filter(|e| e.to_bytes().starts_with(PREFIX) && !limits::is_variable(e))
         .map(CStr::to_owned)
         .collect();
     let library = entries()
@@ -137,21 +138,23 @@ pub unsafe fn with_preload_env<R>(
     };
     // SAFETY: the caller's.
     let entries = || unsafe { strings(environment) };
+    let limits = LimitsVariable::new();
+    let limits = limits.as_ref().map(LimitsVariable::entry);
     // SAFETY: the caller's.
-    if unsafe { ours.are_in(environment) } {
+    if unsafe { ours.are_in(environment, limits) } {
         return go(environment);
     }
     let list = preload_list(entries());
     let preloads = list.is_some_and(|list| ours.is_listed(list));
     let theirs = list.filter(|list| !list.is_empty() && !preloads);
-    let pointers = (entries().count() + ours.variables.len() + 2) * size_of::<usize>();
+    let pointers = (entries().count() + ours.variables(limits).count() + 2) * size_of::<usize>();
     let bytes = pointers + ours.preload.as_bytes().len() + 2 + theirs.map_or(0, <[u8]>::len);
     with_scratch(bytes, |memory| {
         let Some(memory) = memory else {
             return go(environment);
         };
         // SAFETY: room for all pointers and then the text, as computed.
-        unsafe { ours.write(memory, pointers, theirs, entries()) };
+        unsafe { ours.write(memory, pointers, theirs, limits, entries()) };
         go(memory.cast::<*const c_char>().cast_const())
     })
 }
@@ -161,10 +164,12 @@ pub fn restore_environment() {
     let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {
         return;
     };
+    let limits = LimitsVariable::new();
+    let limits = limits.as_ref().map(LimitsVariable::entry);
     // SAFETY: the program's environment.
     unsafe {
         let environment = super::current_environ();
-        if ours.are_in(environment) {
+        if ours.are_in(environment, limits) {
             return;
         }
         let theirs = preload_list(strings(environment)).filter(|list| !list.is_empty());
@@ -176,8 +181,8 @@ pub fn restore_environment() {
         if let Ok(list) = CString::new(list) {
             libc::setenv(c"LD_PRELOAD".as_ptr(), list.as_ptr(), 1);
         }
-        for variable in &ours.variables {
-            let text = variable.as_bytes();
+        for variable in ours.variables(limits) {
+            let text = variable.to_bytes();
             let end = name_of(variable).len() - 1;
             if let Ok(name) = CString::new(&text[..end]) {
                 libc::setenv(name.as_ptr(), variable.as_ptr().add(end + 1), 1);
@@ -196,16 +201,22 @@ impl PreloadEnv {
         paths(list).any(|path| path == self.library.as_bytes())
     }
 
+    /// All variables but LD_PRELOAD, with that of the process's `limits`.
+    fn variables<'a>(&'a self, limits: Option<&'a CStr>) -> impl Iterator<Item = &'a CStr> {
+        self.variables.iter().map(CString::as_c_str).chain(limits)
+    }
+
     /// Returns true if an environment has all of our variables.
     ///
     /// # Safety
     /// As for [`strings`].
-    unsafe fn are_in(&self, environment: CStringArray) -> bool {
+    unsafe fn are_in(&self, environment: CStringArray, limits: Option<&CStr>) -> bool {
         // SAFETY: the caller's.
         let entries = || unsafe { strings(environment) };
-        let mut variables = self.variables.iter();
         preload_list(entries()).is_some_and(|list| self.is_listed(list))
-            && variables.all(|ours| entries().any(|entry| entry == ours.as_c_str()))
+            && self
+                .variables(limits)
+                .all(|ours| entries().any(|entry| entry == ours))
     }
 
     /// Writes an environment of `entries` with ours in their place: the array, of `pointers` bytes,
@@ -218,6 +229,7 @@ impl PreloadEnv {
         memory: *mut u8,
         pointers: usize,
         theirs: Option<&[u8]>,
+        limits: Option<&CStr>,
         entries: impl Iterator<Item = &'a CStr>,
     ) {
         // SAFETY: the caller's.
@@ -240,10 +252,10 @@ impl PreloadEnv {
                 entry = entry.add(1);
             };
             add(preload.cast());
-            self.variables.iter().for_each(|ours| add(ours.as_ptr()));
+            self.variables(limits).for_each(|ours| add(ours.as_ptr()));
             let replaced = |entry: &CStr| {
                 let name = name_of(entry);
-                let mut ours = self.variables.iter();
+                let mut ours = self.variables(limits);
                 name == PRELOAD || ours.any(|ours| name_of(ours) == name)
             };
             entries
