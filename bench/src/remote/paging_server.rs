@@ -4,8 +4,9 @@ use super::source::{PageBuffer, PageSource};
 use crate::prelude::*;
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
-use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{
+    Generation, HostId, Incarnation, ObjectId, PageNumber, RequestId, Version,
+};
 use remote_wire::control::{self, ControlReply, ControlRequest};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use std::net::{SocketAddr, TcpStream};

@@ -19,8 +19,7 @@
 use crate::objects::{CopyState, ObjectCopy, PagingObject};
 use crate::page_cipher::KEY;
 use crate::process::MAX_SERVERS;
-use remote_policy::identity::{HostId, Incarnation};
-use remote_policy::migration::Generation;
+use remote_policy::identity::{Generation, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -11,7 +11,7 @@ use crate::requests::{Purpose, Segment};
 use crate::transport::RemoteTransport;
 use disk::time::{Nanos, Time};
 use iochannel::Op;
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{Generation, PageNumber, Version};
 use remote_wire::{Header, Kind};
 use wired::PAGE;
 

@@ -14,7 +14,7 @@
 //! used for one plaintext. A write that is sent again, or to another server, is the same ciphertext; if its program
 //! has changed the page meanwhile, nothing of it is sent (`page_records`).
 
-use remote_policy::migration::Version;
+use remote_policy::identity::Version;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::io;

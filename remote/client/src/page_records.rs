@@ -18,7 +18,7 @@
 //! errors and lies that are not made to fit it; the store's own checksum, of 128 bits, follows.
 
 use crate::page_cipher::{PageCipher, TAG};
-use remote_policy::migration::Version;
+use remote_policy::identity::Version;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use twox_hash::XxHash3_64;

@@ -10,7 +10,7 @@ use crate::transport::{RemoteTransport, connected, since_start};
 use crate::{degraded, reading, stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
-use remote_policy::migration::{PageNumber, Version};
+use remote_policy::identity::{PageNumber, Version};
 use remote_wire::{Frame, Header, Kind, Status};
 use rustix::io::Errno;
 use wired::PAGE;

@@ -12,7 +12,7 @@ use crate::objects::{ServerSet, bit};
 use disk::time::Time;
 use disk::usd::PartId;
 use iochannel::{IoVec, Op};
-use remote_policy::migration::{Generation, Version};
+use remote_policy::identity::{Generation, Version};
 use std::ops::Range;
 use wired::PAGE;
 

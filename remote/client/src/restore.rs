@@ -16,7 +16,7 @@ use crate::stripe_state;
 use crate::stripes;
 use crate::transport::RemoteTransport;
 use disk::time::Time;
-use remote_policy::migration::Version;
+use remote_policy::identity::Version;
 
 /// Requests for permits, and channels, of each process of a client are numbered from a multiple of this.
 pub const REQUESTS: u64 = 1 << 32;
@@ -124,8 +124,7 @@ mod tests {
     use crate::arrival::Arrivals;
     use crate::connector::Connectors;
     use crate::objects::{CopyState, ObjectCopy, SpaceSize, bit};
-    use remote_policy::identity::{HostId, Incarnation};
-    use remote_policy::migration::Generation;
+    use remote_policy::identity::{Generation, HostId, Incarnation};
     use rustix::event::{EventfdFlags, eventfd};
     use std::sync::Arc;
     use std::sync::mpsc::channel;

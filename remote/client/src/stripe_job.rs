@@ -11,7 +11,7 @@ use crate::stripes;
 use crate::transport::RemoteTransport;
 use disk::time::Time;
 use iochannel::Op;
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{Generation, PageNumber, Version};
 use remote_wire::{Header, Kind, MAX_RUN};
 use std::ops::Range;
 use wired::PAGE;

@@ -52,6 +52,29 @@ pub struct RequestId {
     pub number: u64,
 }
 
+/// Which of an object's copies is meant: rises with each copy that is created.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Generation(pub u64);
+
+/// A page's version: the number of its writes, counted by the client.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Version(pub u64);
+
+/// A page's number in its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PageNumber(pub u64);
+
+impl Generation {
+    /// The generation after it.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 impl Epoch {
     /// The least epoch of `broker` that every server of this epoch obeys.
     pub fn next(self, broker: Incarnation) -> Self {

@@ -10,7 +10,6 @@
 //! | [`broker::Broker`] | which server issues a permit | grants: servers do |
 //! | [`election::Candidate`] | which broker a server obeys | lets a server obey two |
 //! | [`organizer::Organizer`] | which server has which object, and what moves | has two copies at one server |
-//! | [`migration`] | which copy of a moving object serves | lets a copy serve that could lack a write |
 //! | [`hedging`] | which reads are sent twice | sends a network that is slow twice as much |
 //! | [`redundancy`] | how many parts an object has, on which servers; what is rebuilt | puts two parts on one server |
 //!
@@ -27,7 +26,6 @@ pub mod identity;
 pub mod latency;
 pub mod lease;
 pub mod lru_size;
-pub mod migration;
 pub mod organizer;
 pub mod permit;
 pub mod redundancy;

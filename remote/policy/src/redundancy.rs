@@ -10,14 +10,12 @@ mod own_servers;
 mod pending_write;
 mod placement;
 mod read_route;
-mod rebuild;
 mod stripe;
 
 pub use cold::{ColdPolicy, StripeChoice};
 pub use pending_write::{PendingWrite, WriteState};
 pub use placement::{NoPlace, ServerOffer, choose_servers};
 pub use read_route::{ReadRoute, ReadView, StripeRead};
-pub use rebuild::{Layout, RebuildStep, plan_rebuild};
 pub use stripe::{
     MAX_PARTS, PartCopies, PartLoss, ServerSet, Stripe, StripeState, StripeStep, StripeView,
     StripeWrite, surplus_copies,
@@ -67,14 +65,6 @@ impl Redundancy {
         match self {
             Self::Replicas(count) => usize::from(count),
             Self::Stripe(shape) => shape.parts(),
-        }
-    }
-
-    /// Parts from which the object can be read.
-    pub fn parts_needed(self) -> usize {
-        match self {
-            Self::Replicas(_) => 1,
-            Self::Stripe(shape) => usize::from(shape.data),
         }
     }
 

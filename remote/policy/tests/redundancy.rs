@@ -1,4 +1,4 @@
-//! Parts on servers of their own, writes that every copy has, rebuilds in order of need.
+//! Parts on servers of their own, writes that every copy has, stripes of cold objects.
 
 mod common;
 
@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use selfpage_remote_policy::identity::HostId;
 use selfpage_remote_policy::lru_size::ObjectUse;
 use selfpage_remote_policy::redundancy::{
-    ColdPolicy, Layout, PendingWrite, RebuildStep, Redundancy, ServerOffer, StripeShape,
-    WriteState, choose_servers, plan_rebuild,
+    ColdPolicy, PendingWrite, Redundancy, ServerOffer, StripeShape, WriteState, choose_servers,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,16 +23,6 @@ fn offer(server: u64, free_pages: u64) -> ServerOffer {
 
 fn hosts<const N: usize>(numbers: [u64; N]) -> BTreeSet<HostId> {
     numbers.into_iter().map(HostId).collect()
-}
-
-fn layout(number: u64, redundancy: Redundancy, faults: u64, parts: &[u64]) -> Layout {
-    Layout {
-        object: object(1, number),
-        redundancy,
-        pages: 40,
-        faults,
-        parts: parts.iter().map(|server| Some(HostId(*server))).collect(),
-    }
 }
 
 #[test]
@@ -114,125 +103,7 @@ fn cold_large_objects_become_the_safest_stripe_that_there_are_servers_for() {
     assert!(policy.should_dissolve(400, 100));
 }
 
-#[test]
-fn a_rebuild_begins_with_the_object_that_can_lose_no_more() {
-    let twice = Redundancy::Replicas(2);
-    let mut layouts = [
-        layout(1, Redundancy::Replicas(3), 9, &[1, 2, 3]),
-        layout(2, twice, 1, &[1, 2]),
-        layout(3, twice, 5, &[2, 1]),
-        layout(4, twice, 5, &[2, 3]),
-        layout(5, Redundancy::Replicas(1), 0, &[1]),
-    ];
-    let steps = plan_rebuild(
-        HostId(1),
-        &mut layouts,
-        &[offer(1, 999), offer(2, 999), offer(4, 100)],
-    );
-    let (from, to) = (HostId(2), HostId(4));
-    let copy = |number| RebuildStep::Copy {
-        object: object(1, number),
-        from,
-        to,
-    };
-    let expected = [
-        RebuildStep::Lost {
-            object: object(1, 5),
-        },
-        copy(3),
-        copy(2),
-        RebuildStep::Wait {
-            object: object(1, 1),
-        },
-    ];
-    assert_eq!(steps, expected);
-}
-
-#[test]
-fn a_shard_is_reconstructed_from_as_many_others_as_give_the_object() {
-    let stripe = Redundancy::Stripe(StripeShape::FOUR_TWO);
-    let mut layouts = [layout(1, stripe, 0, &[1, 2, 3, 4, 5, 6])];
-    let steps = plan_rebuild(HostId(3), &mut layouts, &[offer(1, 99), offer(7, 10)]);
-    let from = [(0, 1), (1, 2), (3, 4), (4, 5)]
-        .map(|(shard, host)| (shard, HostId(host)))
-        .to_vec();
-    let to = HostId(7);
-    assert_eq!(
-        steps,
-        [RebuildStep::Reconstruct {
-            object: object(1, 1),
-            shard: 2,
-            from,
-            to
-        }]
-    );
-}
-
-fn forms() -> impl Strategy<Value = Redundancy> {
-    prop_oneof![
-        (1u8..4).prop_map(Redundancy::Replicas),
-        Just(Redundancy::Stripe(StripeShape::FOUR_ONE)),
-        Just(Redundancy::Stripe(StripeShape::FOUR_TWO)),
-    ]
-}
-
 proptest! {
-    /// Servers fail one after the other, with time for each rebuild: nothing is lost while there
-    /// is room, no server has two parts, and none gets more pages than it offered.
-    #[test]
-    fn rebuilds_keep_parts_apart_and_objects_whole(
-        forms in prop::collection::vec((forms(), 1u64..50), 1..12),
-        free in prop::collection::vec(0u64..400, 8..14),
-        failures in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
-    ) {
-        let mut offers: Vec<_> = (1..).zip(&free).map(|(host, pages)| offer(host, *pages)).collect();
-        let mut layouts = Vec::new();
-        for (number, (redundancy, pages)) in (0..).zip(forms) {
-            let part_pages = redundancy.pages_per_part(pages);
-            let Ok(servers) = choose_servers(redundancy, pages, &offers, &BTreeSet::new()) else {
-                continue;
-            };
-            for server in &servers {
-                offers.iter_mut().find(|one| one.server == *server).unwrap().free_pages -= part_pages;
-            }
-            let parts: Vec<_> = servers.iter().map(|server| server.0).collect();
-            layouts.push(Layout { pages, ..layout(number, redundancy, number, &parts) });
-        }
-        for failure in failures {
-            let dead = failure.get(&offers).server;
-            offers.retain(|one| one.server != dead);
-            for step in plan_rebuild(dead, &mut layouts, &offers) {
-                let (object, shard, to) = match step {
-                    RebuildStep::Copy { object, from, to } => {
-                        let layout = layouts.iter().find(|one| one.object == object).unwrap();
-                        prop_assert!(layout.parts.contains(&Some(from)));
-                        (object, layout.parts.iter().position(Option::is_none).unwrap(), to)
-                    }
-                    RebuildStep::Reconstruct { object, shard, from, to } => {
-                        let layout = layouts.iter().find(|one| one.object == object).unwrap();
-                        prop_assert_eq!(from.len(), layout.redundancy.parts_needed());
-                        prop_assert!(from.iter().all(|(index, host)| layout.parts[*index] == Some(*host)));
-                        (object, shard, to)
-                    }
-                    RebuildStep::Wait { .. } => continue,
-                    RebuildStep::Lost { object } => {
-                        let layout = layouts.iter().find(|one| one.object == object).unwrap();
-                        prop_assert!(layout.margin().is_none());
-                        continue;
-                    }
-                };
-                let layout = layouts.iter_mut().find(|one| one.object == object).unwrap();
-                let pages = layout.redundancy.pages_per_part(layout.pages);
-                let taken = offers.iter_mut().find(|one| one.server == to).unwrap();
-                prop_assert!(taken.free_pages >= pages);
-                taken.free_pages -= pages;
-                layout.parts[shard] = Some(to);
-                let held: BTreeSet<_> = layout.parts.iter().flatten().collect();
-                prop_assert_eq!(held.len(), layout.parts.iter().flatten().count());
-            }
-        }
-    }
-
     /// Any copy that is left can be read after an acknowledgement.
     #[test]
     fn every_copy_has_an_acknowledged_write(

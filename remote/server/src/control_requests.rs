@@ -10,8 +10,7 @@ use crate::objects::PagingObject;
 use crate::page_service::PageService;
 use crate::refusal::Refusal;
 use remote_policy::capacity::{AllocateError, ObjectError, PermitRequest};
-use remote_policy::identity::{Incarnation, ObjectId, RequestId};
-use remote_policy::migration::Generation;
+use remote_policy::identity::{Generation, Incarnation, ObjectId, RequestId};
 use remote_policy::permit::PermitId;
 use remote_wire::control::{
     self, ClientStatus, ControlReply, ControlRequest, SealedPermit, ServerStatus, short_name,

@@ -3,8 +3,7 @@
 use crate::page_index::MAX_OBJECTS;
 use crate::page_memory::PageMemory;
 use crate::refusal::Refusal;
-use remote_policy::identity::ObjectId;
-use remote_policy::migration::Generation;
+use remote_policy::identity::{Generation, ObjectId};
 use remote_policy::permit::PermitId;
 use remote_wire::Status;
 use std::collections::BTreeMap;
@@ -116,8 +115,7 @@ impl ObjectTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remote_policy::identity::HostId;
-    use remote_policy::migration::Version;
+    use remote_policy::identity::{HostId, Version};
     use wired::PAGE;
 
     fn object(number: u64) -> PagingObject {

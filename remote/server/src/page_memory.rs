@@ -17,7 +17,7 @@
 
 use crate::frame_arena::{FrameArena, FrameNumber};
 use crate::page_index::{PageEntry, PageId, PageIndex, flag};
-use remote_policy::migration::Version;
+use remote_policy::identity::Version;
 use rustix::io::Errno;
 use std::io;
 use twox_hash::XxHash3_64;

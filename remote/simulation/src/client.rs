@@ -1,9 +1,8 @@
-//! A host that borrows: its organizer, its objects, its requests, and the moves under way.
+//! A host that borrows: its organizer, its objects, and its requests.
 //!
 //! What this file has is what a remote client's daemon does with the actions of the policy. The
 //! page path is not simulated: once in a beat a client reads from each of its servers.
 
-mod moves;
 mod objects;
 
 use crate::context::{Context, Event};
@@ -12,11 +11,9 @@ use crate::server::SimulatedServer;
 use crate::topology::Node;
 use objects::{CopiesAt, Objects};
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal};
-use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
-use remote_policy::migration::Move;
+use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_policy::organizer::{Organizer, OrganizerAction};
-use remote_policy::permit::{Permit, PermitId};
-use remote_policy::redundancy::{Layout, RebuildStep, Redundancy, plan_rebuild};
+use remote_policy::permit::Permit;
 use remote_wire::control::ServerNotice;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,15 +51,6 @@ enum PendingRequest {
     Reallocate(ReallocationRequest),
 }
 
-/// A move and what it is under.
-struct RunningMove {
-    coordinator: Move,
-    from: HostId,
-    permit: PermitId,
-    /// When a message of it was sent or received last.
-    last: Duration,
-}
-
 /// A client.
 pub(crate) struct SimulatedClient {
     node: Node,
@@ -73,7 +61,6 @@ pub(crate) struct SimulatedClient {
     probes: Vec<Node>,
     waiting: BTreeMap<RequestId, Waiting>,
     objects: Objects,
-    moves: BTreeMap<ObjectId, RunningMove>,
     /// When it moved to where it is, if it is not served near since.
     pub moved: Option<Duration>,
 }
@@ -90,7 +77,6 @@ impl SimulatedClient {
             probes: Vec::new(),
             waiting: BTreeMap::new(),
             objects: Objects::new(incarnation.host),
-            moves: BTreeMap::new(),
             moved: None,
         }
     }
@@ -146,10 +132,6 @@ impl SimulatedClient {
             HostMessage::Permit(request, sealed) => self.on_permit(request, sealed.permit, ctx),
             HostMessage::Refused(request, why) => self.on_refused(request, why, ctx),
             HostMessage::Notice(notice) => self.on_notice(from, notice, ctx),
-            HostMessage::Move(object, message) => {
-                let server = ctx.network.topology.id(from);
-                self.on_move_message(server, object, message, ctx);
-            }
             _ => {}
         }
     }
@@ -279,7 +261,6 @@ impl SimulatedClient {
         }
         let moves = self.organizer.improve(ctx.now);
         self.perform(moves, ctx);
-        self.resume_moves(ctx);
         self.complete_copies(ctx);
         self.check_near(ctx);
     }
@@ -332,41 +313,43 @@ impl SimulatedClient {
         self.objects.has_only_copy_at(host, is_there)
     }
 
-    /// A server's copies are gone: those of objects that have another one are rebuilt.
+    /// A server's copies are gone. Objects with another one get a copy in its place.
     fn on_server_lost(&mut self, host: HostId, ctx: &mut Context) {
         self.contacts.remove(&host);
-        let lost = self.organizer.on_server_lost(host);
+        let short = self.organizer.on_server_lost(host);
         self.end_moves_at(host, ctx);
-        let mut layouts: Vec<_> = lost.into_iter().map(|object| self.layout(object)).collect();
         self.objects.on_server_lost(host);
-        // No server is offered here, so that the plan has what is to be rebuilt, in which order:
-        // where to is the organizer's decision.
-        for step in plan_rebuild(host, &mut layouts, &[]) {
-            match step {
-                RebuildStep::Lost { object } if self.objects.is_complete(object) => {
-                    ctx.pages.lost_objects += 1;
-                    self.terminate(object, ctx);
-                }
+        let (kept, gone): (Vec<_>, Vec<_>) = short
+            .into_iter()
+            .partition(|object| self.objects.has_current_copy(*object));
+        for object in gone {
+            if self.objects.is_complete(object) {
+                ctx.pages.lost_objects += 1;
+                self.terminate(object, ctx);
+            } else {
                 // An object that never had all its copies has no pages that are only there.
-                RebuildStep::Lost { object } | RebuildStep::Wait { object } => {
-                    self.place(object, ctx);
-                }
-                // Nothing was offered to copy to.
-                RebuildStep::Copy { .. } | RebuildStep::Reconstruct { .. } => {}
+                self.place(object, ctx);
             }
+        }
+        for object in kept {
+            self.place(object, ctx);
         }
     }
 
-    fn layout(&self, object: ObjectId) -> Layout {
-        let redundancy = Redundancy::default();
-        let mut parts: Vec<_> = self.objects.current_copies(object).map(Some).collect();
-        parts.resize(redundancy.parts().max(parts.len()), None);
-        Layout {
-            object,
-            redundancy,
-            pages: self.objects.pages_of(object),
-            faults: 0,
-            parts,
+    /// A client that moved is done once each of its copies is at a server near it.
+    fn check_near(&mut self, ctx: &mut Context) {
+        if self.moved.is_none() {
+            return;
+        }
+        let topology = &ctx.network.topology;
+        let site = topology.site_of(topology.rack_of(self.node));
+        let is_near = |host: HostId| {
+            let node = topology.node(host);
+            topology.site_of(topology.rack_of(node)) == site
+        };
+        if self.objects.are_near(is_near) {
+            self.moved = None;
+            ctx.last_near = ctx.now;
         }
     }
 }

@@ -26,8 +26,8 @@ pub(crate) enum Event {
     NewObject(Node),
     /// A client's wait for an answer is over.
     Patience(Node, RequestId),
-    /// A copy that was lost is there again.
-    Rebuilt(Node, ObjectId, HostId),
+    /// A copy has all pages.
+    Filled(Node, ObjectId, HostId),
     /// The membership protocol knows of a change.
     Membership,
 }

@@ -2,8 +2,8 @@
 //!
 //! *Adaptive Remote Paging for Mobile Computers* (Schilit and Duchamp, 1991) ran on a handful of
 //! notebooks; this crate runs `remote/policy` on as many hosts as fit in memory, to find what one
-//! broker can bear, and what then. Servers, brokers, candidates, organizers and moves are the ones
-//! of the daemons: the simulation has a clock, a network and programs that create objects, and
+//! broker can bear, and what then. Servers, brokers, candidates and organizers are the ones of
+//! the daemons: the simulation has a clock, a network and programs that create objects, and
 //! carries messages between the parts of the policy.
 //!
 //! | file | has |
@@ -13,7 +13,7 @@
 //! | `network.rs` | delay, loss, partitions, links, and what each host sent and received |
 //! | `message.rs` | the messages, and how long each is on the wire |
 //! | `server.rs` | a host's candidate, broker and capacity |
-//! | `client.rs` | a client's organizer, objects, requests and moves |
+//! | `client.rs` | a client's organizer, objects and requests |
 //! | `audit.rs` | the rules that no run may break |
 //! | `world.rs` | all of it, and the faults |
 //! | `scenario.rs` | what happens to it |

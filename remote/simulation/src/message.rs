@@ -7,17 +7,13 @@ use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal, Ser
 use remote_policy::capacity::{CapacityUpdate, PermitRequest, ServerReport};
 use remote_policy::election;
 use remote_policy::identity::{Epoch, HostId, ObjectId, RequestId};
-use remote_policy::migration::MoveMessage;
 use remote_policy::permit::PermitId;
+use remote_wire::HEADER;
 use remote_wire::control::{SealedPermit, ServerNotice};
-use remote_wire::{HEADER, MAX_RUN};
 use serde::Serialize;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-
-/// Pages that a frame moves. A simulated copy of an object counts in these runs.
-pub(crate) const RUN_PAGES: u64 = MAX_RUN as u64;
 
 /// A message.
 #[derive(Clone, Debug, Serialize)]
@@ -54,16 +50,12 @@ pub(crate) enum HostMessage {
     Terminate(ObjectId),
     /// Server to client, unasked.
     Notice(ServerNotice),
-    /// Client to destination: begin a move, under a permit.
-    MoveTo(ObjectId, PermitId, u64, MoveMessage),
-    /// Of a move, to or from a server.
-    Move(ObjectId, MoveMessage),
 }
 
 impl HostMessage {
-    /// Bytes on the wire, pages included; TLS records, TCP and IP come on top.
+    /// Bytes on the wire; TLS records, TCP and IP come on top.
     pub fn wire_bytes(&self) -> u64 {
-        HEADER as u64 + self.encoded() + self.pages() * PAGE_BYTES
+        HEADER as u64 + self.encoded()
     }
 
     /// True if it goes over the connection of a client and a server, which sends it again when it
@@ -71,11 +63,7 @@ impl HostMessage {
     pub fn is_of_link(&self) -> bool {
         matches!(
             self,
-            Self::Create(..)
-                | Self::Terminate(_)
-                | Self::Notice(_)
-                | Self::MoveTo(..)
-                | Self::Move(..)
+            Self::Create(..) | Self::Terminate(_) | Self::Notice(_)
         )
     }
 
@@ -83,13 +71,6 @@ impl HostMessage {
         let size = postcard::ser_flavors::Size::default();
         // Nothing in a message has an encoding that fails.
         postcard::serialize_with_flavor(self, size).unwrap_or(0) as u64
-    }
-
-    fn pages(&self) -> u64 {
-        match self {
-            Self::Move(_, MoveMessage::CopyPage { .. }) => RUN_PAGES,
-            _ => 0,
-        }
     }
 }
 
@@ -112,17 +93,5 @@ mod tests {
             body.len() > 30,
             "an epoch has the ids of a broker's incarnation"
         );
-    }
-
-    #[test]
-    fn a_run_of_pages_counts_its_pages() {
-        let object = ObjectId {
-            client: HostId(1),
-            number: 1,
-        };
-        let message = MoveMessage::Drained {
-            target: Default::default(),
-        };
-        assert!(HostMessage::Move(object, message).wire_bytes() < 100);
     }
 }

@@ -12,7 +12,6 @@ use remote_policy::broker::{Broker, BrokerAction, ServerAnswer, UpdateOutcome};
 use remote_policy::capacity::{AllocateError, CapacityAction, ServerCapacity};
 use remote_policy::election::{self, Candidate, ElectionAction, PERIODS_PER_TICK, Role};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
-use remote_policy::migration::{MoveMessage, ObjectCopy};
 use remote_policy::permit::Permit;
 use remote_wire::control::{SealedPermit, ServerNotice, VoidCause};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +30,6 @@ pub(crate) struct SimulatedServer {
     pub capacity: ServerCapacity,
     /// Pages of each object, which the capacity counts by permit.
     objects: BTreeMap<ObjectId, u64>,
-    /// Copies that move, or did.
-    copies: BTreeMap<ObjectId, ObjectCopy>,
     last_update: Duration,
     /// Periods of this life.
     periods: u32,
@@ -52,7 +49,6 @@ impl SimulatedServer {
             broker: None,
             capacity: ServerCapacity::new(ctx.config.capacity(), incarnation, 0),
             objects: BTreeMap::new(),
-            copies: BTreeMap::new(),
             last_update: Duration::ZERO,
             periods: 0,
         }
@@ -155,15 +151,6 @@ impl SimulatedServer {
                 self.create(object, permit, pages, ctx);
             }
             HostMessage::Terminate(object) => self.terminate(object),
-            HostMessage::MoveTo(object, permit, pages, message) => {
-                if self.create(object, permit, pages, ctx) {
-                    self.on_move(from, object, message, ctx);
-                } else if let MoveMessage::Create { target } = message {
-                    let gone = MoveMessage::Gone { generation: target };
-                    ctx.send(self.node, from, HostMessage::Move(object, gone));
-                }
-            }
-            HostMessage::Move(object, message) => self.on_move(from, object, message, ctx),
             other => self.on_broker_message(from, other, ctx),
         }
     }

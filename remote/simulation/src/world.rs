@@ -154,8 +154,8 @@ impl World {
             Event::Beat(node) => self.clients[node.0 - first].on_beat(&mut self.servers, ctx),
             Event::NewObject(node) => self.clients[node.0 - first].on_new_object(ctx),
             Event::Patience(node, id) => self.clients[node.0 - first].on_patience(id, ctx),
-            Event::Rebuilt(node, object, server) => {
-                self.clients[node.0 - first].on_rebuilt(object, server, ctx);
+            Event::Filled(node, object, server) => {
+                self.clients[node.0 - first].on_filled(object, server, ctx);
             }
             Event::Membership => self.on_membership(),
         }

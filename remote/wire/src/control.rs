@@ -7,8 +7,7 @@
 
 use crate::error::FrameError;
 use crate::header::MAX_BODY;
-use remote_policy::identity::{Epoch, Incarnation, ObjectId, RequestId};
-use remote_policy::migration::Generation;
+use remote_policy::identity::{Epoch, Generation, Incarnation, ObjectId, RequestId};
 use remote_policy::permit::{Permit, PermitId};
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};

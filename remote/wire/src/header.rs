@@ -16,8 +16,7 @@
 //! | 64..80 | xxh3-128 of the body, with the xxh3-64 of the bytes before as its seed |
 
 use crate::error::FrameError;
-use remote_policy::identity::{HostId, ObjectId};
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{Generation, HostId, ObjectId, PageNumber, Version};
 use twox_hash::{XxHash3_64, XxHash3_128};
 use wired::PAGE;
 

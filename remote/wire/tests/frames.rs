@@ -1,8 +1,7 @@
 //! Frames over real sockets: whole, in pieces, and garbage.
 
 use proptest::prelude::*;
-use remote_policy::identity::{HostId, ObjectId};
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{Generation, HostId, ObjectId, PageNumber, Version};
 use selfpage_remote_wire::{
     FrameReader, FrameWriter, HEADER, Header, Kind, Link, MAX_BODY, NoRoom,
 };

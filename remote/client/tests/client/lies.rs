@@ -2,7 +2,7 @@
 
 use crate::interposer::{Direction, Verdict};
 use crate::{EIO, PagingServer, is_create, space_on};
-use remote_policy::migration::PageNumber;
+use remote_policy::identity::PageNumber;
 use remote_wire::control::{ControlReply, decode, encode};
 use remote_wire::{Header, Kind, Status};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,8 +3,9 @@
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use remote_keys::{Handshake, Keyring, Protocol, Trust, client_config};
-use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
-use remote_policy::migration::{Generation, PageNumber, Version};
+use remote_policy::identity::{
+    Generation, HostId, Incarnation, ObjectId, PageNumber, RequestId, Version,
+};
 use remote_policy::permit::PermitId;
 use remote_wire::control::{self, ControlReply, ControlRequest, SealedPermit, ServerNotice};
 use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link, Status};

@@ -84,7 +84,7 @@ proptest! {
                 object,
                 permit: remote_policy::permit::PermitId { server: object.client, number },
                 pages,
-                generation: remote_policy::migration::Generation(pages),
+                generation: remote_policy::identity::Generation(pages),
             },
         };
         let refused = client.control(&request).unwrap_err();

@@ -73,7 +73,7 @@ fn many_requests_at_once_are_all_answered() {
     let header = Header {
         pages: 32,
         object,
-        generation: remote_policy::migration::Generation(1),
+        generation: remote_policy::identity::Generation(1),
         ..Header::control(Kind::Read, 0)
     };
     for number in 0..200 {

@@ -2,7 +2,7 @@
 
 use crate::common::{Client, QOS, Refused, incarnation, page, start};
 use remote_policy::capacity::CapacityConfig;
-use remote_policy::migration::Generation;
+use remote_policy::identity::Generation;
 use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind, Status};
 use selfpage_remote_server::{Server, ServerConfig, StartError};

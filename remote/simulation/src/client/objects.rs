@@ -5,7 +5,6 @@ use crate::context::{Context, Event};
 use crate::message::{HostMessage, PAGE_BYTES};
 use crate::server::SimulatedServer;
 use remote_policy::identity::{HostId, ObjectId};
-use remote_policy::migration::Generation;
 use remote_policy::permit::PermitId;
 use remote_policy::redundancy::Redundancy;
 use std::collections::BTreeMap;
@@ -19,9 +18,8 @@ const WRITTEN_PERCENT: u64 = 28;
 /// A copy of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
-    /// False while it is rebuilt.
+    /// False while it is filled.
     is_current: bool,
-    pub generation: Generation,
     permit: PermitId,
     /// The server was seen to have it.
     is_confirmed: bool,
@@ -30,10 +28,9 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    fn new(permit: PermitId, is_current: bool, generation: Generation) -> Self {
+    fn new(permit: PermitId, is_current: bool) -> Self {
         Self {
             is_current,
-            generation,
             permit,
             is_confirmed: false,
             missed_beats: 0,
@@ -57,8 +54,22 @@ struct Object {
     is_placing: bool,
     /// It had all its copies once, and its program writes to it.
     is_complete: bool,
-    /// The highest generation of its moves.
-    latest: Generation,
+    /// Its move: from where, and to where.
+    moving: Option<(HostId, HostId)>,
+}
+
+impl Object {
+    /// True if it has fewer copies than it should, but for one that leaves.
+    fn is_short(&self) -> bool {
+        let stay = self.copies.len() - usize::from(self.moving.is_some());
+        stay < Redundancy::default().parts()
+    }
+
+    /// The servers of copies that have all pages.
+    fn current_copies(&self) -> impl Iterator<Item = HostId> {
+        let current = self.copies.iter().filter(|(_, copy)| copy.is_current);
+        current.map(|(host, _)| *host)
+    }
 }
 
 /// The objects of a client.
@@ -89,60 +100,21 @@ impl Objects {
             copies: BTreeMap::new(),
             is_placing: false,
             is_complete: false,
-            latest: Generation::default(),
+            moving: None,
         };
         self.objects.insert(object, new);
         object
     }
 
-    pub(super) fn pages_of(&self, object: ObjectId) -> u64 {
-        self.objects.get(&object).map_or(0, |one| one.pages)
-    }
-
-    /// The servers of copies that have all pages.
-    pub(super) fn current_copies(&self, object: ObjectId) -> impl Iterator<Item = HostId> + '_ {
-        let copies = self.objects.get(&object).into_iter();
-        copies
-            .flat_map(|one| &one.copies)
-            .filter(|(_, copy)| copy.is_current)
-            .map(|(host, _)| *host)
-    }
-
-    pub(super) fn copy_at(&self, object: ObjectId, host: HostId) -> Option<Copy> {
-        self.objects.get(&object)?.copies.get(&host).copied()
+    /// True if a copy has all pages.
+    pub(super) fn has_current_copy(&self, object: ObjectId) -> bool {
+        let one = self.objects.get(&object);
+        one.is_some_and(|one| one.current_copies().next().is_some())
     }
 
     /// True if it had all its copies once.
     pub(super) fn is_complete(&self, object: ObjectId) -> bool {
         self.objects.get(&object).is_some_and(|one| one.is_complete)
-    }
-
-    pub(super) fn latest(&self, object: ObjectId) -> Generation {
-        self.objects
-            .get(&object)
-            .map(|one| one.latest)
-            .unwrap_or_default()
-    }
-
-    /// A move of a copy has ended.
-    pub(super) fn on_move_ended(
-        &mut self,
-        object: ObjectId,
-        from: HostId,
-        latest: Generation,
-        to: Option<(PermitId, Generation)>,
-    ) {
-        let Some(one) = self.objects.get_mut(&object) else {
-            return;
-        };
-        one.latest = one.latest.max(latest);
-        if let Some((permit, generation)) = to {
-            one.copies.remove(&from);
-            one.copies
-                .insert(permit.server, Copy::new(permit, true, generation));
-        } else if let Some(copy) = one.copies.get_mut(&from) {
-            copy.generation = latest;
-        }
     }
 
     pub(super) fn on_given_up(&mut self, object: ObjectId) {
@@ -213,7 +185,7 @@ impl SimulatedClient {
         let Some(one) = self.objects.objects.get_mut(&object) else {
             return;
         };
-        if one.is_placing || one.copies.len() >= Redundancy::default().parts() {
+        if one.is_placing || !one.is_short() {
             return;
         }
         one.is_placing = true;
@@ -235,40 +207,98 @@ impl SimulatedClient {
         let server = permit.server;
         one.is_placing = false;
         // The first copies are created beside each other, before the program writes.
-        let current = one.copies.iter().find(|(_, copy)| copy.is_current);
-        let source = current.map(|(host, _)| *host).filter(|_| one.is_complete);
-        // A copy that is new has the lowest generation, and a server with an older one of the
-        // object gives that up first.
-        let copy = Copy::new(permit, source.is_none(), Generation::default());
-        one.copies.insert(server, copy);
-        one.is_complete |= one.copies.len() >= Redundancy::default().parts();
-        let pages = one.pages;
-        ctx.send_to(
-            self.node,
-            server,
-            HostMessage::Create(object, permit, pages),
-        );
+        let source = one.current_copies().next().filter(|_| one.is_complete);
+        one.copies
+            .insert(server, Copy::new(permit, source.is_none()));
+        one.is_complete |= !one.is_short();
+        self.create_copy(object, permit, source, ctx);
+        if source.is_none() {
+            self.place(object, ctx);
+        }
+    }
+
+    /// A copy moves as a lost one is replaced: another one is created and filled, then it ends.
+    pub(super) fn begin_move(
+        &mut self,
+        object: ObjectId,
+        from: HostId,
+        permit: PermitId,
+        ctx: &mut Context,
+    ) {
+        let answers = |host: &HostId| {
+            let contact = self.contacts.get(host);
+            contact.is_some_and(|contact| contact.silent_beats == 0)
+        };
+        let one = self.objects.objects.get_mut(&object);
+        let found = one.and_then(|one| {
+            let source = one.current_copies().find(answers)?;
+            Some((source, one))
+        });
+        // A server that is silent seems far. What is only there cannot move.
+        let Some((source, one)) = found else {
+            return self.organizer.on_move_ended(object, false);
+        };
+        one.moving = Some((from, permit.server));
+        one.copies.insert(permit.server, Copy::new(permit, false));
+        self.create_copy(object, permit, Some(source), ctx);
+    }
+
+    /// Creates a copy, and fills it from the one at `source`.
+    fn create_copy(
+        &self,
+        object: ObjectId,
+        permit: PermitId,
+        source: Option<HostId>,
+        ctx: &mut Context,
+    ) {
+        let server = permit.server;
+        let pages = self.objects.objects[&object].pages;
+        let message = HostMessage::Create(object, permit, pages);
+        ctx.send_to(self.node, server, message);
         if let Some(source) = source {
             let hosts = [source, server].map(|host| ctx.network.topology.node(host));
             let hosts = [hosts[0], hosts[1], self.node];
             let bytes = pages * PAGE_BYTES;
             let done = ctx.network.transfer(&hosts, bytes, ctx.now);
             ctx.queue
-                .push(done, Event::Rebuilt(self.node, object, server));
-        } else {
-            self.place(object, ctx);
+                .push(done, Event::Filled(self.node, object, server));
         }
     }
 
-    /// A copy has all pages.
-    pub fn on_rebuilt(&mut self, object: ObjectId, server: HostId, ctx: &mut Context) {
-        if let Some(one) = self.objects.objects.get_mut(&object)
-            && let Some(copy) = one.copies.get_mut(&server)
-            && !copy.is_current
-        {
-            copy.is_current = true;
-            ctx.pages.rebuilt_objects += 1;
-            ctx.pages.rebuilt_pages += one.pages;
+    /// A copy has all pages. If it is there for a move, the one that leaves ends.
+    pub fn on_filled(&mut self, object: ObjectId, server: HostId, ctx: &mut Context) {
+        let Some(one) = self.objects.objects.get_mut(&object) else {
+            return;
+        };
+        let Some(copy) = one.copies.get_mut(&server).filter(|copy| !copy.is_current) else {
+            return;
+        };
+        copy.is_current = true;
+        let pages = &mut ctx.pages;
+        let Some((from, _)) = one.moving.take_if(|(_, to)| *to == server) else {
+            pages.rebuilt_objects += 1;
+            pages.rebuilt_pages += one.pages;
+            return;
+        };
+        pages.moved_objects += 1;
+        pages.moved_pages += one.pages;
+        one.copies.remove(&from);
+        self.organizer.on_move_ended(object, true);
+        ctx.send_to(self.node, from, HostMessage::Terminate(object));
+    }
+
+    /// A server is gone. A move from there is a rebuild now, and one to there is over.
+    pub(super) fn end_moves_at(&mut self, host: HostId, ctx: &mut Context) {
+        for (object, one) in &mut self.objects.objects {
+            let ended = one
+                .moving
+                .take_if(|(from, to)| *from == host || *to == host);
+            if let Some((from, _)) = ended {
+                let has_copy_at_destination = from == host;
+                self.organizer
+                    .on_move_ended(*object, has_copy_at_destination);
+                ctx.pages.kept_moves += u64::from(!has_copy_at_destination);
+            }
         }
     }
 
@@ -304,9 +334,12 @@ impl SimulatedClient {
 
     /// Looks again for places of copies that have none.
     pub(super) fn complete_copies(&mut self, ctx: &mut Context) {
-        let parts = Redundancy::default().parts();
-        let is_short = |one: &Object| !one.is_placing && one.copies.len() < parts;
-        let short = self.objects.objects.iter().filter(|(_, one)| is_short(one));
+        let needs_place = |one: &Object| !one.is_placing && one.is_short();
+        let short = self
+            .objects
+            .objects
+            .iter()
+            .filter(|(_, one)| needs_place(one));
         let short: Vec<_> = short.map(|(object, _)| *object).collect();
         for object in short {
             self.place(object, ctx);
@@ -316,12 +349,10 @@ impl SimulatedClient {
     /// The object ends.
     pub(super) fn terminate(&mut self, object: ObjectId, ctx: &mut Context) {
         self.organizer.terminate(object);
-        let running = self.moves.remove(&object);
-        let destination = running.map(|running| running.permit.server);
         let Some(one) = self.objects.objects.remove(&object) else {
             return;
         };
-        for server in one.copies.into_keys().chain(destination) {
+        for server in one.copies.into_keys() {
             ctx.send_to(self.node, server, HostMessage::Terminate(object));
         }
     }
