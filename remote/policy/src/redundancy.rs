@@ -7,13 +7,11 @@
 
 mod cold;
 mod own_servers;
-mod pending_write;
 mod placement;
 mod read_route;
 mod stripe;
 
 pub use cold::{ColdPolicy, StripeChoice};
-pub use pending_write::{PendingWrite, WriteState};
 pub use placement::{NoPlace, ServerOffer, choose_servers};
 pub use read_route::{ReadRoute, ReadView, StripeRead};
 pub use stripe::{

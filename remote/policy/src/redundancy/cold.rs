@@ -1,8 +1,7 @@
-//! Which cold objects become stripes, and which stripes become copies again.
+//! Which cold objects become stripes.
 //!
-//! Rule: a stripe is never written in place. A write goes to copies, as for any object, and its
-//! version hides the page in the stripe; a stripe with many hidden pages is dissolved. A client that keeps one copy of
-//! a striped object (`remote/client`) makes its second one first, so there a write waits for that copy, never for parity.
+//! Rule: a stripe is never written in place. A write waits until the members have copies again
+//! ([`Stripe`](super::Stripe)), never for parity.
 
 use super::{Redundancy, StripeShape};
 use crate::lru_size::ObjectUse;
@@ -15,8 +14,6 @@ pub struct ColdPolicy {
     pub idle: Duration,
     /// Its least size: below, the messages of six servers outweigh the pages saved.
     pub min_pages: u64,
-    /// Hidden pages, in percent of a stripe's, from which it is dissolved.
-    pub dissolve_percent: u64,
 }
 
 /// An object that becomes a stripe.
@@ -33,12 +30,11 @@ pub struct StripeChoice {
 impl Default for ColdPolicy {
     /// Section 4.1 of the paper: of the objects above median size, 75 % live longer than 10
     /// minutes, so that an object's age says that it stays, and the same time without use that it
-    /// is not needed soon. 64 pages and a quarter are not measured yet.
+    /// is not needed soon. 64 pages are not measured yet.
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(600),
             min_pages: 64,
-            dissolve_percent: 25,
         }
     }
 }
@@ -80,12 +76,5 @@ impl ColdPolicy {
         let mut choices: Vec<_> = objects.iter().filter_map(choice).collect();
         choices.sort_by_key(|one| (one.usage.last_used, one.usage.faults, one.usage.object));
         choices
-    }
-
-    /// Returns true if a stripe of `pages`, of which `hidden_pages` were written again, is to
-    /// become copies.
-    pub fn should_dissolve(&self, pages: u64, hidden_pages: u64) -> bool {
-        hidden_pages > 0
-            && hidden_pages.saturating_mul(100) >= pages.saturating_mul(self.dissolve_percent)
     }
 }
