@@ -35,13 +35,11 @@ pub enum Feature {
     EventFork,
     /// Faults taken inside system calls can be resolved: the descriptor is not user-mode-only.
     KernelFaults,
-    /// Rights per thread by memory protection keys (`pkey_alloc`).
-    ProtectionKeys,
 }
 
 impl Feature {
     /// Every feature, in the order `doctor` shows them.
-    pub const ALL: [Feature; 12] = [
+    pub const ALL: [Feature; 11] = [
         Feature::Upcall,
         Feature::KernelFaults,
         Feature::Stage,
@@ -52,7 +50,6 @@ impl Feature {
         Feature::ThreadId,
         Feature::WpUnpopulated,
         Feature::WpAsync,
-        Feature::ProtectionKeys,
         Feature::EventFork,
     ];
 
@@ -70,7 +67,6 @@ impl Feature {
             Feature::Stage => "stage",
             Feature::EventFork => "event-fork",
             Feature::KernelFaults => "kernel-faults",
-            Feature::ProtectionKeys => "protection-keys",
         }
     }
 
@@ -89,7 +85,7 @@ impl fmt::Display for Feature {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown kernel feature {0:?}; expected one of upcall, kernel-faults, stage, move, poison, batch-discard, \
-     pagemap-scan, thread-id, wp-unpopulated, wp-async, protection-keys, event-fork"
+     pagemap-scan, thread-id, wp-unpopulated, wp-async, event-fork"
 )]
 pub struct UnknownFeature(pub String);
 
@@ -155,7 +151,6 @@ impl Capabilities {
     #[must_use]
     pub const fn for_start(self) -> Self {
         self.without(Feature::EventFork)
-            .without(Feature::ProtectionKeys)
             .without(Feature::WpAsync)
             .without(Feature::WpUnpopulated)
     }

@@ -4,7 +4,7 @@
 //! three operations that a domain performs for itself, without privilege: *map*, *unmap* and
 //! *trans* (Self-Paging in Nemesis, section 6.3). This crate is that low level on Linux, where the
 //! page table is reached through userfaultfd ([`Userfault`]), `madvise` and `mremap` ([`unmap`],
-//! [`mod@stage`]), `mprotect` and protection keys ([`protect`], [`keys`]) and `/proc/self/pagemap`
+//! [`mod@stage`]), `mprotect` ([`protect`]) and `/proc/self/pagemap`
 //! ([`pagemap`]).
 //!
 //! | paper | here |
@@ -13,7 +13,7 @@
 //! | map, of memory objects (Rialto) | [`object_map`] |
 //! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`pagemap`]: [`Pagemap`] |
-//! | protection | [`protect`] and [`keys`] |
+//! | protection | [`protect`] |
 //! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`] |
 //!
 //! [`foreign`] is the same for memory of another process, which handed its descriptor over.
@@ -33,7 +33,6 @@
 pub mod access_map;
 pub mod capability;
 pub mod foreign;
-pub mod keys;
 pub mod map;
 pub mod message_slot;
 pub mod object_map;
@@ -52,7 +51,6 @@ pub mod userfault;
 pub use access_map::AccessMap;
 pub use capability::{Capabilities, Feature, UnknownFeature};
 pub use foreign::{ForeignUserfault, Modes, NotUserfault, UffdMessage};
-pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use message_slot::MessageSlot;
 pub use object_map::{

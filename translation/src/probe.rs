@@ -14,9 +14,7 @@ use crate::unmap::{IoVec, discard};
 use crate::userfault::{
     EntryKind, Userfault, UserfaultOptions, by_device, by_syscall, handshake, open_device,
 };
-use crate::{
-    KeyRights, ProtectionKey, Reservation, reserve, separate_pinned, stage, unmap_reservation,
-};
+use crate::{Reservation, reserve, separate_pinned, stage, unmap_reservation};
 use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -81,7 +79,7 @@ impl Capabilities {
     }
 
     /// Probes without those features that the pager can start without ([`Feature::EventFork`],
-    /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`],
+    /// [`Feature::WpAsync`],
     /// [`Feature::WpUnpopulated`]); they stay off. For the start of a tree or a domain: 58 us, where
     /// the whole probe takes 170 (p50, `cargo run --release -p translation --example
     /// translation_costs`).
@@ -106,10 +104,6 @@ impl ProbeRuns {
     fn all() -> Self {
         let mut runs = Self::needed_at_start();
         runs.record(Feature::EventFork, event_fork());
-        runs.record(
-            Feature::ProtectionKeys,
-            ProtectionKey::new(KeyRights::ReadWrite).map(drop),
-        );
         if runs.capabilities.has(Feature::PagemapScan) && runs.capabilities.has(Feature::Upcall) {
             // Opening a descriptor with the feature is part of its trial.
             let with = runs.capabilities.with(Feature::WpAsync);

@@ -2,7 +2,7 @@
 //!
 //! Nemesis changes a right in 0.4 us by protection domain (table 1); here `mprotect`
 //! takes 2.6 us a page and write-protecting by userfaultfd 0.65 us, 12.4 us where a
-//! second thread runs (`examples/translation_costs`). Keys ([`crate::keys`]) need no call at all.
+//! second thread runs (`examples/translation_costs`).
 
 use crate::register::TranslationError;
 use crate::uapi;

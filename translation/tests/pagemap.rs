@@ -3,10 +3,13 @@
 mod common;
 use common::*;
 use translation::{
-    Access, Capabilities, EntryKind, Feature, KeyRights, Pagemap, ProtectionKey, ReserveError,
-    Translation, Userfault, UserfaultOptions, Wake, open_access, reserve, set_access,
+    Access, Capabilities, EntryKind, Feature, Pagemap, ReserveError, Translation, Userfault,
+    UserfaultOptions, Wake, open_access, reserve, set_access,
 };
 use wired::PAGE;
+
+/// `pkey_alloc`: a thread has no access to memory of the key until it gives itself some.
+const PKEY_DISABLE_ACCESS: libc::c_int = 1;
 
 fn each_way(test: impl Fn(&Capabilities)) {
     test(&capabilities());
@@ -164,27 +167,6 @@ fn a_store_without_the_right_is_a_fault() {
 }
 
 #[test]
-fn a_key_restrains_only_the_thread_that_sets_its_rights() {
-    let key = match ProtectionKey::new(KeyRights::ReadWrite) {
-        Ok(key) => key,
-        Err(errno) => return skipped(&format!("this processor has no protection keys: {errno}")),
-    };
-    let area = Area::new(1);
-    // SAFETY: the test's memory.
-    unsafe {
-        key.protect(area.at(0), PAGE, Access::READ_WRITE).unwrap();
-        store(area.at(0), 5);
-        key.set_rights(KeyRights::None);
-        assert_eq!(key.rights(), KeyRights::None);
-        assert!(!kernel_reads(area.at(0)));
-        key.set_rights(KeyRights::Read);
-        assert_eq!(load(area.at(0)), 5);
-        key.set_rights(KeyRights::ReadWrite);
-        set_access(area.at(0), PAGE, Access::READ_WRITE).unwrap();
-    }
-}
-
-#[test]
 fn open_access_overrides_any_rights_and_keys() {
     let area = Area::new(1);
     store(area.at(0), 6);
@@ -194,22 +176,23 @@ fn open_access_overrides_any_rights_and_keys() {
         open_access(area.at(0), PAGE).unwrap();
     }
     assert_eq!(load(area.at(0)), 6);
-    {
-        let key = match ProtectionKey::new(KeyRights::None) {
-            Ok(key) => key,
-            Err(errno) => {
-                return skipped(&format!("this processor has no protection keys: {errno}"));
-            }
-        };
-        // SAFETY: the test's memory.
-        unsafe {
-            key.protect(area.at(0), PAGE, Access::READ).unwrap();
-            assert!(!kernel_reads(area.at(0)));
-            open_access(area.at(0), PAGE).unwrap();
-        }
-        store(area.at(0), 7);
-        assert_eq!(load(area.at(0)), 7);
+    // SAFETY: no memory carries the key yet; the rights are the calling thread's.
+    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, PKEY_DISABLE_ACCESS) };
+    if key < 0 {
+        return skipped("this processor has no protection keys, or all are taken");
     }
+    // SAFETY: the test's memory.
+    unsafe {
+        let args = (area.at(0), PAGE, libc::PROT_READ, key);
+        let with_key = libc::syscall(libc::SYS_pkey_mprotect, args.0, args.1, args.2, args.3);
+        assert_eq!(with_key, 0);
+        assert!(!kernel_reads(area.at(0)));
+        open_access(area.at(0), PAGE).unwrap();
+    }
+    store(area.at(0), 7);
+    assert_eq!(load(area.at(0)), 7);
+    // SAFETY: no memory carries the key any more.
+    unsafe { libc::syscall(libc::SYS_pkey_free, key) };
 }
 
 #[test]

@@ -5,12 +5,7 @@ use common::*;
 use translation::{Capabilities, EntryKind, Errno, Feature, UffdSource, Userfault};
 
 /// Features the fast probe leaves out.
-const SLOW: [Feature; 4] = [
-    Feature::EventFork,
-    Feature::ProtectionKeys,
-    Feature::WpAsync,
-    Feature::WpUnpopulated,
-];
+const SLOW: [Feature; 3] = [Feature::EventFork, Feature::WpAsync, Feature::WpUnpopulated];
 
 #[test]
 fn both_probes_agree_on_what_the_pager_starts_with() {

@@ -121,11 +121,6 @@ impl KernelReport {
                 "page states: by scan",
                 "page states: by reading pagemap",
             ),
-            pick(
-                used.has(Feature::ProtectionKeys),
-                "protection domains: per process, per thread with keys",
-                "protection domains: per process only",
-            ),
         ]
     }
 }
@@ -138,9 +133,6 @@ pub fn explain(missing: &MissingFeature) -> String {
 
 fn reason(missing: &MissingFeature) -> String {
     match missing.errno {
-        Errno::INVAL | Errno::NOSPC if missing.feature == Feature::ProtectionKeys => {
-            "the processor has no protection keys, or all are taken".into()
-        }
         Errno::PROTO => "the kernel accepts the call but its effect is wrong".into(),
         Errno::NOSYS => "this kernel does not have it".into(),
         other => format!("the trial failed: {other}"),
@@ -187,10 +179,6 @@ fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static s
         Feature::WpAsync => (
             "dirty pages are found by checksum only, which is the default anyway",
             "a kernel of 6.7 or later",
-        ),
-        Feature::ProtectionKeys => (
-            "rights hold per process, not per thread",
-            "a processor with memory protection keys (grep -w ospke /proc/cpuinfo)",
         ),
         Feature::EventFork if denied => (
             "children that bypass the library's fork handlers are not paged",
