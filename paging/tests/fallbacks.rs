@@ -60,7 +60,6 @@ fn nothing_is_lost_without_move_poison_thread_ids_batches_and_scans() {
         Feature::ThreadId,
         Feature::BatchDiscard,
         Feature::PagemapScan,
-        Feature::WpUnpopulated,
         Feature::WpAsync,
     ]
     .into_iter()

@@ -18,9 +18,7 @@ pub enum Feature {
     Poison,
     /// Pages move between two mappings without a copy (`UFFDIO_MOVE`, Linux 6.8).
     Move,
-    /// Holes can be write-protected (`UFFD_FEATURE_WP_UNPOPULATED`, Linux 6.4).
-    WpUnpopulated,
-    /// The kernel itself resolves and records write-protect faults
+    /// The kernel itself resolves and records write-protect faults, of holes too
     /// (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
     WpAsync,
     /// One call returns the page states of a range (`PAGEMAP_SCAN`, Linux 6.7).
@@ -31,15 +29,13 @@ pub enum Feature {
     /// A range leaves registered memory by `mremap(MREMAP_DONTUNMAP)` and the source
     /// stays registered (Linux 5.7).
     Stage,
-    /// The kernel reports a fork with a userfaultfd of the child (needs `CAP_SYS_PTRACE`).
-    EventFork,
     /// Faults taken inside system calls can be resolved: the descriptor is not user-mode-only.
     KernelFaults,
 }
 
 impl Feature {
     /// Every feature, in the order `doctor` shows them.
-    pub const ALL: [Feature; 11] = [
+    pub const ALL: [Feature; 9] = [
         Feature::Upcall,
         Feature::KernelFaults,
         Feature::Stage,
@@ -48,9 +44,7 @@ impl Feature {
         Feature::BatchDiscard,
         Feature::PagemapScan,
         Feature::ThreadId,
-        Feature::WpUnpopulated,
         Feature::WpAsync,
-        Feature::EventFork,
     ];
 
     /// The name used in `SELFPAGE_WITHOUT` and by `doctor`.
@@ -60,12 +54,10 @@ impl Feature {
             Feature::ThreadId => "thread-id",
             Feature::Poison => "poison",
             Feature::Move => "move",
-            Feature::WpUnpopulated => "wp-unpopulated",
             Feature::WpAsync => "wp-async",
             Feature::PagemapScan => "pagemap-scan",
             Feature::BatchDiscard => "batch-discard",
             Feature::Stage => "stage",
-            Feature::EventFork => "event-fork",
             Feature::KernelFaults => "kernel-faults",
         }
     }
@@ -85,7 +77,7 @@ impl fmt::Display for Feature {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown kernel feature {0:?}; expected one of upcall, kernel-faults, stage, move, poison, batch-discard, \
-     pagemap-scan, thread-id, wp-unpopulated, wp-async, event-fork"
+     pagemap-scan, thread-id, wp-async"
 )]
 pub struct UnknownFeature(pub String);
 
@@ -147,12 +139,10 @@ impl Capabilities {
         }
     }
 
-    /// Without those features that a pager can start without, as [`Capabilities::probe_fast`] probes.
+    /// Without the feature that a pager can start without, as [`Capabilities::probe_fast`] probes.
     #[must_use]
     pub const fn for_start(self) -> Self {
-        self.without(Feature::EventFork)
-            .without(Feature::WpAsync)
-            .without(Feature::WpUnpopulated)
+        self.without(Feature::WpAsync)
     }
 
     /// The bits, for another process of the same program.

@@ -78,10 +78,8 @@ impl Capabilities {
         }
     }
 
-    /// Probes without those features that the pager can start without ([`Feature::EventFork`],
-    /// [`Feature::WpAsync`],
-    /// [`Feature::WpUnpopulated`]); they stay off. For the start of a tree or a domain: 58 us, where
-    /// the whole probe takes 170 (p50, `cargo run --release -p translation --example
+    /// Probes without [`Feature::WpAsync`], which the pager can start without; it stays off. For the
+    /// start of a tree or a domain: 58 us (p50, `cargo run --release -p translation --example
     /// translation_costs`).
     pub fn probe_fast() -> Self {
         ProbeRuns::needed_at_start().capabilities
@@ -103,12 +101,10 @@ struct ProbeRuns {
 impl ProbeRuns {
     fn all() -> Self {
         let mut runs = Self::needed_at_start();
-        runs.record(Feature::EventFork, event_fork());
         if runs.capabilities.has(Feature::PagemapScan) && runs.capabilities.has(Feature::Upcall) {
             // Opening a descriptor with the feature is part of its trial.
             let with = runs.capabilities.with(Feature::WpAsync);
             runs.record(Feature::WpAsync, write_protect_async(&with));
-            runs.record(Feature::WpUnpopulated, write_protect_holes());
         }
         runs
     }
@@ -319,12 +315,6 @@ fn batch_discard(scratch: Reservation) -> Result<(), Errno> {
     expect_that(bytes == 2 * PAGE && kept == [0, PATTERN, 0])
 }
 
-fn event_fork() -> Result<(), Errno> {
-    let fd =
-        by_syscall(false).or_else(|_| open_device().and_then(|d| by_device(d.as_fd(), false)))?;
-    handshake(fd.as_fd(), u64::from(sys::UFFD_FEATURE_EVENT_FORK)).map(drop)
-}
-
 /// Asynchronous write protection lets a store through and records it.
 fn write_protect_async(capabilities: &Capabilities) -> Result<(), Errno> {
     let options = UserfaultOptions {
@@ -348,37 +338,6 @@ fn write_protect_async(capabilities: &Capabilities) -> Result<(), Errno> {
         unsafe { uapi::kernel_writes(scratch.addr + PAGE) }?;
         expect_that(pagemap.trans(scratch.addr)?.dirty == Some(false))?;
         expect_that(pagemap.trans(scratch.addr + PAGE)?.dirty == Some(true))
-    };
-    let result = trial();
-    // SAFETY: only this function knows the scratch mapping.
-    let _ = unsafe { unmap_reservation(scratch) };
-    result
-}
-
-/// With the feature, the kernel marks a write-protected hole.
-fn write_protect_holes() -> Result<(), Errno> {
-    let fd = by_syscall(true)?;
-    handshake(
-        fd.as_fd(),
-        u64::from(sys::UFFD_FEATURE_WP_UNPOPULATED | sys::UFFD_FEATURE_SIGBUS),
-    )?;
-    let capabilities = Capabilities::NONE.with(Feature::Upcall);
-    let userfault = Userfault::from_owned(
-        fd,
-        EntryKind::Upcall,
-        &capabilities,
-        UserfaultOptions::default(),
-    );
-    let pagemap = Pagemap::open(&capabilities)?;
-    let scratch = reserve(None, PAGE, true).map_err(|_| Errno::NOMEM)?;
-    let trial = || {
-        userfault
-            .register(scratch.addr, PAGE, false, true)
-            .map_err(|e| e.errno)?;
-        userfault
-            .write_protect(scratch.addr, PAGE, true)
-            .map_err(|e| e.errno)?;
-        expect_that(pagemap.trans(scratch.addr)?.write_protected)
     };
     let result = trial();
     // SAFETY: only this function knows the scratch mapping.

@@ -183,8 +183,8 @@ fn open_access_overrides_any_rights_and_keys() {
     }
     // SAFETY: the test's memory.
     unsafe {
-        let args = (area.at(0), PAGE, libc::PROT_READ, key);
-        let with_key = libc::syscall(libc::SYS_pkey_mprotect, args.0, args.1, args.2, args.3);
+        let prot = libc::PROT_READ as usize;
+        let with_key = libc::syscall(libc::SYS_pkey_mprotect, area.at(0), PAGE, prot, key);
         assert_eq!(with_key, 0);
         assert!(!kernel_reads(area.at(0)));
         open_access(area.at(0), PAGE).unwrap();

@@ -140,7 +140,6 @@ fn reason(missing: &MissingFeature) -> String {
 }
 
 fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static str) {
-    let denied = matches!(missing.errno, Errno::PERM | Errno::ACCESS);
     match missing.feature {
         Feature::Upcall => (
             "linked programs cannot page themselves",
@@ -172,21 +171,9 @@ fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static s
             "faults do not name their thread",
             "a kernel of 4.14 or later",
         ),
-        Feature::WpUnpopulated => (
-            "holes cannot be tracked for writing",
-            "a kernel of 6.4 or later",
-        ),
         Feature::WpAsync => (
             "dirty pages are found by checksum only, which is the default anyway",
             "a kernel of 6.7 or later",
-        ),
-        Feature::EventFork if denied => (
-            "children that bypass the library's fork handlers are not paged",
-            "run it as root; a linked program also: setcap cap_sys_ptrace+ep on its file",
-        ),
-        Feature::EventFork => (
-            "children that bypass the library's fork handlers are not paged",
-            "a kernel of 4.11 or later",
         ),
     }
 }
@@ -211,7 +198,6 @@ mod tests {
         }
         let denied = |feature| explain(&missing(feature, Errno::PERM));
         assert!(denied(Feature::KernelFaults).contains("sysctl -w vm.unprivileged_userfaultfd=1"));
-        assert!(denied(Feature::EventFork).contains("cap_sys_ptrace"));
         assert!(denied(Feature::Upcall).contains("seccomp=unconfined"));
     }
 
