@@ -17,10 +17,11 @@ use host::fd_reaper::PeerFd;
 use link::handshake::{Reply, SlotIndex};
 use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tenant::{Session, SessionDriver, SessionEvent};
+use tenant::{Session, SessionEvent};
 
 /// The supervisor's own way to the disk: it moves no pages, and retires a process only when
 /// [`DaemonLink::is_quiet`] returns true.
@@ -42,16 +43,19 @@ struct PendingChannel {
 
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
-    session: SessionDriver<PendingChannel>,
+    pub session: Session,
+    /// Those that wait for channels, by cookie.
+    requesters: BTreeMap<u64, PendingChannel>,
     channels: ChannelSlots<ChannelNumber>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
 }
 
 impl DaemonLink {
-    pub fn new(tenant: Session) -> Self {
+    pub fn new(session: Session) -> Self {
         Self {
-            session: SessionDriver::new(tenant),
+            session,
+            requesters: BTreeMap::new(),
             channels: ChannelSlots::new(),
             faults: None,
         }
@@ -62,30 +66,12 @@ impl DaemonLink {
         self.faults.take()
     }
 
-    /// Reports the measured cost of a fault.
-    pub fn fault_unit(&self, unit: u64) {
-        self.session.fault_unit(unit);
-    }
-
-    /// Rung when more frames are wanted.
-    pub fn pressure_bell(&self) -> BorrowedFd<'_> {
-        self.session.pressure_bell()
-    }
-
-    /// Readable when there is something to do. Another one after [`TreeEvent::Back`].
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.session.fd()
-    }
-
-    /// When it wants to be called though nothing is readable.
-    pub fn patience(&self) -> Option<Duration> {
-        self.session.timeout()
-    }
-
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         self.channels.request(slot);
-        self.session.open(depth, PendingChannel { slot, reply });
+        let cookie = self.session.open(depth);
+        self.requesters
+            .insert(cookie, PendingChannel { slot, reply });
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
@@ -96,10 +82,7 @@ impl DaemonLink {
         // Where the contract is over no daemon has I/O of it.
         self.session.is_over()
             || !self.channels.has(slot)
-                && self
-                    .session
-                    .requesters()
-                    .all(|waiting| waiting.slot != slot)
+                && self.requesters.values().all(|waiting| waiting.slot != slot)
     }
 
     /// Handles pending messages, and returns the events.
@@ -111,12 +94,12 @@ impl DaemonLink {
                     channel,
                     memory,
                     bell,
-                } => match self.session.take_requester(cookie) {
+                } => match self.requesters.remove(&cookie) {
                     Some(requester) => self.opened(&requester, channel, &memory, &bell),
                     None => self.session.close(channel),
                 },
                 SessionEvent::NotOpened { cookie, why } => {
-                    if let Some(requester) = self.session.take_requester(cookie) {
+                    if let Some(requester) = self.requesters.remove(&cookie) {
                         refuse(&requester.reply, &why);
                     }
                 }

@@ -95,7 +95,7 @@ impl Links {
     /// Rung when more frames are wanted of the daemon, where the tree has a contract with one.
     pub fn pressure_bell(&self) -> Option<BorrowedFd<'_>> {
         match &self.server {
-            Some(ChannelServer::Daemon(daemon)) => Some(daemon.pressure_bell()),
+            Some(ChannelServer::Daemon(daemon)) => Some(daemon.session.pressure_bell()),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ impl Links {
     /// When [`Links::dispatch`] wants to be called though no link is readable.
     pub fn next_timeout(&self) -> Option<Duration> {
         match &self.server {
-            Some(ChannelServer::Daemon(daemon)) => daemon.patience(),
+            Some(ChannelServer::Daemon(daemon)) => daemon.session.timeout(),
             _ => None,
         }
     }
@@ -123,7 +123,7 @@ impl Links {
         if let Some(ChannelServer::Daemon(daemon)) = &self.server
             && units.samples() > 0
         {
-            daemon.fault_unit(units.fault_unit());
+            daemon.session.fault_unit(units.fault_unit());
         }
     }
 
@@ -159,7 +159,7 @@ impl Links {
 
 /// Watches the connection to the daemon; the one before has ended, and left the set.
 fn watch(daemon: &DaemonLink, set: &EpollSet, token: u64) {
-    if let Some(fd) = daemon.fd() {
+    if let Some(fd) = daemon.session.fd() {
         let _ = set.add(fd, token);
     }
 }

@@ -23,7 +23,7 @@ pub struct Revocation {
 pub enum SessionEvent {
     /// A channel that was requested.
     Opened {
-        /// As requested with.
+        /// As [`Session::open`](crate::Session::open) returned it.
         cookie: u64,
         /// Its number.
         channel: ChannelNumber,
@@ -34,14 +34,14 @@ pub enum SessionEvent {
     },
     /// A requested channel that cannot be had.
     NotOpened {
-        /// As requested with.
+        /// As [`Session::open`](crate::Session::open) returned it.
         cookie: u64,
         /// Why.
         why: String,
     },
     /// No I/O of the channel is under way any more.
     Closed(ChannelNumber),
-    /// Frames are revoked, which [`SessionDriver::shed`](crate::SessionDriver::shed) serves.
+    /// Frames are revoked, which [`Session::shed`](crate::Session::shed) serves.
     Revoke(Revocation),
     /// The contract changes.
     Changed {

@@ -13,8 +13,7 @@
 //! | `linked` | **the way in for a linked program**: [`LinkedTenant`] |
 //! | `file` | disk time for a file of one's own |
 //! | `admin`, `trace` | requests without a contract |
-//! | `session`, `event`, `connection` | the messages, and coming back to a daemon |
-//! | `session_driver` | pending channel opens and the revocation in progress, for a tree and for a linked program alike |
+//! | `session`, `event`, `connection` | for a tree and for a linked program alike: the messages, coming back to a daemon, the revocation in progress |
 //! | `numa` | frames of one NUMA node |
 
 mod admin;
@@ -25,7 +24,6 @@ mod linked;
 mod linked_error;
 mod numa;
 mod session;
-mod session_driver;
 pub mod trace;
 
 pub use admin::{books, list, set};
@@ -35,7 +33,6 @@ pub use linked::{DomainResources, LinkedTenant, RevocationPolicy};
 pub use linked_error::LinkedError;
 pub use numa::bind_to_node;
 pub use session::Session;
-pub use session_driver::SessionDriver;
 
 use protocol::contract_spec::{DiskSpec, FramePlacement, FrameSpec};
 use rustix::io::Errno;

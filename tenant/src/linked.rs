@@ -37,7 +37,7 @@
 //! the daemon kills a tenant that disconnects without leaving, whatever it is doing.
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
-use super::{ContractRequest, LinkedError, Revocation, Session, SessionDriver, SessionEvent};
+use super::{ContractRequest, LinkedError, Revocation, Session, SessionEvent};
 use frames::{Contract, Ledger};
 use iochannel::ChannelClient;
 use protocol::contract_spec::ContractSpec;
@@ -45,6 +45,7 @@ use protocol::{MIN_PROGRAM_FRAMES, TenantNumber};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,7 +183,8 @@ impl LinkedTenant {
             .name("selfpage-tenant".into())
             .spawn(move || {
                 let thread = |tenant| Thread {
-                    session: SessionDriver::new(tenant),
+                    session: tenant,
+                    requesters: HashMap::new(),
                     view,
                     line: serves,
                     wanted,
@@ -257,7 +259,9 @@ impl LinkedTenant {
 
 /// The thread.
 struct Thread {
-    session: SessionDriver<ReplySender>,
+    session: Session,
+    /// The reply ends of pending channel opens, by cookie.
+    requesters: HashMap<u64, ReplySender>,
     view: Ledger,
     line: Arc<CommandSender>,
     wanted: Receiver<Command>,
@@ -273,7 +277,9 @@ impl Thread {
         loop {
             while let Ok(wish) = self.wanted.try_recv() {
                 match wish {
-                    Command::Channel { depth, reply } => self.session.open(depth, reply),
+                    Command::Channel { depth, reply } => {
+                        self.requesters.insert(self.session.open(depth), reply);
+                    }
                     Command::Leave(reply) => self.leave(reply),
                 }
             }
@@ -315,7 +321,7 @@ impl Thread {
                 memory,
                 bell,
             } => {
-                let Some(requester) = self.session.take_requester(cookie) else {
+                let Some(requester) = self.requesters.remove(&cookie) else {
                     return self.session.close(channel);
                 };
                 let doorbell = fcntl_dupfd_cloexec(self.session.doorbell(), 0);
@@ -325,7 +331,7 @@ impl Thread {
                 let _ = requester.send(client);
             }
             SessionEvent::NotOpened { cookie, .. } => {
-                if let Some(requester) = self.session.take_requester(cookie) {
+                if let Some(requester) = self.requesters.remove(&cookie) {
                     let _ = requester.send(Err(Errno::MFILE));
                 }
             }

@@ -1,7 +1,11 @@
 //! The client side of one contract: its messages. [`resume`] has what follows a restart of the
-//! daemon.
+//! daemon, [`revocation`] what becomes of the ledger's frames.
+//!
+//! Rule: once the contract has begun nothing here blocks. A channel that is requested while the
+//! daemon is away opens when it is back.
 
 mod resume;
+mod revocation;
 
 use super::connection::{self, RETURN, reach, send};
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
@@ -13,6 +17,7 @@ use protocol::{
 };
 use rate::Reservation;
 use resume::Resumption;
+use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::RecvFlags;
@@ -48,12 +53,16 @@ pub struct Session {
     channels: BTreeMap<ChannelNumber, KeptChannel>,
     /// Requested and not opened: they are requested again.
     opening: VecDeque<(u64, u16)>,
+    /// The cookie of the next request.
+    next_cookie: u64,
     closing: Vec<ChannelNumber>,
     /// A share of the faults was requested, with this reservation.
     faults: Option<Option<Reservation>>,
     attempted: Instant,
     /// Events received before the first [`Session::dispatch`].
     early: Option<SessionEvent>,
+    /// The revocation under way.
+    revocation: Option<Revocation>,
     /// The tenant requested to leave.
     leaving: bool,
     /// The contract has ended.
@@ -97,10 +106,12 @@ impl Session {
             ledger: None,
             channels: BTreeMap::new(),
             opening: VecDeque::new(),
+            next_cookie: 0,
             closing: Vec::new(),
             faults: None,
             attempted: Instant::now(),
             early: None,
+            revocation: None,
             leaving: false,
             over: false,
         })
@@ -200,21 +211,27 @@ impl Session {
         self.pressure_bell.as_fd()
     }
 
-    /// Readable when [`Session::dispatch`] has something to do. None while the daemon is away.
+    /// Readable when [`Session::dispatch`] has something to do. None while the daemon is away;
+    /// another one after [`SessionEvent::Resumed`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.as_ref().map(AsFd::as_fd)
     }
 
     /// When [`Session::dispatch`] wants to be called though nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
-        (self.connection.is_none() && !self.over).then_some(RECONNECT_PAUSE)
+        let polling = self.revocation.is_some().then_some(RECLAIM_POLL);
+        let is_away = self.connection.is_none() && !self.over;
+        polling.or(is_away.then_some(RECONNECT_PAUSE))
     }
 
     /// Asks for a channel for `depth` operations at a time: [`SessionEvent::Opened`], or
-    /// [`SessionEvent::NotOpened`], follows, when there is a daemon.
-    pub fn open(&mut self, depth: u16, cookie: u64) {
+    /// [`SessionEvent::NotOpened`], follows with the cookie that this returns, when there is a daemon.
+    pub fn open(&mut self, depth: u16) -> u64 {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
         self.opening.push_back((cookie, depth));
         self.send(&TenantRequest::Open { depth, cookie });
+        cookie
     }
 
     /// A channel is no longer used: [`SessionEvent::Closed`] follows.
@@ -229,7 +246,7 @@ impl Session {
     }
 
     /// A revocation was done.
-    pub fn acknowledge(&mut self, round: u32) {
+    fn acknowledge(&mut self, round: u32) {
         self.send(&TenantRequest::Answered { round });
     }
 
@@ -240,8 +257,7 @@ impl Session {
         self.send(&TenantRequest::Leave);
     }
 
-    /// Handles pending messages, without blocking, and returns the events.
-    pub fn dispatch(&mut self) -> Vec<SessionEvent> {
+    fn receive(&mut self) -> Vec<SessionEvent> {
         let mut events: Vec<_> = self.early.take().into_iter().collect();
         if self.connection.is_none() && !self.over && self.attempted.elapsed() >= RECONNECT_PAUSE {
             self.attempted = Instant::now();

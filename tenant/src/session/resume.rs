@@ -171,10 +171,12 @@ mod tests {
             ledger: Some(bell()),
             channels: Default::default(),
             opening: Default::default(),
+            next_cookie: 0,
             closing: Vec::new(),
             faults: None,
             attempted: Instant::now(),
             early: None,
+            revocation: None,
             leaving: false,
             over: false,
         }
