@@ -165,7 +165,7 @@ impl Bytes {
     }
 }
 
-/// What travels between a process and the supervisor.
+/// What travels between a process, or the front process, and the supervisor.
 pub trait Message<'a>: Serialize + Deserialize<'a> {
     /// Differs between the families, so that no message is taken for one of another.
     const FAMILY: u32;

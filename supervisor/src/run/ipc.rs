@@ -1,12 +1,14 @@
 //! Messages between the front process and the supervisor.
 
 use host::seqpacket;
+use link::handshake::Message as _;
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::net::{RecvFlags, SendFlags};
+use serde::{Deserialize, Serialize};
 
 /// A signal that one of the two processes received, as the kernel reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalInfo {
     pub signal: i32,
     /// 0 or less: a process sent it; more: the kernel did, for example for the terminal.
@@ -17,7 +19,7 @@ pub struct SignalInfo {
 }
 
 /// A message of either direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// To the supervisor: send the program this signal.
     Signal(SignalInfo),
@@ -29,50 +31,23 @@ pub enum Message {
     Failed(i32),
 }
 
+impl link::handshake::Message<'_> for Message {
+    const FAMILY: u32 = 4;
+}
+
 impl Message {
     /// Sends it.
     pub fn send(self, to: impl AsFd) -> io::Result<()> {
-        let words: [i64; 5] = match self {
-            Self::Signal(a) => [
-                1,
-                a.signal.into(),
-                a.code.into(),
-                a.sender.into(),
-                a.value as i64,
-            ],
-            Self::Stopped(signal) => [2, signal.into(), 0, 0, 0],
-            Self::Ended(status) => [3, status.into(), 0, 0, 0],
-            Self::Failed(status) => [4, status.into(), 0, 0, 0],
-        };
-        let mut bytes = [0; 40];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_ne_bytes());
-        }
-        seqpacket::send(to, &bytes, &[], SendFlags::empty())
+        seqpacket::send(to, self.encode().as_slice(), &[], SendFlags::empty())
     }
 
     /// Receives the next message, if there is one; `Err` when the other process is gone.
     pub fn receive(from: impl AsFd) -> io::Result<Option<Self>> {
-        let received = match seqpacket::receive(from, RecvFlags::DONTWAIT) {
-            Err(io::Errno::AGAIN) => return Ok(None),
-            other => other?,
-        };
-        let word = |i: usize| {
-            let bytes = received.as_slice().get(i * 8..i * 8 + 8)?;
-            Some(i64::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        let number = |i: usize| word(i).unwrap_or(0) as i32;
-        match word(0) {
-            Some(1) => Ok(Some(Self::Signal(SignalInfo {
-                signal: number(1),
-                code: number(2),
-                sender: number(3),
-                value: word(4).unwrap_or(0) as u64,
-            }))),
-            Some(2) => Ok(Some(Self::Stopped(number(1)))),
-            Some(3) => Ok(Some(Self::Ended(number(1)))),
-            Some(4) => Ok(Some(Self::Failed(number(1)))),
-            _ => Err(io::Errno::PIPE),
+        match seqpacket::receive(from, RecvFlags::DONTWAIT) {
+            Err(io::Errno::AGAIN) => Ok(None),
+            received => Self::decode(received?.as_slice())
+                .map(Some)
+                .ok_or(io::Errno::PIPE),
         }
     }
 }
