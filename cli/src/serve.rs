@@ -3,6 +3,7 @@
 use crate::cluster::host_name;
 use crate::machine::Memory;
 use crate::remote_client::{control_port, parse_host};
+use host::signals;
 use host::wiring::wire_process;
 use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
 use remote_keys::{Fingerprint, Keyring, KeyringError};
@@ -11,7 +12,6 @@ use remote_server::{DiskConfig, HostThresholds, KeyedAcceptor, Server, ServerCon
 use remote_wire::identity::{host_id, own_incarnation};
 use remote_wire::{Link, PORT};
 use std::error::Error;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -313,15 +313,9 @@ fn identity(listen: SocketAddr, key: Option<Fingerprint>) -> String {
 
 /// SIGTERM and SIGINT wait from now on, for this thread and those it starts.
 pub fn block_signals() -> libc::sigset_t {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is made before it is used.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        set.assume_init()
-    }
+    let set = signals::set_of(&[libc::SIGTERM, libc::SIGINT]);
+    signals::block(&set);
+    set
 }
 
 pub fn wait_for(signals: &libc::sigset_t) {

@@ -42,7 +42,6 @@ mod processor_time;
 mod queries;
 mod refusal;
 mod scrub;
-mod signals;
 mod stall;
 pub mod systemd;
 mod tenant;
@@ -60,6 +59,7 @@ use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
 use frame_control::FrameControl;
+use host::signals::{self, SignalFd, set_of};
 use jobs::{JobResult, JobRunner};
 use listener::Listener;
 use logging::LineQueue;
@@ -67,9 +67,9 @@ pub use machine::total_memory;
 use processor_time::ProcessorTime;
 use protocol::{DaemonEvent, TenantNumber};
 use rustix::event::epoll;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use scrub::Scrubber;
-use signals::Signals;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tenant_cgroup::CgroupRoot;
@@ -95,7 +95,7 @@ const PRESSURE: u64 = 2 << 32;
 pub struct Daemon {
     path: PathBuf,
     contracts: Contracts,
-    signals: Signals,
+    signals: SignalFd,
     /// When resident memory was compared last.
     rss_measured: Instant,
     /// Lines of the log, until the daemon ends.
@@ -112,7 +112,9 @@ impl Daemon {
         let config = Config::read(path)?;
         config.check_memory(total_memory())?;
         // Before there are threads, so that all of them block these signals.
-        let signals = Signals::open().map_err(call("receive signals"))?;
+        let handled = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]);
+        signals::block(&handled);
+        let signals = SignalFd::open(&handled).map_err(call("receive signals"))?;
         // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
         let passed = unsafe { systemd::listener() };
         let wrong =
@@ -140,7 +142,7 @@ impl Daemon {
         for (fd, token) in [
             (jobs.fd(), JOBS),
             (disk.usd.event_fd(), DISK),
-            (signals.fd(), SIGNALS),
+            (signals.as_fd(), SIGNALS),
         ] {
             let watched = connections.watch(fd, token, epoll::EventFlags::IN);
             watched.map_err(call("poll"))?;
@@ -293,7 +295,7 @@ impl Daemon {
     /// Handles signals. Returns true if the daemon is to end.
     fn on_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.next() {
-            match signal {
+            match signal.ssi_signo as i32 {
                 libc::SIGHUP => {
                     systemd::notify("RELOADING=1");
                     self.reload();

@@ -19,6 +19,7 @@ pub mod procfs;
 pub mod restart_policy;
 pub mod seccomp;
 pub mod seqpacket;
+pub mod signals;
 pub mod wiring;
 
 pub use elf_check::{Unpageable, pageable};

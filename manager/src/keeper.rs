@@ -19,8 +19,9 @@ use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
 use host::seqpacket;
+use host::signals::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, kill_process, pidfd_open};
@@ -104,7 +105,7 @@ pub fn keep(
 ) -> io::Result<KeeperEnd> {
     let mut keeper = Keeper {
         sockets,
-        signals: signal_fd(signals)?,
+        signals: SignalFd::open(signals)?,
         record: Arc::new(ManagerRecord::new()?),
         clients: BTreeMap::new(),
         next: 0,
@@ -173,7 +174,7 @@ fn fork_linked() -> io::Result<Forked> {
 
 struct Keeper {
     sockets: Sockets,
-    signals: OwnedFd,
+    signals: SignalFd,
     record: Arc<ManagerRecord>,
     clients: BTreeMap<ClientSlot, KeptClient>,
     next: ClientSlot,
@@ -303,8 +304,7 @@ impl Keeper {
 
     fn take_signal(&mut self) {
         self.is_stopping = true;
-        let mut one = [0; size_of::<libc::signalfd_siginfo>()];
-        let _ = rustix::io::read(&self.signals, &mut one);
+        let _ = self.signals.next();
     }
 
     /// Waits. Returns true if the service is to end.
@@ -317,16 +317,6 @@ impl Keeper {
         }
         is_signalled
     }
-}
-
-fn signal_fd(signals: &libc::sigset_t) -> io::Result<OwnedFd> {
-    // SAFETY: reads the set.
-    let fd = unsafe { libc::signalfd(-1, signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(host::last_errno());
-    }
-    // SAFETY: a descriptor that the kernel just returned.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]
@@ -353,7 +343,7 @@ mod tests {
                 handoffs: listen("handoffs"),
                 control: listen("control"),
             },
-            signals: rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap(),
+            signals: SignalFd::open(&host::signals::set_of(&[])).unwrap(),
             record: Arc::new(ManagerRecord::new().unwrap()),
             clients: BTreeMap::from([(7, client)]),
             next: 8,

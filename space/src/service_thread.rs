@@ -1,6 +1,7 @@
 //! Threads of the library's own.
 
 use crate::error::SpaceError;
+use host::signals;
 use rustix::io::Errno;
 use std::thread::JoinHandle;
 
@@ -16,20 +17,11 @@ pub(crate) fn spawn(
         .name(name.into())
         .stack_size(STACK);
     let started = thread.spawn(move || {
-        block_signals();
+        signals::block(&signals::all());
         work();
     });
     started.map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         SpaceError::system("starting a thread of an address space")(errno)
     })
-}
-
-fn block_signals() {
-    let mut set = std::mem::MaybeUninit::uninit();
-    // SAFETY: the set is filled before it is read.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
-    }
 }

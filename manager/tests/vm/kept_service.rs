@@ -8,7 +8,6 @@ use manager::keeper::keep;
 use manager::server::{Manager, ManagerConfig};
 use manager::snapshot::Snapshot;
 use manager::sockets::Sockets;
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -32,14 +31,8 @@ pub fn main(args: &[String]) {
         most_clients: 64,
         patience: Duration::from_secs(5),
     };
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is made before it is used.
-    let signals = unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        set.assume_init()
-    };
+    let signals = host::signals::set_of(&[libc::SIGTERM]);
+    host::signals::block(&signals);
     let is_mortal = args[4] == "mortal";
     let mut policy = RestartPolicy::default();
     if !is_mortal {

@@ -2,12 +2,13 @@
 //! with, which the program must find as it would without selfpage.
 
 use super::ipc::SignalInfo;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use host::signals::{SignalFd, all, set_of};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::mem::MaybeUninit;
 
 /// The signals of this process, all blocked and read here.
 pub struct Signals {
-    fd: OwnedFd,
+    fd: SignalFd,
 }
 
 /// The mask and dispositions that `run` was started with.
@@ -36,19 +37,11 @@ impl Signals {
         }
     }
 
-    /// A descriptor of this process's own, after a fork: a signalfd reads the signals of the
-    /// reading process, but wakes up for the process that made it.
+    /// A descriptor of this process's own, after a fork.
     pub fn open() -> std::io::Result<Self> {
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { libc::signalfd(-1, &all(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        match fd {
-            0.. => {
-                // SAFETY: just made, ours alone.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                Ok(Self { fd })
-            }
-            _ => Err(std::io::Error::last_os_error()),
-        }
+        Ok(Self {
+            fd: SignalFd::open(&all())?,
+        })
     }
 
     /// Readable when a signal is pending.
@@ -58,15 +51,7 @@ impl Signals {
 
     /// The next signal.
     pub fn next(&self) -> Option<SignalInfo> {
-        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: reads into `info`, whose size that is.
-        let n = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        if n != size as isize {
-            return None;
-        }
-        // SAFETY: the kernel filled it all.
-        let info = unsafe { info.assume_init() };
+        let info = self.fd.next()?;
         Some(SignalInfo {
             signal: info.ssi_signo as i32,
             code: info.ssi_code,
@@ -89,15 +74,6 @@ impl InheritedMask {
     }
 }
 
-fn all() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: fills the set.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        set.assume_init()
-    }
-}
-
 /// Ends this process by `signal`, as the program was ended, so that the waiting parent sees the
 /// same status. Returns where the signal does not end a process.
 pub fn die_by(signal: i32) {
@@ -110,10 +86,7 @@ pub fn die_by(signal: i32) {
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::signal(signal, libc::SIG_DFL);
-        let mut set = MaybeUninit::uninit();
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), signal);
         libc::kill(libc::getpid(), signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set_of(&[signal]), std::ptr::null_mut());
     }
 }

@@ -1,0 +1,68 @@
+//! Signals that wait for a thread to take them, and interrupt none.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io;
+use std::mem::MaybeUninit;
+
+/// A set of signals.
+pub fn set_of(signals: &[i32]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the set is made before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// The set of all signals.
+pub fn all() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: fills the set.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+/// Has the signals of a set wait, for this thread and those that it starts.
+pub fn block(set: &libc::sigset_t) {
+    // SAFETY: reads the set, and changes this thread's mask alone.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) };
+}
+
+/// The blocked signals of a set, read from a descriptor.
+#[derive(Debug)]
+pub struct SignalFd(OwnedFd);
+
+impl SignalFd {
+    /// Makes the descriptor. It reads the signals of the process that reads, but wakes up for the
+    /// process that made it: a fork's child makes one of its own.
+    pub fn open(set: &libc::sigset_t) -> io::Result<Self> {
+        // SAFETY: reads the set.
+        let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(crate::last_errno());
+        }
+        // SAFETY: a descriptor that the kernel just returned.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The next signal that waits.
+    pub fn next(&self) -> Option<libc::signalfd_siginfo> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: reads into `info`, whose size that is.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        // SAFETY: the kernel filled it all.
+        (read == size as isize).then(|| unsafe { info.assume_init() })
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
