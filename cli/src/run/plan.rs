@@ -8,7 +8,7 @@ use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
 use link::client::SupervisorPort;
 use link::handshake::RunFlags;
-use protocol::contract_spec::{FramePlacement, FrameSpec};
+use protocol::contract_spec::{FramePlacement, FrameSpec, SpecError};
 use rustix::fd::{AsRawFd, RawFd};
 use std::error::Error;
 use std::ffi::OsString;
@@ -92,51 +92,20 @@ enum RequestError {
 
 /// Reads --frames: SIZE, or SIZE+EXTRA.
 pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
-    let (guaranteed, extra) = text
-        .split_once('+')
-        .map_or((text, None), |(g, x)| (g, Some(x)));
-    let g = parse_guaranteed(guaranteed)?;
-    match extra {
-        None => Ok(FrameSpec { g, x: g }),
-        Some(_) => text
-            .parse()
-            .map_err(|why: protocol::contract_spec::SpecError| why.to_string()),
+    let asked: FrameSpec = text.parse().map_err(|why: SpecError| why.to_string())?;
+    if asked.g >= MIN_FRAMES {
+        return Ok(asked);
     }
-}
-
-/// Bytes, in whole pages.
-fn parse_guaranteed(text: &str) -> Result<u32, String> {
-    let bytes = text.parse::<Bytes>().map_err(|e| e.to_string())?.0;
-    let least = Bytes(u64::from(MIN_FRAMES) * PAGE as u64);
-    if bytes < least.0 {
-        let unit = text.bytes().all(|b| b.is_ascii_digit());
-        let hint = if unit && bytes > 0 {
-            format!("; {text} with no unit is bytes: {text}M?")
-        } else {
-            String::new()
-        };
-        return Err(format!(
-            "{} is less than the {least} one process needs at the least ({MIN_FRAMES} frames of {PAGE} bytes: an \
-             instruction can touch four pages at once, and the pager nails those the kernel and the C library need \
-             at any time; each process of the tree is guaranteed as much){hint}",
-            Bytes(bytes)
-        ));
-    }
-    if !bytes.is_multiple_of(PAGE as u64) {
-        let down = bytes / PAGE as u64 * PAGE as u64;
-        return Err(format!(
-            "not a whole number of frames of {PAGE} bytes: {} would be",
-            Bytes(down)
-        ));
-    }
-    let most = u64::from(frames::Frame::MAX);
-    match u32::try_from(bytes / PAGE as u64) {
-        Ok(frames) if u64::from(frames) <= most => Ok(frames),
-        _ => Err(format!(
-            "more than the {} a contract can hold",
-            Bytes(most * PAGE as u64)
-        )),
-    }
+    let [g, least] = [asked.g, MIN_FRAMES].map(|frames| Bytes(u64::from(frames) * PAGE as u64));
+    let hint = match asked.g > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("; {text} with no unit is bytes: {text}M?"),
+        false => String::new(),
+    };
+    Err(format!(
+        "{g} is less than the {least} one process needs at the least ({MIN_FRAMES} frames of {PAGE} bytes: an \
+         instruction can touch four pages at once, and the pager nails those the kernel and the C library need \
+         at any time; each process of the tree is guaranteed as much){hint}"
+    ))
 }
 
 impl Plan {
