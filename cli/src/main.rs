@@ -109,10 +109,18 @@ fn printable(text: &str) -> String {
 }
 
 fn start_log(command: &Command) -> Result<(), Box<dyn Error>> {
+    // Each `-v` chooses the next.
+    let levels = [
+        LevelFilter::WARN,
+        LevelFilter::INFO,
+        LevelFilter::DEBUG,
+        LevelFilter::TRACE,
+    ];
+    let from = |least: usize, verbose: u8| levels[(least + usize::from(verbose)).min(3)];
     let (prefix, level) = match command {
-        Command::Run(args) => ("selfpage: ", args.level()),
-        Command::System(args) => ("selfpage system: ", args.level()),
-        Command::Serve(args) => ("selfpage serve: ", args.level()),
+        Command::Run(args) => ("selfpage: ", from(0, args.verbose)),
+        Command::System(args) => ("selfpage system: ", from(1, args.verbose)),
+        Command::Serve(args) => ("selfpage serve: ", from(1, args.verbose)),
         Command::Vm(args) => ("selfpage vm: ", vm::log_level(args)),
         _ => ("selfpage: ", LevelFilter::WARN),
     };

@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::level_filters::LevelFilter;
 use wired::Bytes;
 
 /// How long lines of the log are waited for at the end.
@@ -103,18 +102,7 @@ pub struct Args {
 
     /// Log more: each connection that is closed; twice: all there is
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
-}
-
-impl Args {
-    /// The least level of what is logged.
-    pub fn level(&self) -> LevelFilter {
-        match self.verbose {
-            0 => LevelFilter::INFO,
-            1 => LevelFilter::DEBUG,
-            _ => LevelFilter::TRACE,
-        }
-    }
+    pub verbose: u8,
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

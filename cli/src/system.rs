@@ -6,7 +6,6 @@ use daemon::{Daemon, calibrate_disk, check_disk, systemd};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing::level_filters::LevelFilter;
 use wired::Time;
 use wired::{Bytes, PAGE};
 
@@ -29,21 +28,10 @@ pub struct Args {
 
     /// Log more: each connection; twice: each message
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
-    verbose: u8,
+    pub verbose: u8,
 
     #[command(subcommand)]
     command: Option<SystemCommand>,
-}
-
-impl Args {
-    /// The least level of what is logged.
-    pub fn level(&self) -> LevelFilter {
-        match self.verbose {
-            0 => LevelFilter::INFO,
-            1 => LevelFilter::DEBUG,
-            _ => LevelFilter::TRACE,
-        }
-    }
 }
 
 #[derive(clap::Subcommand)]

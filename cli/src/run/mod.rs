@@ -18,7 +18,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use supervisor::fault_limits::FaultRate;
-use tracing::level_filters::LevelFilter;
 
 /// Run a program in a given number of frames.
 ///
@@ -113,7 +112,7 @@ pub struct Args {
 
     /// Print the settings in force; twice: each process that starts and ends
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub verbose: u8,
 
     /// Let programs that cannot be paged (static, set-user-ID, of another machine) run
     /// unpaged, with a warning
@@ -162,18 +161,6 @@ impl From<OnExit> for supervisor::run::OnExit {
         match on_exit {
             OnExit::Wait => Self::Wait,
             OnExit::Kill => Self::Kill,
-        }
-    }
-}
-
-impl Args {
-    /// The least level of what is logged.
-    pub fn level(&self) -> LevelFilter {
-        match self.verbose {
-            0 => LevelFilter::WARN,
-            1 => LevelFilter::INFO,
-            2 => LevelFilter::DEBUG,
-            _ => LevelFilter::TRACE,
         }
     }
 }
