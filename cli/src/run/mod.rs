@@ -156,15 +156,6 @@ enum OnExit {
     Kill,
 }
 
-impl From<OnExit> for supervisor::run::OnExit {
-    fn from(on_exit: OnExit) -> Self {
-        match on_exit {
-            OnExit::Wait => Self::Wait,
-            OnExit::Kill => Self::Kill,
-        }
-    }
-}
-
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     check_first(&args)?;

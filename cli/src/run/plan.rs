@@ -1,7 +1,7 @@
 //! The program to run and its resources, checked before any process starts.
 
 use super::store::{choose, without_a_file};
-use super::{Args, Format};
+use super::{Args, Format, OnExit};
 use crate::remote_client::start_for;
 use crate::{machine, preload, remote_client};
 use host::direct_io::inherited_direct_io;
@@ -168,7 +168,7 @@ impl Plan {
             cpu: args.cpu,
             flags,
             userfaultfd: translation::userfault::open_device().ok(),
-            on_exit: args.on_exit.into(),
+            kill_survivors: args.on_exit == OnExit::Kill,
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
             kept_fds: kept_fds(json.as_ref(), remote.as_ref()),

@@ -62,23 +62,15 @@ pub struct RunSpec {
     pub flags: RunFlags,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
-    /// What happens to processes that outlive the program.
-    pub on_exit: OnExit,
+    /// True if processes that outlive the program are killed. Otherwise the contract is kept until the last
+    /// has ended, and signals go to them all.
+    pub kill_survivors: bool,
     /// True if processes of other users may page, too.
     pub share_store: bool,
     /// An inherited descriptor that makes the tree careful from the start.
     pub direct_io: Option<String>,
     /// Descriptors of the caller that stay open.
     pub kept_fds: Vec<RawFd>,
-}
-
-/// What `run` does with processes that outlive the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnExit {
-    /// Keeps the contract until the last has ended; signals then go to them all.
-    Wait,
-    /// Ends them.
-    Kill,
 }
 
 /// A run whose last process has ended.

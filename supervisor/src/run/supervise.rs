@@ -10,7 +10,7 @@ use super::front_process::{KILL_LIMIT, borrowed};
 use super::ipc::{Message, SignalInfo};
 use super::signals::{InheritedMask, Signals};
 use super::start::{RunningTree, start};
-use super::{FinishedRun, OWN_FAILURE, OnExit, RunSpec};
+use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use crate::TreeEvent;
 use crate::direct_io_filter::Notifier;
 use host::{cpu_reservation, process_tree};
@@ -360,7 +360,7 @@ impl MainLoop {
     /// Handles the time between the program's end and that of the last process.
     fn on_program_ended(&mut self) {
         let Some(ended) = self.ended else { return };
-        if self.tree.spec.on_exit == OnExit::Kill {
+        if self.tree.spec.kill_survivors {
             process_tree::kill_below(KILL_LIMIT);
             return;
         }
