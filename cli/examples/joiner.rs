@@ -27,7 +27,7 @@ extern "C" fn come_in() {
     }) {
         Ok(joined) => stay(joined),
         Err(why) => {
-            let _ = port.say(ChildMessage::Refused(why.to_string().as_bytes()));
+            let _ = port.say(ChildMessage::Notice(why.to_string().as_bytes()));
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4708;
+pub const VERSION: u32 = 0x5350_4709;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -85,8 +85,6 @@ pub enum Hello {
 pub enum ChildMessage<'a> {
     /// A line for the user, printed once on the standard error of `run`.
     Notice(&'a [u8]),
-    /// This process refuses to start, or to start another program, and why.
-    Refused(&'a [u8]),
     /// The pager now checks for pinned pages (see [`crate::stats_page::StatsPage::careful`]).
     Careful,
     /// A pager process serves. The supervisor is to keep what comes along until that has
@@ -215,7 +213,6 @@ impl<'a> Message<'a> for ChildMessage<'a> {
     fn cut(self) -> Self {
         match self {
             Self::Notice(text) => Self::Notice(&text[..text.len().min(TEXT)]),
-            Self::Refused(text) => Self::Refused(&text[..text.len().min(TEXT)]),
             Self::Careful | Self::Lifeline => self,
         }
     }
@@ -289,7 +286,7 @@ mod tests {
         }
         for say in [
             ChildMessage::Notice(b"a line"),
-            ChildMessage::Refused(b""),
+            ChildMessage::Notice(b""),
             ChildMessage::Careful,
             ChildMessage::Lifeline,
         ] {

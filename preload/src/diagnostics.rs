@@ -9,17 +9,8 @@ use wired::LogLine;
 /// Prints a line once by way of `run`, which has the user's terminal; on this process's
 /// standard error where `run` cannot be reached.
 pub fn log(text: Arguments<'_>) {
-    send(text, |line| ChildMessage::Notice(line));
-}
-
-/// Prints the reason of a refusal.
-pub fn log_refusal(text: Arguments<'_>) {
-    send(text, |line| ChildMessage::Refused(line));
-}
-
-fn send(text: Arguments<'_>, message: impl FnOnce(&[u8]) -> ChildMessage<'_>) {
     let line = LogLine::new(text);
-    let message = message(line.as_str().as_bytes());
+    let message = ChildMessage::Notice(line.as_str().as_bytes());
     let by_port = supervisor::port().is_some_and(|port| port.say(message).is_ok());
     let sent = by_port || pager_process::say(message);
     if !sent {

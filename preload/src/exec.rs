@@ -70,7 +70,7 @@ fn is_there(path: &CStr) -> bool {
 
 fn log_decision(path: &CStr, what: std::fmt::Arguments<'_>) {
     let path = std::str::from_utf8(path.to_bytes()).unwrap_or("a program");
-    diagnostics::log_refusal(format_args!("{path}: {what}"));
+    diagnostics::log(format_args!("{path}: {what}"));
 }
 
 /// The policy for the path that the program's `execveat` means.

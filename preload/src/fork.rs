@@ -147,10 +147,10 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     let (gate, heap) = loop {
         let gate = match complete {
             true => ForkGate::close()
-                .map_err(|why| diagnostics::log_refusal(format_args!("fork refused: {why}")))
+                .map_err(|why| diagnostics::log(format_args!("fork refused: {why}")))
                 .ok(),
             false => {
-                diagnostics::log_refusal(format_args!(
+                diagnostics::log(format_args!(
                     "fork refused: the pages that it touches while the pager stands still do \
                      not fit into the frames; give the program more frames"
                 ));

@@ -59,7 +59,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         heap: None,
     });
     if let Err(why) = pager_process::start(attach, None) {
-        diagnostics::log_refusal(format_args!("{why}"));
+        diagnostics::log(format_args!("{why}"));
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
@@ -111,7 +111,7 @@ static FIRST_MEMORY: Lock<Option<FirstMemory>> = Lock::new(None);
 pub fn attach_child(gate: ForkGate) {
     let domain = gate.child();
     if let Err(why) = pager_process::start(attach, Some(gate)) {
-        diagnostics::log_refusal(format_args!(
+        diagnostics::log(format_args!(
             "fork refused: the child cannot be given a pager: {why}"
         ));
         process_pager::signal_parent(domain, ForkOutcome::Refused);

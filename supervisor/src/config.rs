@@ -106,18 +106,11 @@ pub enum TreeEvent {
         /// Frames it still held.
         frames: u32,
     },
-    /// A process sends a line for the user.
+    /// A process sends a line for the user, or was refused.
     Notice {
         /// Who.
         pid: Pid,
         /// The line.
-        text: String,
-    },
-    /// A process was, or will be, refused.
-    Refused {
-        /// Who.
-        pid: Pid,
-        /// Why.
         text: String,
     },
     /// The daemon is there again.
@@ -130,15 +123,10 @@ pub enum TreeEvent {
 impl TreeEvent {
     /// The event of a process's message, where there is one.
     pub(crate) fn of_message(pid: Pid, bytes: &[u8]) -> Option<Self> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match ChildMessage::decode(bytes)? {
             ChildMessage::Notice(line) => Some(Self::Notice {
                 pid,
-                text: text(line),
-            }),
-            ChildMessage::Refused(why) => Some(Self::Refused {
-                pid,
-                text: text(why),
+                text: String::from_utf8_lossy(line).into_owned(),
             }),
             ChildMessage::Careful | ChildMessage::Lifeline => None,
         }

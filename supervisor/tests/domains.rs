@@ -77,7 +77,8 @@ fn more_images_than_the_contract_has_minimums_for_wait_and_are_refused_with_the_
     });
     let _only = only.join().unwrap().unwrap();
     until(&mut supervisor, |h| {
-        h.iter().any(|e| matches!(e, TreeEvent::Refused { .. }))
+        h.iter()
+            .any(|e| matches!(e, TreeEvent::Notice { text, .. } if text.contains("--frames")))
     });
     assert_eq!(status_of(another), 7);
 }

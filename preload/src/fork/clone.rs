@@ -48,7 +48,7 @@ pub fn raw_fork(flags: usize, rest: [usize; 4]) -> SyscallResult {
 }
 
 fn refuse_stack() -> SyscallResult {
-    diagnostics::log_refusal(format_args!(
+    diagnostics::log(format_args!(
         "syscall(SYS_clone) with a copy of memory and another stack refused: use clone(), or no stack"
     ));
     error(libc::ENOSYS)

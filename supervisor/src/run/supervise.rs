@@ -197,9 +197,6 @@ impl MainLoop {
             TreeEvent::Notice { pid, text } => {
                 self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
-            TreeEvent::Refused { pid, text } => {
-                self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
-            }
             TreeEvent::Joined { slot, pid } => {
                 tracing::debug!("[{}] pages, slot {slot}", pid.as_raw_nonzero())
             }

@@ -392,7 +392,7 @@ fn joined_or_refused(
         Ok(slot) => TreeEvent::Joined { slot, pid: program },
         Err(text) => {
             refuse(connection, &text);
-            TreeEvent::Refused { pid: program, text }
+            TreeEvent::Notice { pid: program, text }
         }
     }
 }
