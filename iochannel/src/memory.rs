@@ -8,10 +8,7 @@ use crate::shared_words::SharedWords;
 use crate::slot::RequestSlot;
 use crate::threads::ChannelThreads;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
-};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, WiredMemory};
 
@@ -38,11 +35,8 @@ pub(crate) struct ChannelMemory {
 impl ChannelMemory {
     /// New memory, sealed, and its descriptor.
     pub fn create(geometry: ChannelGeometry) -> Result<(Self, OwnedFd), ChannelError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("selfpage-channel", flags).map_err(needs("memory"))?;
-        ftruncate(&fd, geometry.bytes() as u64).map_err(needs("memory"))?;
-        fcntl_add_seals(&fd, SEALS).map_err(needs("sealed memory"))?;
-        let region = WiredMemory::attach(&fd, geometry.bytes()).map_err(needs("a mapping"))?;
+        let (region, fd) = WiredMemory::shared(geometry.bytes(), "selfpage-channel")
+            .map_err(needs("sealed memory"))?;
         let word = |at| &region.slice::<AtomicU32>(at, 1)[0];
         word(at::VERSION).store(VERSION, Ordering::Relaxed);
         word(at::SLOTS).store(geometry.slots() as u32, Ordering::Relaxed);

@@ -13,7 +13,6 @@ use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
 use crate::service_thread;
 use manager::shared_memory::LEAST_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{Shutdown, shutdown};
 use std::fmt;
 use std::ops::Range;
@@ -74,15 +73,8 @@ impl PagedMemory {
             let why = format!("{size} bytes are too few: expected {LEAST_BYTES} at least");
             return Err(SpaceError::Pager(why));
         }
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory =
-            memfd_create("selfpage-paged", flags).map_err(SpaceError::system("memfd_create"))?;
-        ftruncate(&memory, size).map_err(SpaceError::system("ftruncate"))?;
-        fcntl_add_seals(
-            &memory,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-        )
-        .map_err(SpaceError::system("sealing a memory object"))?;
+        let memory = wired::sealed_memory("selfpage-paged", size)
+            .map_err(SpaceError::system("making a sealed memory object"))?;
         let hold = self.hold(PagerRequest::Create, memory.as_fd())?;
         Ok(MemoryObject::from_file(memory)?.with_pager(hold))
     }

@@ -20,7 +20,6 @@ use manager::shared_memory::{
     CHANNEL_DEPTH, Change, LEAST_BYTES, Mailbox, Request, Responder, SharedMemoryParts,
 };
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,18 +78,6 @@ fn change_of(request: SharedRequest) -> Option<Change> {
             to: range(to, len),
         },
     })
-}
-
-/// Memory for processes to share, of so many bytes. It keeps its size.
-fn create(len: u64) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = memfd_create(c"selfpage-shared", flags)?;
-    ftruncate(&memory, len)?;
-    fcntl_add_seals(
-        &memory,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-    )?;
-    Ok(memory)
 }
 
 impl SharedMemory {
@@ -158,7 +145,7 @@ impl SharedMemory {
                 Self::Failed(why)
             });
         }
-        match (&*self, create(len)) {
+        match (&*self, wired::sealed_memory("selfpage-shared", len)) {
             (Self::Failed(why), _) => refuse(connection, why),
             (_, Err(why)) => refuse(connection, &format!("no memory of {len} bytes: {why}")),
             (_, Ok(memory)) => {

@@ -35,7 +35,7 @@ pub use discard_request::DiscardRequest;
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use log_line::LogLine;
-pub use memory::{Plain, WiredMemory, address_apart};
+pub use memory::{Plain, WiredMemory, address_apart, sealed_memory};
 pub use memory_pool::private_bytes_mapped;
 pub use pi::{PiGuard, PiLock};
 pub use stage::{Stage, StageHistogram};

@@ -83,13 +83,10 @@ impl WiredMemory {
 
     /// Memory shared with every process that holds the descriptor and across fork. It is not in
     /// core dumps, which would contain other processes' data and would allocate every page that
-    /// is still untouched. `name` is what /proc shows. The size is sealed: no holder of the
-    /// descriptor can truncate the memory, which would kill the others at their next access.
+    /// is still untouched. Its descriptor is of [`sealed_memory`].
     pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
         let len = round(len)?;
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = sealed_memory(name, len as u64)?;
         Ok((Self::attach(&fd, len)?, fd))
     }
 
@@ -172,6 +169,15 @@ impl Drop for WiredMemory {
         // SAFETY: the value owns its mapping, and borrows of it have ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
+}
+
+/// A memfd of so many bytes. `name` is what /proc shows. The size is sealed: no holder of the
+/// descriptor can truncate the memory, which would kill the others at their next access.
+pub fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
 }
 
 fn round(len: usize) -> io::Result<usize> {
