@@ -4,11 +4,23 @@
 //! Rule: a slot has channels until the serving party reports each of them closed, so none of a
 //! dead process's I/O is in flight when its slot goes to another.
 
-use link::handshake::SlotIndex;
+use crate::sockets::{answer, refuse};
+use host::fd_reaper::PeerFd;
+use link::handshake::{Reply, SlotIndex};
+use rustix::fd::BorrowedFd;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The slot that has each channel, and what is closing.
+/// A process that waits for a channel.
+struct PendingChannel {
+    slot: SlotIndex,
+    depth: u16,
+    reply: PeerFd,
+}
+
+/// The slot that has each channel or waits for one, and what is closing.
 pub(crate) struct ChannelSlots<C> {
+    /// By cookie.
+    requesters: BTreeMap<u64, PendingChannel>,
     channels: BTreeMap<C, SlotIndex>,
     closing: BTreeSet<C>,
     /// Slots whose process has gone.
@@ -18,19 +30,44 @@ pub(crate) struct ChannelSlots<C> {
 impl<C: Copy + Ord> ChannelSlots<C> {
     pub fn new() -> Self {
         Self {
+            requesters: BTreeMap::new(),
             channels: BTreeMap::new(),
             closing: BTreeSet::new(),
             gone: BTreeSet::new(),
         }
     }
 
-    /// A process in `slot` requests a channel.
-    pub fn request(&mut self, slot: SlotIndex) {
+    /// A process in `slot` requests a channel; it is answered on `reply`.
+    pub fn request(&mut self, cookie: u64, slot: SlotIndex, depth: u16, reply: PeerFd) {
         self.gone.remove(&slot);
+        let pending = PendingChannel { slot, depth, reply };
+        self.requesters.insert(cookie, pending);
+    }
+
+    /// The cookie and the depth of each request that is not answered.
+    pub fn requests(&self) -> impl Iterator<Item = (u64, u16)> {
+        let requesters = self.requesters.iter();
+        requesters.map(|(cookie, pending)| (*cookie, pending.depth))
+    }
+
+    /// A channel is open, and its requester gets `fds`. Returns false if that has gone: the channel
+    /// is to be closed.
+    pub fn open(&mut self, cookie: u64, channel: C, fds: &[BorrowedFd<'_>]) -> bool {
+        let Some(PendingChannel { slot, reply, .. }) = self.requesters.remove(&cookie) else {
+            return false;
+        };
+        self.add(channel, slot) && answer(&reply, Reply::Channel, fds)
+    }
+
+    /// A channel cannot be had.
+    pub fn refuse(&mut self, cookie: u64, why: &str) {
+        if let Some(pending) = self.requesters.remove(&cookie) {
+            refuse(&pending.reply, why);
+        }
     }
 
     /// A channel for the process in `slot` is open. Returns true if that process is still there.
-    pub fn add(&mut self, channel: C, slot: SlotIndex) -> bool {
+    fn add(&mut self, channel: C, slot: SlotIndex) -> bool {
         self.channels.insert(channel, slot);
         !self.gone.contains(&slot)
     }
@@ -62,28 +99,34 @@ impl<C: Copy + Ord> ChannelSlots<C> {
         }
     }
 
-    /// Returns true if a channel of `slot` is not closed.
-    pub fn has(&self, slot: SlotIndex) -> bool {
-        self.channels.values().any(|of| *of == slot)
+    /// Returns true if each channel of `slot` is closed, and none is requested.
+    pub fn is_quiet(&self, slot: SlotIndex) -> bool {
+        let is_requested = self.requesters.values().any(|it| it.slot == slot);
+        !is_requested && !self.channels.values().any(|of| *of == slot)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    fn request(slots: &mut ChannelSlots<u64>, slot: SlotIndex) {
+        let reply = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        slots.request(0, slot, 1, PeerFd::new(reply, 0));
+    }
 
     #[test]
     fn a_slot_has_its_channels_until_each_is_closed() {
         let mut slots = ChannelSlots::new();
-        slots.request(1);
         assert!(slots.add(10u64, 1) && slots.add(11, 1) && slots.add(12, 2));
         assert_eq!(slots.release(1), [10, 11]);
         assert!(slots.start_close(10) && !slots.start_close(10));
         assert_eq!(slots.release(1), [11], "a channel closes once");
         slots.on_closed(10);
-        assert!(slots.has(1));
+        assert!(!slots.is_quiet(1));
         slots.on_closed(11);
-        assert!(!slots.has(1) && slots.has(2));
+        assert!(slots.is_quiet(1) && !slots.is_quiet(2));
     }
 
     #[test]
@@ -92,7 +135,7 @@ mod tests {
         assert!(slots.add(10u64, 1) && slots.add(11, 2));
         assert!(slots.start_close(10));
         slots.on_server_restarted();
-        assert!(!slots.has(1) && slots.has(2));
+        assert!(slots.is_quiet(1) && !slots.is_quiet(2));
     }
 
     #[test]
@@ -100,7 +143,8 @@ mod tests {
         let mut slots = ChannelSlots::new();
         slots.release(1);
         assert!(!slots.add(10u64, 1));
-        slots.request(1);
-        assert!(slots.add(11, 1), "the slot has another process");
+        request(&mut slots, 1);
+        assert!(!slots.is_quiet(1), "the slot has another process");
+        assert!(slots.add(11, 1));
     }
 }

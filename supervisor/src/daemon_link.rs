@@ -11,15 +11,13 @@
 
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
-use crate::sockets::{answer, refuse};
 use frames::Ledger;
 use host::fd_reaper::PeerFd;
-use link::handshake::{Reply, SlotIndex};
+use link::handshake::SlotIndex;
 use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tenant::{Session, SessionEvent};
 
@@ -35,17 +33,9 @@ impl store::DiskTransport for ChannelUnavailable {
     fn wait_for_io(&self) {}
 }
 
-/// The waiter for a channel.
-struct PendingChannel {
-    slot: SlotIndex,
-    reply: PeerFd,
-}
-
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
     pub session: Session,
-    /// Those that wait for channels, by cookie.
-    requesters: BTreeMap<u64, PendingChannel>,
     channels: ChannelSlots<ChannelNumber>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
@@ -55,7 +45,6 @@ impl DaemonLink {
     pub fn new(session: Session) -> Self {
         Self {
             session,
-            requesters: BTreeMap::new(),
             channels: ChannelSlots::new(),
             faults: None,
         }
@@ -68,10 +57,8 @@ impl DaemonLink {
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
-        self.channels.request(slot);
         let cookie = self.session.open(depth);
-        self.requesters
-            .insert(cookie, PendingChannel { slot, reply });
+        self.channels.request(cookie, slot, depth, reply);
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
@@ -80,9 +67,7 @@ impl DaemonLink {
             self.close(channel);
         }
         // Where the contract is over no daemon has I/O of it.
-        self.session.is_over()
-            || !self.channels.has(slot)
-                && self.requesters.values().all(|waiting| waiting.slot != slot)
+        self.session.is_over() || self.channels.is_quiet(slot)
     }
 
     /// Handles pending messages, and returns the events.
@@ -94,15 +79,13 @@ impl DaemonLink {
                     channel,
                     memory,
                     bell,
-                } => match self.requesters.remove(&cookie) {
-                    Some(requester) => self.opened(&requester, channel, &memory, &bell),
-                    None => self.session.close(channel),
-                },
-                SessionEvent::NotOpened { cookie, why } => {
-                    if let Some(requester) = self.requesters.remove(&cookie) {
-                        refuse(&requester.reply, &why);
+                } => {
+                    let fds = [memory.as_fd(), self.session.doorbell(), bell.as_fd()];
+                    if !self.channels.open(cookie, channel, &fds) {
+                        self.close(channel);
                     }
                 }
+                SessionEvent::NotOpened { cookie, why } => self.channels.refuse(cookie, &why),
                 SessionEvent::Closed(channel) => self.channels.on_closed(channel),
                 SessionEvent::Faults(share) => self.faults = Some(share),
                 SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
@@ -124,20 +107,6 @@ impl DaemonLink {
             }
         }
         self.session.shed(ledger);
-    }
-
-    fn opened(
-        &mut self,
-        PendingChannel { slot, reply }: &PendingChannel,
-        channel: ChannelNumber,
-        memory: &OwnedFd,
-        bell: &OwnedFd,
-    ) {
-        let is_there = self.channels.add(channel, *slot);
-        let fds = [memory.as_fd(), self.session.doorbell(), bell.as_fd()];
-        if !is_there || !answer(reply, Reply::Channel, &fds) {
-            self.close(channel);
-        }
     }
 
     fn close(&mut self, channel: ChannelNumber) {

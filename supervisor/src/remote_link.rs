@@ -8,10 +8,10 @@
 
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
-use crate::sockets::{answer, refuse};
+use crate::sockets::refuse;
 use host::fd_reaper::PeerFd;
 use host::seqpacket;
-use link::handshake::{Reply, SlotIndex};
+use link::handshake::SlotIndex;
 use remote_client::protocol::{self, ClientEvent, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -34,13 +34,6 @@ impl RemoteConnection {
     }
 }
 
-/// A process that waits for a channel.
-struct PendingChannel {
-    slot: SlotIndex,
-    depth: u16,
-    reply: PeerFd,
-}
-
 /// What another process of the client serves a channel by.
 struct ChannelEnds {
     memory: OwnedFd,
@@ -51,7 +44,6 @@ struct ChannelEnds {
 pub(crate) struct RemoteLink {
     connection: RemoteConnection,
     next: u64,
-    requesters: BTreeMap<u64, PendingChannel>,
     channels: ChannelSlots<u64>,
     /// The ends of the channels that are not closing, for another process of the client.
     ends: BTreeMap<u64, ChannelEnds>,
@@ -63,7 +55,6 @@ impl RemoteLink {
         Self {
             connection,
             next: 1,
-            requesters: BTreeMap::new(),
             channels: ChannelSlots::new(),
             ends: BTreeMap::new(),
             is_lost: false,
@@ -77,15 +68,10 @@ impl RemoteLink {
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
-        self.channels.request(slot);
         let cookie = self.next;
         self.next += 1;
         match self.ask(&ClientRequest::Open { cookie, depth }) {
-            true => {
-                _ = self
-                    .requesters
-                    .insert(cookie, PendingChannel { slot, depth, reply })
-            }
+            true => self.channels.request(cookie, slot, depth, reply),
             false => refuse(&reply, "the remote client does not answer"),
         }
     }
@@ -95,8 +81,7 @@ impl RemoteLink {
         for channel in self.channels.release(slot) {
             self.close(channel);
         }
-        let is_requested = self.requesters.values().any(|it| it.slot == slot);
-        self.is_lost || !self.channels.has(slot) && !is_requested
+        self.is_lost || self.channels.is_quiet(slot)
     }
 
     /// Handles pending messages.
@@ -119,9 +104,7 @@ impl RemoteLink {
                     self.opened(cookie, channel, fds);
                 }
                 Some(ClientEvent::NotOpened { cookie, why }) => {
-                    if let Some(pending) = self.requesters.remove(&cookie) {
-                        refuse(&pending.reply, &why);
-                    }
+                    self.channels.refuse(cookie, &why);
                 }
                 Some(ClientEvent::Closed { channel }) => self.channels.on_closed(channel),
                 Some(ClientEvent::Ready { .. }) => self.on_restarted(),
@@ -147,37 +130,27 @@ impl RemoteLink {
             // Where that one is killed, too, the next gets them.
             let _ = protocol::send(&self.connection.socket, &attach, &fds);
         }
-        for (cookie, PendingChannel { depth, .. }) in &self.requesters {
-            let (cookie, depth) = (*cookie, *depth);
+        for (cookie, depth) in self.channels.requests() {
             self.ask(&ClientRequest::Open { cookie, depth });
         }
     }
 
     fn opened(&mut self, cookie: u64, channel: u64, fds: [Option<OwnedFd>; 3]) {
-        let requester = self.requesters.remove(&cookie);
-        let (Some(PendingChannel { slot, reply, .. }), [Some(memory), Some(bell), Some(server)]) =
-            (requester, fds)
-        else {
+        let [Some(memory), Some(bell), Some(server_bell)] = fds else {
+            let why = "no descriptor is free to receive a channel: raise `ulimit -n`";
+            self.channels.refuse(cookie, why);
             return self.close(channel);
         };
-        let is_there = self.channels.add(channel, slot);
-        let fds = [
-            memory.as_fd(),
-            self.connection.doorbell.as_fd(),
-            bell.as_fd(),
-        ];
-        let is_taken = is_there && answer(&reply, Reply::Channel, &fds);
-        let server_bell = server;
-        self.ends.insert(
-            channel,
-            ChannelEnds {
-                memory,
-                server_bell,
-            },
-        );
-        if !is_taken {
-            self.close(channel);
+        let doorbell = self.connection.doorbell.as_fd();
+        let fds = [memory.as_fd(), doorbell, bell.as_fd()];
+        if !self.channels.open(cookie, channel, &fds) {
+            return self.close(channel);
         }
+        let ends = ChannelEnds {
+            memory,
+            server_bell,
+        };
+        self.ends.insert(channel, ends);
     }
 
     fn close(&mut self, channel: u64) {
