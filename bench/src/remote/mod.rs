@@ -23,6 +23,7 @@ mod server_process;
 mod source;
 
 use crate::prelude::*;
+use crate::repeats::{Repeats, run_each};
 use crate::table::digits;
 use arm::RemoteArm;
 use clap::value_parser;
@@ -79,11 +80,7 @@ pub struct Amount {
 }
 
 /// An arm and its runs.
-struct Series {
-    arm: RemoteArm,
-    runs: Vec<Figures>,
-    failure: Option<Error>,
-}
+type Series = Repeats<RemoteArm, Figures>;
 
 /// A figure of a run.
 type Figure = fn(&Figures) -> Option<f64>;
@@ -100,28 +97,20 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     let env = TestEnv::new(&options.env)?;
     let machine = Machine::now(&env.folder);
-    let mut all: Vec<Series> = chosen(&options);
+    let mut all: Vec<Series> = Repeats::of(&chosen(&options));
     for repeat in 0..options.repeats {
-        for at in 0..all.len() {
-            let count = all.len();
-            let one = &mut all[(at + repeat as usize) % count];
-            if one.failure.is_some() {
-                continue;
-            }
-            let (turn, of, name) = (repeat + 1, options.repeats, one.arm.name());
+        let amount = Amount {
+            pages: options.data << 8,
+            accesses: options.accesses,
+            depth: options.depth as usize,
+            seed: repeat + 1,
+            is_stopped: options.stop,
+        };
+        run_each(&mut all, repeat, |arm, _| {
+            let (turn, of, name) = (repeat + 1, options.repeats, arm.name());
             progress(&format!("repeat {turn} of {of}: {name}"));
-            let amount = Amount {
-                pages: options.data << 8,
-                accesses: options.accesses,
-                depth: options.depth as usize,
-                seed: repeat + 1,
-                is_stopped: options.stop,
-            };
-            match arm::run(&env, one.arm, amount) {
-                Ok(figures) => one.runs.push(figures),
-                Err(failure) => one.failure = Some(failure),
-            }
-        }
+            arm::run(&env, arm, amount)
+        });
     }
     progress("");
     let mut report = Report::new("remote", machine, vec![settings(&options)]);
@@ -142,18 +131,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn chosen(options: &Options) -> Vec<Series> {
+fn chosen(options: &Options) -> Vec<RemoteArm> {
     let is_chosen = |arm: &&RemoteArm| match options.arms.is_empty() {
         true => !arm.is_rebuild(),
         false => options.arms.contains(arm),
     };
     let arms = RemoteArm::value_variants().iter().filter(is_chosen);
-    arms.map(|arm| Series {
-        arm: *arm,
-        runs: Vec::new(),
-        failure: None,
-    })
-    .collect()
+    arms.copied().collect()
 }
 
 fn settings(options: &Options) -> String {
