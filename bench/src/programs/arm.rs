@@ -1,5 +1,5 @@
 //! The arms: each is a way to run a program in less memory than it takes. A new one is a variant
-//! of [`MemoryArm`] and its line in [`MemoryArm::needs`].
+//! of [`MemoryArm`], and is set up in `trial.rs`.
 //!
 //! Every arm has a memory cgroup, whose peak is printed. A cgroup does not count what zram holds, so
 //! `ours-ram` has its compressed pages beyond the limit, too, and both print the sum. In all other
@@ -30,35 +30,6 @@ pub enum MemoryArm {
     OursContract,
 }
 
-/// Where pages go under `selfpage run`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// Compressed RAM, beyond the limit.
-    Ram,
-    /// Compressed RAM as part of the frames, then the disk.
-    Both,
-    /// The disk.
-    Disk,
-}
-
-/// What an arm needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArmNeeds {
-    /// Nothing, or another allocator.
-    Alone {
-        /// Whether the allocator is replaced.
-        mimalloc: bool,
-    },
-    /// Swap on zram.
-    Zram,
-    /// Swap on a file.
-    SwapFile,
-    /// `selfpage run` with a store of its own.
-    Run(Store),
-    /// The daemon.
-    Contract,
-}
-
 impl MemoryArm {
     /// The arms that are compared by default.
     pub const USUAL: [Self; 7] = [
@@ -80,31 +51,17 @@ impl MemoryArm {
         Self::OursDisk,
     ];
 
-    /// What it needs.
-    pub fn needs(self) -> ArmNeeds {
-        match self {
-            Self::Alone => ArmNeeds::Alone { mimalloc: false },
-            Self::AloneMimalloc => ArmNeeds::Alone { mimalloc: true },
-            Self::Zram => ArmNeeds::Zram,
-            Self::Swap => ArmNeeds::SwapFile,
-            Self::OursRam => ArmNeeds::Run(Store::Ram),
-            Self::OursBoth => ArmNeeds::Run(Store::Both),
-            Self::OursDisk => ArmNeeds::Run(Store::Disk),
-            Self::OursContract => ArmNeeds::Contract,
-        }
-    }
-
     /// Returns true if the program runs under `selfpage run`.
     pub fn is_ours(self) -> bool {
-        matches!(self.needs(), ArmNeeds::Run(_) | ArmNeeds::Contract)
+        self.rival().is_some()
     }
 
     /// The kernel's arm that it is judged by: the one whose pages go where its own go.
     pub fn rival(self) -> Option<Self> {
-        match self.needs() {
-            ArmNeeds::Run(Store::Ram) => Some(Self::Zram),
-            ArmNeeds::Run(Store::Both | Store::Disk) | ArmNeeds::Contract => Some(Self::Swap),
-            _ => None,
+        match self {
+            Self::OursRam => Some(Self::Zram),
+            Self::OursBoth | Self::OursDisk | Self::OursContract => Some(Self::Swap),
+            Self::Alone | Self::AloneMimalloc | Self::Zram | Self::Swap => None,
         }
     }
 }
@@ -131,13 +88,13 @@ pub struct Unpaged {
 pub struct MemorySplit {
     /// Bytes of frames.
     pub frames: u64,
-    /// Bytes of compressed pages at most: beside the frames with [`Store::Ram`], else part of them.
+    /// Bytes of compressed pages at most: beside the frames with [`MemoryArm::OursRam`], else part of them.
     pub ram: u64,
 }
 
 impl MemorySplit {
     /// Of `limit` bytes, for a program of `bytes` bytes in so many processes at a time.
-    pub fn of(needs: ArmNeeds, limit: u64, bytes: u64, unpaged: Unpaged) -> Result<Self> {
+    pub fn of(arm: MemoryArm, limit: u64, bytes: u64, unpaged: Unpaged) -> Result<Self> {
         let own = reserve(unpaged.processes) + unpaged.bytes;
         let left = limit.saturating_sub(own);
         if left < MIN_FRAMES {
@@ -147,9 +104,9 @@ impl MemorySplit {
                 own >> 20
             )));
         }
-        let ram = match needs {
-            ArmNeeds::Run(Store::Ram) => bytes * 3 / 2,
-            ArmNeeds::Run(Store::Both) | ArmNeeds::Contract => left / 2,
+        let ram = match arm {
+            MemoryArm::OursRam => bytes * 3 / 2,
+            MemoryArm::OursBoth | MemoryArm::OursContract => left / 2,
             _ => 0,
         };
         Ok(Self { frames: left, ram })
@@ -164,19 +121,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_arm_has_a_name_a_description_and_a_way_of_its_own() {
+    fn every_arm_has_a_name_and_a_description() {
         for arm in MemoryArm::value_variants() {
             assert_eq!(MemoryArm::from_str(&arm.name(), false), Ok(*arm));
             assert!(!arm.about().is_empty(), "{arm:?}");
-            let all = MemoryArm::value_variants().iter();
-            assert_eq!(all.filter(|a| a.needs() == arm.needs()).count(), 1);
         }
     }
 
     #[test]
     fn only_our_arms_are_judged_and_only_by_the_kernels() {
         for arm in MemoryArm::value_variants() {
-            assert_eq!(arm.is_ours(), arm.rival().is_some());
+            assert_eq!(arm.is_ours(), arm.name().starts_with("ours"));
             assert!(arm.rival().is_none_or(|rival| !rival.is_ours()));
         }
     }
@@ -189,10 +144,10 @@ mod tests {
             bytes: 4 << 20,
         };
         for arm in MemoryArm::USUAL.into_iter().filter(|arm| arm.is_ours()) {
-            let split = MemorySplit::of(arm.needs(), limit, bytes, unpaged).unwrap();
+            let split = MemorySplit::of(arm, limit, bytes, unpaged).unwrap();
             assert_eq!(split.frames + reserve(1) + unpaged.bytes, limit, "{arm:?}");
         }
-        let refused = MemorySplit::of(ArmNeeds::Contract, 8 << 20, bytes, unpaged);
+        let refused = MemorySplit::of(MemoryArm::OursContract, 8 << 20, bytes, unpaged);
         assert!(refused.unwrap_err().to_string().contains("--mib"));
     }
 }

@@ -1,6 +1,6 @@
 //! One run of an arm: what it needs is set up, the program runs in its cgroup, and its peak is read.
 
-use super::arm::{ArmNeeds, MemoryArm, MemorySplit, Store};
+use super::arm::{MemoryArm, MemorySplit};
 use super::child::{self, Done};
 use super::program::Workload;
 use crate::prelude::*;
@@ -89,10 +89,9 @@ fn set_up(
     work: &Workload,
     memory: Allotment,
 ) -> Result<ArmFixture> {
-    let needs = arm.needs();
     let mut fixture = ArmFixture {
-        cgroup: match needs {
-            ArmNeeds::Alone { .. } | ArmNeeds::Run(Store::Ram) => {
+        cgroup: match arm {
+            MemoryArm::Alone | MemoryArm::AloneMimalloc | MemoryArm::OursRam => {
                 Cgroup::unlimited(&env.cleanup, "program")?
             }
             _ => Cgroup::new(&env.cleanup, "program", memory.limit)?,
@@ -101,30 +100,32 @@ fn set_up(
         _store: None,
         command: within(Command::new("env"), &work.command),
     };
-    match needs {
-        ArmNeeds::Alone { mimalloc: false } => {}
-        ArmNeeds::Alone { mimalloc: true } => fixture.command = env.alone(fixture.command)?,
-        ArmNeeds::Zram => fixture.swap = Some(Swap::on_zram(env, memory.room())?),
-        ArmNeeds::SwapFile => fixture.swap = Some(Swap::on_file(env, memory.room())?),
-        ArmNeeds::Run(_) | ArmNeeds::Contract => {
-            let split = MemorySplit::of(needs, memory.limit, memory.bytes, work.unpaged)?;
+    match arm {
+        MemoryArm::Alone => {}
+        MemoryArm::AloneMimalloc => fixture.command = env.alone(fixture.command)?,
+        MemoryArm::Zram => fixture.swap = Some(Swap::on_zram(env, memory.room())?),
+        MemoryArm::Swap => fixture.swap = Some(Swap::on_file(env, memory.room())?),
+        MemoryArm::OursRam
+        | MemoryArm::OursBoth
+        | MemoryArm::OursDisk
+        | MemoryArm::OursContract => {
+            let split = MemorySplit::of(arm, memory.limit, memory.bytes, work.unpaged)?;
             let mut run = Command::new(env.selfpage()?);
             run.args(["run", "--frames", &kib(split.frames)]);
             if work.changes_user {
                 run.arg("--share-store");
             }
-            if let ArmNeeds::Run(store) = needs {
-                let file = env.file("store")?;
-                run.args(["--store", &store_of(store, split, &file, memory.room())]);
-                if store == Store::Both {
-                    run.args(["--ram", &kib(split.ram)]);
-                }
-                fixture._store = Some(file);
-            } else {
+            if arm == MemoryArm::OursContract {
                 let daemon = daemon.ok_or_else(|| unavailable("the daemon does not run"))?;
                 run.arg(format!("--system={}", daemon.socket().display()));
-                run.args(["--ram", &kib(split.ram), "--disk", DISK]);
-                run.args(["--swap", &kib(memory.room())]);
+                run.args(["--disk", DISK, "--swap", &kib(memory.room())]);
+            } else {
+                let file = env.file("store")?;
+                run.args(["--store", &store_of(arm, split, &file, memory.room())]);
+                fixture._store = Some(file);
+            }
+            if matches!(arm, MemoryArm::OursBoth | MemoryArm::OursContract) {
+                run.args(["--ram", &kib(split.ram)]);
             }
             run.arg("--");
             fixture.command = within(run, &work.command);
@@ -134,11 +135,10 @@ fn set_up(
 }
 
 /// As `selfpage run --store` takes it.
-fn store_of(store: Store, split: MemorySplit, file: &Path, room: u64) -> String {
-    let disk = format!("disk:{},size={}", file.display(), kib(room));
-    match store {
-        Store::Ram => format!("ram:{}", kib(split.ram)),
-        Store::Both | Store::Disk => disk,
+fn store_of(arm: MemoryArm, split: MemorySplit, file: &Path, room: u64) -> String {
+    match arm {
+        MemoryArm::OursRam => format!("ram:{}", kib(split.ram)),
+        _ => format!("disk:{},size={}", file.display(), kib(room)),
     }
 }
 
@@ -165,8 +165,8 @@ mod tests {
             frames: 8 << 20,
             ram: 4 << 20,
         };
-        for store in [Store::Ram, Store::Both, Store::Disk] {
-            let text = store_of(store, split, Path::new("/var/tmp/x"), 64 << 20);
+        for arm in [MemoryArm::OursRam, MemoryArm::OursBoth, MemoryArm::OursDisk] {
+            let text = store_of(arm, split, Path::new("/var/tmp/x"), 64 << 20);
             assert!(text.parse::<StoreConfig>().is_ok(), "{text}");
         }
     }
