@@ -20,6 +20,13 @@ pub enum InjectedFault {
     Flip,
 }
 
+/// The faults by name, in the order of the enumeration; in the plan's word 0 is none, and 1 is the first.
+const FAULTS: [(&str, InjectedFault); 3] = [
+    ("eio", InjectedFault::Eio),
+    ("enospc", InjectedFault::Enospc),
+    ("flip", InjectedFault::Flip),
+];
+
 /// The I/Os that fail. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
@@ -40,12 +47,7 @@ impl FaultPlan {
     fn try_parse(&mut self, text: &str) -> Option<()> {
         if let Some(text) = text.strip_prefix("fail=") {
             let (kind, when) = text.split_once('@')?;
-            let kind = match kind {
-                "eio" => InjectedFault::Eio,
-                "enospc" => InjectedFault::Enospc,
-                "flip" => InjectedFault::Flip,
-                _ => return None,
-            };
+            let (_, kind) = FAULTS.into_iter().find(|(name, _)| *name == kind)?;
             let (first, count) = match when.split_once('x') {
                 Some((first, count)) => (first, count.parse().ok()?),
                 None => (when, u64::MAX),
@@ -62,11 +64,7 @@ impl FaultPlan {
 impl std::fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some((fault, first, count)) = self.fail {
-            let fault = match fault {
-                InjectedFault::Eio => "eio",
-                InjectedFault::Enospc => "enospc",
-                InjectedFault::Flip => "flip",
-            };
+            let (fault, _) = FAULTS[fault as usize];
             write!(f, ",fail={fault}@{first}")?;
             if count != u64::MAX {
                 write!(f, "x{count}")?;
@@ -95,9 +93,7 @@ impl Injector<'_> {
     pub fn set(&self, plan: FaultPlan) {
         let (kind, first, count) = match plan.fail {
             None => (0, 0, 0),
-            Some((InjectedFault::Eio, first, count)) => (1, first, count),
-            Some((InjectedFault::Enospc, first, count)) => (2, first, count),
-            Some((InjectedFault::Flip, first, count)) => (3, first, count),
+            Some((fault, first, count)) => (fault as u64 + 1, first, count),
         };
         self.0[KIND].store(0, Ordering::SeqCst);
         self.0[FIRST].store(first, Ordering::SeqCst);
@@ -121,12 +117,8 @@ impl Injector<'_> {
         let number = self.0[DONE].fetch_add(1, Ordering::Relaxed);
         let first = self.0[FIRST].load(Ordering::Relaxed);
         let hit = number >= first && number - first < self.0[COUNT].load(Ordering::Relaxed);
-        match kind {
-            1 if hit => Some(InjectedFault::Eio),
-            2 if hit => Some(InjectedFault::Enospc),
-            3 if hit => Some(InjectedFault::Flip),
-            _ => None,
-        }
+        let fault = FAULTS.get((kind as usize).wrapping_sub(1)).filter(|_| hit);
+        fault.map(|(_, fault)| *fault)
     }
 }
 
