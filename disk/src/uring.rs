@@ -6,37 +6,16 @@
 //! Rule: only the thread that built a ring uses it. So the kernel never interrupts that thread for
 //! a completion: the thread reaps all completions at once when it enters the kernel.
 
-use io_uring::{Builder, IoUring};
+use io_uring::IoUring;
 use rustix::io::Errno;
-
-/// Ring flags to request, the best first: Linux 6.1, 5.19, any.
-const WAYS: [fn(&mut Builder); 3] = [
-    |ring| {
-        ring.setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag();
-    },
-    |ring| {
-        ring.setup_coop_taskrun().setup_taskrun_flag();
-    },
-    |_| {},
-];
 
 /// Builds a ring with `submitted` submission and `completed` completion entries.
 pub(crate) fn build(submitted: u32, completed: u32) -> Result<IoUring, Errno> {
-    let mut refused = Errno::INVAL;
-    for way in WAYS {
-        let mut ring = IoUring::builder();
-        ring.setup_cqsize(completed);
-        way(&mut ring);
-        match ring.build(submitted) {
-            Ok(ring) => return Ok(ring),
-            Err(error) => refused = Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        }
-        // A kernel refuses unknown flags by EINVAL.
-        if refused != Errno::INVAL {
-            break;
-        }
-    }
-    Err(refused)
+    let ring = IoUring::builder()
+        .setup_cqsize(completed)
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .build(submitted);
+    ring.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

@@ -132,7 +132,7 @@ pub enum UsdError {
     },
     /// io_uring is unavailable.
     #[error(
-        "cannot start the disk's thread: no io_uring: {errno}; it needs Linux 5.11, and sysctl \
+        "cannot start the disk's thread: no io_uring: {errno}; it needs Linux 6.1, and sysctl \
          kernel.io_uring_disabled=0"
     )]
     Ring {

@@ -94,13 +94,7 @@ impl Ring {
     /// Creates the ring of the calling thread; no other thread may use it.
     pub(super) fn new() -> Result<Self, UsdError> {
         let ring = uring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
-        // Without it a sleep would need a timer of its own.
-        if !ring.params().is_feature_ext_arg() {
-            return Err(UsdError::Ring {
-                errno: Errno::OPNOTSUPP,
-            });
-        }
-        // Where the kernel is older than 5.15 it keeps its own limit.
+        // A kernel that refuses keeps its own limit.
         let _ = ring
             .submitter()
             .register_iowq_max_workers(&mut [MAX_WORKERS, 0]);
