@@ -33,15 +33,7 @@ impl Memory {
         // Not the available memory: memory that files take is not free.
         let kernel = rustix::system::sysinfo();
         let unit = u64::from(kernel.mem_unit);
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()
-                .map(|kib| kib * 1024)
-        };
+        let field = |name| host::procfs::field(&text, name);
         let total = field("MemTotal:").unwrap_or(kernel.totalram as u64 * unit);
         Self {
             total,
