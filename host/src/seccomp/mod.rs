@@ -251,14 +251,7 @@ pub fn install() -> io::Result<OwnedFd> {
     // A call already taken up waits for its answer unless the process is killed: a
     // program whose timer interrupts it would else begin it again and again.
     let killable = 1u64 << 5;
-    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    match filter(listener | killable) {
-        Err(Errno::INVAL) => filter(listener),
-        other => other,
-    }
-}
-
-fn filter(flags: u64) -> io::Result<OwnedFd> {
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | killable;
     match set_filter(flags) {
         Err(Errno::ACCESS) => {
             rustix::thread::set_no_new_privs(true)?;

@@ -12,9 +12,8 @@
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringEnterFlags, IoringFeatureFlags, IoringRegisterOp,
-    IoringSetupFlags, io_uring_enter, io_uring_params, io_uring_ptr, io_uring_register,
-    io_uring_sqe,
+    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringEnterFlags, IoringRegisterOp, IoringSetupFlags,
+    io_uring_enter, io_uring_params, io_uring_ptr, io_uring_register, io_uring_sqe,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -83,9 +82,6 @@ impl Ring {
         let mut params = io_uring_params::default();
         // SAFETY: no memory is passed.
         let fd = unsafe { setup(entries, &mut params)? };
-        if !params.features.contains(IoringFeatureFlags::SINGLE_MMAP) {
-            return Err(Errno::NOSYS);
-        }
         let completed = params.cq_off.cqes as usize + params.cq_entries as usize * CQE;
         let submitted = params.sq_off.array as usize + params.sq_entries as usize * 4;
         let map = |len: usize, offset| -> Result<(*mut u8, usize), Errno> {
