@@ -174,6 +174,14 @@ impl ProcessPager {
         }
     }
 
+    /// Makes the mappings that evictions need in advance, before the program may have used all that it may have. With
+    /// signals blocked.
+    pub fn keep_mappings_in_reserve(&self) {
+        let evictor = &self.pager.evictor;
+        let _stager = evictor.stager.lock();
+        evictor.standby.spare_mappings.keep();
+    }
+
     /// Records that the pager threads are running and that they alone have the userfaultfd.
     pub fn threads_run(&self) {
         self.running.store(1, Ordering::Release);

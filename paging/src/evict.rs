@@ -70,7 +70,7 @@ pub(crate) enum ReclaimOutcome {
 
 /// The stager, the cleaners, and the threads that wait for them.
 pub(crate) struct Evictor {
-    standby: Arc<StandbyList>,
+    pub(crate) standby: Arc<StandbyList>,
     frames: Arc<FrameSource>,
     pub(crate) stager: PiLock<Stager>,
     /// The cleaners; the first is the background evictor's.

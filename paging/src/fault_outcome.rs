@@ -45,7 +45,7 @@ impl std::fmt::Display for FaultError {
                 write!(f, "no frame is free and none can be emptied: {error}")
             }
             Self::AllNailed => f.write_str(
-                "no frame is free and every resident page is nailed or held by a device; give the program more frames",
+                "no frame is free and none can be emptied: every resident page is nailed or held by a device (give the program more frames), or the process has used up its mappings (vm.max_map_count)",
             ),
             Self::NoSoundEviction => f.write_str(
                 "no frame is free, and none can be emptied soundly: direct I/O may be under way into any page and this kernel has no UFFDIO_MOVE (Linux 6.8) to tell which; give the program as many frames as it touches, or pin its I/O buffers and promise so",

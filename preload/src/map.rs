@@ -7,12 +7,12 @@ mod replacement;
 
 use crate::address_space::{AddressSpace, WORTH_ADOPTING, page_range};
 use crate::mlock::LockLimit;
-use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs};
-use crate::{address_space, mlock, paged_memory, shared_memory};
+use crate::{address_space, mlock, paged_memory, process_pager, shared_memory};
 use replacement::refuse_replacement;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use wired::PAGE;
 
 pub use replacement::{displace, map_foreign};
@@ -25,6 +25,21 @@ const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 /// Access bits the map keeps.
 const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 
+/// Changes of mappings after which the pager makes its own in reserve: a process that makes so many may use up
+/// those that it may have.
+const MANY_CHANGES: u32 = 1024;
+
+fn count_change() {
+    static CHANGES: AtomicU32 = AtomicU32::new(0);
+    if CHANGES.fetch_add(1, Ordering::Relaxed) + 1 == MANY_CHANGES
+        && address_space::is_active()
+        && let Some(pager) = process_pager::get()
+    {
+        let _signals = SignalsBlocked::new();
+        pager.process.keep_mappings_in_reserve();
+    }
+}
+
 /// `mmap`.
 pub fn mmap(
     addr: usize,
@@ -34,6 +49,7 @@ pub fn mmap(
     fd: c_int,
     offset: i64,
 ) -> SyscallResult {
+    count_change();
     if !address_space::is_active() || !shared_memory::is_wanted(len, flags) {
         return map(addr, len, prot, flags, fd, offset);
     }
@@ -296,6 +312,7 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> SyscallResu
         // SAFETY: the program asked for exactly this.
         unsafe { syscall6(number, args) }
     };
+    count_change();
     let grows = prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) != 0;
     let Some(target) = page_range(addr, len)
         .filter(|_| address_space::is_active() && !grows && addr.is_multiple_of(PAGE) && len > 0)

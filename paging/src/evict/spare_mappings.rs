@@ -15,7 +15,8 @@ use wired::PAGE;
 
 /// Mappings in reserve. A page that is put back needs two and their registration, the kernel
 /// refuses `mremap` from five below the limit on, slots that are used for the first time have one
-/// each, and the ring of a channel has three. Made at a process's first eviction: one that never evicts has none.
+/// each, and the ring of a channel has three. Made at a process's first eviction, or once it has
+/// mapped and protected memory many times: a process that does neither has none.
 const SPARE: usize = 64;
 
 #[derive(Default)]
@@ -27,7 +28,7 @@ pub(crate) struct SpareMappings {
 
 impl SpareMappings {
     /// Makes those that are missing, as far as the kernel has mappings left. Under the stager's lock.
-    pub(super) fn keep(&self) {
+    pub(crate) fn keep(&self) {
         let split = self.split.load(Ordering::Relaxed);
         if split == SPARE / 2 {
             return;
