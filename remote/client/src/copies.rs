@@ -7,7 +7,7 @@ use crate::copying;
 use crate::objects::{CopyState, ObjectCopy, ServerSet, bit};
 use crate::outage::{self, witnesses_of_absence};
 use crate::requests::{Purpose, Segment};
-use crate::server::Asked;
+use crate::server::{Asked, Server};
 use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
 use crate::{permits, placement, stripes};
 use disk::time::{Nanos, Time};
@@ -227,7 +227,7 @@ impl RemoteTransport {
             };
             let segment = *segment;
             let patience = self.patience_of(&segment, now);
-            if now >= segment.begun + patience {
+            if now >= segment.begun + patience && !self.awaits_place(&segment) {
                 if let Purpose::CopyRead { .. } = segment.purpose {
                     self.end(slot, Err(Errno::IO));
                     copying::on_late(self, &segment, now);
@@ -246,6 +246,27 @@ impl RemoteTransport {
                 self.end_read(slot, Err(Errno::IO), now);
             }
         }
+    }
+
+    /// Fails a write that waits for its object's first copy, where the request for a place was not answered in time.
+    pub(crate) fn fail_if_unanswered(&mut self, slot: usize, segment: &Segment, now: Time) {
+        let patience = self.placement_refusals.patience(now);
+        if now < segment.begun + patience || !self.awaits_place(segment) {
+            return;
+        }
+        if self.placement_refusals.on_unanswered(now) {
+            let id = self.objects.id(segment.object);
+            tracing::error!("a write of {id} fails: no broker grants memory for it for {patience}");
+        }
+        self.end(slot, Err(Errno::NOSPC));
+    }
+
+    /// Returns true if a write waits for its object's first copy, though a server is connected: no broker grants memory.
+    fn awaits_place(&self, segment: &Segment) -> bool {
+        let has_copy = !self.objects.at(segment.object).copies.is_empty();
+        let lacks_place = !has_copy && self.objects.stripe_of(segment.object).is_none();
+        let is_own_write = segment.op == Op::Write && segment.is_own();
+        is_own_write && lacks_place && self.servers.iter().any(Server::is_up)
     }
 
     /// How long a request waits for its servers.

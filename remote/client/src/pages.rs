@@ -42,6 +42,7 @@ impl RemoteTransport {
                 self.has_unsent = true;
                 if targets == 0 && !self.objects.get(segment.object).is_creating() {
                     placement::place(self, segment.object, now);
+                    self.fail_if_unanswered(slot, &segment, now);
                 }
             }
         }

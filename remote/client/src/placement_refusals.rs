@@ -92,6 +92,9 @@ pub enum FullWrite {
 #[derive(Debug, Default)]
 pub struct PlacementRefusals {
     of: BTreeMap<usize, Refusals>,
+    /// When a write failed last whose object had no answer to its request for a place. None since one
+    /// was answered.
+    unanswered: Option<Time>,
 }
 
 impl PlacementRefusals {
@@ -116,6 +119,7 @@ impl PlacementRefusals {
 
     /// No server takes an object in, or has more pages for its only copy.
     pub fn on_refused(&mut self, object: usize, now: Time) -> RefusedWrites {
+        self.unanswered = None;
         let refusals = self.of.entry(object).or_insert(Refusals::new(now));
         (refusals.last, refusals.is_in_round) = (now, false);
         match refusals.is_patience_over() {
@@ -148,8 +152,30 @@ impl PlacementRefusals {
         }
     }
 
+    /// How long a write waits for an answer to the request for a place. Those that follow a failure do not wait, since a
+    /// pager tries many pages before it gives up; the request goes on meanwhile.
+    pub fn patience(&self, now: Time) -> Nanos {
+        match self.is_unanswered(now) {
+            true => Nanos(0),
+            false => transport::PATIENCE,
+        }
+    }
+
+    /// A write fails, since there is no answer. Returns true if it is the first.
+    pub fn on_unanswered(&mut self, now: Time) -> bool {
+        let is_first = !self.is_unanswered(now);
+        self.unanswered = Some(now);
+        is_first
+    }
+
+    fn is_unanswered(&self, now: Time) -> bool {
+        let failed = self.unanswered;
+        failed.is_some_and(|failed| now < failed + transport::PATIENCE)
+    }
+
     /// An object has a copy, or room for a write that was refused.
     pub fn on_room(&mut self, object: usize) {
+        self.unanswered = None;
         self.of.remove(&object);
     }
 }

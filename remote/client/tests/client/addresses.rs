@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 const MANY: u8 = 40;
 
 /// A host that lends.
-struct Host {
+pub struct Host {
     // It ends before its server.
     broker: RunningBroker,
     server: Server,
@@ -24,6 +24,15 @@ struct Host {
 impl Host {
     /// Starts a life of a host at ports that are free, and introduces it to others.
     fn start(host: u64, life: u64, peers: &[SocketAddr]) -> Self {
+        Self::start_with(host, life, peers, SeatConfig::Tournament)
+    }
+
+    /// Starts a host whose seat is never taken: etcd is gone.
+    pub fn start_without_broker(host: u64) -> Self {
+        Self::start_with(host, 1, &[], "etcd:127.0.0.1:1".parse().unwrap())
+    }
+
+    fn start_with(host: u64, life: u64, peers: &[SocketAddr], seat: SeatConfig) -> Self {
         let config = config(host);
         let incarnation = Incarnation {
             start_ticks: life,
@@ -42,7 +51,7 @@ impl Host {
             advertise: None,
             peers: peers.iter().map(SocketAddr::to_string).collect(),
             uses_discovery: false,
-            seat: SeatConfig::Tournament,
+            seat,
             keys: None,
         };
         Self {
@@ -51,7 +60,7 @@ impl Host {
         }
     }
 
-    fn control(&self) -> SocketAddr {
+    pub fn control(&self) -> SocketAddr {
         self.broker.member().control
     }
 }

@@ -1,6 +1,8 @@
 //! Servers that refuse an object's first copy: for a moment, and for good.
 
+use crate::addresses::Host;
 use crate::interposer::Verdict;
+use crate::space::Space;
 use crate::{ENOSPC, PagingServer, is_create, refuse, refuse_copies, space_on};
 use remote_wire::control::{ControlRequest, decode};
 use remote_wire::{Header, Kind, Status};
@@ -61,4 +63,15 @@ fn writes_that_no_server_has_room_for_fail_within_seconds() {
     // A server that refused is asked again after some seconds.
     std::thread::sleep(2 * PATIENCE);
     assert_eq!(space.write(0, 4, 1), Ok(()));
+}
+
+#[test]
+fn writes_that_no_broker_grants_memory_fail_as_where_no_server_has_room() {
+    let host = Host::start_without_broker(1);
+    let mut space = Space::by_broker(&[host.control()], 1);
+    assert_eq!(space.write(0, 4, 1), Err(ENOSPC));
+    // A pager tries many pages before it gives up: those that follow do not wait.
+    for page in 0..50 {
+        assert_eq!(space.write(page, 4, 1), Err(ENOSPC));
+    }
 }
