@@ -179,7 +179,8 @@ impl ProcessPager {
     pub fn keep_mappings_in_reserve(&self) {
         let evictor = &self.pager.evictor;
         let _stager = evictor.stager.lock();
-        evictor.standby.spare_mappings.keep();
+        let slots = evictor.standby.slots.number();
+        evictor.standby.spare_mappings.keep_for(slots);
     }
 
     /// Records that the pager threads are running and that they alone have the userfaultfd.

@@ -53,6 +53,9 @@ enum NotBack {
     NotCopied(#[from] MapError),
 }
 
+/// Slots of a domain at most.
+pub(crate) const MOST_SLOTS: usize = 256;
+
 /// The staged pages of a domain, and what staging, writing and putting them back shares.
 pub(crate) struct StandbyList {
     pub(crate) mm: Arc<Mm>,
@@ -81,7 +84,7 @@ impl StandbyList {
         // As many slots as units could be resident at once, up to a bound: a slot is an
         // address range and one mapping while it is in use.
         let most = frames.client().contract().x as usize;
-        let slots = (most / mm.unit_pages.min(64)).clamp(2, 256);
+        let slots = (most / mm.unit_pages.min(64)).clamp(2, MOST_SLOTS);
         let area = translation::reserve_staging(slots * mm.unit_pages * PAGE)
             .map_err(crate::DomainError::Translation)?;
         let memory = crate::DomainError::Memory;

@@ -98,6 +98,11 @@ impl Slots {
         })
     }
 
+    /// How many there are.
+    pub(crate) fn number(&self) -> usize {
+        self.slots
+    }
+
     /// Bytes of a slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.unit_pages * PAGE
