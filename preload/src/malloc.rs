@@ -3,6 +3,7 @@
 //! The C library's own allocator grows the heap by internal calls, which cannot be interposed.
 //! An allocator that the program brings is used in mimalloc's place.
 
+mod own;
 mod program_allocator;
 mod tuning;
 
@@ -163,11 +164,9 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn malloc(size: usize) -> *mut c_void {
     match source() {
-        Source::Early => early_alloc::allocate(size, 16).cast(),
         // SAFETY: any size will do.
-        Source::Mimalloc => filled(unsafe { mi::mi_malloc(size.max(MIN_ALIGN)) }),
-        // SAFETY: as above.
         Source::Program(program) => unsafe { (program.malloc)(size) },
+        own => own::malloc(&own, size),
     }
 }
 
@@ -175,17 +174,9 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match source() {
-        Source::Early => early_alloc::allocate(count.saturating_mul(size), 16).cast(),
-        Source::Mimalloc => {
-            let (count, size) = match count.checked_mul(size) {
-                Some(bytes @ ..MIN_ALIGN) => (1, bytes.max(MIN_ALIGN)),
-                _ => (count, size),
-            };
-            // SAFETY: any sizes will do.
-            filled(unsafe { mi_calloc(count, size) })
-        }
-        // SAFETY: as above.
+        // SAFETY: any sizes will do.
         Source::Program(program) => unsafe { (program.calloc)(count, size) },
+        own => own::calloc(&own, count, size),
     }
 }
 
@@ -243,32 +234,14 @@ unsafe extern "C" fn free_aligned_sized(ptr: *mut c_void, _: usize, _: usize) {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
-    if ptr.is_null() {
-        return malloc(size);
-    }
-    if !early_alloc::owns(ptr.cast()) {
-        if let Source::Program(program) = source() {
+    match source() {
+        Source::Program(program) if ptr.is_null() || !early_alloc::owns(ptr.cast()) => {
             // SAFETY: the caller's.
-            return unsafe { (program.realloc)(ptr, size) };
-        }
-        if size == 0 {
-            // As glibc does: mimalloc would give a new block.
-            // SAFETY: the caller's.
-            unsafe { mi::mi_free(ptr) };
-            return null_mut();
+            unsafe { (program.realloc)(ptr, size) }
         }
         // SAFETY: the caller's.
-        return filled(unsafe { mi::mi_realloc(ptr, size.max(MIN_ALIGN)) });
+        source => unsafe { own::realloc(&source, ptr, size, malloc) },
     }
-    let fresh = malloc(size);
-    if !fresh.is_null() {
-        // SAFETY: the old block is that long, and the new one at least as long as copied.
-        unsafe {
-            let old = early_alloc::size(ptr.cast());
-            std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), fresh.cast(), old.min(size));
-        }
-    }
-    fresh
 }
 
 /// `reallocarray`.
@@ -313,16 +286,7 @@ extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
         // SAFETY: any sizes will do.
         return unsafe { (program.memalign)(align, size) };
     }
-    match align
-        .checked_next_power_of_two()
-        .filter(|align| *align <= usize::MAX / 2)
-    {
-        Some(align) => filled(aligned(size, align)),
-        None => {
-            raw_syscall::set_errno(libc::EINVAL);
-            null_mut()
-        }
-    }
+    own::memalign(align, size)
 }
 
 /// `aligned_alloc`.
