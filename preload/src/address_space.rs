@@ -6,6 +6,7 @@
 
 mod kernel;
 
+use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{
     AddrRange, ArenaOrigin, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState, VmaMap,
@@ -61,6 +62,7 @@ pub struct AddressSpaceGuard {
     space: PiGuard<'static, AddressSpace>,
     // After the guard: fields are dropped in order.
     _signals: SignalsBlocked,
+    _uncancelled: CancellationDisabled,
 }
 
 impl std::ops::Deref for AddressSpaceGuard {
@@ -96,10 +98,12 @@ pub fn activate() {
 
 /// The space, for one caller at a time.
 pub fn lock() -> AddressSpaceGuard {
+    let uncancelled = CancellationDisabled::new();
     let signals = SignalsBlocked::new();
     AddressSpaceGuard {
         space: SPACE.lock(),
         _signals: signals,
+        _uncancelled: uncancelled,
     }
 }
 

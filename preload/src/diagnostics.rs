@@ -1,5 +1,6 @@
 //! Lines for the user, from places that may not allocate.
 
+use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::syscall3;
 use crate::{pager_process, supervisor};
 use link::handshake::ChildMessage;
@@ -9,6 +10,7 @@ use wired::LogLine;
 /// Prints a line once by way of `run`, which has the user's terminal; on this process's
 /// standard error where `run` cannot be reached.
 pub fn log(text: Arguments<'_>) {
+    let _uncancelled = CancellationDisabled::new();
     let line = LogLine::new(text);
     let message = ChildMessage::Notice(line.as_str().as_bytes());
     let by_port = supervisor::port().is_some_and(|port| port.say(message).is_ok());

@@ -7,6 +7,7 @@ mod scratch;
 mod shell;
 mod spawn;
 
+use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
 use environment::{are_readable, with_preload_env};
@@ -32,6 +33,7 @@ fn policy_for(path: &CStr) -> ExecPolicy {
     if !address_space::is_active() {
         return ExecPolicy::Paged;
     }
+    let _uncancelled = CancellationDisabled::new();
     if let Err(why) = pageable(path) {
         return policy_without_pager(path, format_args!("{why:#}"), format_args!("{why}"));
     }

@@ -27,6 +27,7 @@
 mod address_space;
 mod adopt;
 mod brk;
+mod cancellation;
 mod diagnostics;
 mod dlopen;
 mod dlsym;

@@ -10,6 +10,7 @@
 //! its parent shares before other code runs in it.
 
 use crate::address_space::WORTH_ADOPTING;
+use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, process_pager, supervisor};
@@ -100,6 +101,7 @@ fn bytes(span: &AddrRange) -> (u64, u64) {
     reason = "a refusal carries its text in place"
 )]
 fn change(request: SharedRequest) -> Result<(), JoinError> {
+    let _uncancelled = CancellationDisabled::new();
     match supervisor::port().filter(|_| is_used()) {
         Some(port) => port.ask_shared(supervisor::domain(), request, None),
         None => Ok(()),
