@@ -353,7 +353,8 @@ impl AddressSpace {
         } else if attrs.prot != RW {
             protect_paged(span, RW)
         } else {
-            0
+            // The program may have changed them by a call of its own, which the library did not see.
+            protect(span, RW)
         };
         if is_error(answer) {
             // The kernel may have changed a part.
