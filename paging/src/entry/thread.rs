@@ -228,13 +228,9 @@ impl HandlerThread {
         }
         let came = match decision {
             ThrottleDecision::Proceed(came) => came,
-            ThrottleDecision::RetryAt(delay) => {
-                if !self.throttled.put(fault, &delay) {
-                    let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
-                }
-                return;
-            }
-            ThrottleDecision::Stale => {
+            ThrottleDecision::RetryAt(delay) if self.throttled.put(fault, &delay) => return,
+            // The thread faults again.
+            ThrottleDecision::RetryAt(_) | ThrottleDecision::Stale => {
                 let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
                 return;
             }

@@ -110,8 +110,8 @@ impl Stager {
         let (slots, places) = (&self.standby.slots, &self.standby.places);
         let target = slots.address(slot) + table.offset_in_unit(span.start);
         let each = |from: usize, bytes: usize| {
-            // The slot has the rights and the key of its pages. The program may have changed them by a call that nobody
-            // saw; where there is nothing to open, the kernel finds that out at once.
+            // The slot has the rights and the key of its pages. The program may have changed them by a call that the
+            // library did not see; where there is nothing to open, the kernel finds that out at once.
             // SAFETY: the slot is the pager's.
             let _ = unsafe { translation::open_access(target + (from - source), bytes) };
             let first = table.index(from);
