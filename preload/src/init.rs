@@ -1,5 +1,6 @@
 //! The constructor: a new image joins the tree; and again in the child of a fork.
 
+use crate::cancellation;
 use crate::process_pager::{ForkGate, ForkOutcome};
 use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
@@ -50,6 +51,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exec::save_environment(environ);
     }
     library_data::populate();
+    cancellation::init();
     pthread::init();
     fork::init();
     let before = limits::mapped_by_program();
