@@ -9,7 +9,7 @@
 //! Where all words that a thread may use hold bookings of others, its booking is its fault's.
 
 use crate::limiter::ChargeToken;
-use crate::thread_counters::{ID_BITS, ThreadKey};
+use crate::thread_counters::{ID_BITS, ThreadKey, checked};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const GENERATION_BITS: u32 = 6;
@@ -18,9 +18,6 @@ const _: () = assert!(ID_BITS + GENERATION_BITS + PERIOD_BITS == 64);
 
 /// The period of a booking that was used.
 const USED: u64 = (1 << PERIOD_BITS) - 1;
-
-/// Words that one thread may use.
-const MAX_PROBES: usize = 8;
 
 /// The bookings' words.
 #[derive(Clone, Copy)]
@@ -42,22 +39,11 @@ impl<'a> Bookings<'a> {
     /// # Panics
     /// Where there are fewer than `MAX_PROBES`, or not a power of two of them.
     pub fn new(words: &'a [AtomicU64]) -> Self {
-        let count = words.len();
-        assert!(
-            count >= MAX_PROBES && count.is_power_of_two(),
-            "words for bookings"
-        );
-        Self(words)
-    }
-
-    fn words(self, key: ThreadKey) -> impl Iterator<Item = &'a AtomicU64> {
-        let first = key.number().wrapping_mul(0x9E37_79B1) as usize >> 8;
-        let mask = self.0.len() - 1;
-        (0..MAX_PROBES).map(move |i| &self.0[(first + i) & mask])
+        Self(checked(words))
     }
 
     fn word_of(self, key: ThreadKey) -> Option<&'a AtomicU64> {
-        let mut words = self.words(key);
+        let mut words = key.words_of(self.0);
         words.find(|word| key_of(word.load(Relaxed)) == key.number())
     }
 
@@ -86,7 +72,9 @@ impl<'a> Bookings<'a> {
             let period = word.load(Relaxed) & USED;
             period == USED || period < now & USED
         };
-        let word = self.word_of(key).or_else(|| self.words(key).find(is_free));
+        let word = self
+            .word_of(key)
+            .or_else(|| key.words_of(self.0).find(is_free));
         if let Some(word) = word {
             word.store(pack(key, generation as u32, period), Relaxed);
         }
@@ -103,6 +91,7 @@ impl<'a> Bookings<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thread_counters::MAX_PROBES;
 
     fn token(generation: u64, period: u64) -> ChargeToken {
         ChargeToken::from_words([generation, period])

@@ -17,8 +17,21 @@ const _: () = assert!(ID_BITS + PERIOD_BITS + COUNT_BITS == 64);
 /// Most faults that a counter counts.
 pub const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1;
 
-/// Words that one thread may use.
-const MAX_PROBES: usize = 16;
+/// Words that one thread may use of a table.
+pub(crate) const MAX_PROBES: usize = 16;
+
+/// A table of words for threads.
+///
+/// # Panics
+/// Where there are fewer than `MAX_PROBES` words, or not a power of two of them.
+pub(crate) fn checked(words: &[AtomicU64]) -> &[AtomicU64] {
+    let count = words.len();
+    assert!(
+        count >= MAX_PROBES && count.is_power_of_two(),
+        "words for threads"
+    );
+    words
+}
 
 /// A thread's id, not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +49,13 @@ impl ThreadKey {
     /// The id.
     pub fn number(self) -> u32 {
         self.0
+    }
+
+    /// The words of a table that the thread may use, the first first.
+    pub(crate) fn words_of(self, table: &[AtomicU64]) -> impl Iterator<Item = &AtomicU64> {
+        let first = self.0.wrapping_mul(0x9E37_79B1) as usize >> 8;
+        let mask = table.len() - 1;
+        (0..MAX_PROBES).map(move |i| &table[(first + i) & mask])
     }
 }
 
@@ -76,34 +96,30 @@ impl<'a> ThreadCounters<'a> {
     /// # Panics
     /// Where there are fewer than `MAX_PROBES`, or not a power of two of them.
     pub fn new(words: &'a [AtomicU64]) -> Self {
-        let count = words.len();
-        assert!(
-            count >= MAX_PROBES && count.is_power_of_two(),
-            "words for thread counters"
-        );
-        Self(words)
+        Self(checked(words))
     }
 
     /// Finds the word of a thread in a period, and its value.
     fn find(&self, key: ThreadKey, period: u64) -> (&'a AtomicU64, u64) {
-        let first = key.0.wrapping_mul(0x9E37_79B1) as usize >> 8;
-        let mask = self.0.len() - 1;
-        let at = |i: usize| &self.0[(first + i) & mask];
         let mut free = None;
-        for i in 0..MAX_PROBES {
-            let seen = at(i).load(Relaxed);
+        for at in key.words_of(self.0) {
+            let seen = at.load(Relaxed);
             let word = CounterWord::unpack(seen);
             if word.key == key.0 {
-                return (at(i), seen);
+                return (at, seen);
             }
             // The phases of two threads' periods differ by less than one period.
             let near = [period.wrapping_sub(1), period, period + 1];
             let live = word.key != 0 && near.iter().any(|period| word.is_of(*period));
             if !live && free.is_none() {
-                free = Some((at(i), seen));
+                free = Some((at, seen));
             }
         }
-        free.unwrap_or_else(|| (at(0), at(0).load(Relaxed)))
+        free.unwrap_or_else(|| {
+            let mut words = key.words_of(self.0);
+            let first = words.next().expect("a table has words");
+            (first, first.load(Relaxed))
+        })
     }
 
     /// Changes a thread's counter in a period.
