@@ -10,7 +10,7 @@ use crate::policy::Rule;
 use check::place;
 use disk::swapfs::UNIT;
 use protocol::SOCKET;
-use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, from_text};
+use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, LAXITY, from_text};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -177,7 +177,7 @@ impl Default for Defaults {
                 slice: Duration::from_millis(25),
                 period: Duration::from_millis(250),
                 extra: true,
-                laxity: Duration::from_millis(10),
+                laxity: LAXITY,
             },
             swap: None,
         }

@@ -53,13 +53,12 @@ const FILL_TIME: Duration = Duration::from_secs(3);
 
 /// The tenants: name, MiB of data, guaranteed MiB, optimistic MiB, disk time. The daemon
 /// revokes from the tenant with the most optimistic frames: from the clean one until it has
-/// as few as the dirty one, and from a refuser that has the clean one's. The laxity is short
-/// because infrequent accesses would each spend a long one.
-const CLEAN: TenantSpec = TenantSpec("clean", 64, HELD, 42, "60ms/250ms,laxity=500us");
-const DIRTY: TenantSpec = TenantSpec("dirty", 64, HELD, 18, "5ms/250ms,laxity=500us");
-const REFUSER: TenantSpec = TenantSpec("refuser", 64, HELD, 40, "40ms/250ms,laxity=500us");
-const CLAIMER: TenantSpec = TenantSpec("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms,laxity=500us");
-const BYSTANDER: TenantSpec = TenantSpec("bystander", 32, 4, 0, "60ms/250ms,laxity=500us");
+/// as few as the dirty one, and from a refuser that has the clean one's.
+const CLEAN: TenantSpec = TenantSpec("clean", 64, HELD, 42, "60ms/250ms");
+const DIRTY: TenantSpec = TenantSpec("dirty", 64, HELD, 18, "5ms/250ms");
+const REFUSER: TenantSpec = TenantSpec("refuser", 64, HELD, 40, "40ms/250ms");
+const CLAIMER: TenantSpec = TenantSpec("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms");
+const BYSTANDER: TenantSpec = TenantSpec("bystander", 32, 4, 0, "60ms/250ms");
 
 struct TenantSpec(&'static str, u64, u64, u64, &'static str);
 

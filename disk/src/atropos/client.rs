@@ -41,7 +41,7 @@ pub(super) enum QueueState {
 pub struct ClientTotals {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
-    /// The part of `charged` for which the disk was held idle.
+    /// The part of `charged` for which the disk was held idle while others had work.
     pub lax: Nanos,
     /// Transactions in slack time, charged to no slice.
     pub slack: Nanos,
@@ -53,7 +53,7 @@ pub struct ClientTotals {
     pub bytes: u64,
     /// Allocations.
     pub periods: u64,
-    /// The longest time that the disk was held for it.
+    /// The longest time that the disk was held for it so.
     pub longest_lax: Nanos,
     /// Its largest debt.
     pub deepest_debt: Nanos,
@@ -96,6 +96,8 @@ pub(super) struct Client {
     pub(super) suspect_until: Time,
     /// Time since when none of its transactions is queued or in flight.
     pub(super) idle_since: Time,
+    /// True if its last request came within its laxity, as the next one may then.
+    pub(super) is_prompt: bool,
     /// Charge of its last transaction: the best guess for its next.
     pub(super) last_charge: Nanos,
     /// True if it could have been served at all times since its allocation.
@@ -123,6 +125,7 @@ impl Client {
             overdue: Nanos::ZERO,
             suspect_until: Time(0),
             idle_since: Time(0),
+            is_prompt: true,
             last_charge: Nanos::ZERO,
             present: false,
             preferred: None,
@@ -141,9 +144,12 @@ impl Client {
         self.overdue > Nanos::ZERO && self.overdue >= bound
     }
 
-    /// End of its lax time.
+    /// End of its lax time. It has none while it is slower than its laxity.
     pub(super) fn lax_deadline(&self) -> Time {
-        self.idle_since + self.contract.laxity
+        match self.is_prompt {
+            true => self.idle_since + self.contract.laxity,
+            false => self.idle_since,
+        }
     }
 
     pub(super) fn share(&self) -> Utilization {

@@ -9,14 +9,25 @@ use super::slack::Slack;
 use crate::time::{Nanos, Time};
 use crate::trace::{Trace, TraceEvent};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// The disk is held for a client that has nothing to submit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LaxityHold {
     pub(super) client: u32,
     pub(super) from: Time,
-    /// Time up to which the client is charged.
-    pub(super) charged: Time,
+    /// The time for which the client is charged, up to now: since others have work.
+    pub(super) charged: Range<Time>,
+}
+
+impl LaxityHold {
+    pub(super) fn new(client: u32, now: Time) -> Self {
+        Self {
+            client,
+            from: now,
+            charged: now..now,
+        }
+    }
 }
 
 /// The runnable client with the earliest deadline.
@@ -211,19 +222,22 @@ impl<T: Trace> ClientQueues<T> {
     }
 
     /// Charges laxity: the idle time for which the disk is held for a client, up to now or the end
-    /// of its laxity.
-    pub(super) fn charge_laxity(&mut self, now: Time) {
+    /// of its laxity. It is free if no other client had work in it.
+    pub(super) fn charge_laxity(&mut self, now: Time, is_contended: bool) {
+        if !is_contended {
+            return self.end_charge(now);
+        }
         let Some(hold) = &mut self.hold else {
             return;
         };
         let client = &mut self.clients[hold.client];
         let left = Nanos(client.remaining.max(0).unsigned_abs());
-        let to = now.min(client.lax_deadline()).min(hold.charged + left);
-        let time = to - hold.charged;
-        hold.charged = hold.charged.max(to);
+        let to = now.min(client.lax_deadline()).min(hold.charged.end + left);
+        let time = to - hold.charged.end;
+        hold.charged.end = hold.charged.end.max(to);
         client.charge(time);
         client.totals.lax += time;
-        let held = hold.charged - hold.from;
+        let held = hold.charged.end - hold.charged.start;
         client.totals.longest_lax = client.totals.longest_lax.max(held);
         let at = hold.client;
         self.requeue(at);
@@ -231,14 +245,22 @@ impl<T: Trace> ClientQueues<T> {
 
     /// Ends the hold unless client `but` has it.
     pub(super) fn release_hold_except(&mut self, but: Option<u32>) {
-        let Some(hold) = self.hold.filter(|hold| Some(hold.client) != but) else {
+        if self.hold.as_ref().is_some_and(|it| Some(it.client) != but) {
+            self.end_charge(Time(0));
+            self.hold = None;
+        }
+    }
+
+    /// Records the time for which laxity was charged. More is charged from `now` on.
+    fn end_charge(&mut self, now: Time) {
+        let Some(hold) = &mut self.hold else {
             return;
         };
-        self.hold = None;
-        if hold.from < hold.charged {
+        let Range { start, end } = std::mem::replace(&mut hold.charged, now..now);
+        if start < end {
             self.trace.record(TraceEvent::Lax {
-                from: hold.from,
-                to: hold.charged,
+                from: start,
+                to: end,
                 client: self.clients[hold.client].number,
             });
         }
@@ -246,7 +268,7 @@ impl<T: Trace> ClientQueues<T> {
 
     /// Ends the hold of client `at`.
     pub(super) fn release_hold(&mut self, at: u32) {
-        if self.hold.is_some_and(|hold| hold.client == at) {
+        if self.hold.as_ref().is_some_and(|hold| hold.client == at) {
             self.release_hold_except(None);
         }
     }
@@ -254,8 +276,8 @@ impl<T: Trace> ClientQueues<T> {
     /// Returns true if the disk is held for the client since its last transaction completed.
     fn is_held_throughout(&self, at: u32) -> bool {
         let idle_since = self.clients[at].idle_since;
-        self.hold
-            .is_some_and(|hold| hold.client == at && hold.from <= idle_since)
+        let hold = self.hold.as_ref();
+        hold.is_some_and(|hold| hold.client == at && hold.from <= idle_since)
     }
 
     /// The first client that comes from idleness, if it may still be served as urgent.

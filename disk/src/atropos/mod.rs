@@ -10,7 +10,9 @@
 //!   zero, on either side, and the rest counts in its next period: on average it has exactly its
 //!   slice, and never more than its slice and one transaction.
 //! - **Laxity.** A client that is first in line and has nothing to submit holds the disk for at
-//!   most `l` from its last completion, and is charged for it. Then it is idle.
+//!   most `l` from its last completion, and is charged for it while others have work: what nobody
+//!   waits for is free. Then it is idle. One whose last request came later than `l` is idle at
+//!   once: it would spend its slice on holds that end before its requests come.
 //! - **Idleness.** An idle client has no periods and costs nothing. Work that arrives after the old
 //!   period starts a new one; work that arrives within it finds no more of the old slice than the
 //!   client's share of the time up to its deadline, or a new period if even that is too little.
@@ -228,7 +230,7 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return Vec::new();
         };
-        self.queues.charge_laxity(now);
+        self.queues.charge_laxity(now, self.queued > 0);
         self.queues.release_hold(at);
         self.queues.dequeue(at);
         self.queues.urgent.retain(|&other| other != at);
@@ -259,14 +261,16 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return false;
         };
-        self.queues.charge_laxity(now);
+        self.queues.charge_laxity(now, self.queued > 0);
         let client = &self.queues.clients[at];
         // Work that arrives at the moment of a completion counts as no absence.
         if client.has_nothing_outstanding() && client.idle_since < now {
             // Its lax time may have run out without a call of `next`.
             let lapsed = client.place == QueueState::Runnable && client.lax_deadline() <= now;
+            let is_prompt = now - client.idle_since < client.contract.laxity;
             let present = self.queues.was_present(at);
             self.queues.clients[at].present = present;
+            self.queues.clients[at].is_prompt = is_prompt;
             self.queues.release_hold(at);
             if lapsed {
                 self.queues.dequeue(at);
@@ -288,7 +292,7 @@ impl<T: Trace> Atropos<T> {
         let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
-        self.queues.charge_laxity(now);
+        self.queues.charge_laxity(now, self.queued > 0);
         // A transaction as large as the bound had the disk to itself.
         let alone = flight.job.cost >= self.bound;
         match alone {

@@ -15,7 +15,7 @@ const MAX_IN_FLIGHT_PER_QUEUED: usize = 2;
 impl<T: Trace> Atropos<T> {
     /// Decides what happens now. The caller repeats the call until it starts nothing.
     pub fn next(&mut self, now: Time) -> Decision {
-        self.queues.charge_laxity(now);
+        self.queues.charge_laxity(now, self.queued > 0);
         self.discount_overdue(now);
         if self.is_full() {
             self.queues.release_hold_except(None);
@@ -96,16 +96,15 @@ impl<T: Trace> Atropos<T> {
 
     fn hold_for(&mut self, now: Time, at: u32) -> Decision {
         let client = &self.queues.clients[at];
-        let left = Nanos(client.remaining.max(0).unsigned_abs());
-        let mut until = client.lax_deadline().min(now + left);
+        let mut until = client.lax_deadline();
+        if self.queued > 0 {
+            until = until.min(now + Nanos(client.remaining.max(0).unsigned_abs()));
+        }
         if client.deadline > now {
             until = until.min(client.deadline);
         }
-        self.queues.hold.get_or_insert(LaxityHold {
-            client: at,
-            from: now,
-            charged: now,
-        });
+        let hold = &mut self.queues.hold;
+        hold.get_or_insert_with(|| LaxityHold::new(at, now));
         self.wait_until(now, until)
     }
 

@@ -39,13 +39,11 @@ const THREADS: u64 = 4;
 /// How long each of the two is at work before anything is measured of it, or beside it.
 const WARM: Duration = Duration::from_secs(1);
 
-/// The disk contract of each. The laxity is longer than a program takes from one fault to the
-/// next, and shorter than the time between accesses that are due now and then: each of those
-/// would be charged for a longer one.
-const SHARES: [&str; 2] = ["125ms/250ms,extra,laxity=500us", "25ms/250ms,laxity=500us"];
+/// The disk contract of each.
+const SHARES: [&str; 2] = ["125ms/250ms,extra", "25ms/250ms"];
 
 /// The neighbour's where it has the slack, too.
-const EXTRA_SHARE: &str = "25ms/250ms,extra,laxity=500us";
+const EXTRA_SHARE: &str = "25ms/250ms,extra";
 
 /// The same as BFQ's weights.
 const WEIGHTS: [u64; 2] = [500, 100];
