@@ -115,16 +115,17 @@ fn side_by_side(disks: &Arc<Disks>, _: Size) -> Verdict {
 
 fn forks(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(32))?;
-    for name in [
-        "fork_where_both_sides_write",
-        "fork_storm",
-        "privileges_dropped_then_paging",
+    for (name, frames) in [
+        ("fork_where_both_sides_write", 8),
+        ("fork_storm", 8),
+        ("privileges_dropped_then_paging", 8),
+        ("forks_leave_descriptors_alone", 16),
     ] {
         let sandbox = Sandbox::new("forks")?;
         let program = hazard::build(&sandbox, name, &[])?;
         let launch = hazard::launch(&sandbox, &program, Size::Quick);
         let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
-        let contract = daemon.terms(8, 128).with("--disk=100ms/250ms,extra");
+        let contract = daemon.terms(frames, 128).with("--disk=100ms/250ms,extra");
         let contract = hazard::with_options(name, contract)?;
         let said = launch.run(&Under::Contract(contract))?.succeeded()?.text();
         ensure(said == expected, || {
