@@ -12,7 +12,7 @@ mod stretches;
 pub use fork::{ForkError, ForkGuard};
 pub use stretches::ProcessError;
 
-use mailbox::{Change, IDLE, Mailbox, PagerCommand, QUIET};
+use mailbox::{Change, FORKING, IDLE, Mailbox, PagerCommand, QUIET};
 
 use crate::DomainError;
 use crate::counters::Counters;
@@ -164,6 +164,8 @@ impl ProcessPager {
                 if want == 0 {
                     return 0;
                 }
+                // The thread that forks cannot signal pressure.
+                self.pager.frames.client().request_guaranteed();
                 let round = evictor.reclaim(&mut evictor.some_cleaner(), want);
                 evictor.drain();
                 match round {
@@ -331,15 +333,25 @@ impl ProcessPager {
                 drop(self.pager.evictor.stager.lock());
                 self.show_careful(careful);
             }
-            self.words().discards.serve(|range| self.discard(range));
+            let is_served = self.words().discards.serve(|range| self.try_discard(range));
             self.pager.maintain_watermark();
             let client = self.pager.frames.client();
-            client.wait_bell(seq, Some(pause));
+            client.wait_bell(seq, Some(if is_served { pause } else { FORKING }));
             pause = match client.bell_seq() == seq && !self.pager.faults.failed.any() {
                 true => (pause * 2).min(QUIET),
                 false => IDLE,
             };
         }
+    }
+
+    /// Discards the contents of `range` on the evictor's thread. Returns false if a fork has closed the
+    /// gate: it may wait for this thread.
+    fn try_discard(&self, range: Range<usize>) -> bool {
+        let inside = self.pager.mm.gate.try_enter(thread_hint());
+        inside.is_some_and(|_inside| {
+            self.pager.discard(range);
+            true
+        })
     }
 
     fn words(&self) -> SharedWords {

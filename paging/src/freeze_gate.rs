@@ -37,7 +37,8 @@ impl FreezeGate {
     /// Enters unless the gate is closed, or closing.
     pub(crate) fn try_enter(&self, hint: usize) -> Option<FreezeGuard<'_>> {
         let gate = &self.stripes[hint % STRIPES].0;
-        gate.try_enter().then_some(FreezeGuard(gate))
+        // Not made where it did not enter: its end is a leave.
+        gate.try_enter().then(|| FreezeGuard(gate))
     }
 
     /// Waits until the gate is empty and keeps all threads out. One at a time: the caller
@@ -58,5 +59,21 @@ impl FreezeGate {
         for stripe in &self.stripes {
             stripe.0.open();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_finds_the_gate_closed_leaves_it_as_it_was() {
+        let gate = FreezeGate::default();
+        gate.close();
+        assert!(gate.try_enter(3).is_none());
+        gate.open();
+        assert!(gate.try_enter(3).is_some());
+        // Empty again: this would wait for ever.
+        gate.close();
     }
 }

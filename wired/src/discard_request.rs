@@ -39,16 +39,19 @@ impl<'a> DiscardRequest<'a> {
         self.done.load(Ordering::Acquire) == self.posted.load(Ordering::Relaxed)
     }
 
-    /// Carries out what was posted since the last call.
-    pub fn serve(&self, discard: impl FnOnce(Range<usize>)) {
+    /// Carries out what was posted, if `discard` returns true. Returns true if nothing is left to do.
+    pub fn serve(&self, discard: impl FnOnce(Range<usize>) -> bool) -> bool {
         let posted = self.posted.load(Ordering::Acquire);
         if posted == self.done.load(Ordering::Relaxed) {
-            return;
+            return true;
         }
         let start = self.start.load(Ordering::Relaxed) as usize;
         let len = self.len.load(Ordering::Relaxed) as usize;
-        discard(start..start.saturating_add(len));
-        self.done.store(posted, Ordering::Release);
+        let is_done = discard(start..start.saturating_add(len));
+        if is_done {
+            self.done.store(posted, Ordering::Release);
+        }
+        is_done
     }
 }
 
@@ -65,8 +68,10 @@ mod tests {
         for range in [0x1000..0x3000, 0x8000..0x9000] {
             request.post(&range);
             assert!(!request.is_done());
+            assert!(!request.serve(|_| false));
+            assert!(!request.is_done());
             let mut served = None;
-            request.serve(|range| served = Some(range));
+            assert!(request.serve(|range| served.replace(range).is_none()));
             assert_eq!(served, Some(range));
             assert!(request.is_done());
             request.serve(|range| panic!("it was done: {range:?}"));
