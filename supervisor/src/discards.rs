@@ -5,11 +5,14 @@
 //! has dropped what it stored of them: like a fault, the call waits for its own pager, for as long as
 //! that takes. A call of a program without a pager goes on at once. The Go runtime calls so, and takes
 //! for granted that the memory is zeros then.
+//!
+//! MADV_GUARD_INSTALL fails in a program with a pager, as the C library's `madvise` has it: an eviction
+//! would move the kernel's mark into the pager's own memory, where its use is a SIGSEGV.
 
 use crate::Supervisor;
 use frames::DomainId;
 use host::process_tree;
-use host::seccomp::Listener;
+use host::seccomp::{GUARD_INSTALL, Listener};
 use link::handshake::slot_of;
 use rustix::process::Pid;
 use std::ops::Range;
@@ -25,6 +28,8 @@ struct PendingDiscard {
     id: u64,
     program: Pid,
     range: Range<usize>,
+    /// It is MADV_GUARD_INSTALL.
+    is_guard: bool,
     since: Instant,
     /// The pager that has the request.
     posted: Option<DomainId>,
@@ -37,7 +42,7 @@ pub struct Discards(Vec<PendingDiscard>);
 impl Discards {
     /// Takes up a call that has stopped. Returns false if it goes on at once.
     pub fn take_up(&mut self, call: &libc::seccomp_notif, listener: &Listener) -> bool {
-        let [addr, len, ..] = call.data.args.map(|word| word as usize);
+        let [addr, len, advice, ..] = call.data.args.map(|word| word as usize);
         // Else the kernel refuses it, or does nothing.
         let end = len
             .checked_next_multiple_of(PAGE)
@@ -54,6 +59,7 @@ impl Discards {
             id: call.id,
             program,
             range: addr..end,
+            is_guard: advice as u32 == GUARD_INSTALL,
             since: Instant::now(),
             posted: None,
         });
@@ -70,7 +76,12 @@ impl Discards {
     /// Lets calls go on whose pager is done, or which have none, and posts those whose turn it is.
     pub fn settle(&mut self, listener: &Listener, supervisor: &Supervisor) {
         self.0.retain(|call| {
-            let is_over = match (supervisor.domain_of(call.program), call.posted) {
+            let domain = supervisor.domain_of(call.program);
+            if call.is_guard && domain.is_some() {
+                listener.fail(call.id, libc::EINVAL);
+                return false;
+            }
+            let is_over = match (domain, call.posted) {
                 (None, _) => true,
                 (Some(domain), Some(posted)) => {
                     domain == posted && request_to(supervisor, domain).is_done()

@@ -115,11 +115,15 @@ const CALLS: [(libc::c_long, When); 15] = [
     ),
 ];
 
-/// Advice after which private memory is zeros, or may be.
-const DISCARDING: [u32; 3] = [
+/// MADV_GUARD_INSTALL of Linux 6.13.
+pub const GUARD_INSTALL: u32 = 102;
+
+/// Advice after which private memory is zeros, or may be, or may not be used.
+const DISCARDING: [u32; 4] = [
     libc::MADV_DONTNEED as u32,
     libc::MADV_FREE as u32,
     libc::MADV_DONTNEED_LOCKED as u32,
+    GUARD_INSTALL,
 ];
 
 /// linux/socket.h.
