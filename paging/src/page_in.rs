@@ -340,7 +340,8 @@ impl Activation<'_> {
 
     /// Maps `len` bytes with these contents, or zeros. In careful mode every page must be one
     /// that MOVE can distinguish from a pinned one, and MOVE cannot take the shared zero page
-    /// on all kernels.
+    /// on all kernels. Where pages are marked as failed the zeros are a copy, too: it replaces a
+    /// mark, for which the shared zero page finds that the page is there.
     pub(crate) fn map(
         &self,
         addr: usize,
@@ -348,10 +349,15 @@ impl Activation<'_> {
         len: usize,
     ) -> Result<(), MapError> {
         let (mm, zeros) = (&self.pager.mm, &self.pager.faults.zeros);
-        let own = self.write || mm.is_careful();
+        let has_marks = || self.pager.faults.failed.any();
+        let own = self.write || mm.is_careful() || has_marks();
         match from.or(own.then(|| zeros.as_ptr().cast_const())) {
             Some(from) => mm.userfault().copy(addr, from, len, Wake::Yes),
-            None => mm.userfault().zero(addr, len, Wake::Yes),
+            None => match mm.userfault().zero(addr, len, Wake::Yes) {
+                // Marked meanwhile: the next attempt is a copy.
+                Err(MapError::Exists { done }) if has_marks() => Err(MapError::Again { done }),
+                mapped => mapped,
+            },
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct FailedPages {
     log: Arc<Log>,
     /// Oldest first.
     marks: Lock<VecDeque<Mark>>,
-    /// There are marks.
+    /// There are marks, or one is about to be.
     any: AtomicBool,
 }
 
@@ -53,26 +53,30 @@ impl FailedPages {
     /// Makes the access fail in the threads that wait for a page, and in any thread that
     /// accesses it next. The caller is inside the domain's gate.
     pub(crate) fn mark(&self, page: usize) {
-        let method = match self.mm.userfault().poison(page, PAGE) {
-            Ok(method) => method,
-            Err(error) => {
-                return self.log.write(format_args!(
-                    "cannot mark page {page:#x} as failed: {error}"
-                ));
-            }
-        };
-        let since = Instant::now();
-        let mark = Mark {
-            page,
-            method,
-            since,
-        };
+        if let Some(stretch) = self.mm.index.find(page) {
+            // A discard passes over a unit that was never touched, and would leave the mark.
+            let table = stretch.table();
+            table.touch_only(table.unit_of(table.index(page)));
+        }
         let oldest = {
             let mut marks = self.marks.lock();
+            // Before there is one: a thread that finds it in its way asks.
+            self.any.store(true, Ordering::SeqCst);
+            let method = match self.mm.userfault().poison(page, PAGE) {
+                Ok(method) => method,
+                Err(error) => {
+                    return self.log.write(format_args!(
+                        "cannot mark page {page:#x} as failed: {error}"
+                    ));
+                }
+            };
             let full = marks.len() == MOST;
             let oldest = full.then(|| marks.pop_front()).flatten();
-            marks.push_back(mark);
-            self.any.store(true, Ordering::Release);
+            marks.push_back(Mark {
+                page,
+                method,
+                since: Instant::now(),
+            });
             oldest
         };
         if let Some(oldest) = oldest {
