@@ -213,6 +213,9 @@ impl SharedPager {
             return self.warn(&format!("a page cannot be discarded: {why}"));
         }
         let was = object.set(page, PageState::Zero);
+        if was.is_resident() && object.residents(page / UNIT) == 0 {
+            self.order.emptied(Key::new(id, page / UNIT));
+        }
         let staged = self.slots.staged(id, page);
         let place = staged.or_else(|| self.slots.kept(id, page));
         place.into_iter().for_each(|at| self.slots.release(at));
@@ -226,6 +229,9 @@ impl SharedPager {
         // They fault again, at what is mapped there now.
         for waiter in self.fetches.cancel_all(id) {
             self.mapped.wake(waiter);
+        }
+        for unit in 0..object.pages().div_ceil(UNIT) {
+            self.order.emptied(Key::new(id, unit));
         }
         let mut frames = self.slots.forget(id);
         for page in 0..object.pages() {
