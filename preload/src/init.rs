@@ -51,6 +51,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exec::save_environment(environ);
     }
     library_data::populate();
+    diagnostics::init();
     cancellation::init();
     pthread::init();
     fork::init();
