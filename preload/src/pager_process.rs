@@ -304,15 +304,12 @@ impl ProgramWatch {
         ];
         loop {
             let at = fds.as_mut_ptr() as usize;
+            let limit = CHECK_INTERVAL.as_millis() as usize;
             // SAFETY: three entries that live through the call.
-            unsafe {
-                syscall3(
-                    libc::SYS_poll,
-                    at,
-                    fds.len(),
-                    CHECK_INTERVAL.as_millis() as usize,
-                )
-            };
+            let answer = unsafe { syscall3(libc::SYS_poll, at, fds.len(), limit) };
+            if is_error(answer) && answer != error(libc::EINTR) {
+                end_program("a filter of the program's refuses `poll`");
+            }
             self.exit_if_over();
             if fds[1].revents != 0 {
                 // The kernel has killed the program with the connection's end.
