@@ -17,6 +17,8 @@ pub struct ProcStat {
     pub start: u64,
     /// The kernel's flags of its first thread.
     flags: u32,
+    /// Its threads.
+    threads: u32,
 }
 
 /// The flag of a thread that ends: PF_EXITING of sched.h.
@@ -40,33 +42,37 @@ impl ProcStat {
             .filter(|w| !w.is_empty());
         let state = *words.next()?.first()?;
         let parent = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
-        // The parent was field 4; the flags are field 9, the start time is field 22.
+        // The parent was field 4; the flags are field 9, the threads field 20, the start time is field 22.
         let flags = std::str::from_utf8(words.nth(4)?).ok()?.parse().ok()?;
-        let start = words
-            .nth(12)
-            .and_then(|w| std::str::from_utf8(w).ok()?.parse().ok());
+        let mut number = |fields| {
+            let word = words.nth(fields)?;
+            std::str::from_utf8(word).ok()?.parse::<u64>().ok()
+        };
+        let (threads, start) = (number(10), number(1));
         Some(Self {
             state,
             parent: Pid::from_raw(parent),
             start: start.unwrap_or(0),
             flags,
+            threads: threads.unwrap_or(1) as u32,
         })
     }
 
     /// Returns true if its first thread ends, or has ended. The kernel marks a thread that ends before
     /// it clears the thread's number in memory.
     pub fn is_exiting(&self) -> bool {
-        self.is_dead() || self.flags & EXITING != 0
+        matches!(self.state, b'Z' | b'X') || self.flags & EXITING != 0
     }
 
     /// Returns true if it runs nothing any more: stopped, traced, or dead.
     pub fn is_still(&self) -> bool {
-        matches!(self.state, b'T' | b't' | b'Z' | b'X')
+        self.is_dead() || matches!(self.state, b'T' | b't')
     }
 
-    /// Returns true if it has ended and waits to be reaped.
+    /// Returns true if it has ended and waits to be reaped. One whose first thread has ended is a zombie,
+    /// too, while its others run.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
+        self.state == b'X' || self.state == b'Z' && self.threads <= 1
     }
 }
 
@@ -331,6 +337,16 @@ mod tests {
         assert_eq!(exits('S', 0x40_0000), Some(false));
         assert_eq!(exits('R', 0x40_0000 | EXITING), Some(true));
         assert_eq!(exits('Z', 0), Some(true));
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_alone_has_ended_is_not_dead() {
+        let line =
+            |threads| format!("7 (a) Z 1 7 7 0 -1 4 90 0 12 0 0 0 0 0 20 0 {threads} 0 999 0");
+        let stat = |threads| ProcStat::parse(line(threads).as_bytes()).unwrap();
+        assert!(!stat(2).is_dead() && !stat(2).is_still() && stat(2).is_exiting());
+        assert!(stat(1).is_dead() && stat(1).is_still());
+        assert_eq!(stat(2).start, 999);
     }
 
     #[test]
