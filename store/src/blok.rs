@@ -120,11 +120,18 @@ impl BlokAllocator {
     /// dead process's ([`BlokAllocator::repair`]).
     pub fn close_if_free(&self, bloks: Range<u64>) -> bool {
         let words = self.words(bloks.start..bloks.end.next_multiple_of(64));
-        let close = |word: &&AtomicU64| {
-            let (old, new) = (Ordering::AcqRel, Ordering::Relaxed);
-            word.compare_exchange(0, u64::MAX, old, new).is_ok()
+        let over = bloks.end.next_multiple_of(64) - bloks.end;
+        let close = |(at, word): &(usize, &AtomicU64)| {
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            // See `close_end`.
+            let free = match at + 1 == words.len() {
+                true => !(u64::MAX >> over),
+                false => 0,
+            };
+            word.compare_exchange(free, u64::MAX, success, failure)
+                .is_ok()
         };
-        let closed = words.iter().take_while(close).count() as u64;
+        let closed = words.iter().enumerate().take_while(close).count() as u64;
         if (closed as usize) < words.len() {
             if closed > 0 {
                 self.open(bloks.start..bloks.start + closed * 64);

@@ -155,3 +155,13 @@ proptest! {
         prop_assert_eq!(len, longest.unwrap_or(0).min(want));
     }
 }
+
+#[test]
+fn an_extent_that_ends_within_a_word_is_closed_and_opened_again() {
+    let bloks = bloks(100);
+    assert!(bloks.close_if_free(64..100));
+    assert_eq!(bloks.free_below(100), 64);
+    bloks.permit(64..100);
+    bloks.open(64..100);
+    assert_eq!(bloks.free_below(100), 100);
+}
