@@ -26,6 +26,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     // What it calls of its own exports are its own, whatever the program defines.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // What other crates export is for linked programs: the signals of a program under `run` are the C
+    // library's, since its faults are no upcalls.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
     // Stays loaded: the program's memory hangs on it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,7 +1,12 @@
 //! The definitions that take the C library's place in a linked program.
 
 use super::{KernelSigaction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
+use std::ops::BitOr;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The two signals below the first real-time ones, by which the C library cancels threads and has all of
+/// them change their user: no program blocks or handles them.
+const RESERVED: [i32; 2] = [32, 33];
 
 /// # Safety
 /// As `sigprocmask(2)`.
@@ -11,9 +16,8 @@ unsafe fn change_mask(how: i32, set: *const libc::sigset_t, old: *mut libc::sigs
     if !set.is_null() {
         // SAFETY: the caller's set; the kernel's set is its first word.
         wanted = unsafe { *set.cast::<u64>() };
-        // And the two signals below the first real-time ones that the C library keeps.
         if how != libc::SIG_UNBLOCK {
-            wanted &= !(passing() | bit(32) | bit(33));
+            wanted &= !RESERVED.map(bit).into_iter().fold(passing(), BitOr::bitor);
         }
         at = &raw const wanted;
     }
@@ -218,6 +222,11 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> i32 {
+    if RESERVED.contains(&signal) {
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return -1;
+    }
     let ours = OURS.load(Ordering::Acquire);
     let wanted = (!new.is_null()).then(|| {
         // SAFETY: the caller's action.
@@ -267,4 +276,36 @@ pub unsafe extern "C" fn sigaction(
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_program_sets_a_handler_of_the_c_librarys_signals() {
+        for number in RESERVED {
+            // SAFETY: plain data on this stack.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                let refused = |answer: i32| {
+                    let errno = std::io::Error::last_os_error().raw_os_error();
+                    answer == -1 && errno == Some(libc::EINVAL)
+                };
+                assert!(refused(sigaction(
+                    number,
+                    std::ptr::null(),
+                    &raw mut action
+                )));
+                assert!(refused(sigaction(
+                    number,
+                    &raw const action,
+                    std::ptr::null_mut()
+                )));
+                assert_eq!(signal(number, libc::SIG_IGN), libc::SIG_ERR);
+                assert_eq!(sigset(number, libc::SIG_IGN), libc::SIG_ERR);
+                assert!(refused(siginterrupt(number, 1)));
+            }
+        }
+    }
 }
