@@ -273,6 +273,8 @@ unsafe extern "C-unwind" fn thread_entry(begin: *mut c_void) -> *mut c_void {
 
 /// The thread's first steps; leaves the program's function and argument in `to`.
 unsafe extern "C" fn on_thread_start(begin: *mut ThreadStart, to: *mut ThreadStart) {
+    // Before the first word that may have been paged out.
+    rseq::register();
     // SAFETY: made by `pthread_create` for this thread alone; `to` has room.
     unsafe { to.write(*Box::from_raw(begin)) };
     let (tid, own) = (raw_syscall::tid(), pager_process::thread_pointer());
@@ -281,7 +283,6 @@ unsafe extern "C" fn on_thread_start(begin: *mut ThreadStart, to: *mut ThreadSta
         record.live.retain(|(live, _)| *live != tid);
         record.live.push((tid, own));
     });
-    rseq::register();
     nail(whole_pages(own, own + CONTROL), tid);
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {

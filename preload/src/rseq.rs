@@ -53,13 +53,15 @@ pub fn register() {
         return;
     }
     let _blocked = SignalsBlocked::new();
-    let free = NUMBERS.iter().position(|number| {
-        let mine = raw_syscall::tid() as u32;
+    let mine = raw_syscall::tid() as u32;
+    let take = |number: &AtomicU32| {
         number
             .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
-    });
-    if let Some(place) = free {
+    };
+    // A thread that ended by the system call alone, and had the number before, has left its place.
+    let place = place_of(mine).or_else(|| NUMBERS.iter().position(take));
+    if let Some(place) = place {
         *WORDS[place].lock() = pager_process::thread_pointer().wrapping_add_signed(offset);
     }
 }
@@ -125,5 +127,26 @@ mod tests {
         });
         thread.join().unwrap();
         assert_eq!(cpu_of(0), None);
+    }
+
+    #[test]
+    fn a_thread_takes_the_place_of_one_that_had_its_number() {
+        init();
+        if OFFSET.load(Ordering::Acquire) == 0 {
+            eprintln!("skipped: the C library has no rseq areas");
+            return;
+        }
+        let thread = std::thread::spawn(|| {
+            let mine = raw_syscall::tid() as u32;
+            register();
+            let place = place_of(mine).unwrap();
+            // Of a thread that ended without a word.
+            *WORDS[place].lock() = 16;
+            register();
+            assert_ne!(*WORDS[place].lock(), 16);
+            unregister();
+            assert_eq!(place_of(mine), None);
+        });
+        thread.join().unwrap();
     }
 }
