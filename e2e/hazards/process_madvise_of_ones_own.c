@@ -1,6 +1,9 @@
 /* process_madvise may give up one's own memory, by whatever descriptor it names the process:
- * it is as if madvise had been called. */
+ * it is as if madvise had been called, also where no descriptor is free, or /proc
+ * shows other numbers. */
 #include "hazard.h"
+#include <sched.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #define PIDFD_OF_THIS_PROCESS -10001
@@ -10,8 +13,56 @@ static ssize_t advise(int process, struct iovec *parts, size_t count, int advice
     return syscall(SYS_process_madvise, process, parts, count, advice, 0);
 }
 
+/* The calling process discards all of some memory, of which most has left. */
+static void discards(int own)
+{
+    size_t n = hazard_bytes();
+    char *p = map_private(n);
+    fill(p, n, 3);
+    struct iovec all = {p, n};
+    ssize_t done = advise(own, &all, 1, MADV_DONTNEED);
+    CHECK(done == -1 ? errno == EINVAL : done == (ssize_t)n && all_zero(p, n));
+    CHECK(munmap(p, n) == 0);
+}
+
+static void with_no_free_descriptor(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int own = syscall(SYS_pidfd_open, getpid(), 0);
+        struct rlimit none = {own + 1, own + 1};
+        for (int fd = 0; fd < own; fd++)
+            if (fcntl(fd, F_GETFD) < 0)
+                CHECK(dup2(own, fd) == fd);
+        CHECK(own >= 0 && setrlimit(RLIMIT_NOFILE, &none) == 0);
+        discards(own);
+        _exit(0);
+    }
+    reap(child);
+}
+
+/* Where such a namespace may be made: in /proc it has another number. */
+static void in_a_namespace_of_processes(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        if (unshare(CLONE_NEWPID) != 0)
+            _exit(0);
+        pid_t first = fork();
+        if (first == 0) {
+            discards(syscall(SYS_pidfd_open, getpid(), 0));
+            _exit(0);
+        }
+        reap(first);
+        _exit(0);
+    }
+    reap(child);
+}
+
 int main(void)
 {
+    with_no_free_descriptor();
+    in_a_namespace_of_processes();
     size_t n = 16 * PAGE;
     char *p = map_private(n);
     int own = syscall(SYS_pidfd_open, getpid(), 0);

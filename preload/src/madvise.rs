@@ -290,14 +290,38 @@ pub fn process_madvise(
     done as SyscallResult
 }
 
-/// Returns true if a pidfd is of this process.
+/// Returns true if a pidfd is of this process. Before Linux 6.13 the kernel does not answer, and refuses
+/// advice that discards.
 fn is_own(process: c_int) -> bool {
     /// linux/pidfd.h: this thread, this process.
     const SELF: [c_int; 2] = [-10_000, -10_001];
-    let of_table = || {
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{process}")).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-        line.trim().parse().ok()
+    /// `PIDFD_INFO_PID`.
+    const NUMBERS: u64 = 1;
+    /// `struct pidfd_info`, up to what is asked for.
+    #[repr(C)]
+    struct PidfdInfo {
+        mask: u64,
+        cgroup: u64,
+        /// Of the thread, as the caller's namespace numbers it.
+        pid: u32,
+        /// Of its process.
+        tgid: u32,
+        others: [u32; 10],
+    }
+    /// `PIDFD_GET_INFO`.
+    const GET_INFO: usize = 0xc000_ff0b | size_of::<PidfdInfo>() << 16;
+    let mut info = PidfdInfo {
+        mask: NUMBERS,
+        cgroup: 0,
+        pid: 0,
+        tgid: 0,
+        others: [0; 10],
     };
-    SELF.contains(&process) || of_table() == Some(raw_syscall::pid())
+    let to = &raw mut info as usize;
+    // SAFETY: room for the answer.
+    let of_descriptor = || unsafe { syscall3(libc::SYS_ioctl, process as usize, GET_INFO, to) };
+    SELF.contains(&process)
+        || !is_error(of_descriptor())
+            && info.mask & NUMBERS != 0
+            && info.tgid == raw_syscall::pid() as u32
 }
