@@ -2,6 +2,9 @@
    still forks. */
 #include "hazard.h"
 #include <spawn.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/uio.h>
 
 extern char **environ;
 
@@ -50,8 +53,30 @@ static void locks_more_than_it_may(void)
     munlockall();
 }
 
+static void advises_itself(void)
+{
+    char *memory = map_private(MB);
+    memset(memory, 1, MB);
+    int own = syscall(SYS_pidfd_open, getpid(), 0);
+    struct iovec part = {memory, MB};
+    ssize_t done = syscall(SYS_process_madvise, own, &part, 1, MADV_DONTNEED, 0);
+    CHECK(done == -1 ? errno == EINVAL : done == (ssize_t)MB && all_zero(memory, MB));
+    CHECK(munmap(memory, MB) == 0);
+}
+
+static void detaches_a_segment(void)
+{
+    char *memory = map_private(3 * MB);
+    int id = shmget(IPC_PRIVATE, MB, 0600 | IPC_CREAT);
+    CHECK(id >= 0);
+    char *segment = shmat(id, memory + MB, SHM_REMAP);
+    CHECK(shmctl(id, IPC_RMID, NULL) == 0 && segment == memory + MB);
+    CHECK(shmdt(segment) == 0 && munmap(memory, 3 * MB) == 0);
+}
+
 static void (*const steps[])(void) = {
     spawns, executes_in_a_vfork_child, executes_what_is_not_there, shares_memory, locks_more_than_it_may,
+    advises_itself, detaches_a_segment,
 };
 
 static void *cancelled(void *step)

@@ -58,13 +58,18 @@ fn segment_bytes(id: c_int) -> Option<usize> {
 
 /// `shmdt`. In an arena the addresses are free again, and not the kernel's to give.
 pub fn shmdt(addr: usize) -> SyscallResult {
+    // SAFETY: the program asked for exactly this.
+    let detach = || unsafe { syscall3(libc::SYS_shmdt, addr, 0, 0) };
+    if !address_space::is_active() {
+        return detach();
+    }
+    let space = &mut address_space::lock();
     let mut is_released = false;
-    while address_space::is_active() && address_space::lock().map.contains(addr) {
+    while space.map.contains(addr) {
         let (parts, count) = attached_at(addr);
         if count == 0 {
             break;
         }
-        let space = &mut address_space::lock();
         for part in &parts[..count] {
             for piece in space.map.lookup(part) {
                 space.release(&piece);
@@ -75,18 +80,16 @@ pub fn shmdt(addr: usize) -> SyscallResult {
     if is_released {
         return 0;
     }
-    // SAFETY: the program asked for exactly this.
-    let answer = unsafe { syscall3(libc::SYS_shmdt, addr, 0, 0) };
-    if !is_error(answer) && address_space::is_active() {
-        release_hole(addr);
+    let answer = detach();
+    if !is_error(answer) {
+        release_hole(space, addr);
     }
     answer
 }
 
 /// Releases the addresses of an arena that the kernel has unmapped from `addr` on: where the list of mappings cannot be
 /// read, it detached a segment there.
-fn release_hole(addr: usize) {
-    let space = &mut address_space::lock();
+fn release_hole(space: &mut AddressSpace, addr: usize) {
     let is_hole = |space: &AddressSpace, page: usize| {
         let is_foreign = space.map.contains(page)
             && space.map.lookup(&(page..page + PAGE))[0].state.is_kernels();
