@@ -148,7 +148,6 @@ fn try_exec(
             flags as usize,
             0,
         ];
-        let _limits = limits::for_exec();
         match (dir, flags) {
             // SAFETY: the program asked for exactly this.
             (libc::AT_FDCWD, 0) => unsafe { syscall3(libc::SYS_execve, args[1], args[2], args[3]) },
@@ -163,7 +162,10 @@ fn try_exec(
     match policy_at(dir, unsafe { CStr::from_ptr(path) }, flags) {
         // SAFETY: the program's array.
         ExecPolicy::Paged => Ok(unsafe { with_preload_env(envp, call) }),
-        ExecPolicy::Unpaged => Ok(call(envp)),
+        ExecPolicy::Unpaged => {
+            let _limits = limits::for_unpaged_image();
+            Ok(call(envp))
+        }
         ExecPolicy::Refused => Err(()),
     }
 }

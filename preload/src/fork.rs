@@ -14,12 +14,11 @@ mod libc_data;
 
 use crate::address_space::AddressSpaceGuard;
 use crate::heap::{HEAPS, HeapGuard};
-use crate::limits::LimitsGuard;
 use crate::process_pager::ForkGate;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
 use crate::vma_map::AddrRange;
 use crate::{
-    address_space, diagnostics, init, limits, mlock, paged_memory, pthread, raw_syscall, supervisor,
+    address_space, diagnostics, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
 };
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -37,7 +36,6 @@ struct ForkState {
     stdio: bool,
     heap: Option<HeapGuard>,
     space: Option<AddressSpaceGuard>,
-    limits: Option<LimitsGuard>,
     turn: Option<Guard<'static, ()>>,
     signals: Option<SignalsBlocked>,
     /// Of a `clone`.
@@ -143,7 +141,6 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     }
     let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
-    let limits = limits::hold();
     let (gate, heap) = loop {
         let gate = match complete {
             true => ForkGate::close()
@@ -173,7 +170,6 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         stdio,
         heap: Some(heap),
         space: Some(space),
-        limits: Some(limits),
         turn: Some(turn),
         signals: Some(signals),
         cloned: None,
@@ -222,7 +218,6 @@ fn after_in_parent(born: bool) {
     if !lives {
         note_refused();
     }
-    drop(state.limits.take());
     drop(state.space.take());
     state.finish(false);
     raw_syscall::set_errno(errno);
@@ -239,7 +234,6 @@ fn after_in_child() {
     let Some(mut state) = take_state() else {
         return;
     };
-    drop(state.limits.take());
     drop(state.space.take());
     let errno = state.errno;
     state.finish(true);

@@ -46,10 +46,9 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         SupervisorEndpoint::Attached(port) => supervisor::set_port(port),
     }
     // SAFETY: the loader's array.
-    unsafe {
-        limits::lift_inherited(environ);
-        exec::save_environment(environ);
-    }
+    let lifted = unsafe { limits::lift_inherited(environ) };
+    // SAFETY: as above.
+    unsafe { exec::save_environment(environ) };
     library_data::populate();
     diagnostics::init();
     cancellation::init();
@@ -66,7 +65,7 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
         exit_group(EXIT_FAILED);
     }
     let heap = FIRST_MEMORY.lock().take().and_then(|memory| memory.heap);
-    limits::init(before, heap.as_ref().map_or(0, Range::len));
+    limits::init(lifted, before, heap.as_ref().map_or(0, Range::len));
     address_space::activate();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::init(heap) };

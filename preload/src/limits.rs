@@ -4,24 +4,25 @@
 //! addresses of arenas, those of the allocator's heap, and the pager's own tables. A program that
 //! lowers RLIMIT_AS or RLIMIT_DATA to what it needs itself could not map more memory (Chromium's
 //! sandbox sets 2 GiB of data).
-//! So the kernel gets the program's limit and that reserve, and the program reads the limit that
-//! it set. A program that it executes finds both in its environment, and gets a reserve of its own
-//! ([`next_image`]), as does one that begins with a soft limit below the hard one. A hard limit that
-//! `run` was started with holds as it is.
+//! So the kernel's limit is the program's and a reserve. The reserve is fixed when the first limit is set, by
+//! this process or one that it descends from: the child of a fork has it in its memory, a program that is
+//! executed in its environment ([`next_image`]). The limits themselves are in the kernel alone: the child of a
+//! vfork has its parent's memory, and limits of its own. A soft limit below the hard one that `run` was started
+//! with gets a reserve, too; a hard one holds as it is.
 //!
-//! What the program maps of addresses that were free when it set the limit is in the reserve: up
-//! to an arena more than the limit says.
+//! What the program maps of addresses that were free when the reserve was fixed is in it: up to an arena more than
+//! the limit says.
 
 mod next_image;
 
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
+use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall6};
 use crate::{address_space, raw_syscall};
 use rustix::fs::{Mode, OFlags, open};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use wired::{Guard, Lock, PAGE};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use wired::PAGE;
 
-pub use next_image::{LimitsVariable, for_exec, is_variable, lift_inherited};
+pub use next_image::{LimitsVariable, for_unpaged_image, is_variable, lift_inherited};
 
 /// A limit, as the kernel has it on machines of 64 bits.
 #[repr(C)]
@@ -29,6 +30,29 @@ pub use next_image::{LimitsVariable, for_exec, is_variable, lift_inherited};
 pub struct Limit {
     soft: u64,
     hard: u64,
+}
+
+impl Limit {
+    /// The program's limit where this is the kernel's. One below the reserve was set by another process, and has none.
+    fn without(self, reserve: u64) -> Self {
+        let [soft, hard] = [self.soft, self.hard].map(|limit| match limit {
+            libc::RLIM_INFINITY => limit,
+            _ => limit.checked_sub(reserve).unwrap_or(limit),
+        });
+        let soft = soft.min(hard);
+        Self { soft, hard }
+    }
+
+    /// The kernel's limit where the program requests this one, and has read `shown` for the kernel's `now`. The
+    /// kernel checks the right to raise a hard limit.
+    fn with(self, reserve: u64, shown: Self, now: Self) -> Self {
+        let mut hard = self.hard.saturating_add(reserve);
+        if self.hard <= shown.hard {
+            hard = hard.min(now.hard);
+        }
+        let soft = self.soft.saturating_add(reserve).min(hard);
+        Self { soft, hard }
+    }
 }
 
 /// The limits that count reservations.
@@ -65,28 +89,39 @@ impl LimitKind {
         kernel(0, self.resource(), to, std::ptr::null_mut())
     }
 
-    /// What the kernel counts of the library's, where the program's arenas have `free` bytes.
-    fn reserve(self, free: usize) -> u64 {
-        (free + OWN[self as usize].load(Ordering::Relaxed)) as u64
+    /// What the kernel's limit has beside the program's; 0 where none was set.
+    fn reserve(self) -> u64 {
+        RESERVES[self as usize].load(Ordering::Acquire)
+    }
+
+    /// The same, fixed from now on.
+    fn fix_reserve(self) -> u64 {
+        let reserve = &RESERVES[self as usize];
+        if self.reserve() == 0 {
+            // A program that is executed gets as much for its own pager.
+            let free = address_space::lock().map.free();
+            let free = free.max(FIRST_FREE.load(Ordering::Relaxed));
+            let own = OWN[self as usize].load(Ordering::Relaxed);
+            let fixed = (free + own) as u64;
+            let _ = reserve.compare_exchange(0, fixed, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.reserve()
+    }
+
+    /// The kernel's limit where the program requests `requested`, or the error.
+    fn for_kernel(self, requested: Limit) -> Result<Limit, SyscallResult> {
+        let Some(now) = self.current().filter(|_| requested.soft <= requested.hard) else {
+            return Err(error(libc::EINVAL));
+        };
+        let shown = now.without(self.reserve());
+        Ok(requested.with(self.fix_reserve(), shown, now))
     }
 }
 
-/// The program's limit, and the kernel's limit for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitPair {
-    requested: Limit,
-    effective: Limit,
-}
+static RESERVES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Holds the program's limits still.
-pub type LimitsGuard = [Guard<'static, Option<LimitPair>>; 2];
-
-/// For the time of a fork. The caller may hold the space's lock, and nothing that a fault waits for.
-pub fn hold() -> LimitsGuard {
-    SET.each_ref().map(Lock::lock)
-}
-
-static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
+/// Free bytes of arenas when the program began.
+static FIRST_FREE: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that the pager and the allocator have mapped for themselves, by either count.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -114,22 +149,22 @@ fn mapped() -> [usize; 2] {
 }
 
 /// The library has mapped its own: `before` was there before, and the allocator has `heap` bytes of
-/// addresses, of which the program has none yet. Lifted limits come down to the program's and the
-/// reserve. In the constructor.
-pub fn init(before: [usize; 2], heap: usize) {
+/// addresses, of which the program has none yet. The soft limits that were `lifted` come down to the program's and
+/// the reserve. In the constructor.
+pub fn init(lifted: [Option<u64>; 2], before: [usize; 2], heap: usize) {
     let (arenas, free) = {
         let space = address_space::lock();
         (space.map.reserved(), space.map.free())
     };
+    FIRST_FREE.store(free, Ordering::Relaxed);
     for (own, (now, before)) in OWN.iter().zip(mapped().into_iter().zip(before)) {
         let pager = now.saturating_sub(before + arenas);
         own.store(pager + heap, Ordering::Relaxed);
     }
-    for kind in LimitKind::ALL {
-        if let Some(set) = SET[kind as usize].lock().as_mut() {
-            let soft = set.requested.soft.saturating_add(kind.reserve(free));
-            set.effective.soft = soft.min(set.effective.hard);
-            kind.set(&set.effective);
+    for (kind, soft) in LimitKind::ALL.into_iter().zip(lifted) {
+        if let (Some(soft), Some(Limit { hard, .. })) = (soft, kind.current()) {
+            let soft = soft.saturating_add(kind.fix_reserve()).min(hard);
+            kind.set(&Limit { soft, hard });
         }
     }
 }
@@ -167,47 +202,19 @@ pub unsafe fn prlimit(
     // Copied: a program may give one address for both.
     // SAFETY: readable, or null.
     let new = unsafe { new.as_ref() }.copied();
-    let free = address_space::lock().map.free();
-    let _blocked = SignalsBlocked::new();
-    let mut set = SET[kind as usize].lock();
-    let mut before = Limit { soft: 0, hard: 0 };
-    let answer = kernel(0, resource, std::ptr::null(), &mut before);
-    if is_error(answer) {
-        return answer;
-    }
-    let visible = set.filter(|set| set.effective == before);
-    let visible = visible.map_or(before, |set| set.requested);
-    if let Some(requested) = new {
-        if requested.soft > requested.hard {
-            return error(libc::EINVAL);
-        }
-        let reserve = kind.reserve(free);
-        let mut effective = Limit {
-            soft: requested.soft.saturating_add(reserve),
-            hard: requested.hard.saturating_add(reserve),
-        };
-        // The kernel checks the right to raise a hard limit.
-        effective.hard = match requested.hard > visible.hard {
-            true => effective.hard.max(before.hard.saturating_add(1)),
-            false => effective.hard.min(before.hard),
-        };
-        effective.soft = effective.soft.min(effective.hard);
-        let answer = kind.set(&effective);
-        if is_error(answer) {
-            return answer;
-        }
-        *set = Some(LimitPair {
-            requested,
-            effective,
-        });
-    }
+    let new = match new.map(|requested| kind.for_kernel(requested)).transpose() {
+        Ok(new) => new,
+        Err(answer) => return answer,
+    };
+    let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // The kernel writes first, which returns EFAULT for an unmapped address.
-    let written = kernel(0, resource, std::ptr::null(), old);
+    let answer = kernel(0, resource, new, old);
     // SAFETY: the caller's, and writeable.
-    if let Some(old) = unsafe { old.as_mut() }.filter(|_| !is_error(written)) {
-        *old = visible;
+    if let Some(old) = unsafe { old.as_mut() }.filter(|_| !is_error(answer)) {
+        // Of now: another thread may have set its first limit.
+        *old = old.without(kind.reserve());
     }
-    written
+    answer
 }
 
 mod exports {
@@ -237,5 +244,51 @@ mod exports {
             prlimit(0, resource, std::ptr::null(), old);
         "prlimit", "prlimit64", both, both64, (pid: c_int, resource: c_int, new: *const Limit, old: *mut Limit) =>
             prlimit(pid, resource, new, old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNLIMITED: Limit = Limit {
+        soft: libc::RLIM_INFINITY,
+        hard: libc::RLIM_INFINITY,
+    };
+
+    fn limit() -> impl Strategy<Value = Limit> {
+        let number = || prop_oneof![4 => 0..1u64 << 50, 1 => Just(libc::RLIM_INFINITY)];
+        (number(), number()).prop_map(|(a, b)| Limit {
+            soft: a.min(b),
+            hard: a.max(b),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_reads_as_it_was_set(
+            first in limit(),
+            then in limit(),
+            reserve in 1..1u64 << 40,
+        ) {
+            let kernels = first.with(reserve, UNLIMITED, UNLIMITED);
+            let shown = kernels.without(reserve);
+            prop_assert_eq!(shown, first);
+            let kernels_then = then.with(reserve, shown, kernels);
+            prop_assert_eq!(kernels_then.without(reserve), then);
+            prop_assert_eq!(kernels_then.hard > kernels.hard, then.hard > first.hard);
+        }
+
+        #[test]
+        fn no_hard_limit_of_before_is_raised_unasked(
+            before in limit(),
+            set in limit(),
+            reserve in 1..1u64 << 40,
+        ) {
+            let set = Limit { soft: set.soft.min(before.hard), hard: set.hard.min(before.hard) };
+            let kernels = set.with(reserve, before, before);
+            prop_assert!(kernels.soft <= kernels.hard && kernels.hard <= before.hard);
+        }
     }
 }
