@@ -1,8 +1,9 @@
 //! Memory for a call: on the stack, no more than it needs to be, since programs execute others on
 //! stacks of a few pages, and there is no heap between vfork and exec; or, where it is much, in a mapping.
 
-use crate::address_space;
-use crate::raw_syscall::is_error;
+use crate::raw_syscall::{is_error, syscall3};
+use crate::{address_space, raw_syscall};
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use wired::PAGE;
 
@@ -24,14 +25,58 @@ fn on_stack<const WORDS: usize, R>(go: impl FnOnce(Option<*mut u8>) -> R) -> R {
     go(Some(room.as_mut_ptr().cast()))
 }
 
+/// At the start of a mapping.
+struct Header {
+    bytes: usize,
+    /// The process that made it.
+    process: i32,
+    /// The one that the thread had before; 0 where it had none.
+    before: usize,
+}
+
+thread_local! {
+    /// The thread's last mapping. The child of a vfork has its parent's memory and control block, and unmaps
+    /// nothing once it has executed a program.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
 fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
+    unmap_left();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let bytes = (size_of::<Header>() + bytes).next_multiple_of(PAGE);
     let start = address_space::map(0, bytes, address_space::RW, flags, -1, 0);
     if is_error(start) {
         return go(None);
     }
-    let start = start as usize;
-    let result = go(Some(start as *mut u8));
-    address_space::unmap(&(start..start + bytes.next_multiple_of(PAGE)));
+    let header = start as *mut Header;
+    let before = LAST.replace(start as usize);
+    // SAFETY: fresh memory, with room for the header and what follows it.
+    let result = unsafe {
+        header.write(Header {
+            bytes,
+            process: raw_syscall::pid(),
+            before,
+        });
+        go(Some(header.add(1).cast()))
+    };
+    LAST.set(before);
+    address_space::unmap(&(start as usize..start as usize + bytes));
     result
+}
+
+/// Unmaps what children of this thread's vforks have left. What this process, or its parent, has in use is its own.
+fn unmap_left() {
+    let in_use = [raw_syscall::pid(), parent()];
+    // SAFETY: the headers of mappings that are there.
+    while let Some(last) = unsafe { (LAST.get() as *const Header).as_ref() }
+        && !in_use.contains(&last.process)
+    {
+        let start = LAST.replace(last.before);
+        address_space::unmap(&(start..start + last.bytes));
+    }
+}
+
+fn parent() -> i32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { syscall3(libc::SYS_getppid, 0, 0, 0) as i32 }
 }
