@@ -1,5 +1,5 @@
-/* A thread ends by the system call alone, and its stack is unmapped. A later one has its number, and touches more
- * memory than the frames hold. */
+/* A thread ends by the system call alone, and its stack is unmapped. A later one has its number, begins on a stack that
+ * was never touched, and touches more memory than the frames hold. */
 #include "hazard.h"
 
 static pid_t first;
@@ -35,8 +35,7 @@ int main(void)
 {
     pthread_t thread;
     pthread_attr_t attributes;
-    char *stack = mmap(NULL, MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(stack != MAP_FAILED);
+    char *stack = map_private(MB), *later = map_private(MB);
     memory = map_private(hazard_bytes());
     CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, MB) == 0);
     CHECK(pthread_create(&thread, &attributes, ends_by_the_system_call, NULL) == 0);
@@ -48,7 +47,9 @@ int main(void)
             fputs("the number of the next thread cannot be chosen here\n", stderr);
             return 77;
         }
-        CHECK(pthread_create(&thread, NULL, touches_if_it_has_the_number, &found) == 0);
+        CHECK(madvise(later, MB, MADV_DONTNEED) == 0);
+        CHECK(pthread_attr_setstack(&attributes, later, MB) == 0);
+        CHECK(pthread_create(&thread, &attributes, touches_if_it_has_the_number, &found) == 0);
         CHECK(pthread_join(thread, NULL) == 0);
     }
     puts("done");

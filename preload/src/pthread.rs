@@ -94,6 +94,7 @@ pub fn release_dead_nails() {
         record.nails.retain(|nail| {
             let gone = is_gone(nail.tid);
             if gone {
+                rseq::unregister(nail.tid);
                 paged_memory::unnail(&nail.span);
             }
             !gone
@@ -121,6 +122,8 @@ pub fn forget_nails(span: &AddrRange) {
         record.nails.retain(|nail| {
             let overlaps = nail.span.start < span.end && span.start < nail.span.end;
             if overlaps {
+                // Of a thread that ended by the system call alone.
+                rseq::unregister(nail.tid);
                 paged_memory::unnail(&nail.span);
             }
             !overlaps
@@ -304,7 +307,7 @@ unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
         return;
     }
     let tid = raw_syscall::tid();
-    rseq::unregister();
+    rseq::unregister(tid);
     with_record(|record| record.live.retain(|(live, _)| *live != tid));
     release_dead_nails();
 }

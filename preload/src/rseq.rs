@@ -9,8 +9,8 @@
 //! [`MAX_THREADS`]: their processor is unknown.
 //!
 //! Rule: an area is read only while its thread waits for a page, which is before it ends,
-//! and under the place's lock, which the thread takes to forget it. Control blocks are never
-//! paged while their threads run (see [`pthread`](crate::pthread)).
+//! and under the place's lock, which the thread takes to forget it, or another that unmaps its stack.
+//! Control blocks are never paged while their threads run (see [`pthread`](crate::pthread)).
 
 use crate::raw_syscall::SignalsBlocked;
 use crate::{dlsym, pager_process, raw_syscall};
@@ -66,10 +66,10 @@ pub fn register() {
     }
 }
 
-/// The calling thread ends: its area may go.
-pub fn unregister() {
+/// A thread ends, or has ended: its area may go.
+pub fn unregister(thread: i32) {
     let _blocked = SignalsBlocked::new();
-    if let Some(place) = place_of(raw_syscall::tid() as u32) {
+    if let Some(place) = place_of(thread as u32).filter(|_| thread != 0) {
         *WORDS[place].lock() = 0;
         NUMBERS[place].store(0, Ordering::Release);
     }
@@ -122,7 +122,7 @@ mod tests {
             let mine = raw_syscall::tid() as u32;
             register();
             assert_eq!(cpu_of(mine), Some(cpu as u32));
-            unregister();
+            unregister(mine as i32);
             assert_eq!(cpu_of(mine), None);
         });
         thread.join().unwrap();
@@ -144,7 +144,7 @@ mod tests {
             *WORDS[place].lock() = 16;
             register();
             assert_ne!(*WORDS[place].lock(), 16);
-            unregister();
+            unregister(mine as i32);
             assert_eq!(place_of(mine), None);
         });
         thread.join().unwrap();
