@@ -292,8 +292,11 @@ pub fn handlers_need_rights() -> bool {
 pub fn prepare_handler(n: usize, cpu: usize) -> Result<(), String> {
     let Some(pager) = get() else { return Ok(()) };
     let handler = Box::new(pager.process.new_handler(cpu).map_err(text)?);
-    // A parent's is not dropped in its child: its descriptors are not in this table.
-    pager.handlers[n].store(Box::into_raw(handler), Ordering::Release);
+    let inherited = pager.handlers[n].swap(Box::into_raw(handler), Ordering::AcqRel);
+    if !inherited.is_null() {
+        // SAFETY: made by this function, for a thread that a fork has left behind.
+        unsafe { Box::from_raw(inherited) }.free_inherited();
+    }
     Ok(())
 }
 
@@ -307,7 +310,7 @@ pub fn threads_run() {
 /// The `n`th handler thread.
 pub fn handler_main(n: usize) -> ! {
     let Some(pager) = get() else { sleep() };
-    // SAFETY: made for this thread alone, and never freed.
+    // SAFETY: made for this thread alone, and freed in a fork's child only.
     let handler = unsafe { &mut *pager.handlers[n].load(Ordering::Acquire) };
     loop {
         pager.process.handler_main(handler, None, &mut || false);

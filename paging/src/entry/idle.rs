@@ -141,6 +141,15 @@ pub(crate) struct IdleState {
 }
 
 impl IdleState {
+    /// Ends it, and leaves its descriptors open.
+    pub(crate) fn forget_descriptors(self) {
+        let stat = self.stat.map(|(_, stat)| stat);
+        [Some(self.bell), stat]
+            .into_iter()
+            .flatten()
+            .for_each(std::mem::forget);
+    }
+
     /// For a handler on this processor that does not wait yet. Opens a descriptor.
     pub(crate) fn new(cpu: usize) -> rustix::io::Result<Self> {
         Ok(Self {

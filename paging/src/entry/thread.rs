@@ -82,6 +82,12 @@ impl HandlerThread {
         })
     }
 
+    /// Frees, in the child of a fork, the memory of a handler of its parent's, whose descriptors are not of this
+    /// table.
+    pub fn free_inherited(self) {
+        self.idle.forget_descriptors();
+    }
+
     /// Serves faults until `stop` returns true. `also` is a second descriptor whose
     /// readability is a reason to call `stop`.
     pub(crate) fn serve(

@@ -192,8 +192,13 @@ impl Slots {
         self.standby.fetch_sub(went, Ordering::Relaxed);
     }
 
-    /// The child of a fork has no sieve: its registration did not come along.
+    /// The child of a fork has no sieve: its registration did not come along. The standby list is empty.
     pub(crate) fn forget_sieve(&self) {
-        self.sieve.store(0, Ordering::Release);
+        let base = self.sieve.swap(0, Ordering::AcqRel) as usize;
+        if base != 0 {
+            let at = std::ptr::with_exposed_provenance_mut(base);
+            // SAFETY: the sieve's own addresses, of which nothing uses any from here on.
+            let _ = unsafe { rustix::mm::munmap(at, self.bytes()) };
+        }
     }
 }
