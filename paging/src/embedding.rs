@@ -348,10 +348,7 @@ impl ProcessPager {
     /// gate: it may wait for this thread.
     fn try_discard(&self, range: Range<usize>) -> bool {
         let inside = self.pager.mm.gate.try_enter(thread_hint());
-        inside.is_some_and(|_inside| {
-            self.pager.discard(range);
-            true
-        })
+        inside.map(|_inside| self.pager.discard(range)).is_some()
     }
 
     fn words(&self) -> SharedWords {

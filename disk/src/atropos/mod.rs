@@ -10,8 +10,8 @@
 //!   zero, on either side, and the rest counts in its next period: on average it has exactly its
 //!   slice, and never more than its slice and one transaction.
 //! - **Laxity.** A client that is first in line and has nothing to submit holds the disk for at
-//!   most `l` from its last completion, and is charged for it while others have work: what nobody
-//!   waits for is free. Then it is idle. One whose last request came later than `l` is idle at
+//!   most `l` from its last completion, and is charged for it while others have work: time that
+//!   no other client waits for is free. Then it is idle. One whose last request came later than `l` is idle at
 //!   once: it would spend its slice on holds that end before its requests come.
 //! - **Idleness.** An idle client has no periods and costs nothing. Work that arrives after the old
 //!   period starts a new one; work that arrives within it finds no more of the old slice than the

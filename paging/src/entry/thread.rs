@@ -82,8 +82,7 @@ impl HandlerThread {
         })
     }
 
-    /// Frees, in the child of a fork, the memory of a handler of its parent's, whose descriptors are not of this
-    /// table.
+    /// Frees what a fork's child has of its parent's handler, but for descriptors, which are not of its table.
     pub fn free_inherited(self) {
         self.idle.forget_descriptors();
     }
@@ -145,10 +144,8 @@ impl HandlerThread {
             false => (!self.deferred.is_empty() || !take_new).then_some(RETRY),
         };
         // Raised limits are noticed by then.
-        let due = self
-            .throttled
-            .first_due()
-            .map(|due| left(due).min(LIMITS_POLL));
+        let due = self.throttled.first_due();
+        let due = due.map(|due| left(due).min(LIMITS_POLL));
         let rest = (self.has_served && !self.under_way()).then_some(REST);
         let limit = retry.into_iter().chain(due).chain(rest).min();
         if limit.is_none() && self.context.flights() > 0 {
@@ -209,8 +206,8 @@ impl HandlerThread {
         let [fault] = taken;
         self.has_served = true;
         let known = pager.hooks.processor_of(fault.thread);
-        let handlers = &pager.faults.handlers;
-        self.idle.note_served(handlers, fault.thread, known);
+        self.idle
+            .note_served(&pager.faults.handlers, fault.thread, known);
         pager.log.add(Counter::Faults, 1);
         self.throttle_or_resolve(
             pager,
@@ -244,11 +241,13 @@ impl HandlerThread {
         let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
         let widest = pager.widest_window();
-        let streams = &pager.faults.streams;
         let deferred = DeferredFault {
             addr: fault.addr,
             write: fault.write,
-            prediction: streams.predict(fault.thread as usize, page, widest),
+            prediction: pager
+                .faults
+                .streams
+                .predict(fault.thread as usize, page, widest),
             thread: fault.thread,
             began: 0,
         };
@@ -272,10 +271,9 @@ impl HandlerThread {
         let generation = limits.generation().load(Ordering::Acquire);
         let all = std::mem::replace(&mut self.generation, generation) != generation;
         let now = throttle::now();
-        let mut left = if all {
-            self.throttled.len()
-        } else {
-            usize::MAX
+        let mut left = match all {
+            true => self.throttled.len(),
+            false => usize::MAX,
         };
         while left > 0
             && self.deferred.has_room()
@@ -317,31 +315,25 @@ impl HandlerThread {
     }
 
     fn resolve(&mut self, pager: &Pager, fault: DeferredFault) -> FaultOutcome {
-        let DeferredFault {
-            addr,
-            write,
-            prediction,
-            thread,
-            began,
-        } = fault;
+        let DeferredFault { addr, thread, .. } = fault;
         let task = Some(ThreadKey::new(thread));
         if let Some(channel) = &mut self.context.channel {
             channel.set_waiter(thread);
         }
         let mut attempted = PageFault {
             addr,
-            write,
+            write: fault.write,
             detached: self.context.channel.is_some(),
-            prediction,
+            prediction: fault.prediction,
             whole: self.context.flights() == 0,
             task,
-            began,
+            began: fault.began,
             ..PageFault::default()
         };
         let mut waiter = Waiter::Handler(&mut self.context);
+        let streams = &pager.faults.streams;
         let resolved = attempted.resolve(pager, &mut waiter, |fault| {
             let stretch = find_allocated(pager, fault)?;
-            let streams = &pager.faults.streams;
             fault.in_order =
                 fault.in_order || streams.in_order(stretch, thread as usize, fault.addr);
             Ok(stretch)

@@ -26,7 +26,7 @@ fn on_stack<const WORDS: usize, R>(go: impl FnOnce(Option<*mut u8>) -> R) -> R {
 }
 
 /// At the start of a mapping.
-struct Header {
+struct MappingHeader {
     bytes: usize,
     /// The process that made it.
     process: i32,
@@ -43,16 +43,16 @@ thread_local! {
 fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
     unmap_left();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let bytes = (size_of::<Header>() + bytes).next_multiple_of(PAGE);
+    let bytes = (size_of::<MappingHeader>() + bytes).next_multiple_of(PAGE);
     let start = address_space::map(0, bytes, address_space::RW, flags, -1, 0);
     if is_error(start) {
         return go(None);
     }
-    let header = start as *mut Header;
+    let header = start as *mut MappingHeader;
     let before = LAST.replace(start as usize);
     // SAFETY: fresh memory, with room for the header and what follows it.
     let result = unsafe {
-        header.write(Header {
+        header.write(MappingHeader {
             bytes,
             process: raw_syscall::pid(),
             before,
@@ -68,7 +68,7 @@ fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
 fn unmap_left() {
     let in_use = [raw_syscall::pid(), parent()];
     // SAFETY: the headers of mappings that are there.
-    while let Some(last) = unsafe { (LAST.get() as *const Header).as_ref() }
+    while let Some(last) = unsafe { (LAST.get() as *const MappingHeader).as_ref() }
         && !in_use.contains(&last.process)
     {
         let start = LAST.replace(last.before);
