@@ -222,9 +222,12 @@ impl<T: Trace> ClientQueues<T> {
     }
 
     /// Charges laxity: the idle time for which the disk is held for a client, up to now or the end
-    /// of its laxity. It is free if no other client had work in it.
+    /// of its laxity. It is free unless another client could have been served in it, or `is_contended`.
     pub(super) fn charge_laxity(&mut self, now: Time, is_contended: bool) {
-        if !is_contended {
+        let Some(holder) = self.hold.as_ref().map(|hold| hold.client) else {
+            return;
+        };
+        if !is_contended && !self.has_ready_but(holder) {
             return self.end_charge(now);
         }
         let Some(hold) = &mut self.hold else {
@@ -241,6 +244,15 @@ impl<T: Trace> ClientQueues<T> {
         client.totals.longest_lax = client.totals.longest_lax.max(held);
         let at = hold.client;
         self.requeue(at);
+    }
+
+    /// Returns true if a client other than `but` could be served now.
+    pub(super) fn has_ready_but(&self, but: u32) -> bool {
+        let is_ready = |at: u32| {
+            let client = &self.clients[at];
+            at != but && !client.jobs.is_empty() && client.is_able(&self.correction)
+        };
+        !self.slack.is_empty() || self.runnable.clients().any(is_ready)
     }
 
     /// Ends the hold unless client `but` has it.

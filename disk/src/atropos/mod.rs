@@ -10,8 +10,8 @@
 //!   zero, on either side, and the rest counts in its next period: on average it has exactly its
 //!   slice, and never more than its slice and one transaction.
 //! - **Laxity.** A client that is first in line and has nothing to submit holds the disk for at
-//!   most `l` from its last completion, and is charged for it while others have work: time that
-//!   no other client waits for is free. Then it is idle. One whose last request came later than `l` is idle at
+//!   most `l` from its last completion, and is charged for it while another client could be served:
+//!   else the time is free. Then it is idle. One whose last request came later than `l` is idle at
 //!   once: it would spend its slice on holds that end before its requests come.
 //! - **Idleness.** An idle client has no periods and costs nothing. Work that arrives after the old
 //!   period starts a new one; work that arrives within it finds no more of the old slice than the
@@ -230,7 +230,7 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return Vec::new();
         };
-        self.queues.charge_laxity(now, self.queued > 0);
+        self.charge_laxity(now);
         self.queues.release_hold(at);
         self.queues.dequeue(at);
         self.queues.urgent.retain(|&other| other != at);
@@ -251,6 +251,16 @@ impl<T: Trace> Atropos<T> {
             .map(|at| self.queues.clients[at].state())
     }
 
+    /// On the paper's disk a hold is charged while any other client has work, also one that waits for its next
+    /// slice: section 7.2 has shares of progress that count on it.
+    fn is_contended(&self) -> bool {
+        self.bound == Nanos::ZERO && self.queued > 0
+    }
+
+    fn charge_laxity(&mut self, now: Time) {
+        self.queues.charge_laxity(now, self.is_contended());
+    }
+
     /// The sum of all clients' shares.
     pub fn reserved(&self) -> Utilization {
         self.queues.clients.reserved_but(None)
@@ -261,7 +271,7 @@ impl<T: Trace> Atropos<T> {
         let Some(at) = self.queues.clients.find(id) else {
             return false;
         };
-        self.queues.charge_laxity(now, self.queued > 0);
+        self.charge_laxity(now);
         let client = &self.queues.clients[at];
         // Work that arrives at the moment of a completion counts as no absence.
         if client.has_nothing_outstanding() && client.idle_since < now {
@@ -292,7 +302,7 @@ impl<T: Trace> Atropos<T> {
         let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
-        self.queues.charge_laxity(now, self.queued > 0);
+        self.charge_laxity(now);
         // A transaction as large as the bound had the disk to itself.
         let alone = flight.job.cost >= self.bound;
         match alone {

@@ -15,7 +15,7 @@ const MAX_IN_FLIGHT_PER_QUEUED: usize = 2;
 impl<T: Trace> Atropos<T> {
     /// Decides what happens now. The caller repeats the call until it starts nothing.
     pub fn next(&mut self, now: Time) -> Decision {
-        self.queues.charge_laxity(now, self.queued > 0);
+        self.charge_laxity(now);
         self.discount_overdue(now);
         if self.is_full() {
             self.queues.release_hold_except(None);
@@ -97,7 +97,7 @@ impl<T: Trace> Atropos<T> {
     fn hold_for(&mut self, now: Time, at: u32) -> Decision {
         let client = &self.queues.clients[at];
         let mut until = client.lax_deadline();
-        if self.queued > 0 {
+        if self.is_contended() || self.queues.has_ready_but(at) {
             until = until.min(now + Nanos(client.remaining.max(0).unsigned_abs()));
         }
         if client.deadline > now {

@@ -53,6 +53,11 @@ impl Slack {
         tag.at = Some(at);
     }
 
+    /// Returns true if no client has x and work.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sharing.is_empty()
+    }
+
     /// The client with the lowest virtual time.
     pub(super) fn least(&self, tag: impl Fn(u32) -> VirtualTime) -> Option<u32> {
         let of = |client: &&u32| tag(**client).value;
