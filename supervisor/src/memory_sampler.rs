@@ -140,7 +140,7 @@ impl Sampler {
     /// How long until the next sample is due.
     pub fn due_in(&self) -> Duration {
         let samples = self.samples();
-        match samples.is_running {
+        match samples.is_running || self.requests.is_none() {
             true => LEAST,
             false => samples.next.saturating_duration_since(Instant::now()),
         }

@@ -96,13 +96,15 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
 }
 
 /// Waits for the end of a supervisor whose tree has ended: the room of the swap file and the memory of compressed
-/// pages are free then, for whatever is started next. A pidfd is readable once the last thread has ended.
+/// pages are free then, for whatever is started next. A pidfd is readable once the last thread has ended. The
+/// supervisor is reaped: not every first process of a container does that.
 fn await_release(supervisor: Pid) {
     let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
         return;
     };
     let limit = Timespec::try_from(KILL_LIMIT).ok();
     let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
+    let _ = waitpid(Some(supervisor), WaitOptions::NOHANG);
 }
 
 /// Reports that the supervisor is gone without a message: it was killed; `killer` describes it.
