@@ -13,9 +13,9 @@ use crate::{address_space, mlock, paged_memory, process_pager, shared_memory};
 use replacement::refuse_replacement;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
-use wired::PAGE;
+use wired::{HUGE_RANGE, PAGE};
 
-pub use replacement::{displace, map_foreign};
+pub use replacement::{displace, map_foreign, move_into_place};
 
 /// Asks for memory with rules of its own (grows downwards, huge pages): these stay the kernel's.
 const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
@@ -78,7 +78,10 @@ fn map(
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     let pageable = anonymous && flags & UNPAGED == 0;
     if flags & FIXED != 0 {
-        let Some(to) = page_range(addr, len).filter(|_| addr.is_multiple_of(PAGE)) else {
+        let page = page_bytes(flags);
+        let whole = len.checked_next_multiple_of(page);
+        let range = whole.and_then(|len| page_range(addr, len));
+        let Some(to) = range.filter(|_| addr.is_multiple_of(page)) else {
             return through();
         };
         return match pageable {
@@ -123,6 +126,19 @@ fn map(
         unpaged(len);
     }
     answer
+}
+
+/// The size of a mapping's pages: the kernel maps, and replaces, whole ones.
+fn page_bytes(flags: c_int) -> usize {
+    const ANONYMOUS_HUGE: c_int = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+    if flags & ANONYMOUS_HUGE != ANONYMOUS_HUGE {
+        return PAGE;
+    }
+    match flags >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK {
+        // The default of x86-64.
+        0 => HUGE_RANGE,
+        shift => PAGE.max(1 << shift),
+    }
 }
 
 fn unpaged(len: usize) {

@@ -4,7 +4,7 @@ mod flags;
 mod transfer;
 
 use crate::address_space::{AddressSpace, RW, page_range};
-use crate::map::{displace, map_fixed};
+use crate::map::{displace, map_fixed, move_into_place};
 use crate::mlock::{LockLimit, room_for_locked};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
@@ -251,12 +251,7 @@ fn remap_foreign(
         address_space::unmap(&(scratch..scratch + to.len()));
         return answer;
     }
-    let pieces = space.map.lookup(&to);
-    displace(space, &pieces);
-    let place = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
-    let args = [scratch, to.len(), to.len(), place, to.start, 0];
-    // SAFETY: the target has given way, and what moves is what the program asked for.
-    unsafe { syscall6(libc::SYS_mremap, args) }
+    move_into_place(space, scratch, &to)
 }
 
 /// A file or shared mapping that lies on an arena's addresses moves or changes size.

@@ -3,7 +3,7 @@
 use super::FIXED;
 use crate::address_space::{self, AddressSpace};
 use crate::paged_memory;
-use crate::raw_syscall::{SyscallResult, error, is_error};
+use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs};
 use std::ffi::c_int;
 
@@ -59,17 +59,17 @@ pub fn map_foreign(
     if let Some(refused) = refuse_replacement(&pieces, flags) {
         return refused;
     }
-    // A mapping that fails must not destroy the old one: try it elsewhere first.
-    let trial = map(0, flags & !FIXED);
-    if is_error(trial) {
+    // A mapping that fails must not destroy the old one: the kernel makes it elsewhere. It counts once against
+    // the limits of locked memory and of huge pages.
+    let made = map(0, flags & !FIXED);
+    if is_error(made) {
         give_back_claims(&pieces, flags);
-        return trial;
+        return made;
     }
-    displace(space, &pieces);
-    let answer = map(to.start, flags & !FIXED | libc::MAP_FIXED);
-    // Not before: a segment of shared memory may end with its last attachment.
-    address_space::unmap(&(trial as usize..trial as usize + to.len()));
+    let answer = move_into_place(space, made as usize, &to);
     if is_error(answer) {
+        address_space::unmap(&(made as usize..made as usize + to.len()));
+        give_back_claims(&pieces, flags);
         // What lay here is gone, as it may be after the kernel's own failed MAP_FIXED.
         for piece in space.map.lookup(&to) {
             if !matches!(piece.state, Lookup::Outside) {
@@ -78,6 +78,16 @@ pub fn map_foreign(
         }
     }
     answer
+}
+
+/// Moves a mapping of the kernel's, as long as `to`, from `from` over what lies at `to`: the arena gives way.
+pub fn move_into_place(space: &mut AddressSpace, from: usize, to: &AddrRange) -> SyscallResult {
+    let pieces = space.map.lookup(to);
+    displace(space, &pieces);
+    let place = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    let args = [from, to.len(), to.len(), place, to.start, 0];
+    // SAFETY: the target has given way, and what moves is what the program asked for.
+    unsafe { syscall6(libc::SYS_mremap, args) }
 }
 
 /// Other mappings take the place of the arena's pieces.
