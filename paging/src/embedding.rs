@@ -9,7 +9,7 @@ mod fork;
 mod mailbox;
 mod stretches;
 
-pub use fork::{ForkError, ForkGuard};
+pub use fork::{COMING, ForkError, ForkGuard, LOOK};
 pub use stretches::ProcessError;
 
 use mailbox::{Change, FORKING, IDLE, Mailbox, PagerCommand, QUIET};

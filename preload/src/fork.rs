@@ -9,21 +9,27 @@
 //! would make that handler wait for pages that cannot come. And what the C library touches
 //! between that handler and the child's must be resident first; it is nailed here.
 
+mod admission;
 mod clone;
+mod daemon;
 mod libc_data;
+mod refusal;
 
 use crate::address_space::AddressSpaceGuard;
 use crate::heap::{HEAPS, HeapGuard};
 use crate::process_pager::ForkGate;
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
 use crate::vma_map::AddrRange;
 use crate::{
     address_space, diagnostics, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
 };
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use wired::{Guard, Lock};
+
+use admission::clone_admitted;
+use refusal::note_refused;
 
 pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 
@@ -52,9 +58,6 @@ struct ForkCell(UnsafeCell<Option<ForkState>>);
 // SAFETY: guarded by `FORK_LOCK`.
 unsafe impl Sync for ForkCell {}
 static STATE: ForkCell = ForkCell(UnsafeCell::new(None));
-
-/// Threads whose last fork was refused, though the kernel allowed it: the child ends at once.
-static REFUSED: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Which of the C library's work lies between our handlers.
 #[derive(Clone, Copy, PartialEq)]
@@ -141,9 +144,13 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     }
     let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
+    let mut child = None;
     let (gate, heap) = loop {
         let gate = match complete {
-            true => ForkGate::close()
+            true => child
+                .take()
+                .map_or_else(admission::take_or_admit, |child| Ok(Some(child)))
+                .and_then(ForkGate::close)
                 .map_err(|why| diagnostics::log(format_args!("fork refused: {why}")))
                 .ok(),
             false => {
@@ -157,9 +164,7 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         match HEAPS.try_lock() {
             Some(heap) => break (gate, heap),
             None => {
-                if let Some(gate) = gate {
-                    reopen(gate, false);
-                }
+                child = gate.and_then(ForkGate::reopen);
                 HEAPS.wait();
             }
         }
@@ -195,7 +200,8 @@ fn take_state() -> Option<ForkState> {
 fn reopen(gate: ForkGate, born: bool) -> bool {
     let child = gate.child();
     let lives = gate.open(born);
-    if !(born && lives)
+    if born
+        && !lives
         && let Some(port) = supervisor::port()
     {
         let _ = port.release_child(supervisor::domain(), child);
@@ -229,6 +235,7 @@ fn after_in_child() {
     let Some(gate) = state.gate.take() else {
         init::exit_group(init::EXIT_FAILED)
     };
+    admission::forget_all();
     pthread::forget_others();
     init::attach_child(gate);
     let Some(mut state) = take_state() else {
@@ -297,39 +304,13 @@ fn single_threaded() -> bool {
     unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
 }
 
-fn note_refused() {
-    let tid = raw_syscall::tid();
-    for place in &REFUSED {
-        let put = place.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
-        if put.is_ok() {
-            return;
-        }
+/// After a bare clone, in both processes.
+fn finish_clone(answer: SyscallResult) -> SyscallResult {
+    match answer {
+        0 => after_in_child(),
+        _ => after_in_parent(!is_error(answer)),
     }
-}
-
-fn take_refused() -> bool {
-    let tid = raw_syscall::tid();
-    REFUSED.iter().any(|place| {
-        let taken = place.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok()
-    })
-}
-
-/// The result for the program of a fork that returned `pid`: EAGAIN where the contract had no
-/// room for the child.
-fn check_refusal(pid: SyscallResult) -> SyscallResult {
-    if pid == 0 || !take_refused() {
-        return pid;
-    }
-    if !is_error(pid) {
-        // It ends at once, by our own handler.
-        let mut status = 0;
-        let (child, to) = (pid as usize, std::ptr::from_mut(&mut status) as usize);
-        let any_kind = libc::__WALL as usize;
-        // SAFETY: our own child and a local word.
-        unsafe { syscall6(libc::SYS_wait4, [child, to, any_kind, 0, 0, 0]) };
-    }
-    error(libc::EAGAIN)
+    answer
 }
 
 /// A C function's result as the kernel would give it.
@@ -344,10 +325,9 @@ fn to_result(pid: libc::pid_t) -> SyscallResult {
 /// `fork`: refused with EAGAIN where the contract has no room for another process.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn fork() -> libc::pid_t {
-    take_refused();
     // SAFETY: the program's own call; our handlers run in it.
-    let pid = unsafe { __fork() };
-    c_result(check_refusal(to_result(pid))) as libc::pid_t
+    let pid = clone_admitted(|| to_result(unsafe { __fork() }));
+    c_result(pid) as libc::pid_t
 }
 
 crate::dlsym::next! {
@@ -357,7 +337,7 @@ crate::dlsym::next! {
 }
 
 mod bare {
-    use super::{ForkKind, address_space, after_in_child, after_in_parent, stop_for_clone};
+    use super::{ForkKind, address_space, finish_clone, stop_for_clone};
 
     /// `_Fork`: runs no handlers, so it is gated here.
     #[allow(non_snake_case, reason = "the C library's name")]
@@ -367,18 +347,11 @@ mod bare {
             // SAFETY: the program's own call.
             return unsafe { super::_Fork() };
         }
-        stop_for_clone(ForkKind::Bare, &[]);
-        // SAFETY: the program's own call.
-        match unsafe { super::_Fork() } {
-            0 => {
-                after_in_child();
-                0
-            }
-            pid => {
-                let pid = super::to_result(pid);
-                after_in_parent(!super::is_error(pid));
-                super::c_result(super::check_refusal(pid)) as libc::pid_t
-            }
-        }
+        let pid = super::clone_admitted(|| {
+            stop_for_clone(ForkKind::Bare, &[]);
+            // SAFETY: the program's own call.
+            finish_clone(super::to_result(unsafe { super::_Fork() }))
+        });
+        super::c_result(pid) as libc::pid_t
     }
 }

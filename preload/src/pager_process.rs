@@ -25,7 +25,7 @@ mod threads;
 mod trampoline;
 
 use crate::process_pager::ForkGate;
-use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, reap, syscall3};
 use crate::{diagnostics, process_pager, raw_syscall};
 use host::seqpacket;
 use lifeline::Lifeline;
@@ -111,7 +111,7 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
         let _subreaper = trampoline::SubreaperGuard::new();
         let trampoline = started(trampoline::clone())?;
         await_ready(trampoline)?;
-        reap(trampoline, 0);
+        reap(trampoline, libc::__WCLONE);
     }
     FAILURE.lock().take().map_or(Ok(()), Err)?;
     Ok(())
@@ -139,25 +139,12 @@ fn started(clone: SyscallResult) -> Result<i32, String> {
 fn await_ready(clone: i32) -> Result<(), String> {
     while STAGE.load(Ordering::Acquire) == STARTING {
         futex::wait(&STAGE, STARTING, Some(POLL_INTERVAL));
-        if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG) {
+        if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG | libc::__WCLONE)
+        {
             return Err("the pager process ended while it started".into());
         }
     }
     Ok(())
-}
-
-/// Reaps a clone of the calling process. Returns true if it has ended.
-fn reap(clone: i32, flags: i32) -> bool {
-    let mut status = 0;
-    let at = std::ptr::from_mut(&mut status) as usize;
-    let flags = (flags | libc::__WCLONE) as usize;
-    loop {
-        // SAFETY: a child of this process and a local word.
-        let answer = unsafe { syscall6(libc::SYS_wait4, [clone as usize, at, flags, 0, 0, 0]) };
-        if answer != error(libc::EINTR) {
-            return answer != 0;
-        }
-    }
 }
 
 /// Passes the program the reason that it has no pager.

@@ -22,7 +22,7 @@ use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
 
-pub use fork_gate::{ForkGate, ForkOutcome};
+pub use fork_gate::{ForkGate, ForkOutcome, admit_child, dismiss_child};
 
 /// State that lives as long as the process, and continues in its children.
 pub struct AttachedPager {

@@ -94,6 +94,20 @@ pub fn is_readable(addr: usize, len: usize) -> bool {
     readable(addr) && readable(addr.wrapping_add(len - WORD))
 }
 
+/// Reaps a child of the calling process. Returns true if it has ended.
+pub fn reap(child: i32, flags: i32) -> bool {
+    let mut status = 0;
+    let at = std::ptr::from_mut(&mut status) as usize;
+    loop {
+        let args = [child as usize, at, flags as usize, 0, 0, 0];
+        // SAFETY: a child of this process and a local word.
+        let answer = unsafe { syscall6(libc::SYS_wait4, args) };
+        if answer != error(libc::EINTR) {
+            return answer != 0;
+        }
+    }
+}
+
 /// The calling thread's number. Not cached: right in the child of a fork, too.
 pub fn tid() -> i32 {
     // SAFETY: takes nothing, changes nothing.

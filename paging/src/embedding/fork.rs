@@ -21,9 +21,10 @@ use store::HolderId;
 use translation::Userfault;
 use wired::{Guard, PiGuard};
 
-/// How long a fork waits for frames that other processes release, and how often it checks.
-const COMING: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(5);
+/// How long a fork waits for what other processes release.
+pub const COMING: Duration = Duration::from_secs(1);
+/// How often it checks.
+pub const LOOK: Duration = Duration::from_millis(5);
 
 /// As a pager is that checks each eviction for pages that devices hold.
 const CAREFUL: u32 = 1;
@@ -63,16 +64,25 @@ pub enum ForkError {
 }
 
 impl ProcessPager {
-    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
-    /// has a frame for each page it will share. `child` contracts for the child.
+    /// Admits the child of a fork to come, which has this contract.
+    pub fn admit_child(&self, child: Contract) -> Result<DomainId, ForkError> {
+        Ok(self.pager.frames.client().admit_child(child)?)
+    }
+
+    /// Gives back the domain of a child that was never born.
+    pub fn dismiss_child(&self, child: DomainId) {
+        self.pager.frames.client().dismiss_child(child);
+    }
+
+    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child, which is
+    /// admitted, has a frame for each page it will share. Where that cannot be, the child is dismissed.
     ///
-    /// A domain and frames are waited for briefly: those of processes that have just ended, or were
+    /// Frames are waited for briefly: those of processes that have just ended, or were
     /// killed, come back only when the supervisor has noticed. Frames that the tenant is owed are
     /// waited for until they have come.
-    pub fn close_for_fork(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
+    pub fn close_for_fork(&'static self, child: DomainId) -> Result<ForkGuard, ForkError> {
         let begun = Instant::now();
         let is_coming = |why: &ForkError| match why {
-            ForkError::Refused(_) => begun.elapsed() < COMING,
             ForkError::Frames { .. } => {
                 begun.elapsed() < COMING || self.pager.frames.client().request_guaranteed()
             }
@@ -81,14 +91,13 @@ impl ProcessPager {
         loop {
             match self.try_to_close(child) {
                 Err(why) if is_coming(&why) => std::thread::sleep(LOOK),
-                closed => return closed,
+                closed => return closed.inspect_err(|_| self.dismiss_child(child)),
             }
         }
     }
 
-    fn try_to_close(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
+    fn try_to_close(&'static self, child: DomainId) -> Result<ForkGuard, ForkError> {
         let client = *self.pager.frames.client();
-        let child = client.admit_child(child)?;
         let control = self.pager.mm.control.lock();
         // Before the gate: a pending command may have to pass it.
         let sender = self.mail.lock();
@@ -125,10 +134,7 @@ impl ProcessPager {
             want = short.missing.div_ceil(2).max(1);
             client.release(client.unused());
         };
-        let quiesced = closed.inspect_err(|_| {
-            client.dismiss_child(child);
-            self.pager.mm.gate.open();
-        })?;
+        let quiesced = closed.inspect_err(|_| self.pager.mm.gate.open())?;
         // Nothing is evicted until the fork is over, which takes long where the program is stopped in it.
         self.show_careful(CAREFUL);
         Ok(ForkGuard {
@@ -140,7 +146,7 @@ impl ProcessPager {
     }
 
     /// Resumes the parent after its fork, or after a fork that failed: then the caller
-    /// releases the child's domain, with what it has in the store.
+    /// dismisses the child, with what it has in the store.
     pub fn open_after_fork(&self, mut fork: ForkGuard) {
         self.show_careful(self.pager.mm.careful.load(Ordering::SeqCst));
         // SAFETY: dropped once, here.

@@ -2,7 +2,8 @@
 //! are forks.
 
 use super::{
-    ForkKind, after_in_child, after_in_parent, check_refusal, state, stop_for_clone, to_result,
+    ForkKind, after_in_child, after_in_parent, clone_admitted, finish_clone, state, stop_for_clone,
+    to_result,
 };
 use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
 use crate::vma_map::AddrRange;
@@ -43,8 +44,10 @@ pub fn raw_fork(flags: usize, rest: [usize; 4]) -> SyscallResult {
     if stack != 0 {
         return refuse_stack();
     }
-    stop_for_clone(ForkKind::Bare, &written_words([ptid, ctid]));
-    finish_clone(call())
+    clone_admitted(|| {
+        stop_for_clone(ForkKind::Bare, &written_words([ptid, ctid]));
+        finish_clone(call())
+    })
 }
 
 fn refuse_stack() -> SyscallResult {
@@ -52,14 +55,6 @@ fn refuse_stack() -> SyscallResult {
         "syscall(SYS_clone) with a copy of memory and another stack refused: use clone(), or no stack"
     ));
     error(libc::ENOSYS)
-}
-
-fn finish_clone(answer: SyscallResult) -> SyscallResult {
-    match answer {
-        0 => after_in_child(),
-        _ => after_in_parent(!is_error(answer)),
-    }
-    check_refusal(answer)
 }
 
 /// Words of the structure of `clone3`, as of Linux 6.18.
@@ -111,10 +106,12 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     let [pidfd, _] = written_words([copy[PIDFD], 0]);
     let numbers = copy[SET_TID_SIZE].min(LEVELS) * size_of::<libc::pid_t>();
     let set_tid = copy[SET_TID]..copy[SET_TID].saturating_add(numbers);
-    stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd, set_tid]);
     let at = std::ptr::from_ref(&copy) as usize;
-    // SAFETY: the program's arguments.
-    finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
+    clone_admitted(|| {
+        stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd, set_tid]);
+        // SAFETY: the program's arguments.
+        finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
+    })
 }
 
 /// What the child of `clone` is to run, on the program's stack for it.
@@ -201,13 +198,16 @@ extern "C" fn clone(
     let Some(own_top) = child_stack() else {
         return c_result(error(libc::ENOMEM)) as c_int;
     };
-    stop_for_clone(ForkKind::Bare, &[parent, child]);
-    if let Some(state) = state() {
-        let stack = top;
-        state.cloned = Some(ClonedProgram { entry, arg, stack });
-    }
-    // SAFETY: the program's own call, entered by way of ours.
-    let pid = to_result(unsafe { __clone(cloned, own_top, flags, arg, ptid, tls, ctid) });
-    after_in_parent(!is_error(pid));
-    c_result(check_refusal(pid)) as c_int
+    let pid = clone_admitted(|| {
+        stop_for_clone(ForkKind::Bare, &[parent, child]);
+        if let Some(state) = state() {
+            let stack = top;
+            state.cloned = Some(ClonedProgram { entry, arg, stack });
+        }
+        // SAFETY: the program's own call, entered by way of ours.
+        let pid = to_result(unsafe { __clone(cloned, own_top, flags, arg, ptid, tls, ctid) });
+        after_in_parent(!is_error(pid));
+        pid
+    });
+    c_result(pid) as c_int
 }

@@ -1,8 +1,11 @@
 //! The pager's pause across a fork.
 
-use super::get;
+use super::{AttachedPager, get};
+use crate::cancellation::CancellationDisabled;
+use crate::raw_syscall::SignalsBlocked;
+use frames::DomainId;
 use link::handshake::{RawDomainId, slot_of};
-use selfpage::embedding::{ForkError, ForkGuard, ProcessPager};
+use selfpage::embedding::{COMING, ForkError, ForkGuard, LOOK, ProcessPager};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -28,18 +31,65 @@ pub enum ForkOutcome {
 /// A fork in progress: the pager is paused.
 pub struct ForkGate(Option<ForkGuard>);
 
+/// Admits the child of a fork to come; None in plain mode. A domain is waited for briefly: those of processes that
+/// have just ended, or were killed, come back only when the supervisor has noticed.
+pub fn admit_child() -> Result<Option<DomainId>, ForkError> {
+    let Some(pager) = get() else { return Ok(None) };
+    let _uncancelled = CancellationDisabled::new();
+    let begun = Instant::now();
+    loop {
+        let signals = SignalsBlocked::new();
+        let admitted = pager.process.admit_child(pager.contract);
+        drop(signals);
+        match admitted {
+            Err(_) if begun.elapsed() < COMING => std::thread::sleep(LOOK),
+            admitted => return admitted.map(Some),
+        }
+    }
+}
+
+/// Gives back the domain of a child that was never born. The supervisor need not know: a program's thread may have
+/// no descriptor for a request.
+pub fn dismiss_child(child: DomainId) {
+    if let Some(pager) = get() {
+        pager.dismiss(child);
+    }
+}
+
+impl AttachedPager {
+    /// Pages before frames: once the ledger has the slot back another process may get it.
+    fn dismiss(&self, child: DomainId) {
+        let _signals = SignalsBlocked::new();
+        match self.store.retire(slot_of(child.raw())) {
+            true => self.process.dismiss_child(child),
+            // Another process has an entry locked. The supervisor takes back what no process can claim.
+            false => self.process.let_go_of_child(child),
+        }
+    }
+}
+
 impl ForkGate {
-    /// Stops the pager for a fork, or returns the reason that the child has no room.
-    pub fn close() -> Result<Self, ForkError> {
-        let Some(pager) = get() else {
+    /// Stops the pager for a fork of this child, or returns the reason that the child has no room: then it is dismissed.
+    pub fn close(child: Option<DomainId>) -> Result<Self, ForkError> {
+        let (Some(pager), Some(child)) = (get(), child) else {
             return Ok(Self(None));
         };
-        let fork = pager.process.close_for_fork(pager.contract)?;
-        let child = slot_of(ProcessPager::child_of(&fork).raw());
+        let fork = pager.process.close_for_fork(child)?;
+        let child = slot_of(child.raw());
         pager.store.adopt_fork(pager.store.holder(), child);
         let inherited = pager.stats_page.block(child).inherited();
         inherited.store(0, Ordering::Release);
         Ok(Self(Some(fork)))
+    }
+
+    /// Restarts the pager, to be stopped again for the same child, which is returned.
+    pub fn reopen(self) -> Option<DomainId> {
+        let (Some(pager), Some(fork)) = (get(), self.0) else {
+            return None;
+        };
+        let child = ProcessPager::child_of(&fork);
+        pager.process.open_after_fork(fork);
+        Some(child)
     }
 
     /// The child's domain; 0 in plain mode.
@@ -53,9 +103,9 @@ impl ForkGate {
         self.0
     }
 
-    /// Restarts the pager of a fork's parent. Returns false if the child that was `born` has no pager
-    /// and ends. Where one was born, the parent waits until the child has what
-    /// it inherits: until then the child's domain is its parent's, and would end with it, and its
+    /// Restarts the pager of a fork's parent; a child that was not `born` is dismissed. Returns false if the
+    /// child that was `born` has no pager and ends. Where one was born, the parent waits until the child has
+    /// what it inherits: until then the child's domain is its parent's, and would end with it, and its
     /// memory is not yet what the parent may read and write there (`process_vm_readv`).
     pub fn open(self, born: bool) -> bool {
         let domain = self.child();
@@ -65,6 +115,7 @@ impl ForkGate {
         let child = ProcessPager::child_of(&fork);
         pager.process.open_after_fork(fork);
         if !born {
+            pager.dismiss(child);
             return true;
         }
         // One that is killed before it joins leaves its domain to the supervisor.

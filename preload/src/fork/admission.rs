@@ -1,0 +1,86 @@
+//! The child of a fork is admitted before the C library's function is called, and before any lock is taken: a domain
+//! may be waited for, and a fork that is refused ends there, without a child.
+//!
+//! A fork that this library sees in its handlers only, as the C library's own calls, has its child admitted when the gate
+//! closes.
+
+use super::refusal::{check_refusal, forget_refusals, take_refused};
+use crate::process_pager::{admit_child, dismiss_child};
+use crate::raw_syscall::{SyscallResult, error};
+use crate::{address_space, diagnostics, raw_syscall};
+use frames::DomainId;
+use selfpage::embedding::ForkError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Children that are admitted, each with the number of the thread that is to fork it; 0 for none.
+static ADMITTED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn word_of(child: DomainId) -> u64 {
+    (raw_syscall::tid() as u64) << 32 | u64::from(child.raw())
+}
+
+/// Takes the child that the calling thread has had admitted.
+fn take() -> Option<DomainId> {
+    let tid = raw_syscall::tid() as u64;
+    ADMITTED.iter().find_map(|place| {
+        let word = place.load(Ordering::Acquire);
+        let is_own = word >> 32 == tid
+            && place
+                .compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        is_own.then(|| DomainId::from_raw(word as u32))
+    })
+}
+
+/// Keeps an admitted child for the calling thread. Where more threads fork than there are places, the child is dismissed.
+fn put(child: DomainId) {
+    let word = word_of(child);
+    let is_put = ADMITTED.iter().any(|place| {
+        place
+            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    });
+    if !is_put {
+        dismiss_child(child);
+    }
+}
+
+/// The child of the fork under way; None in plain mode.
+pub fn take_or_admit() -> Result<Option<DomainId>, ForkError> {
+    match take() {
+        Some(child) => Ok(Some(child)),
+        None => admit_child(),
+    }
+}
+
+/// In the child of a fork: what is admitted is its parent's.
+pub fn forget_all() {
+    for place in &ADMITTED {
+        place.store(0, Ordering::Release);
+    }
+    forget_refusals();
+}
+
+/// Has `clone` make a child that is admitted, or returns EAGAIN where the contract has no room for another process.
+pub fn clone_admitted(clone: impl FnOnce() -> SyscallResult) -> SyscallResult {
+    if !address_space::is_active() {
+        return clone();
+    }
+    let errno = raw_syscall::errno();
+    match take_or_admit() {
+        Ok(child) => child.into_iter().for_each(put),
+        Err(why) => {
+            diagnostics::log(format_args!("fork refused: {why}"));
+            return error(libc::EAGAIN);
+        }
+    }
+    raw_syscall::set_errno(errno);
+    take_refused();
+    let pid = clone();
+    if pid == 0 {
+        return 0;
+    }
+    // No gate was closed for it.
+    take().into_iter().for_each(dismiss_child);
+    check_refusal(pid)
+}
