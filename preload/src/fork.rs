@@ -18,6 +18,7 @@ mod refusal;
 use crate::address_space::AddressSpaceGuard;
 use crate::heap::{HEAPS, HeapGuard};
 use crate::process_pager::ForkGate;
+use crate::pthread::ThreadsGuard;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
 use crate::vma_map::AddrRange;
 use crate::{
@@ -41,11 +42,14 @@ struct ForkState {
     nails: Vec<AddrRange>,
     stdio: bool,
     heap: Option<HeapGuard>,
+    threads: Option<ThreadsGuard>,
     space: Option<AddressSpaceGuard>,
     turn: Option<Guard<'static, ()>>,
     signals: Option<SignalsBlocked>,
     /// Of a `clone`.
     cloned: Option<clone::ClonedProgram>,
+    /// The thread that forks.
+    tid: i32,
     /// The program's `errno`.
     errno: c_int,
 }
@@ -144,6 +148,7 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     }
     let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
+    let threads = pthread::hold();
     let mut child = None;
     let (gate, heap) = loop {
         let gate = match complete {
@@ -174,10 +179,12 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         nails,
         stdio,
         heap: Some(heap),
+        threads: Some(threads),
         space: Some(space),
         turn: Some(turn),
         signals: Some(signals),
         cloned: None,
+        tid: raw_syscall::tid(),
         errno,
     };
     // SAFETY: the turn is ours.
@@ -224,6 +231,7 @@ fn after_in_parent(born: bool) {
     if !lives {
         note_refused();
     }
+    drop(state.threads.take());
     drop(state.space.take());
     state.finish(false);
     raw_syscall::set_errno(errno);
@@ -236,8 +244,11 @@ fn after_in_child() {
         init::exit_group(init::EXIT_FAILED)
     };
     admission::forget_all();
-    pthread::forget_others();
+    if let Some(threads) = state.threads.take() {
+        pthread::forget_others(threads, state.tid);
+    }
     init::attach_child(gate);
+    pthread::release_dead_nails();
     let Some(mut state) = take_state() else {
         return;
     };

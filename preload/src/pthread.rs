@@ -12,11 +12,14 @@ use crate::{address_space, paged_memory, pager_process, raw_syscall, rseq};
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use wired::{Lock, PAGE};
+use wired::{Guard, Lock, PAGE};
 
 /// Bytes of glibc's thread descriptor: the words the kernel knows (thread number, robust
 /// list, rseq) lie in it.
 const CONTROL: usize = 2304;
+
+/// The number of a thread that never is: beyond the kernel's largest.
+const NO_THREAD: i32 = i32::MAX;
 
 /// Most robust mutexes visited, as many as the kernel itself visits.
 const MAX_ROBUST: usize = 2048;
@@ -39,7 +42,8 @@ struct NailedRange {
     span: AddrRange,
 }
 
-struct ThreadRecord {
+/// The threads that run, and what is nailed for them and for others that have ended.
+pub struct ThreadRecord {
     /// Threads that run, with their control blocks.
     live: Vec<(i32, usize)>,
     nails: Vec<NailedRange>,
@@ -131,21 +135,27 @@ pub fn forget_nails(span: &AddrRange) {
     });
 }
 
-/// The child of a fork has one thread.
-pub fn forget_others() {
-    // SAFETY: the only thread; the lock's holder was in the parent. Its value is whole
-    // enough: it is made new.
-    unsafe { THREADS.reset() };
-    let own = pager_process::thread_pointer();
-    let mut record = THREADS.lock();
-    // The vectors may have been under change by a thread that is gone: leave them be.
-    std::mem::forget(std::mem::replace(
-        &mut *record,
-        ThreadRecord {
-            live: vec![(raw_syscall::tid(), own)],
-            nails: Vec::new(),
-        },
-    ));
+/// Holds the record still.
+pub type ThreadsGuard = Guard<'static, ThreadRecord>;
+
+/// For the time of a fork, before the gate closes: a thread that has the record may wait for it.
+pub fn hold() -> ThreadsGuard {
+    THREADS.lock()
+}
+
+/// The child of a fork has one thread, which was the parent's thread `forked`. [`release_dead_nails`] takes back
+/// the nails of the others, once the child has its pager.
+pub fn forget_others(mut record: ThreadsGuard, forked: i32) {
+    let (own, at) = (raw_syscall::tid(), pager_process::thread_pointer());
+    record.live.clear();
+    record.live.push((own, at));
+    for nail in &mut record.nails {
+        // Another namespace may use the parent's numbers again.
+        nail.tid = match nail.tid == forked {
+            true => own,
+            false => NO_THREAD,
+        };
+    }
     drop(record);
     rseq::forget_others();
 }
