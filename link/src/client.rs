@@ -22,13 +22,15 @@ use crate::MAX_PROCESSES;
 pub use crate::connection::Connection;
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
+pub use crate::prepared_request::PreparedRequest;
+use crate::prepared_request::receive;
 use crate::shared_request::SharedRequest;
 use crate::stats_page::StatsPage;
 use host::seccomp::call::{self, CarriedMessage};
 use host::seqpacket::{self, Received};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Set to [`BY_FILTER`] where processes join through the filter.
 pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
@@ -201,11 +203,7 @@ impl SupervisorPort {
         request: SharedRequest,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), JoinError> {
-        let (_, answer) = self.ask(Hello::Shared { domain, request }, fd.as_slice())?;
-        match Reply::decode(answer.as_slice()) {
-            Some(Reply::Shared) => Ok(()),
-            other => Err(JoinError::of(other)),
-        }
+        self.prepare()?.ask_shared(domain, request, fd)
     }
 
     /// Sends a message before, or without, joining.
@@ -221,46 +219,30 @@ impl SupervisorPort {
             .map_err(JoinError::Unreachable)
     }
 
+    /// Makes the connection for a request that follows.
+    pub fn prepare(&self) -> Result<PreparedRequest<'_>, JoinError> {
+        PreparedRequest::new(self).map_err(JoinError::Unreachable)
+    }
+
     fn ask(
         &self,
         hello: Hello,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Connection, Received), JoinError> {
-        let connection = self.open(hello, fds).map_err(JoinError::Unreachable)?;
-        match seqpacket::receive(&connection, RecvFlags::empty()) {
-            Ok(answer) if answer.len > 0 => Ok((Connection(connection), answer)),
-            Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
-            Err(errno) => Err(JoinError::Unreachable(errno)),
-        }
-    }
-
-    /// A connection with its first message, which carries at most one descriptor.
-    fn open(&self, hello: Hello, fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
-        let bytes = hello.encode();
-        if let Some(port) = self.port() {
-            let (ours, theirs) = seqpacket::pair()?;
-            let all = [theirs.as_fd(), *fds.first().unwrap_or(&theirs.as_fd())];
-            let all = &all[..1 + fds.len().min(1)];
-            if seqpacket::send(port, bytes.as_slice(), all, SendFlags::empty()).is_ok() {
-                return Ok(ours);
-            }
-        }
         // The filter names the thread that calls, and processes join by their number.
         let joins = matches!(hello, Hello::Exec { .. } | Hello::Fork { .. })
             && rustix::thread::gettid() == rustix::process::getpid();
-        if let (true, Some(message)) = (
-            self.by_filter && joins,
-            CarriedMessage::new(bytes.as_slice()),
-        ) {
-            return call::request(message);
+        let bytes = hello.encode();
+        match CarriedMessage::new(bytes.as_slice()).filter(|_| self.by_filter && joins) {
+            Some(message) => call::request(message)
+                .map_err(JoinError::Unreachable)
+                .and_then(receive),
+            None => self.prepare()?.ask(hello, fds),
         }
-        let connection = self.connect()?;
-        seqpacket::send(&connection, bytes.as_slice(), fds, SendFlags::empty())?;
-        Ok(connection)
     }
 
     /// The inherited port, if the program has left it open.
-    fn port(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn port(&self) -> Option<BorrowedFd<'_>> {
         if self.fd < 0 {
             return None;
         }
@@ -270,7 +252,7 @@ impl SupervisorPort {
         (rustix::fs::fstat(fd).ok()?.st_ino == self.inode).then_some(fd)
     }
 
-    fn connect(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn connect(&self) -> io::Result<OwnedFd> {
         if self.by_filter {
             return call::request(CarriedMessage::default());
         }

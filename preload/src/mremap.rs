@@ -7,8 +7,9 @@ use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed, move_into_place};
 use crate::mlock::{LockLimit, room_for_locked};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
+use crate::shared_memory::{self, PreparedChange};
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
-use crate::{address_space, paged_memory, shared_memory};
+use crate::{address_space, paged_memory};
 use flags::Flags;
 use std::ffi::c_int;
 use transfer::{apply_attrs, move_mapping};
@@ -25,18 +26,28 @@ pub fn mremap(
     flags: c_int,
     new: usize,
 ) -> SyscallResult {
+    let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
+    let is_reported = shared_memory::is_used()
+        && address_space::is_active()
+        && shared_memory::maps_more(old_len, new_len, keeps)
+        && is_kernels_at(old);
+    let change = match is_reported {
+        true => match PreparedChange::new() {
+            None => return error(libc::ENOMEM),
+            change => change,
+        },
+        false => None,
+    };
     let answer = remap(old, old_len, new_len, flags, new);
-    let may_be_shared = shared_memory::is_used() && address_space::is_active();
-    if may_be_shared && !is_error(answer) && is_kernels_at(answer as usize) {
-        let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
-        shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
+    if let Some(change) = change.filter(|_| !is_error(answer)) {
+        change.on_remapped(old, old_len, new_len, keeps, answer as usize);
     }
     answer
 }
 
 /// Returns true if the memory at `addr` is not paged by this process.
 fn is_kernels_at(addr: usize) -> bool {
-    is_kernels(&address_space::lock(), &(addr..addr + PAGE))
+    page_range(addr, PAGE).is_some_and(|page| is_kernels(&address_space::lock(), &page))
 }
 
 /// `mremap` but for the paging of shared memory.

@@ -14,7 +14,7 @@ use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, process_pager, supervisor};
-use link::client::JoinError;
+use link::client::{JoinError, PreparedRequest, SupervisorPort};
 use link::handshake::RawDomainId;
 use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -95,29 +95,102 @@ fn bytes(span: &AddrRange) -> (u64, u64) {
     (span.start as u64, span.len() as u64)
 }
 
-/// Has the tree's pager of shared memory follow a change. An error: it cannot.
-#[allow(
-    clippy::result_large_err,
-    reason = "a refusal carries its text in place"
-)]
-fn change(request: SharedRequest) -> Result<(), JoinError> {
-    let _uncancelled = CancellationDisabled::new();
-    match supervisor::port().filter(|_| is_used()) {
-        Some(port) => port.ask_shared(supervisor::domain(), request, None),
-        None => Ok(()),
+/// A change that the tree's pager of shared memory follows once the kernel has made it. The kernel is not to make
+/// one that the pager cannot be told of: pages that were evicted would be lost, or come back.
+pub struct PreparedChange {
+    request: Option<PreparedRequest<'static>>,
+    _uncancelled: CancellationDisabled,
+}
+
+impl PreparedChange {
+    /// None, with a line for the user, where the supervisor cannot be reached.
+    pub fn new() -> Option<Self> {
+        let uncancelled = CancellationDisabled::new();
+        let port = supervisor::port().filter(|_| is_used());
+        let request = port.map(SupervisorPort::prepare).transpose();
+        let request = request
+            .inspect_err(|why| {
+                diagnostics::log(format_args!("a change of shared memory refused: {why}"));
+            })
+            .ok()?;
+        Some(Self {
+            request,
+            _uncancelled: uncancelled,
+        })
+    }
+
+    /// Returns once the pager follows it. An error: it cannot.
+    #[allow(
+        clippy::result_large_err,
+        reason = "a refusal carries its text in place"
+    )]
+    fn report(self, change: SharedRequest) -> Result<(), JoinError> {
+        match self.request {
+            Some(request) => request.ask_shared(supervisor::domain(), change, None),
+            None => Ok(()),
+        }
+    }
+
+    /// The contents of a range have ended for all processes (MADV_REMOVE). Returns false if the pager keeps some.
+    pub fn discard(self, span: &AddrRange) -> bool {
+        let (addr, len) = bytes(span);
+        let discarded = self.report(SharedRequest::Discard { addr, len });
+        if let Err(why) = &discarded {
+            diagnostics::log(format_args!("MADV_REMOVE refused: {why}"));
+        }
+        discarded.is_ok()
+    }
+
+    /// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
+    pub fn on_remapped(self, from: usize, old_len: usize, new_len: usize, keeps: bool, to: usize) {
+        let page = |len: usize| len.next_multiple_of(PAGE);
+        let (old_len, new_len) = (page(old_len), page(new_len));
+        let (from, offset, to, len) = match old_len {
+            // A second mapping.
+            0 => (from, 0, to, new_len),
+            _ if keeps => (to, 0, from, old_len),
+            _ => (to, old_len, to + old_len, new_len - old_len),
+        };
+        self.add_mapping(SharedRequest::Extend {
+            from: from as u64,
+            offset: offset as u64,
+            to: to as u64,
+            len: len as u64,
+        });
+    }
+
+    /// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
+    pub fn on_pages_remapped(self, like: usize, page: usize, to: &AddrRange) {
+        let (to, len) = bytes(to);
+        self.add_mapping(SharedRequest::Remap {
+            like: like as u64,
+            page: page as u64,
+            to,
+            len,
+        });
+    }
+
+    /// Has the pager know of another mapping.
+    fn add_mapping(self, request: SharedRequest) {
+        if let Err(why) = self.report(request) {
+            diagnostics::log(format_args!("shared memory is not paged: {why}"));
+        }
     }
 }
 
-/// The contents of a range have ended for all processes (MADV_REMOVE).
-pub fn discard(span: &AddrRange) {
-    let (addr, len) = bytes(span);
-    let _ = change(SharedRequest::Discard { addr, len });
+/// Returns true if an `mremap` leaves the process with more of a mapping than it had.
+pub fn maps_more(old_len: usize, new_len: usize, keeps: bool) -> bool {
+    let pages = |len: usize| len.div_ceil(PAGE);
+    old_len == 0 || keeps || pages(new_len) > pages(old_len)
 }
 
 /// Pages of a range are not to be evicted. Returns false if they do not fit into the frames.
 pub fn lock(span: &AddrRange) -> bool {
     let (addr, len) = bytes(span);
-    let locked = change(SharedRequest::Lock { addr, len });
+    let Some(change) = PreparedChange::new() else {
+        return false;
+    };
+    let locked = change.report(SharedRequest::Lock { addr, len });
     if let Err(why) = &locked {
         diagnostics::log(format_args!("mlock refused: {why}"));
     }
@@ -127,45 +200,8 @@ pub fn lock(span: &AddrRange) -> bool {
 /// Pages of a range may be evicted again.
 pub fn unlock(span: &AddrRange) {
     let (addr, len) = bytes(span);
-    let _ = change(SharedRequest::Unlock { addr, len });
-}
-
-/// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
-pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to: usize) {
-    let page = |len: usize| len.next_multiple_of(PAGE);
-    let (old_len, new_len) = (page(old_len), page(new_len));
-    let extend = |from: usize, offset: usize, to: usize, len: usize| {
-        add_mapping(SharedRequest::Extend {
-            from: from as u64,
-            offset: offset as u64,
-            to: to as u64,
-            len: len as u64,
-        });
-    };
-    match old_len {
-        // A second mapping.
-        0 => extend(from, 0, to, new_len),
-        _ if keeps => extend(to, 0, from, old_len),
-        _ if new_len > old_len => extend(to, old_len, to + old_len, new_len - old_len),
-        _ => {}
-    }
-}
-
-/// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
-pub fn on_pages_remapped(like: usize, page: usize, to: &AddrRange) {
-    let (to, len) = bytes(to);
-    add_mapping(SharedRequest::Remap {
-        like: like as u64,
-        page: page as u64,
-        to,
-        len,
-    });
-}
-
-/// Has the pager know of another mapping.
-fn add_mapping(request: SharedRequest) {
-    if let Err(why) = change(request) {
-        diagnostics::log(format_args!("shared memory is not paged: {why}"));
+    if let Some(change) = PreparedChange::new() {
+        let _ = change.report(SharedRequest::Unlock { addr, len });
     }
 }
 
