@@ -256,8 +256,14 @@ fn improve(transport: &mut RemoteTransport, now: Time) {
         return;
     }
     transport.improved = now;
+    let unusable = unusable(transport, now);
     for action in transport.organizer.improve(since_start(now)) {
-        carry_out(transport, action, now);
+        match action {
+            OrganizerAction::Move { object, permit, .. } if unusable.contains(&permit.server) => {
+                transport.organizer.on_move_ended(object, false);
+            }
+            action => _ = carry_out(transport, action, now),
+        }
     }
 }
 

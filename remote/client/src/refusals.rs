@@ -63,10 +63,24 @@ pub fn on_refused(
                     .get(segment.object)
                     .is_only_current(server) =>
         {
-            fail_write(transport, (slot, segment), server, reason, true);
+            fail_write(transport, (slot, segment), server, reason, (true, now));
         }
-        Op::Write => transport.drop_copy(segment.object, server, text, now),
+        Op::Write if is_gone => transport.drop_copy(segment.object, server, text, now),
+        Op::Write => drop_refused(transport, segment.object, server, text, now),
     }
+}
+
+/// A server refuses a write of a copy that is not the only one: it goes on without the copy, and the next one is made
+/// elsewhere, or later. At the same server it would be refused as soon as it is filled.
+fn drop_refused(
+    transport: &mut RemoteTransport,
+    object: usize,
+    server: usize,
+    why: &str,
+    now: Time,
+) {
+    transport.servers[server].on_write_refused(now);
+    transport.drop_copy(object, server, why, now);
 }
 
 /// Has a request sent again with the next tick, or with other requests.
@@ -93,8 +107,8 @@ fn on_full(
     if !is_only || !segment.is_own() {
         return match permits::request_pages_again(transport, object, server, now) {
             true => send_again(transport, slot, server),
-            false if is_only => fail_write(transport, (slot, segment), server, reason, true),
-            false => transport.drop_copy(object, server, reason.text, now),
+            false if is_only => fail_write(transport, (slot, segment), server, reason, (true, now)),
+            false => drop_refused(transport, object, server, reason.text, now),
         };
     }
     match transport.placement_refusals.on_full(object, now) {
@@ -109,7 +123,7 @@ fn on_full(
             }
         }
         FullWrite::Fail { is_first } => {
-            return fail_write(transport, (slot, segment), server, reason, is_first);
+            return fail_write(transport, (slot, segment), server, reason, (is_first, now));
         }
     }
     if let Some(segment) = transport.requests.get(slot) {
@@ -124,8 +138,12 @@ fn fail_write(
     (slot, segment): (usize, &Segment),
     server: usize,
     &PageRefusal { status, text }: &PageRefusal<'_>,
-    is_first: bool,
+    (is_first, now): (bool, Time),
 ) {
+    if !segment.is_own() {
+        // A parity, which is made anew.
+        transport.servers[server].on_write_refused(now);
+    }
     let (id, name) = (
         transport.objects.id(segment.object),
         &transport.servers[server].name,

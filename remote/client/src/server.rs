@@ -3,6 +3,7 @@
 use crate::client_state::SavedServer;
 use crate::connector::ServerConnection;
 use crate::outage::Presence;
+use crate::placement::FULL;
 use disk::time::{Nanos, Time};
 use remote_broker::protocol::Member;
 use remote_policy::identity::{HostId, Incarnation, RequestId};
@@ -31,7 +32,7 @@ const RENEWAL: Nanos = Nanos::seconds(1);
 const FIRST_RENEWALS: Nanos = Nanos::millis(200);
 /// Pauses before a connection is asked for again after one in which no page came: the first and the longest.
 const PAUSES: [Nanos; 2] = [Nanos::millis(20), Nanos::millis(2000)];
-/// How long a server gets no new copies after it was silent or sent a wrong page: at first, and at most.
+/// How long a server gets no new copies after it was silent, sent a wrong page or refused a write: at first, and at most.
 const AVOIDED: [Nanos; 2] = [Nanos::seconds(5), Nanos::seconds(300)];
 
 /// A connection that is there.
@@ -271,6 +272,15 @@ impl Server {
     pub fn avoid(&mut self, now: Time) {
         self.avoided_until = now + self.avoided_for;
         self.avoided_for = (self.avoided_for + self.avoided_for).min(AVOIDED[1]);
+    }
+
+    /// It does not take a write: it gets no copies for some seconds, and for longer where others can take them. Writes
+    /// that were under way with the first are refused, too, and count as one refusal.
+    pub fn on_write_refused(&mut self, now: Time) {
+        self.full_until = now + FULL;
+        if !self.is_avoided(now) {
+            self.avoid(now);
+        }
     }
 
     /// Returns true if no copies are to be made there where others can take them.

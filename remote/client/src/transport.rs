@@ -19,8 +19,8 @@
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |
 //!
 //! A server that sends no page between two losses of its connection is connected to after pauses that
-//! double, so that one whose every reply is wrong is away for longer than `GRACE` soon. One that is silent
-//! or sent a wrong page gets no new copies for a while.
+//! double, so that one whose every reply is wrong is away for longer than `GRACE` soon. One that is silent,
+//! sent a wrong page or refused a write gets no new copies for a while.
 //!
 //! A server that is left out loses its copies before a write is acknowledged without it, so no copy
 //! that is read lacks a write; objects with too few copies get others (`placement`). The times are those of `outage`.

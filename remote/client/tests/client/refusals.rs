@@ -3,9 +3,13 @@
 use crate::addresses::Host;
 use crate::interposer::Verdict;
 use crate::space::Space;
-use crate::{ENOSPC, PagingServer, is_create, refuse, refuse_copies, space_on};
+use crate::{
+    ENOSPC, PagingServer, count, is_create, refuse, refuse_copies, space_on, wait_for_pages,
+};
 use remote_wire::control::{ControlRequest, decode};
 use remote_wire::{Header, Kind, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the client takes refusals for those of a moment, and the least time after which it gives up.
@@ -74,4 +78,32 @@ fn writes_that_no_broker_grants_memory_fail_as_where_no_server_has_room() {
     for page in 0..50 {
         assert_eq!(space.write(page, 4, 1), Err(ENOSPC));
     }
+}
+
+#[test]
+fn a_copy_whose_server_refuses_to_write_it_is_made_at_another_server() {
+    let servers = [1, 2, 3].map(PagingServer::start);
+    let addresses: Vec<_> = servers.iter().map(PagingServer::address).collect();
+    let created: Vec<_> = servers
+        .iter()
+        .map(|server| count(&server.interposer, is_create))
+        .collect();
+    let mut space = Space::new(&addresses, 2);
+    space.write(0, 4, 1).unwrap();
+    let has_copy = |at: &usize| created[*at].load(Ordering::Relaxed) > 0;
+    let full = (0..3).find(has_copy).unwrap();
+    let idle = (0..3).find(|at| !has_copy(at)).unwrap();
+    let copies = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&copies);
+    servers[full].interposer.set(move |_, header, body| {
+        counted.fetch_add(is_create(header, body).into(), Ordering::Relaxed);
+        match header.kind {
+            Kind::Write => refuse(header, body, Status::Disk),
+            _ => Verdict::Forward,
+        }
+    });
+    space.write(0, 2, 2).unwrap();
+    wait_for_pages(&servers[idle]);
+    assert_eq!(copies.load(Ordering::Relaxed), 0, "it is made there again");
+    assert_eq!(space.read(0, 4), Ok(vec![2, 2, 1, 1]));
 }
