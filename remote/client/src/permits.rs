@@ -153,12 +153,13 @@ pub fn enlarge_short(transport: &mut RemoteTransport, now: Time) {
     }
 }
 
-/// Tells a server which objects it need not keep.
+/// Requests the end of objects that a server need not keep, on its next connection again where it has not answered: until
+/// then it counts their pages as used.
 pub fn terminate_stale(transport: &mut RemoteTransport, server: usize) {
     for object in std::mem::take(&mut transport.servers[server].stale) {
         let id = transport.objects.id(object);
         let to = &mut transport.servers[server];
-        if !to.ask(&ControlRequest::Terminate(id), Asked::Other) {
+        if !to.ask(&ControlRequest::Terminate(id), Asked::Terminate(object)) {
             to.stale.push(object);
         }
     }
@@ -184,6 +185,10 @@ pub fn on_unanswered(transport: &mut RemoteTransport, server: usize, asked: Vec<
         match asked {
             Asked::Create(object, _) => transport.forget_copy(object, server),
             Asked::Permit(request) => on_permit_refused(transport, server, request, now),
+            // A later copy takes its place there.
+            Asked::Terminate(object) if transport.objects.get(object).copy_at(server).is_none() => {
+                transport.servers[server].stale.push(object);
+            }
             _ => {}
         }
     }
@@ -260,7 +265,7 @@ pub fn on_control_frame(
                 transport.organizer.on_round_trip(host, trip, time);
             }
         }
-        (Asked::Present(_) | Asked::Other, _) => {}
+        (Asked::Present(_) | Asked::Terminate(_) | Asked::Other, _) => {}
     }
     placement::request_waiting(transport, now);
     transport.has_unsent = true;

@@ -52,6 +52,8 @@ pub enum Asked {
     Create(usize, u64),
     /// To use a permit on this connection.
     Present(PermitId),
+    /// An object's end.
+    Terminate(usize),
     /// A sign of life, at this time.
     Renewal(Time),
     /// Something whose reply changes nothing.
@@ -86,7 +88,7 @@ pub struct Server {
     pub short_of: Option<usize>,
     /// Nothing is asked of it before this time, since it refused.
     pub full_until: Time,
-    /// Objects to be terminated when it is back.
+    /// Objects to be terminated, when it is back where it is away.
     pub stale: Vec<usize>,
     asked: BTreeMap<u32, Asked>,
     /// The oldest control request that is not answered, and since when.

@@ -5,11 +5,12 @@ use crate::interposer::Verdict;
 use crate::space::Space;
 use crate::{
     ENOSPC, PagingServer, count, is_create, refuse, refuse_copies, space_on, wait_for_pages,
+    wait_until,
 };
 use remote_wire::control::{ControlRequest, decode};
 use remote_wire::{Header, Kind, Status};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the client takes refusals for those of a moment, and the least time after which it gives up.
@@ -105,5 +106,38 @@ fn a_copy_whose_server_refuses_to_write_it_is_made_at_another_server() {
     space.write(0, 2, 2).unwrap();
     wait_for_pages(&servers[idle]);
     assert_eq!(copies.load(Ordering::Relaxed), 0, "it is made there again");
+    assert_eq!(space.read(0, 4), Ok(vec![2, 2, 1, 1]));
+}
+
+fn is_terminate(header: &Header, body: &[u8]) -> bool {
+    header.kind == Kind::Control && matches!(decode(body), Ok(ControlRequest::Terminate(_)))
+}
+
+/// The server would count its pages as used for the rest of the client's life.
+#[test]
+fn an_object_whose_end_is_lost_with_its_connection_is_ended_on_the_next_one() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    let ended = Arc::new(AtomicU64::new(0));
+    let is_created_first = Arc::new(AtomicBool::new(false));
+    let (counted, is_early) = (Arc::clone(&ended), Arc::clone(&is_created_first));
+    let mut writes = 0;
+    servers[0].interposer.set(move |_, header, body| {
+        writes += u32::from(header.kind == Kind::Write);
+        if is_create(header, body) && counted.load(Ordering::Relaxed) < 2 {
+            is_early.store(true, Ordering::Relaxed);
+        }
+        match is_terminate(header, body) {
+            true if counted.fetch_add(1, Ordering::Relaxed) == 0 => Verdict::Close,
+            false if header.kind == Kind::Write && writes == 1 => {
+                refuse(header, body, Status::Disk)
+            }
+            _ => Verdict::Forward,
+        }
+    });
+    space.write(0, 2, 2).unwrap();
+    wait_until("the object is ended", || ended.load(Ordering::Relaxed) > 1);
+    assert!(!is_created_first.load(Ordering::Relaxed));
     assert_eq!(space.read(0, 4), Ok(vec![2, 2, 1, 1]));
 }
