@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use translation::{ForeignUserfault, MapError, Wake};
+use translation::{ForeignUserfault, MapError, Pagemap, Wake};
 use wired::{PAGE, WiredMemory};
 
 /// f_type of tmpfs, from magic.h.
@@ -202,8 +202,17 @@ impl ClientMemory {
         matches!(self, Self::Cache(..))
     }
 
+    /// The page table of the process whose memory is read as a process's; `None` of a memfd.
+    pub fn pagemap(&self) -> Result<Option<Pagemap>, Errno> {
+        match self {
+            Self::Memfd(_) => Ok(None),
+            Self::Private(pid) | Self::Cache(_, pid) => Pagemap::of_process(*pid).map(Some),
+        }
+    }
+
     /// Reads resident pages at `addr`, or at `offset` of the memfd. What a client truncated or unmapped
-    /// is an error, not a signal.
+    /// is an error, not a signal. A page of a process that is not in its page table faults, for the thread that answers
+    /// faults to wait for itself ([`crate::client`], `saving`).
     pub fn read(&self, addr: usize, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         let file = match self {
             Self::Memfd(file) => file,

@@ -41,8 +41,8 @@ pub struct Translation {
     pub file_or_shared: bool,
 }
 
-/// The page table of the address space that opened it: after fork the child opens its own. Open it
-/// early: a process that changed its user may lack permission.
+/// The page table of an address space: that of the process that opened it, of which a child opens its own after fork, or
+/// another's. Open it early: a process that changed its user may lack permission.
 #[derive(Debug)]
 pub struct Pagemap {
     fd: OwnedFd,
@@ -61,6 +61,13 @@ impl Pagemap {
             fd,
             scan: capabilities.has(Feature::PagemapScan),
         })
+    }
+
+    /// Opens the page table of another process, which is read a page at a time.
+    pub fn of_process(pid: i32) -> Result<Self, Errno> {
+        let path = format!("/proc/{pid}/pagemap");
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd, scan: false })
     }
 
     /// Reads what is mapped at `addr`.

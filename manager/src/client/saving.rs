@@ -6,19 +6,24 @@
 //! 3. A store to a page that is not saved yet faults; the page is saved first. So does a page that leaves
 //!    its frame or comes back from the store.
 //!
+//! The kernel takes clean pages of the cache out of the guest's page table, and free ones out of private memory. A read of
+//! one from outside is a fault of the guest, which the thread that reads would have to answer: such a page is mapped first.
+//!
 //! Rule: only the handler thread reads pages, after it has read all events. The kernel discards pages after
 //! the event is read, so a page that is read is still there. A page that the guest discards before it
 //! is saved is lost to the save, which then fails.
 
 use super::pager::ClientPager;
+use crate::client_memory::ClientMemory;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::{PageState, UNIT};
 use crate::save::{DifferentialFile, SaveEvent, SaveRequest, micros};
 use rustix::io::Errno;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
-use translation::{Modes, TranslationError};
+use translation::{MapError, Modes, Pagemap, TranslationError, Wake};
 use wired::{PAGE, WiredMemory};
 
 /// Why a save does not begin.
@@ -39,6 +44,18 @@ pub(super) struct Saving {
     /// The unit that is saved next.
     unit: usize,
     buffer: WiredMemory,
+    /// The client's page table, where its memory is read as that of a process.
+    pagemap: Option<Pagemap>,
+}
+
+/// Where the contents of a page in a frame are.
+enum Contents {
+    /// In the guest's memory, and a read finds them without a fault.
+    InMemory,
+    /// In the origin.
+    InOrigin,
+    /// Nowhere: the page reads zero.
+    Zeros,
 }
 
 impl Saving {
@@ -75,6 +92,8 @@ impl Saving {
         let file = DifferentialFile::create(&request.path, len, &pager.record)
             .map_err(|errno| fail(&request.path.display().to_string(), errno))?;
         let buffer = WiredMemory::private(PAGE).map_err(|errno| fail("a buffer", errno))?;
+        let pagemap = pager.memory.pagemap();
+        let pagemap = pagemap.map_err(|errno| fail("the client's page table", errno))?;
         let pending = vec![0; pager.table.units()];
         protect_all(pager)?;
         let mut saving = Saving {
@@ -84,6 +103,7 @@ impl Saving {
             pending,
             unit: 0,
             buffer,
+            pagemap,
         };
         for pages in pager.table.mapped() {
             for page in pages {
@@ -190,20 +210,56 @@ impl Saving {
                     DataReply::Error(why) => return Err(why.to_string()),
                 }
             }
-            _ if state.is_resident() => {
-                let addr = pager.table.addr(page);
-                // SAFETY: this thread's own page.
-                let page = unsafe { std::slice::from_raw_parts_mut(into, PAGE) };
-                let read = pager.memory.read(addr, offset, page);
-                read.map_err(|errno| format!("the page at {addr:#x} cannot be read: {errno}"))?;
-                into.cast_const()
-            }
+            _ if state.is_resident() => match self.find(pager, page)? {
+                Contents::InMemory => {
+                    let addr = pager.table.addr(page);
+                    // SAFETY: this thread's own page.
+                    let page = unsafe { std::slice::from_raw_parts_mut(into, PAGE) };
+                    let read = pager.memory.read(addr, offset, page);
+                    read.map_err(|errno| format!("the page at {addr:#x} cannot be read: {errno}"))?;
+                    into.cast_const()
+                }
+                Contents::InOrigin => return Ok(()),
+                Contents::Zeros => pager.zeros.as_ptr().cast_const(),
+            },
             _ => pager.zeros.as_ptr().cast_const(),
         };
         // SAFETY: a page of this thread's own buffers.
         let contents = unsafe { &*contents.cast::<[u8; PAGE]>() };
         let written = self.file.write(pager.origin.as_ref(), offset, contents);
         written.map_err(|errno| format!("the file cannot be written: {errno}"))
+    }
+
+    /// Finds the contents of a page in a frame. One that is in no page table is mapped, by a call that does nothing where it
+    /// is: a page that the kernel has swapped out, whose read does not fault, looks alike.
+    fn find(&self, pager: &ClientPager, page: usize) -> Result<Contents, String> {
+        let Some(pagemap) = &self.pagemap else {
+            return Ok(Contents::InMemory);
+        };
+        let addr = pager.table.addr(page);
+        let fail = |why: &dyn Display| format!("the page at {addr:#x} cannot be found: {why}");
+        let found = pagemap.trans(addr).map_err(|errno| fail(&errno))?;
+        let is_cached = matches!(pager.memory, ClientMemory::Cache(..));
+        // The kernel may take a page of the cache away again before it is read; a page of the guest's own is swapped at most.
+        match (found.present, found.file_or_shared && is_cached) {
+            (true, true) => return Ok(Contents::InOrigin),
+            (true, false) => return Ok(Contents::InMemory),
+            (false, _) => {}
+        }
+        let is_of_cache = is_cached && pager.table.get(page) == PageState::ResidentOrigin;
+        let (mapped, contents) = match is_of_cache {
+            true => (pager.uffd.map_cached(addr, PAGE), Contents::InOrigin),
+            false => {
+                let (userfault, zeros) = (pager.uffd.userfault(), pager.zeros.as_ptr());
+                let mapped = userfault.copy(addr, zeros, PAGE, Wake::Yes);
+                (mapped, Contents::Zeros)
+            }
+        };
+        match mapped {
+            Ok(()) => Ok(contents),
+            Err(MapError::Exists { .. }) => Ok(Contents::InMemory),
+            Err(why) => Err(fail(&why)),
+        }
     }
 
     /// A store to a page: it is saved before, if a save needs it.

@@ -195,6 +195,15 @@ impl Memory {
         assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
     }
 
+    /// Has the kernel take pages out of the page table, as reclaim does.
+    fn page_out(&self, page: usize, count: usize) -> String {
+        let (at, len) = (self.at(page, 0).cast(), count * PAGE);
+        // SAFETY: within the mapping, whose contents stay.
+        let outcome = unsafe { libc::madvise(at, len, libc::MADV_PAGEOUT) };
+        assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
+        "paged out".into()
+    }
+
     fn obey(&self, command: &str, n: &[usize]) -> String {
         match command {
             "write" => {
@@ -213,6 +222,7 @@ impl Memory {
                 self.remove(n[0], n[1]);
                 "removed".into()
             }
+            "page_out" => self.page_out(n[0], n[1]),
             "random" => {
                 let mut random = fastrand::Rng::with_seed(n[0] as u64);
                 let wrong = (0..n[1]).filter(|_| {

@@ -18,6 +18,10 @@ pub const TESTS: &[Test] = &[
         a_save_holds_what_differs_and_nothing_else,
     ),
     (
+        "a_save_finds_pages_of_the_cache_that_the_kernel_has_unmapped",
+        a_save_finds_pages_of_the_cache_that_the_kernel_has_unmapped,
+    ),
+    (
         "a_save_that_cannot_be_whole_leaves_no_file",
         a_save_that_cannot_be_whole_leaves_no_file,
     ),
@@ -146,6 +150,30 @@ fn a_save_holds_what_differs_and_nothing_else() {
     assert_eq!(restored.wrong("verify 10 5 1"), 0);
     assert_eq!(restored.wrong("zeros 30 3"), 0);
     assert_eq!(restored.wrong("verify 33 500 0"), 0);
+}
+
+/// As reclaim does on a host with swap. The thread that saves is that which answers the guest's faults.
+fn a_save_finds_pages_of_the_cache_that_the_kernel_has_unmapped() {
+    let pages = mib(8);
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = make_snapshot(folder.path(), pages);
+    let (path, cache) = make_cache(&snapshot);
+    let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
+    let mut guest = service.guest(&path.kind(), pages * PAGE);
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0);
+    guest.run("write 10 5 1");
+    guest.run("write 20 1 0");
+    guest.run("page_out 0 512");
+    let to = service.folder.path().join("differential");
+    match save(&service, 1, &to, || drop(guest.run("page_out 256 512"))) {
+        SaveEvent::Saved { pages, .. } => assert_eq!(pages, 5),
+        event => panic!("{event:?}"),
+    }
+    let whole = merge(&snapshot, &to);
+    assert_eq!(whole[9 * PAGE..][..PAGE], page_bytes(9));
+    assert_eq!(whole[10 * PAGE..][..8], word(10, 1, 0).to_ne_bytes());
+    assert_eq!(guest.wrong("verify 10 5 1"), 0);
+    assert_eq!(guest.wrong(&format!("verify 15 {} 0", pages - 15)), 0);
 }
 
 fn a_save_that_cannot_be_whole_leaves_no_file() {
