@@ -5,13 +5,12 @@
 //! run of each job is under way at a time, so a page-in waits for two at most, at the client, on a link and at a server. While a
 //! request of the tree waits for a copy, or for the end of its stripe, runs follow each other.
 
-use crate::copying;
-use crate::stripe_job;
+use crate::copying::{self, CopyJob};
+use crate::stripe_job::{self, StripeJob};
 use crate::transport::RemoteTransport;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use disk::usd::BackgroundWork;
-use iochannel::Op;
 use remote_wire::MAX_RUN;
 use wired::PAGE;
 
@@ -38,6 +37,29 @@ enum Job {
 #[derive(Debug, Default)]
 pub struct Background {
     last: Option<Job>,
+    /// How far the jobs have come: what is whole, and pages of what is under way. A job that begins anew comes no
+    /// further by it.
+    furthest: (u64, u64),
+    /// When they came so far.
+    pub advanced: Time,
+}
+
+impl Background {
+    fn on_progress(&mut self, come: (u64, u64), now: Time) {
+        if come > self.furthest {
+            (self.furthest, self.advanced) = (come, now);
+        }
+    }
+}
+
+/// Notes how far the jobs have come.
+pub fn note_progress(transport: &mut RemoteTransport, now: Time) {
+    let whole = transport.progress.copies_made() + transport.progress.stripes_made();
+    let copied = transport.copy.as_ref().map_or(0, CopyJob::pages);
+    let striped = transport.stripes.job.as_ref().map_or(0, StripeJob::pages);
+    transport
+        .background
+        .on_progress((whole, copied + striped), now);
 }
 
 /// The job whose turn it is.
@@ -57,9 +79,7 @@ fn next(transport: &RemoteTransport) -> Option<Job> {
 /// nothing by faster copies.
 fn is_awaited(transport: &RemoteTransport) -> bool {
     transport.requests.waiting().any(|segment| {
-        let is_held =
-            segment.op == Op::Write && transport.objects.stripe_of(segment.object).is_some();
-        is_held || transport.objects.at(segment.object).readable() == 0
+        transport.awaits_stripe(&segment) || transport.objects.at(segment.object).readable() == 0
     })
 }
 
@@ -105,4 +125,21 @@ pub fn is_under_way(transport: &RemoteTransport) -> bool {
     let has_copy = transport.copy.is_some() && !copying::awaits_run(transport);
     let has_stripe = transport.stripes.job.is_some() && !stripe_job::awaits_run(transport);
     has_copy || has_stripe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_begins_anew_is_no_progress_until_it_comes_further() {
+        let mut background = Background::default();
+        let mut advances = |come, now| {
+            background.on_progress(come, Time(now));
+            background.advanced == Time(now)
+        };
+        assert!(advances((0, 8), 1) && advances((0, 64), 2));
+        assert!(!advances((0, 0), 3) && !advances((0, 64), 4));
+        assert!(advances((1, 0), 5) && advances((1, 8), 6));
+    }
 }

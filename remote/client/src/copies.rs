@@ -9,7 +9,7 @@ use crate::outage::{self, witnesses_of_absence};
 use crate::requests::{Purpose, Segment};
 use crate::server::{Asked, Server};
 use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
-use crate::{permits, placement, stripes};
+use crate::{background, permits, placement, stripes};
 use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
@@ -219,33 +219,49 @@ impl RemoteTransport {
         }
     }
 
-    /// Fails what has waited for too long.
+    /// Fails what has waited for too long. A write that waits for the end of its stripe waits anew with each page that is
+    /// copied for it, or for another one before it: all of them are copied one after the other, as fast as the link is.
     pub(crate) fn give_up_late(&mut self, now: Time) {
+        background::note_progress(self, now);
+        let advanced = self.background.advanced;
         for slot in self.requests.slots() {
-            let Some(segment) = self.requests.get(slot) else {
+            let Some(mut segment) = self.requests.get(slot).copied() else {
                 continue;
             };
-            let segment = *segment;
-            let patience = self.patience_of(&segment, now);
-            if now >= segment.begun + patience && !self.awaits_place(&segment) {
-                if let Purpose::CopyRead { .. } = segment.purpose {
-                    self.end(slot, Err(Errno::IO));
-                    copying::on_late(self, &segment, now);
-                    continue;
-                }
-                let id = self.objects.id(segment.object);
-                tracing::error!(
-                    "a request of {id} fails: none of its servers answers for {patience}"
-                );
-                // Their connections may have ended just after it began.
-                let since = segment.begun + (patience - LATE);
-                let asked = self.servers_for(segment.object);
-                for server in (0..self.servers.len()).filter(|at| asked & bit(*at) != 0) {
-                    self.servers[server].presence.on_request_failed(since, now);
-                }
-                self.end_read(slot, Err(Errno::IO), now);
+            let is_held = self.awaits_stripe(&segment);
+            if let Some(kept) = self.requests.get(slot).filter(|_| is_held) {
+                kept.begun = kept.begun.max(advanced);
+                segment = *kept;
             }
+            let patience = self.patience_of(&segment, now);
+            if now < segment.begun + patience || self.awaits_place(&segment) {
+                continue;
+            }
+            if let Purpose::CopyRead { .. } = segment.purpose {
+                self.end(slot, Err(Errno::IO));
+                copying::on_late(self, &segment, now);
+                continue;
+            }
+            let id = self.objects.id(segment.object);
+            let why = match is_held {
+                true => "its stripe is being dissolved, and no page was copied",
+                false => "none of its servers answers",
+            };
+            tracing::error!("a request of {id} fails: {why} for {patience}");
+            // Their connections may have ended just after it began.
+            let since = segment.begun + (patience - LATE);
+            let asked = self.servers_for(segment.object);
+            for server in (0..self.servers.len()).filter(|at| asked & bit(*at) != 0) {
+                self.servers[server].presence.on_request_failed(since, now);
+            }
+            self.end_read(slot, Err(Errno::IO), now);
         }
+    }
+
+    /// Returns true if a write waits for the end of its object's stripe.
+    pub(crate) fn awaits_stripe(&self, segment: &Segment) -> bool {
+        let is_own_write = segment.op == Op::Write && segment.is_own();
+        is_own_write && segment.awaited == 0 && self.objects.stripe_of(segment.object).is_some()
     }
 
     /// Fails a write that waits for its object's first copy, where the request for a place was not answered in time.
@@ -306,3 +322,6 @@ impl RemoteTransport {
         self.has_unsent = true;
     }
 }
+
+#[cfg(test)]
+mod tests;

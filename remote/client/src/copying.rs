@@ -40,6 +40,11 @@ pub struct CopyJob {
 }
 
 impl CopyJob {
+    /// Pages of the object that it has come past.
+    pub fn pages(&self) -> u64 {
+        self.next
+    }
+
     /// Returns true if this is a copy of an object to a server.
     pub fn is_of(&self, object: usize, to: usize) -> bool {
         (self.object, self.to) == (object, to)

@@ -119,7 +119,7 @@ fn lose_unreachable(transport: &mut RemoteTransport) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::arrival::Arrivals;
     use crate::connector::Connectors;
@@ -130,11 +130,24 @@ mod tests {
     use std::sync::mpsc::channel;
     use wired::PAGE;
 
-    const CLIENT: Incarnation = Incarnation {
+    pub(crate) const CLIENT: Incarnation = Incarnation {
         host: HostId(1),
         boot: 1,
         start_ticks: 1,
     };
+
+    /// A transport of a space, without servers.
+    pub(crate) fn transport_of(objects: ObjectMap) -> RemoteTransport {
+        let (queue, arrived) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        let connectors = Connectors {
+            client: CLIENT,
+            name: "client".to_owned(),
+            keys: None,
+            arrivals: Arrivals { queue, bell },
+        };
+        RemoteTransport::new(objects, Vec::new(), 2, None, connectors, arrived).unwrap()
+    }
 
     /// A space of two objects, as a process of the client has left it.
     fn left_by(act: impl FnOnce(&mut ObjectMap)) -> RemoteTransport {
@@ -146,17 +159,7 @@ mod tests {
         let mut before = ObjectMap::new(CLIENT.host, space, None, state.clone());
         act(&mut before);
         before.save(|_| ());
-        let objects = ObjectMap::new(CLIENT.host, space, None, state);
-        let (queue, arrived) = channel();
-        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let connectors = Connectors {
-            client: CLIENT,
-            name: "client".to_owned(),
-            keys: None,
-            arrivals: Arrivals { queue, bell },
-        };
-        let mut transport =
-            RemoteTransport::new(objects, Vec::new(), 2, None, connectors, arrived).unwrap();
+        let mut transport = transport_of(ObjectMap::new(CLIENT.host, space, None, state));
         transport.restore(1).unwrap();
         transport
     }

@@ -42,7 +42,7 @@ pub struct StripeJob {
     count: usize,
     version: Option<Version>,
     /// For each target the sum of what was read of it.
-    pages: Vec<Vec<u8>>,
+    sums: Vec<Vec<u8>>,
     /// The numbers of requests without a reply; those of reads with the place of their source.
     reading: Vec<(u32, usize)>,
     writing: Vec<u32>,
@@ -51,6 +51,11 @@ pub struct StripeJob {
 }
 
 impl StripeJob {
+    /// Pages of its parts that it has come past.
+    pub fn pages(&self) -> u64 {
+        self.next
+    }
+
     /// A job that writes parts, by their objects, from others. `None` if these are too few, or a part has no copy there.
     fn new(
         transport: &RemoteTransport,
@@ -76,7 +81,7 @@ impl StripeJob {
             next: 0,
             count: 0,
             version: None,
-            pages: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
+            sums: vec![vec![0; MAX_RUN * PAGE]; targets.len()],
             targets,
             reading: Vec::new(),
             writing: Vec::new(),
@@ -197,7 +202,7 @@ fn read(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) -> bool
     let run = job.next..end.min(job.next + background::run_pages(transport));
     let run = run.take_while(|page| is_made(transport, job, *page));
     job.count = run.count();
-    job.pages.iter_mut().for_each(|pages| pages.fill(0));
+    job.sums.iter_mut().for_each(|pages| pages.fill(0));
     job.unsent = 0..job.targets.len() * job.count;
     job.version = job.is_first.then(|| transport.take_version());
     let pages = job.next..job.next + job.count as u64;
@@ -229,7 +234,7 @@ pub fn on_read(transport: &mut RemoteTransport, slot: usize, versions: &[u64], p
         return;
     };
     let (_, source) = job.reading.swap_remove(at);
-    for (target, sum) in job.targets.iter().zip(&mut job.pages) {
+    for (target, sum) in job.targets.iter().zip(&mut job.sums) {
         let (from, to) = (pages.chunks_exact(PAGE), sum.chunks_exact_mut(PAGE));
         for ((version, from), to) in versions.iter().zip(from).zip(to) {
             // A page that was never written is zeros, whatever the server sent.
@@ -245,7 +250,7 @@ pub fn on_read(transport: &mut RemoteTransport, slot: usize, versions: &[u64], p
 fn write(transport: &mut RemoteTransport, job: &mut StripeJob, now: Time) {
     while let Some(at) = job.unsent.next() {
         let (target, place) = (&job.targets[at / job.count], at % job.count);
-        let contents = &job.pages[at / job.count][place * PAGE..(place + 1) * PAGE];
+        let contents = &job.sums[at / job.count][place * PAGE..(place + 1) * PAGE];
         let page = job.next + place as u64;
         let number = ObjectMap::number(target.object, page);
         let records = transport.objects.records();
