@@ -108,6 +108,7 @@ impl EtcdSeat {
                 }
                 LeasedAction::ConfirmAbove(number) => SeatRequest::ConfirmAbove(number),
                 LeasedAction::EndLeaseOf(host) => SeatRequest::EndLeaseOf(host),
+                LeasedAction::OfferLease => SeatRequest::OfferLease,
             };
             // The thread ends after this.
             let _ = self.commands.as_ref().map(|it| it.send(command));

@@ -34,6 +34,8 @@ struct Group {
     above: Vec<u64>,
     /// Epochs that were led, and by whom.
     led: BTreeMap<Epoch, HostId>,
+    /// How often a lease was offered.
+    offers: usize,
 }
 
 impl Group {
@@ -50,6 +52,7 @@ impl Group {
             waiting: VecDeque::new(),
             above: vec![0; HOSTS as usize],
             led: BTreeMap::new(),
+            offers: 0,
         }
     }
 
@@ -73,6 +76,10 @@ impl Group {
                     if self.store.holder.is_some_and(|(it, _)| HostId(it) == ended) {
                         self.store.give_to(host);
                     }
+                }
+                LeasedAction::OfferLease => {
+                    self.offers += 1;
+                    self.store.holder.take_if(|(it, _)| *it == host);
                 }
             }
         }
@@ -195,6 +202,56 @@ fn the_end_of_the_brokers_process_ends_its_lease() {
     assert_eq!(group.candidates[1].broker(), None);
     // The end of another host's process is no news of the lease.
     assert_eq!(group.candidates[2].on_host_gone(HostId(3)), []);
+}
+
+/// Has time pass for a host that no other one answers.
+fn pass_alone(group: &mut Group, host: u64, ticks: usize) {
+    for _ in 0..ticks {
+        group.tick(host);
+        group.waiting.clear();
+    }
+}
+
+#[test]
+fn a_broker_that_no_other_host_answers_offers_its_lease_once() {
+    let mut group = Group::new();
+    group.store.give_to(0);
+    group.settle();
+    pass_alone(&mut group, 0, 10);
+    assert_eq!((group.offers, group.store.holder.is_some()), (0, true));
+    pass_alone(&mut group, 0, 10);
+    assert_eq!((group.offers, group.store.holder), (1, None));
+    assert!(
+        group.candidates[0].leads().is_some(),
+        "until another has it"
+    );
+    // No other host takes it.
+    group.store.give_to(0);
+    group.read(0);
+    pass_alone(&mut group, 0, 100);
+    assert_eq!((group.offers, group.store.holder.is_some()), (1, true));
+    // They are back, and go again.
+    group.candidates[0].on_membership([]);
+    group.candidates[0].on_membership((1..HOSTS).map(HostId));
+    group.settle();
+    pass_alone(&mut group, 0, 20);
+    assert_eq!(group.offers, 2);
+    group.store.give_to(1);
+    group.settle();
+    group.assert_one_broker();
+}
+
+#[test]
+fn a_broker_whose_other_hosts_have_ended_keeps_its_lease() {
+    let mut group = Group::new();
+    group.store.give_to(0);
+    group.settle();
+    for host in 1..HOSTS {
+        let actions = group.candidates[0].on_host_gone(HostId(host));
+        group.act(0, actions);
+    }
+    pass_alone(&mut group, 0, 100);
+    assert_eq!((group.offers, group.store.holder.is_some()), (0, true));
 }
 
 #[test]

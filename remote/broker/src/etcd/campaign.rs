@@ -10,7 +10,7 @@ use crate::protocol::Member;
 use crate::seat::LeaseEvent;
 use remote_policy::identity::HostId;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -27,6 +27,8 @@ pub enum SeatRequest {
     ConfirmAbove(u64),
     /// The process of this host has ended: its key may go.
     EndLeaseOf(HostId),
+    /// Most hosts do not answer this one, and one that they answer may take its key.
+    OfferLease,
 }
 
 /// What the seat knows.
@@ -49,6 +51,8 @@ pub struct Campaign {
     above: u64,
     /// A host whose process has ended.
     ended: Option<HostId>,
+    /// The key is left to other hosts until then.
+    offered_until: Option<Instant>,
     reported: Reported,
     is_failing: bool,
 }
@@ -68,6 +72,7 @@ impl Campaign {
             lease: None,
             above: 0,
             ended: None,
+            offered_until: None,
             reported: Reported::Nothing,
             is_failing: false,
         }
@@ -109,6 +114,19 @@ impl Campaign {
         match command {
             SeatRequest::ConfirmAbove(number) => self.above = self.above.max(number),
             SeatRequest::EndLeaseOf(host) => self.ended = Some(host),
+            SeatRequest::OfferLease => self.offer_lease(),
+        }
+    }
+
+    /// Gives the key back for as long as each other host takes to read that it is free.
+    fn offer_lease(&mut self) {
+        tracing::warn!(
+            "the servers of most hosts do not answer this broker: another host that etcd answers may be broker"
+        );
+        self.offered_until = Some(Instant::now() + LEASE);
+        if let Some(lease) = self.lease.take() {
+            // Where etcd does not answer, it ends the lease by itself.
+            let _ = self.gateway.revoke(lease);
         }
     }
 
@@ -130,6 +148,10 @@ impl Campaign {
             self.gateway.remove(holder.revision)?;
         }
         self.ended = None;
+        let is_offered = |until| Instant::now() < until;
+        if self.offered_until.is_some_and(is_offered) {
+            return Ok(());
+        }
         if let Taken::At(revision) = self.gateway.take(lease, &value)? {
             self.report_held(revision);
         }

@@ -7,11 +7,17 @@
 //! on until it learns of another one; a server obeys the highest epoch alone, so the earlier broker is refused
 //! where the later one has claimed, and an outage of the store costs no allocation. Where servers hold an epoch
 //! above the store's revision, as after the store lost its data, the holder raises its epoch above it, once the
-//! store has confirmed the lease.
+//! store has confirmed the lease. A broker that has lost half of the hosts that it knew, and not by the end of their
+//! processes, offers its lease once: one that is cut off from the others, and not from the store, is replaced, and one
+//! whose offer no host takes goes on.
 
 use super::{ElectionAction, Message, SERVER_SILENCE_TICKS};
 use crate::identity::{Epoch, HostId, Incarnation};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Ticks without the servers of half of the hosts after which a broker offers its lease: 4 s, within which the store ends
+/// the lease of a broker that is cut off from the store, too.
+const OFFER_TICKS: u8 = 10;
 
 /// Something for the daemon to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +28,8 @@ pub enum LeasedAction {
     ConfirmAbove(u64),
     /// The process of this host has ended: if it holds the lease, end that.
     EndLeaseOf(HostId),
+    /// Give the lease back, and take it again where no other host does.
+    OfferLease,
 }
 
 /// What a host is.
@@ -32,6 +40,8 @@ enum LeasedRole {
         epoch: Epoch,
         /// The servers, and the ticks since each answered last.
         servers: BTreeMap<HostId, u8>,
+        /// Ticks since it has had more than half of the hosts.
+        few_ticks: u8,
     },
     /// Another host does.
     Follower { broker: HostId },
@@ -47,6 +57,8 @@ pub struct LeasedCandidate {
     held: Epoch,
     role: LeasedRole,
     peers: BTreeSet<HostId>,
+    /// Hosts that were in reach at once, this one included; after an offer of the lease those that it then had.
+    known: usize,
 }
 
 impl LeasedCandidate {
@@ -60,6 +72,7 @@ impl LeasedCandidate {
             },
             role: LeasedRole::Vacant,
             peers: BTreeSet::new(),
+            known: 1,
         }
     }
 
@@ -80,7 +93,7 @@ impl LeasedCandidate {
     /// The epoch of the broker that this host is, and its servers.
     pub fn leads(&self) -> Option<(Epoch, impl Iterator<Item = HostId> + '_)> {
         match &self.role {
-            LeasedRole::Leader { epoch, servers } => Some((*epoch, servers.keys().copied())),
+            LeasedRole::Leader { epoch, servers, .. } => Some((*epoch, servers.keys().copied())),
             _ => None,
         }
     }
@@ -90,6 +103,9 @@ impl LeasedCandidate {
         let own = self.incarnation.host;
         let hosts: BTreeSet<_> = hosts.into_iter().filter(|host| *host != own).collect();
         let before = std::mem::replace(&mut self.peers, hosts);
+        if !self.peers.is_subset(&before) {
+            self.known = self.known.max(self.peers.len() + 1);
+        }
         self.claims(self.peers.difference(&before))
     }
 
@@ -108,7 +124,11 @@ impl LeasedCandidate {
             LeasedRole::Leader { servers, .. } => std::mem::take(servers),
             _ => BTreeMap::from([(self.incarnation.host, 0)]),
         };
-        self.role = LeasedRole::Leader { epoch, servers };
+        self.role = LeasedRole::Leader {
+            epoch,
+            servers,
+            few_ticks: 0,
+        };
         self.held = epoch;
         let mut actions = elected([
             ElectionAction::Lead(epoch),
@@ -131,7 +151,10 @@ impl LeasedCandidate {
     pub fn on_tick(&mut self) -> Vec<LeasedAction> {
         let mut actions = Vec::new();
         let own = self.incarnation.host;
-        if let LeasedRole::Leader { servers, .. } = &mut self.role {
+        if let LeasedRole::Leader {
+            servers, few_ticks, ..
+        } = &mut self.role
+        {
             servers.retain(|server, silent_ticks| {
                 if *server == own {
                     return true;
@@ -143,6 +166,13 @@ impl LeasedCandidate {
                 }
                 kept
             });
+            let has_most = servers.len() * 2 > self.known;
+            *few_ticks = if has_most { 0 } else { *few_ticks + 1 };
+            if *few_ticks == OFFER_TICKS {
+                // Those that are away may have ended, and then no host takes it.
+                (*few_ticks, self.known) = (0, servers.len());
+                actions.push(LeasedAction::OfferLease);
+            }
         }
         actions.extend(self.repeat_signs());
         actions
@@ -155,7 +185,9 @@ impl LeasedCandidate {
 
     /// The process of another host has ended: its kernel refuses connections.
     pub fn on_host_gone(&mut self, host: HostId) -> Vec<LeasedAction> {
-        self.peers.remove(&host);
+        if self.peers.remove(&host) {
+            self.known = self.known.saturating_sub(1).max(1);
+        }
         match &mut self.role {
             LeasedRole::Leader { servers, .. } if host != self.incarnation.host => {
                 let dropped = servers.remove(&host);
@@ -204,7 +236,7 @@ impl LeasedCandidate {
     }
 
     fn on_granted(&mut self, from: HostId, granted: Epoch) -> Vec<LeasedAction> {
-        if let LeasedRole::Leader { epoch, servers } = &mut self.role
+        if let LeasedRole::Leader { epoch, servers, .. } = &mut self.role
             && granted.broker == epoch.broker
         {
             servers.insert(from, 0);
@@ -213,7 +245,7 @@ impl LeasedCandidate {
     }
 
     fn on_rejected(&mut self, from: HostId, held: Epoch) -> Vec<LeasedAction> {
-        let LeasedRole::Leader { epoch, servers } = &mut self.role else {
+        let LeasedRole::Leader { epoch, servers, .. } = &mut self.role else {
             return Vec::new();
         };
         if held <= *epoch || from == self.incarnation.host {
