@@ -8,7 +8,7 @@
 //!
 //! | a server | is given up when a witness |
 //! |---|---|
-//! | leaves a request unanswered for [`STALLED`] | answered since before the request |
+//! | leaves a request unanswered and sends nothing for [`STALLED`], or answers what was sent as long after it | answered since before the request |
 //! | has no connection for [`GRACE`] | answered for as long, in which an attempt to connect failed |
 //! | is not connected to, since it broke the protocol | answered for [`GRACE`] |
 //!
@@ -77,6 +77,11 @@ impl Presence {
             }
             answers.last = now;
         }
+    }
+
+    /// When something arrived last on the present connection, or when it was made.
+    pub fn last_answer(&self) -> Option<Time> {
+        self.answers.map(|answers| answers.last)
     }
 
     /// Returns true if something has arrived since a time.

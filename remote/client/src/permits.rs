@@ -259,7 +259,7 @@ pub fn on_control_frame(
         }
         (Asked::Renewal(sent), _) => {
             let trip = since_start(now).saturating_sub(since_start(sent));
-            transport.servers[server].on_round_trip();
+            transport.servers[server].on_round_trip(sent);
             if let Some(host) = transport.servers[server].host() {
                 let time = since_start(now);
                 transport.organizer.on_round_trip(host, trip, time);

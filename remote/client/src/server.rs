@@ -103,8 +103,9 @@ pub struct Server {
     next_control: u32,
     lease: Duration,
     heard: Time,
-    /// Renewals that were answered on this connection.
+    /// Renewals that were answered on this connection, and when the last one of them was sent.
     round_trips: u32,
+    renewed: Time,
     reconnect: Sender<String>,
 }
 
@@ -136,6 +137,7 @@ impl Server {
             lease: Duration::from_secs(1),
             heard: Time(0),
             round_trips: 0,
+            renewed: Time(0),
             reconnect,
         }
     }
@@ -319,9 +321,15 @@ impl Server {
         self.asked.remove(&number)
     }
 
-    /// A renewal was answered.
-    pub fn on_round_trip(&mut self) {
+    /// A renewal was answered that was sent at a time.
+    pub fn on_round_trip(&mut self, sent: Time) {
         self.round_trips = self.round_trips.saturating_add(1);
+        self.renewed = sent;
+    }
+
+    /// Returns true if it has received what was sent until a time: a link keeps the order.
+    pub fn has_received(&self, sent: Time) -> bool {
+        self.renewed >= sent
     }
 
     /// Returns true if it has not replied yet to the permit that it was shown.

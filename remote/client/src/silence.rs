@@ -11,8 +11,7 @@ pub fn check(transport: &mut RemoteTransport, now: Time) {
     for server in 0..transport.servers.len() {
         transport.servers[server].renew(now);
         transport.servers[server].reconnect_if_due(now);
-        let since = silent_since(transport, server);
-        if let Some(since) = since.filter(|since| now >= *since + STALLED) {
+        if let Some(since) = silent_since(transport, server, now) {
             transport.on_link_lost(server, now, &format!("it has not answered for {STALLED}"));
             let witnesses = witnesses_of_silence(presences.iter().copied(), server, since, now);
             if witnesses != 0 {
@@ -33,18 +32,25 @@ pub fn check(transport: &mut RemoteTransport, now: Time) {
     }
 }
 
-/// Since when a connected server has not answered a request that was sent to it.
-fn silent_since(transport: &mut RemoteTransport, server: usize) -> Option<Time> {
+/// Since when a connected server is silent. A request is sent when it is in the link's buffer, and on a slow link it is there
+/// for seconds while earlier ones are answered: what comes shows that the server is not silent, unless it answers what was
+/// sent so much later.
+fn silent_since(transport: &mut RemoteTransport, server: usize, now: Time) -> Option<Time> {
     if !transport.servers[server].is_up() {
         return None;
     }
-    let mut since = transport.servers[server].awaits_since();
+    let mut oldest = transport.servers[server].awaits_since();
     for slot in transport.requests.slots() {
         if let Some(segment) = transport.requests.get(slot)
             && segment.awaited & !segment.unsent & bit(server) != 0
         {
-            since = Some(since.map_or(segment.sent, |since| since.min(segment.sent)));
+            oldest = Some(oldest.map_or(segment.sent, |oldest| oldest.min(segment.sent)));
         }
     }
-    since
+    let (oldest, to) = (oldest?, &transport.servers[server]);
+    if to.has_received(oldest + STALLED) {
+        return Some(oldest);
+    }
+    let since = oldest.max(to.presence.last_answer()?);
+    (now >= since + STALLED).then_some(since)
 }

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | a server is slow | go elsewhere, too, once they are late (`reading`) | wait for it |
 //! | its connection ends | go to another copy or the rest of the stripe, else wait | wait `GRACE` for it, then go on without it |
-//! | it is silent, or busy, for `STALLED` | likewise | go on without it; at the only copy wait |
+//! | it is silent (`silence`), or busy, for `STALLED` | likewise | go on without it; at the only copy wait |
 //! | all servers end or are silent at once (`outage`) | wait | wait until they are back |
 //! | it sends what no correct server sends | as where its connection ends | likewise |
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
