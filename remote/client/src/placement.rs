@@ -64,6 +64,10 @@ pub fn place(transport: &mut RemoteTransport, object: usize, now: Time) {
             return;
         }
     }
+    let has_copy = !transport.objects.at(object).copies.is_empty();
+    if !has_copy && transport.placement_refusals.fails_at_once(object, now) {
+        transport.fail_writes(object);
+    }
 }
 
 /// Returns false before it is time to request a place again for an object without a copy.

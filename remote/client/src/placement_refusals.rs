@@ -5,8 +5,8 @@
 //! written; it is excluded for [`FULL`] after a refusal, or its connection is just made again. A program dies of `ENOSPC`,
 //! so it is no answer to a moment. Rule: a round of requests, for a place or for more pages at the only copy, follows each
 //! refusal after [`RETRY`]; the writes fail with the first round that began [`PATIENCE`] after the first refusal and was
-//! refused. Until none was refused for [`FULL`] writes that follow fail with a round of their own, at an only copy also
-//! between two rounds, since a pager tries many pages before it gives up.
+//! refused. Until none was refused for [`FULL`] writes that follow fail with a round, or at once between two rounds, since a
+//! pager tries many pages before it gives up. What fails so for many pages is one line for people.
 
 use crate::placement::FULL;
 use crate::server::Server;
@@ -49,6 +49,11 @@ impl Refusals {
         }
     }
 
+    /// Returns true between two rounds.
+    fn is_pausing(&self, now: Time) -> bool {
+        !self.is_in_round && now < self.last + RETRY
+    }
+
     fn is_patience_over(&self) -> bool {
         self.round >= self.first + PATIENCE
     }
@@ -82,16 +87,15 @@ pub enum FullWrite {
     /// It is sent again at this time.
     Hold(Time),
     /// It fails.
-    Fail {
-        /// No write of the object has failed before it.
-        is_first: bool,
-    },
+    Fail,
 }
 
 /// The objects that were refused a copy, or room at their only one.
 #[derive(Debug, Default)]
 pub struct PlacementRefusals {
     of: BTreeMap<usize, Refusals>,
+    /// When a write that its object's only copy could not take failed last, by the copy's server.
+    failed: BTreeMap<usize, Time>,
     /// When a write failed last whose object had no answer to its request for a place. None since one
     /// was answered.
     unanswered: Option<Time>,
@@ -110,11 +114,23 @@ impl PlacementRefusals {
         if refusals.is_in_round {
             return true;
         }
-        if now < refusals.last + RETRY && !refusals.is_patience_over() {
+        if refusals.is_pausing(now) {
             return false;
         }
         (refusals.round, refusals.is_in_round) = (now, true);
         true
+    }
+
+    /// Returns true if the writes of an object fail before the next round.
+    pub fn fails_at_once(&self, object: usize, now: Time) -> bool {
+        let refusals = self.of.get(&object).filter(|it| !it.is_past(now));
+        refusals.is_some_and(|it| it.is_pausing(now) && it.is_patience_over())
+    }
+
+    /// The only copy of an object, at a server, cannot take a write. Returns true if it is the first one there of an outage.
+    pub fn on_write_failed(&mut self, server: usize, now: Time) -> bool {
+        let last = self.failed.insert(server, now);
+        last.is_none_or(|last| now >= last + transport::PATIENCE)
     }
 
     /// No server takes an object in, or has more pages for its only copy.
@@ -137,10 +153,10 @@ impl PlacementRefusals {
             // The answer was no, or too few pages.
             Some(refusals) if refusals.is_in_round => match self.on_refused(object, now) {
                 RefusedWrites::Wait => FullWrite::Hold(now + RETRY),
-                RefusedWrites::Fail { is_first } => FullWrite::Fail { is_first },
+                RefusedWrites::Fail { .. } => FullWrite::Fail,
             },
-            Some(refusals) if now < refusals.last + RETRY => match refusals.is_patience_over() {
-                true => FullWrite::Fail { is_first: false },
+            Some(refusals) if refusals.is_pausing(now) => match refusals.is_patience_over() {
+                true => FullWrite::Fail,
                 false => FullWrite::Hold(refusals.last + RETRY),
             },
             _ => {
@@ -194,16 +210,16 @@ pub fn give_up(
         None if !transport.servers.iter().any(refuses) => UNREACHABLE,
         _ => FULL,
     };
+    transport.copies_full_until = now + pause;
+    let at = transport.objects.find(object);
+    let at = at.filter(|at| pause != UNREACHABLE && transport.objects.at(*at).copies.is_empty());
+    let writes = at.map(|at| (at, transport.placement_refusals.on_refused(at, now)));
+    let is_known = matches!(writes, Some((_, RefusedWrites::Fail { is_first: false })));
     match pause {
-        FULL => tracing::info!("no further copy of {object}: {why}"),
+        FULL if !is_known => tracing::info!("no further copy of {object}: {why}"),
         _ => tracing::debug!("no further copy of {object} for now: {why}"),
     }
-    transport.copies_full_until = now + pause;
-    if pause != UNREACHABLE
-        && let Some(at) = transport.objects.find(object)
-        && transport.objects.at(at).copies.is_empty()
-        && transport.placement_refusals.on_refused(at, now) != RefusedWrites::Wait
-    {
+    if let Some((at, RefusedWrites::Fail { .. })) = writes {
         transport.fail_writes(at);
     }
 }
@@ -264,8 +280,11 @@ mod tests {
             assert!(refusals.may_place(1, at(second * 1000)));
             refusals.on_refused(1, at(second * 1000));
         }
-        for now in [5001, 5010, 8000] {
-            assert!(refusals.may_place(1, at(now)));
+        for now in [5001, 5010, 5990] {
+            assert!(refusals.fails_at_once(1, at(now)) && !refusals.may_place(1, at(now)));
+        }
+        for now in [6000, 8000] {
+            assert!(!refusals.fails_at_once(1, at(now)) && refusals.may_place(1, at(now)));
             let is_first = false;
             let failed = RefusedWrites::Fail { is_first };
             assert_eq!(refusals.on_refused(1, at(now)), failed);
@@ -284,15 +303,13 @@ mod tests {
             let answered = at(now + 20);
             match refusals.on_full(1, answered) {
                 FullWrite::Hold(until) if second < 5 => now = (until - Time(0)).0 / 1_000_000,
-                FullWrite::Fail { is_first: true } if second == 5 => {}
+                FullWrite::Fail if second == 5 => {}
                 other => panic!("{other:?}"),
             }
         }
-        // Those that follow do not ask for each page, nor is there a line for each.
-        let is_first = false;
+        // Those that follow do not ask for each page.
         for later in [30, 500, 900] {
-            let failed = FullWrite::Fail { is_first };
-            assert_eq!(refusals.on_full(1, at(now + later)), failed);
+            assert_eq!(refusals.on_full(1, at(now + later)), FullWrite::Fail);
         }
         assert_eq!(refusals.on_full(1, at(now + 1100)), FullWrite::RequestPages);
         refusals.on_room(1);
@@ -311,6 +328,15 @@ mod tests {
             refusals.on_full(1, at(now + 32_400)),
             FullWrite::Hold(_)
         ));
+    }
+
+    #[test]
+    fn an_outage_of_a_server_is_one_line_for_people() {
+        let mut refusals = PlacementRefusals::default();
+        let mut is_first = |server, now| refusals.on_write_failed(server, at(now));
+        assert!(is_first(0, 0) && is_first(1, 0));
+        assert!((1..100).all(|second| !is_first(0, second * 1000)));
+        assert!(is_first(0, 200_000));
     }
 
     #[test]

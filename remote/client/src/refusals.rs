@@ -63,7 +63,7 @@ pub fn on_refused(
                     .get(segment.object)
                     .is_only_current(server) =>
         {
-            fail_write(transport, (slot, segment), server, reason, (true, now));
+            fail_write(transport, (slot, segment), server, reason, now);
         }
         Op::Write if is_gone => transport.drop_copy(segment.object, server, text, now),
         Op::Write => drop_refused(transport, segment.object, server, text, now),
@@ -107,7 +107,7 @@ fn on_full(
     if !is_only || !segment.is_own() {
         return match permits::request_pages_again(transport, object, server, now) {
             true => send_again(transport, slot, server),
-            false if is_only => fail_write(transport, (slot, segment), server, reason, (true, now)),
+            false if is_only => fail_write(transport, (slot, segment), server, reason, now),
             false => drop_refused(transport, object, server, reason.text, now),
         };
     }
@@ -122,9 +122,7 @@ fn on_full(
                 segment.not_before = until;
             }
         }
-        FullWrite::Fail { is_first } => {
-            return fail_write(transport, (slot, segment), server, reason, (is_first, now));
-        }
+        FullWrite::Fail => return fail_write(transport, (slot, segment), server, reason, now),
     }
     if let Some(segment) = transport.requests.get(slot) {
         segment.is_short = true;
@@ -138,7 +136,7 @@ fn fail_write(
     (slot, segment): (usize, &Segment),
     server: usize,
     &PageRefusal { status, text }: &PageRefusal<'_>,
-    (is_first, now): (bool, Time),
+    now: Time,
 ) {
     if !segment.is_own() {
         // A parity, which is made anew.
@@ -149,7 +147,7 @@ fn fail_write(
         &transport.servers[server].name,
     );
     let line = format_args!("a write of {id} at {name}, its only copy, fails: {text}");
-    match is_first {
+    match transport.placement_refusals.on_write_failed(server, now) {
         true => tracing::error!("{line}"),
         false => tracing::debug!("{line}"),
     }
