@@ -222,26 +222,12 @@ pub fn on_control_frame(
     let text = String::from_utf8_lossy(body);
     let name = &transport.servers[server].name;
     match (asked, reply) {
-        (Asked::Permit(request), Ok(ControlReply::Permit(sealed)))
-            if has_host(transport, server, sealed.permit.id.server)
-                && is_usable(transport, request, &sealed) =>
-        {
-            on_permit(transport, request, sealed, now);
-        }
-        (Asked::Permit(request), Ok(ControlReply::Permit(sealed))) => {
-            let permit = sealed.permit;
-            tracing::warn!(
-                "{name} sends {}, which is not used: it was not requested",
-                permit.id
-            );
-            if has_host(transport, server, permit.id.server) {
-                release_unused(transport, permit);
-            }
-            on_permit_refused(transport, server, request, now);
-        }
-        (Asked::Permit(request), _) => {
-            tracing::info!("{name} grants no pages: {text}");
-            on_permit_refused(transport, server, request, now);
+        (Asked::Permit(request), reply) => {
+            let granted = match reply {
+                Ok(ControlReply::Permit(sealed)) => Some(sealed),
+                _ => None,
+            };
+            on_permit_reply(transport, server, request, granted, &text, now);
         }
         (Asked::Create(object, generation), Ok(ControlReply::Done)) => {
             transport.on_created(object, server, generation);
@@ -257,6 +243,13 @@ pub fn on_control_frame(
             tracing::warn!("{name} has ended its permit: {text}");
             end_permit(transport, server, now);
         }
+        // It shrank while its server was away.
+        (Asked::Present(permit), Ok(ControlReply::Permit(sealed)))
+            if sealed.permit.id == permit && has_permit(transport, server, permit) =>
+        {
+            transport.servers[server].permit = Some(sealed);
+            transport.organizer.on_rewritten(sealed.permit);
+        }
         (Asked::Renewal(sent), _) => {
             let trip = since_start(now).saturating_sub(since_start(sent));
             transport.servers[server].on_round_trip(sent);
@@ -269,6 +262,32 @@ pub fn on_control_frame(
     }
     placement::request_waiting(transport, now);
     transport.has_unsent = true;
+}
+
+/// A server that was asked itself grants a permit, or none.
+fn on_permit_reply(
+    transport: &mut RemoteTransport,
+    server: usize,
+    request: RequestId,
+    granted: Option<SealedPermit>,
+    why: &str,
+    now: Time,
+) {
+    let name = &transport.servers[server].name;
+    let Some(sealed) = granted else {
+        tracing::info!("{name} grants no pages: {why}");
+        return on_permit_refused(transport, server, request, now);
+    };
+    let id = sealed.permit.id;
+    let is_own = has_host(transport, server, id.server);
+    if is_own && is_usable(transport, request, &sealed) {
+        return on_permit(transport, request, sealed, now);
+    }
+    tracing::warn!("{name} sends {id}, which is not used: it was not requested");
+    if is_own {
+        release_unused(transport, sealed.permit);
+    }
+    on_permit_refused(transport, server, request, now);
 }
 
 /// Returns true if a permit that answers a request may come into force: the one that is, rewritten, or one of a server

@@ -183,7 +183,12 @@ impl Controller<'_> {
         self.own_permit(client, id)?;
         self.service.issuer.capacity_mut().on_presented(id);
         connection.presented.insert(id);
-        Ok(ControlReply::Done)
+        let permit = self.service.issuer.permit(id);
+        // It may have shrunk while its client was away, and the notice of it is lost.
+        Ok(match permit.filter(|permit| *permit != sealed.permit) {
+            Some(permit) => ControlReply::Permit(self.service.issuer.seal(permit)),
+            None => ControlReply::Done,
+        })
     }
 
     fn create(

@@ -97,7 +97,7 @@ pub enum ControlReply {
         /// The lease ends when the client was not heard for as long.
         lease: Duration,
     },
-    /// To `Allocate` and `Reallocate`: the permit as it is now.
+    /// To `Allocate` and `Reallocate`, and to `Present` of one that has changed: the permit as it is now.
     Permit(SealedPermit),
     /// To `Present`, `Create`, `Terminate`, `Release`, `Renew` and `MakeDurable`.
     Done,

@@ -81,6 +81,56 @@ fn a_permit_that_was_made_smaller_is_enlarged_again_for_a_write() {
 }
 
 #[test]
+fn a_permit_that_shrank_while_its_server_was_away_is_enlarged_again_for_a_write() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let is_full = Arc::new(AtomicBool::new(false));
+    let of_rule = Arc::clone(&is_full);
+    let (mut presented, mut has_closed) = (None, false);
+    let seen = watch(&servers[0].interposer, move |direction, header, body| {
+        let is_full = of_rule.load(Ordering::Relaxed);
+        match (header.kind, decode(body)) {
+            (Kind::Write, _) if is_full => return refuse(header, body, Status::Full),
+            (Kind::Control, Ok(ControlRequest::Reallocate { .. })) => {
+                of_rule.store(false, Ordering::Relaxed);
+            }
+            (Kind::Control, Ok(ControlRequest::Present(sealed))) => {
+                presented = Some((header.request, sealed));
+            }
+            (Kind::Control, Ok(ControlRequest::Renew)) if is_full && !has_closed => {
+                has_closed = true;
+                return Verdict::Close;
+            }
+            _ => {}
+        }
+        let is_present = |(request, _): &mut (u32, _)| *request == header.request;
+        if direction == Direction::ToClient
+            && is_full
+            && let Some((_, mut sealed)) = presented.take_if(is_present)
+        {
+            sealed.permit.granted_pages = 4;
+            *body = encode(&ControlReply::Permit(sealed)).unwrap();
+        }
+        Verdict::Forward
+    });
+    let mut space = space_on(&servers);
+    space.write(0, 4, 1).unwrap();
+    is_full.store(true, Ordering::Relaxed);
+    // The next renewal ends the connection.
+    let presents = |request: &ControlRequest| matches!(request, ControlRequest::Present(_));
+    let count = |is: fn(&ControlRequest) -> bool| {
+        let seen = seen.lock().unwrap();
+        seen.requests.iter().filter(|request| is(request)).count()
+    };
+    let before = count(presents);
+    wait_until("the server is back", || count(presents) > before);
+    std::thread::sleep(Duration::from_millis(300));
+    space.write(2, 8, 2).unwrap();
+    let enlarges = |request: &ControlRequest| matches!(request, ControlRequest::Reallocate { .. });
+    assert_eq!(count(enlarges), 1, "the copy was given up");
+    assert_eq!(space.read(0, 4), Ok(vec![1, 1, 2, 2]));
+}
+
+#[test]
 fn a_write_waits_for_an_only_copy_that_has_no_room_for_a_moment() {
     let server = PagingServer::start(1);
     let mut space = space_on(std::slice::from_ref(&server));

@@ -245,6 +245,22 @@ fn set_spare_pages(server: &Server, pages: u64) {
 }
 
 #[test]
+fn a_permit_that_shrank_while_its_client_was_away_is_returned_as_it_is() {
+    let server = start(100);
+    let mut client = Client::greeted(server.address(), incarnation(1, 1));
+    let sealed = client.allocate(1, 90, QOS).unwrap();
+    assert_eq!(client.present(sealed), Ok(ControlReply::Done));
+    drop(client);
+    set_spare_pages(&server, 50);
+    let mut client = Client::greeted(server.address(), incarnation(1, 1));
+    let Ok(ControlReply::Permit(as_it_is)) = client.present(sealed) else {
+        panic!("it is not the one that was presented");
+    };
+    assert_eq!(as_it_is.permit.granted_pages, 50);
+    assert_eq!(client.present(as_it_is), Ok(ControlReply::Done));
+}
+
+#[test]
 fn memory_that_the_host_needs_is_taken_from_permits() {
     let server = start(100);
     let (mut client, object) = Client::with_object(server.address(), 1, 90);
