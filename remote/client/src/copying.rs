@@ -8,7 +8,7 @@
 use crate::background;
 use crate::objects::{CopyState, bit};
 use crate::requests::{Purpose, Segment};
-use crate::transport::RemoteTransport;
+use crate::transport::{RemoteTransport, connected};
 use disk::time::{Nanos, Time};
 use iochannel::Op;
 use remote_policy::identity::{Generation, PageNumber, Version};
@@ -62,14 +62,15 @@ impl CopyJob {
     }
 }
 
-/// Starts copying the pages of a copy that was created.
+/// Starts copying the pages of a copy that was created, where a current one is in reach: one that is not would keep the
+/// others waiting. Without any it is made again from its stripe.
 pub fn start(transport: &mut RemoteTransport) {
     if transport.copy.is_some() {
         return;
     }
+    let up = connected(&transport.servers);
     let copying = transport.objects.iter().find_map(|(object, of)| {
-        // Without a current copy it is made again from its stripe.
-        let mut copies = of.copies.iter().filter(|_| of.readable() != 0);
+        let mut copies = of.copies.iter().filter(|_| of.readable() & up != 0);
         let copy = copies.find(|copy| copy.state == CopyState::Copying)?;
         Some((object, copy.server, copy.generation))
     });
@@ -292,5 +293,32 @@ pub fn on_failed(transport: &mut RemoteTransport, now: Time) {
 pub fn on_server_lost(transport: &mut RemoteTransport, server: usize, now: Time) {
     if transport.copy.is_some_and(|job| job.to == server) {
         on_failed(transport, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{ObjectCopy, ObjectMap, SpaceSize};
+    use crate::restore::tests::{CLIENT, transport_of};
+
+    #[test]
+    fn a_copy_without_a_source_in_reach_keeps_no_other_waiting() {
+        let space = SpaceSize {
+            bytes: crate::OBJECT_PAGES * PAGE as u64,
+            has_stripes: false,
+        };
+        let state = ObjectMap::new_state(space, false).unwrap();
+        let mut transport = transport_of(ObjectMap::new(CLIENT.host, space, None, state));
+        for (server, state) in [(0, CopyState::Current), (1, CopyState::Copying)] {
+            transport.objects.get(0).copies.push(ObjectCopy {
+                server,
+                state,
+                is_leaving: false,
+                generation: Generation(1 + server as u64),
+            });
+        }
+        start(&mut transport);
+        assert!(transport.copy.is_none());
     }
 }
