@@ -49,8 +49,8 @@ pub struct Campaign {
     lease: Option<i64>,
     /// Numbers that this host's epoch is to be above.
     above: u64,
-    /// A host whose process has ended.
-    ended: Option<HostId>,
+    /// The revision at which a host took the key whose process has ended. Its next process takes it at another.
+    ended: Option<u64>,
     /// The key is left to other hosts until then.
     offered_until: Option<Instant>,
     reported: Reported,
@@ -113,7 +113,13 @@ impl Campaign {
     fn note(&mut self, command: SeatRequest) {
         match command {
             SeatRequest::ConfirmAbove(number) => self.above = self.above.max(number),
-            SeatRequest::EndLeaseOf(host) => self.ended = Some(host),
+            SeatRequest::EndLeaseOf(ended) => match self.reported {
+                Reported::HeldBy { host, revision } if host == ended => {
+                    self.ended = Some(revision);
+                }
+                // Its lease ends by itself.
+                _ => {}
+            },
             SeatRequest::OfferLease => self.offer_lease(),
         }
     }
@@ -141,7 +147,7 @@ impl Campaign {
             }
             let member: Member = serde_json::from_slice(&holder.value)
                 .map_err(|_| GatewayError::Foreign(self.key.clone()))?;
-            if !self.has_ended(&member) {
+            if !self.has_ended(&member, &holder) {
                 self.report_held_by(member, &holder);
                 return Ok(());
             }
@@ -160,8 +166,8 @@ impl Campaign {
 
     /// Returns true if the process of a holder has ended: it is an earlier one of this host, or its connections
     /// were refused.
-    fn has_ended(&self, holder: &Member) -> bool {
-        holder.host() == self.own.borrow().host() || self.ended == Some(holder.host())
+    fn has_ended(&self, member: &Member, holder: &Holder) -> bool {
+        member.host() == self.own.borrow().host() || self.ended == Some(holder.revision)
     }
 
     /// The lease, which has not ended.
