@@ -56,6 +56,8 @@ pub struct DifferentialFile {
     file: OwnedFd,
     path: PathBuf,
     part: PathBuf,
+    /// The part has its final name, and another save may have one of this name.
+    is_named: bool,
     pages: u64,
     /// Has the name of the part as long as there is one.
     record: Arc<ClientRecord>,
@@ -78,6 +80,7 @@ impl DifferentialFile {
             file,
             path: path.to_owned(),
             part,
+            is_named: false,
             pages: 0,
             record: Arc::clone(record),
         };
@@ -107,17 +110,19 @@ impl DifferentialFile {
     }
 
     /// Makes the file durable and gives it its name. Returns its pages.
-    pub fn finish(self) -> Result<u64, Errno> {
+    pub fn finish(mut self) -> Result<u64, Errno> {
         rustix::fs::fsync(&self.file)?;
         rustix::fs::rename(&self.part, &self.path)?;
+        self.is_named = true;
         Ok(self.pages)
     }
 }
 
 impl Drop for DifferentialFile {
     fn drop(&mut self) {
-        // It has its final name, or is not wanted.
-        let _ = rustix::fs::unlink(&self.part);
+        if !self.is_named {
+            let _ = rustix::fs::unlink(&self.part);
+        }
         self.record.end_file();
     }
 }

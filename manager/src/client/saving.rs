@@ -94,9 +94,10 @@ impl Saving {
         let buffer = WiredMemory::private(PAGE).map_err(|errno| fail("a buffer", errno))?;
         let pagemap = pager.memory.pagemap();
         let pagemap = pagemap.map_err(|errno| fail("the client's page table", errno))?;
-        let pending = vec![0; pager.table.units()];
-        protect_all(pager)?;
-        let mut saving = Saving {
+        // This thread alone changes them.
+        let pending = pending_pages(pager)?;
+        protect_all(pager).inspect_err(|_| pager.unprotect())?;
+        let saving = Saving {
             file,
             events: request.events.clone(),
             begin,
@@ -105,15 +106,6 @@ impl Saving {
             buffer,
             pagemap,
         };
-        for pages in pager.table.mapped() {
-            for page in pages {
-                match pager.table.get(page) {
-                    PageState::Origin => {}
-                    PageState::Lost => return Err("a page of the client is lost".into()),
-                    _ => saving.pending[page / UNIT] |= 1 << (page % UNIT),
-                }
-            }
-        }
         let micros = micros(begin.elapsed());
         let _ = saving.events.send(SaveEvent::Protected { micros });
         pager.saving = Some(saving);
@@ -268,6 +260,19 @@ impl Saving {
             Self::save_pages(pager, page..page + 1);
         }
     }
+}
+
+/// A bit for each page that differs from the origin, perhaps.
+fn pending_pages(pager: &ClientPager) -> Result<Vec<u64>, BeginError> {
+    let mut pending = vec![0; pager.table.units()];
+    for page in pager.table.mapped().flatten() {
+        match pager.table.get(page) {
+            PageState::Origin => {}
+            PageState::Lost => return Err("a page of the client is lost".into()),
+            _ => pending[page / UNIT] |= 1 << (page % UNIT),
+        }
+    }
+    Ok(pending)
 }
 
 /// Write-protects all memory.
