@@ -26,7 +26,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use store::{HolderId, SharedStore};
-use translation::{Access, Capabilities, Userfault};
+use translation::{Capabilities, Userfault};
 use wired::{DiscardRequest, Guard, PAGE, futex};
 
 /// The parts of a process's pager.
@@ -385,16 +385,4 @@ fn fault_in(page: usize) -> bool {
         .into_iter()
         // SAFETY: changes no contents.
         .any(|advice| unsafe { rustix::mm::madvise(at, PAGE, advice) }.is_ok())
-}
-
-/// Restricts what a page of a stretch may be used for.
-///
-/// # Safety
-/// As `mprotect`.
-pub unsafe fn set_access(
-    range: Range<usize>,
-    access: Access,
-) -> Result<(), translation::TranslationError> {
-    // SAFETY: the caller's promise.
-    unsafe { translation::set_access(range.start, range.len(), access) }
 }

@@ -14,7 +14,7 @@ use crate::vma_map::{
 };
 use crate::{mapped_bitmap, paged_memory, pager_process};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, PAGE, PiGuard, PiLock};
 
 pub use kernel::{advise, map, protect, protect_paged, unmap};
@@ -45,9 +45,6 @@ const ACTIVE: u8 = 1;
 static STAGE: AtomicU8 = AtomicU8::new(PASSIVE);
 static SPACE: PiLock<AddressSpace> = PiLock::new(AddressSpace::new());
 static ARENA_SIZE: AtomicUsize = AtomicUsize::new(ARENA);
-
-/// Bytes of private anonymous memory that went to the kernel unpaged, ever.
-pub static UNPAGED: AtomicU64 = AtomicU64::new(0);
 
 /// Map and memory together.
 pub struct AddressSpace {

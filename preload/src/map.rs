@@ -92,11 +92,7 @@ fn map(
         };
     }
     if !pageable {
-        let answer = through();
-        if anonymous && !is_error(answer) {
-            unpaged(len);
-        }
-        return answer;
+        return through();
     }
     let Some(len) = len.checked_next_multiple_of(PAGE) else {
         return error(libc::ENOMEM);
@@ -121,11 +117,7 @@ fn map(
         return lock_if_requested(space, start as SyscallResult, len, flags);
     }
     // The kernel's own answer where it has no mapping left, or forbids what is written to be executed.
-    let answer = through();
-    if !is_error(answer) {
-        unpaged(len);
-    }
-    answer
+    through()
 }
 
 /// The size of a mapping's pages: the kernel maps, and replaces, whole ones.
@@ -139,10 +131,6 @@ fn page_bytes(flags: c_int) -> usize {
         0 => HUGE_RANGE,
         shift => PAGE.max(1 << shift),
     }
-}
-
-fn unpaged(len: usize) {
-    address_space::UNPAGED.fetch_add(len as u64, Ordering::Relaxed);
 }
 
 /// The kernel's error for MAP_LOCKED beyond the process's limit.
@@ -240,8 +228,6 @@ fn adopt(space: &mut AddressSpace, fresh: &AddrRange, paged: bool, prot: c_int) 
         space
             .map
             .add_adopted(fresh.clone(), MappingAttrs::paged(prot & ACCESS));
-    } else {
-        unpaged(fresh.len());
     }
 }
 
@@ -277,14 +263,10 @@ pub fn map_fixed(
             _ => space.renew(piece, prot & ACCESS),
         };
         if is_forbidden(answer, prot) {
-            let answer = map_foreign(space, to.clone(), libc::MAP_FIXED, |addr, fixed| {
+            return map_foreign(space, to.clone(), libc::MAP_FIXED, |addr, fixed| {
                 let flags = asked & !FIXED | fixed & FIXED;
                 address_space::map(addr, to.len(), prot, flags, -1, 0)
             });
-            if !is_error(answer) {
-                unpaged(to.len());
-            }
-            return answer;
         }
         if is_error(answer) {
             return answer;
