@@ -109,6 +109,48 @@ fn a_changed_contract_holds_from_the_next_period_on() {
 }
 
 #[test]
+fn a_client_that_waits_for_a_long_period_has_its_new_contract_within_a_new_one() {
+    let mut disk = disk(90);
+    let client = disk.admit(contract(10, 60_000, 0)).unwrap();
+    let mut millis = 0;
+    backlog(&mut disk, client, 4, 1);
+    serve(&mut disk, &mut millis);
+    assert_eq!(disk.next(at(millis)), Decision::WaitUntil(at(60_000)));
+    disk.change(at(100), client, contract(20, 250, 0)).unwrap();
+    assert_eq!(disk.next(at(100)), Decision::WaitUntil(at(350)));
+    millis = 350;
+    serve(&mut disk, &mut millis);
+    serve(&mut disk, &mut millis);
+    assert_eq!(disk.next(at(millis)), Decision::WaitUntil(at(600)));
+}
+
+#[test]
+fn many_small_contracts_have_no_more_slack_than_was_promised_to_them() {
+    let extra = |slice, period| DiskContract {
+        extra: true,
+        ..contract(slice, period, 0)
+    };
+    let client = |contract| Client {
+        contract,
+        habit: Habit::Backlog { outstanding: 16 },
+        cost: Nanos::micros(100),
+        begins: Time(0),
+    };
+    let mut clients = vec![client(extra(25, 250))];
+    clients.extend([client(extra(1, 10_000)); 16]);
+    let device = Device {
+        bound: Nanos::millis(1),
+        slower: 100,
+        latency: Nanos::ZERO,
+    };
+    let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(5));
+    let slack = |n: usize| run.views[n].totals.slack.0;
+    let others: u64 = (1..clients.len()).map(slack).sum();
+    // They were promised 16 parts of 1,000.
+    assert!(others * 10 < slack(0) * 2, "{others}, {}", slack(0));
+}
+
+#[test]
 fn an_idle_clients_contract_changes_at_once() {
     let mut disk = disk(100);
     let client = disk.admit(contract(90, 100, 0)).unwrap();

@@ -104,11 +104,10 @@ impl<T: Trace> ClientQueues<T> {
         let lapsed = client.has_nothing_outstanding()
             && client.lax_deadline() <= now
             && client.remaining > 0;
-        let (without, extra) = (client.contract.slice.0 == 0, client.contract.extra);
+        let without = client.contract.slice.0 == 0;
         self.allocated(now, at);
-        if extra {
-            self.share_slack(at);
-        }
+        // Its contract may be another one.
+        self.share_slack(at);
         match lapsed || without {
             true => self.clients[at].present = false,
             false => self.enqueue(at),
@@ -174,6 +173,22 @@ impl<T: Trace> ClientQueues<T> {
             QueueState::Idle | QueueState::Blocked | QueueState::Gone => return,
         }
         client.place = QueueState::Idle;
+    }
+
+    /// Ends a client's period at `latest`, if it would end later.
+    pub(super) fn end_period_by(&mut self, at: u32, latest: Time) {
+        let place = self.clients[at].place;
+        if self.clients[at].deadline <= latest {
+            return;
+        }
+        let is_queued = matches!(place, QueueState::Runnable | QueueState::Waiting);
+        if is_queued {
+            self.dequeue(at);
+        }
+        self.clients[at].deadline = latest;
+        if is_queued {
+            self.enqueue(at);
+        }
     }
 
     /// Moves a client to the other queue if its remaining time requires it.

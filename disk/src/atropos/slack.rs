@@ -12,8 +12,8 @@
 use super::contract::Utilization;
 use crate::time::Nanos;
 
-/// The share of a client with a smaller one, or none, for slack.
-const MIN_UTILIZATION: Utilization = Utilization::percent(1);
+/// The share of a client that has no slice, for slack.
+const WITHOUT_SLICE: Utilization = Utilization::percent(1);
 
 /// A client's position in the sharing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +67,10 @@ impl Slack {
     /// Advances a client's virtual time by a charge.
     pub(super) fn account(&mut self, tag: &mut VirtualTime, share: Utilization, charge: Nanos) {
         self.now = tag.value;
-        let share = share.max(MIN_UTILIZATION).parts();
+        let share = match share.parts() {
+            0 => WITHOUT_SLICE.parts(),
+            parts => parts,
+        };
         let step =
             u128::from(charge.0) * u128::from(Utilization::WHOLE.parts()) / u128::from(share);
         tag.value = tag
