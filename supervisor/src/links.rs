@@ -120,7 +120,7 @@ impl Links {
             limits.apply(stats_page);
         }
         let units = stats_page.limits().units();
-        if let Some(ChannelServer::Daemon(daemon)) = &self.server
+        if let Some(ChannelServer::Daemon(daemon)) = &mut self.server
             && units.samples() > 0
         {
             daemon.session.fault_unit(units.fault_unit());

@@ -35,6 +35,12 @@ pub(crate) fn send(
     seqpacket::send(to, &bytes, fds, SendFlags::empty())
 }
 
+/// Sends one message, if there is room for it (EAGAIN).
+pub(crate) fn try_send(to: impl AsFd, message: &TenantRequest) -> io::Result<()> {
+    let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
+    seqpacket::send(to, &bytes, &[], SendFlags::DONTWAIT)
+}
+
 /// An answer, and the first descriptors with it.
 type Reply = (DaemonEvent, [Option<OwnedFd>; 3]);
 

@@ -4,6 +4,7 @@
 //! Rule: once the contract has begun nothing here blocks. A channel that is requested while the
 //! daemon is away opens when it is back.
 
+mod requests;
 mod resume;
 mod revocation;
 
@@ -16,6 +17,7 @@ use protocol::{
     decode,
 };
 use rate::Reservation;
+use requests::faults;
 use resume::Resumption;
 use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,6 +58,8 @@ pub struct Session {
     /// The cookie of the next request.
     next_cookie: u64,
     closing: Vec<ChannelNumber>,
+    /// Requests for which the connection has no room while the daemon reads none.
+    unsent: VecDeque<TenantRequest>,
     /// A share of the faults was requested, with this reservation.
     faults: Option<Option<Reservation>>,
     attempted: Instant,
@@ -108,6 +112,7 @@ impl Session {
             opening: VecDeque::new(),
             next_cookie: 0,
             closing: Vec::new(),
+            unsent: VecDeque::new(),
             faults: None,
             attempted: Instant::now(),
             early: None,
@@ -179,13 +184,6 @@ impl Session {
         }
     }
 
-    /// Reports the measured cost of a fault, in nanoseconds of processor time.
-    pub fn fault_unit(&self, unit: u64) {
-        if self.faults.is_some() {
-            self.send(&TenantRequest::FaultUnit(unit));
-        }
-    }
-
     /// The contract.
     pub fn terms(&self) -> ContractSpec {
         self.terms
@@ -219,7 +217,8 @@ impl Session {
 
     /// When [`Session::dispatch`] wants to be called though nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
-        let polling = self.revocation.is_some().then_some(RECLAIM_POLL);
+        let is_polling = self.revocation.is_some() || !self.unsent.is_empty();
+        let polling = is_polling.then_some(RECLAIM_POLL);
         let is_away = self.connection.is_none() && !self.over;
         polling.or(is_away.then_some(RECONNECT_PAUSE))
     }
@@ -230,14 +229,14 @@ impl Session {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         self.opening.push_back((cookie, depth));
-        self.send(&TenantRequest::Open { depth, cookie });
+        self.send(TenantRequest::Open { depth, cookie });
         cookie
     }
 
     /// A channel is no longer used: [`SessionEvent::Closed`] follows.
     pub fn close(&mut self, channel: ChannelNumber) {
         self.closing.push(channel);
-        self.send(&TenantRequest::Close(channel));
+        self.send(TenantRequest::Close(channel));
     }
 
     /// Returns true once the contract has ended.
@@ -247,14 +246,14 @@ impl Session {
 
     /// A revocation was done.
     fn acknowledge(&mut self, round: u32) {
-        self.send(&TenantRequest::Answered { round });
+        self.send(TenantRequest::Answered { round });
     }
 
     /// Gives the contract back: [`SessionEvent::Left`] follows, or [`SessionEvent::LeaveRefused`] where the daemon
     /// finds that something of it is still used. Nothing may be asked for meanwhile.
     pub fn leave(&mut self) {
         self.leaving = true;
-        self.send(&TenantRequest::Leave);
+        self.send(TenantRequest::Leave);
     }
 
     fn receive(&mut self) -> Vec<SessionEvent> {
@@ -274,12 +273,14 @@ impl Session {
                 }
             }
         }
+        self.send_waiting();
         while let Some(connection) = &self.connection {
             match seqpacket::receive(connection, RecvFlags::DONTWAIT) {
                 Ok(message) if message.len > 0 => self.on_message(message, &mut events),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 _ => {
                     self.connection = None;
+                    self.unsent.clear();
                     self.attempted = Instant::now();
                     events.push(SessionEvent::Disconnected);
                 }
@@ -368,20 +369,5 @@ impl Session {
     fn drop_channel(&mut self, channel: ChannelNumber) {
         self.channels.remove(&channel);
         self.closing.retain(|closing| *closing != channel);
-    }
-
-    /// Sends a request. One that a daemon which has just ended does not receive is sent to its
-    /// successor.
-    fn send(&self, request: &TenantRequest) {
-        if let Some(connection) = &self.connection {
-            let _ = send(connection, request, &[]);
-        }
-    }
-}
-
-fn faults(reservation: Option<Reservation>, known: bool) -> TenantRequest {
-    TenantRequest::Faults {
-        reservation: reservation.map(|r| (r.runtime(), r.period())),
-        known,
     }
 }

@@ -108,16 +108,16 @@ impl Session {
         }
         self.connection = Some(resumption.connection);
         if let Some(reservation) = self.faults {
-            self.send(&faults(reservation, true));
+            self.send(faults(reservation, true));
         }
         for channel in self.closing.clone() {
-            self.send(&TenantRequest::Close(channel));
+            self.send(TenantRequest::Close(channel));
         }
         for (cookie, depth) in self.opening.clone() {
-            self.send(&TenantRequest::Open { depth, cookie });
+            self.send(TenantRequest::Open { depth, cookie });
         }
         if self.leaving {
-            self.send(&TenantRequest::Leave);
+            self.send(TenantRequest::Leave);
         }
         Ok(true)
     }
@@ -147,7 +147,9 @@ mod tests {
     use super::*;
     use protocol::{ResumeToken, encode};
     use rustix::event::{EventfdFlags, eventfd};
-    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+    use rustix::net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socketpair,
+    };
     use std::path::Path;
 
     fn away(path: &Path) -> Session {
@@ -173,6 +175,7 @@ mod tests {
             opening: Default::default(),
             next_cookie: 0,
             closing: Vec::new(),
+            unsent: Default::default(),
             faults: None,
             attempted: Instant::now(),
             early: None,
@@ -180,6 +183,27 @@ mod tests {
             leaving: false,
             over: false,
         }
+    }
+
+    #[test]
+    fn requests_wait_for_a_daemon_that_reads_none() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let mut session = away(Path::new("/nowhere"));
+        session.connection = Some(own);
+        const CHANNELS: u32 = 5_000;
+        (0..CHANNELS).for_each(|channel| session.close(channel));
+        assert!(!session.unsent.is_empty() && session.timeout().is_some());
+        let mut next = 0;
+        while next < CHANNELS {
+            session.send_waiting();
+            while let Ok(message) = seqpacket::receive(&daemon, RecvFlags::DONTWAIT) {
+                let asked = decode(message.as_slice());
+                assert_eq!(asked, Some(TenantRequest::Close(next)));
+                next += 1;
+            }
+        }
+        assert!(session.unsent.is_empty());
     }
 
     #[test]
