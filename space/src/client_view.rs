@@ -38,7 +38,7 @@ unsafe impl Send for ClientView<'_> {}
 /// what it wrote is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the client's memory had no page at offset {offset:#x}, the first of {count} such faults: the client truncated it; scratch pages took its place"
+    "the client's memory had no page at offset {offset:#x}, the first of {count} such faults: the client truncated it, or lets nothing map it; scratch pages took its place"
 )]
 pub struct ClientFault {
     /// Faults during the call.

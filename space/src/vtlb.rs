@@ -102,11 +102,32 @@ impl Vtlb {
             pins: 0,
             entered: clock::now(),
         });
-        if let Err(error) = self.map(&piece, &mapping) {
-            self.release(&piece.range())?;
-            return Err(error);
+        let mapped = self.map(&piece, &mapping);
+        match mapped.or_else(|error| self.give_scratch_for(&piece, &mapping, addr, error)) {
+            Ok(()) => Ok(index),
+            Err(error) => {
+                self.release(&piece.range())?;
+                Err(error)
+            }
         }
-        Ok(index)
+    }
+
+    /// Gives a piece of a no-exception mapping scratch pages where its object cannot be mapped: a client may
+    /// have sealed it, or it is a file without a mapping.
+    fn give_scratch_for(
+        &mut self,
+        piece: &Region,
+        mapping: &Mapping,
+        addr: usize,
+        error: TranslationError,
+    ) -> Result<(), TranslationError> {
+        let record = mapping.no_exception.ok_or(error)?;
+        // SAFETY: the region is the space's, and the piece is inaccessible.
+        unsafe { translation::map_scratch(piece.start, piece.end - piece.start) }?;
+        self.stats.scratch_faults += 1;
+        // SAFETY: the record outlives the region, which exists while the caller holds the section.
+        unsafe { record.as_ref() }.note(addr);
+        Ok(())
     }
 
     /// The fault path's part: enters the piece of `addr`.

@@ -149,6 +149,27 @@ fn stores_of_other_threads_are_kept_while_entries_of_copies_are_recycled() {
 }
 
 #[test]
+fn memory_of_a_client_that_cannot_be_mapped_gets_it_a_fault() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let space = AddressSpace::without_domain(64).unwrap();
+    let sealed = memfd_create("sealed", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&sealed, 4 * PAGE as u64).unwrap();
+    fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
+    let object = MemoryObject::from_file(sealed).unwrap();
+    let rights = Rights::READ | Rights::WRITE;
+    let mut view = space.client_view(&object, rights).unwrap();
+    for _ in 0..2 {
+        let call = view.begin();
+        call.write(PAGE, &[7; 8]).unwrap();
+        let mut read = [1; 8];
+        call.read(0, &mut read).unwrap();
+        assert_eq!(read, [0; 8]);
+        let fault = call.end().unwrap_err();
+        assert_eq!((fault.offset, fault.count), (PAGE, 1));
+    }
+}
+
+#[test]
 fn a_client_that_truncates_gets_its_fault_and_no_other_client_does() {
     let space = AddressSpace::without_domain(64).unwrap();
     let objects: Vec<_> = (0..8)
