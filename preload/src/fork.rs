@@ -149,12 +149,9 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
     let threads = pthread::hold();
-    let mut child = None;
     let (gate, heap) = loop {
         let gate = match complete {
-            true => child
-                .take()
-                .map_or_else(admission::take_or_admit, |child| Ok(Some(child)))
+            true => admission::take_or_admit()
                 .and_then(ForkGate::close)
                 .map_err(|why| diagnostics::log(format_args!("fork refused: {why}")))
                 .ok(),
@@ -169,7 +166,10 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         match HEAPS.try_lock() {
             Some(heap) => break (gate, heap),
             None => {
-                child = gate.and_then(ForkGate::reopen);
+                // With the frames that the child has: the next round reserves as many anew.
+                if let Some(gate) = gate {
+                    reopen(gate, false);
+                }
                 HEAPS.wait();
             }
         }

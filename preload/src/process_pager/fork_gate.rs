@@ -82,16 +82,6 @@ impl ForkGate {
         Ok(Self(Some(fork)))
     }
 
-    /// Restarts the pager, to be stopped again for the same child, which is returned.
-    pub fn reopen(self) -> Option<DomainId> {
-        let (Some(pager), Some(fork)) = (get(), self.0) else {
-            return None;
-        };
-        let child = ProcessPager::child_of(&fork);
-        pager.process.open_after_fork(fork);
-        Some(child)
-    }
-
     /// The child's domain; 0 in plain mode.
     pub fn child(&self) -> RawDomainId {
         let fork = self.0.as_ref();
