@@ -373,8 +373,9 @@ fn growth(was: &ContractSpec, terms: ContractSpec) -> ContractSpec {
 /// A tenant's ledger has the size with which its program was started, and cannot return what its
 /// processes are guaranteed.
 fn check_frames(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), Refusal> {
-    let quota = tenant.frames.as_ref().and_then(|f| f.quota.as_ref());
-    let quota = quota.ok_or(Refusal::NoFrames)?;
+    let frames = tenant.frames.as_ref().ok_or(Refusal::NoFrames)?;
+    // Its ledger comes a moment after its contract.
+    let quota = frames.quota.as_ref().ok_or(Refusal::NotAdmitted(number))?;
     // The word is the tenant's own: it counts for no more than it has.
     let least = quota.guaranteed().min(tenant.record.terms.frames.g);
     if asked.g < least {

@@ -83,15 +83,14 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(8, 96).lending(24 * MIB);
     let running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
-    let set = daemon.contract(&[
-        "set",
-        "1",
-        "--frames",
-        "12M+4M",
-        "--disk",
-        "75ms/250ms,extra",
-    ])?;
-    ensure(set.is_ok(), || format!("{set:?}"))?;
+    let (frames, disk) = ("12M+4M", "75ms/250ms,extra");
+    wait_until(
+        "it has attached its ledger, and its contract is set",
+        || {
+            let set = daemon.contract(&["set", "1", "--frames", frames, "--disk", disk])?;
+            Ok(set.is_ok())
+        },
+    )?;
     daemon.kill()?;
     daemon.again()?;
     daemon.says("tenant 1 is back", 1)?;
