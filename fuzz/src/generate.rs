@@ -7,59 +7,81 @@ mod arguments;
 
 use crate::program::{BLOCKS, Operation, Program};
 use crate::random::Random;
+use arguments::Argument::{self, *};
 
-/// Kinds of operations, and how often each is drawn in a program that leaves it so.
-const KINDS: [(&str, i64); 49] = [
-    ("map", 6),
-    ("map_fixed", 8),
-    ("map_hint", 2),
-    ("unmap", 4),
-    ("unmap_region", 1),
-    ("cut", 1),
-    ("move_fixed", 4),
-    ("resize", 3),
-    ("resize_region", 3),
-    ("remap_pages", 2),
-    ("protect", 4),
-    ("advise", 5),
-    ("lock", 2),
-    ("lock_all", 1),
-    ("resident", 1),
-    ("listed", 2),
-    ("guard", 2),
-    ("protect_by_key", 1),
-    ("sync_pages", 1),
-    ("stamp", 12),
-    ("poke", 6),
-    ("sum", 8),
-    ("copy", 4),
-    ("churn", 5),
-    ("duplicate", 1),
-    ("advise_process", 2),
-    ("label", 2),
-    ("resize_file", 1),
-    ("file_io", 5),
-    ("pipe_io", 4),
-    ("child_memory", 3),
-    ("trace_child", 2),
-    ("ring_io", 3),
-    ("futex_word", 1),
-    ("map_segment", 2),
-    ("own_faults", 1),
-    ("heap", 10),
-    ("heap_check", 2),
-    ("program_break", 2),
-    ("barrier", 3),
-    ("robust_mutex", 2),
-    ("stir", 3),
-    ("fork_child", 3),
-    ("fork_beside", 2),
-    ("exec_child", 2),
-    ("sharing_child", 2),
-    ("in_handler", 2),
-    ("at_depth", 2),
-    ("thread", 2),
-];
+/// A kind of operation, how often it is drawn in a program that leaves it so, and its arguments.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    weight: i64,
+    arguments: &'static [Argument],
+}
+
+/// Kinds by lines of a table: name, weight, arguments. Those of [`BLOCKS`] and `heap` draw their own.
+macro_rules! kinds {
+    ($($name:ident $weight:literal ($($argument:expr),*);)*) => {
+        [$(Kind { name: stringify!($name), weight: $weight, arguments: &[$($argument),*] }),*]
+    };
+}
+
+const KINDS: [Kind; 49] = kinds! {
+    map 6 (Between(1, 7), Pages, Access, Memory, Flags(55), Between(0, 63));
+    map_fixed 8 (Region, Page, Pages, Access, Memory, Flags(63), Between(0, 63));
+    map_hint 2 (Page, Pages, Access, Memory);
+    unmap 4 (Region, Page, Pages);
+    unmap_region 1 (Unmapped);
+    cut 1 (Region, Page);
+    move_fixed 4 (Region, Page, Pages, OtherRegion, OtherPage, OtherPages, Between(0, 1));
+    resize 3 (Page, Pages, OtherPages);
+    resize_region 3 (Region, OtherPages);
+    remap_pages 2 (Region, Page, Pages, OtherPage);
+    protect 4 (Region, Page, Pages, Access);
+    advise 5 (Region, Page, Pages, Advice);
+    lock 2 (Region, Page, Pages, Between(0, 2));
+    lock_all 1 (Of(&LOCK_ALL));
+    resident 1 (Region, Page, Pages, SeldomOne);
+    listed 2 (Region, Page, Pages, Between(0, 1));
+    guard 2 (Region, Page, Pages);
+    protect_by_key 1 (Region, Page, Pages, Between(0, 1));
+    sync_pages 1 (Region, Page, Pages, Between(0, 7));
+    stamp 12 (Region, Page, Pages, Seed);
+    poke 6 (Region, Page, Pages, Between(0, 6), Seed);
+    sum 8 (Region, Page, Pages);
+    copy 4 (Region, Page, Pages, OtherRegion, OtherPage);
+    churn 5 (MoreThanFrames);
+    duplicate 1 (Region, Page, Pages, Between(1, 7));
+    advise_process 2 (Region, Page, Pages, Of(&PROCESS_ADVICE));
+    label 2 (Region, Page, Pages, Between(0, 1));
+    resize_file 1 (Between(0, 3), Between(0, 64));
+    file_io 5 (Region, Page, Pages, Between(0, 3), Between(0, 63), Between(0, 7));
+    pipe_io 4 (Region, Page, Pages, OtherRegion, OtherPage, Between(0, 4));
+    child_memory 3 (Region, Page, Pages, OtherRegion, OtherPage, Between(0, 1));
+    trace_child 2 (Region, Page, Between(0, 1));
+    ring_io 3 (Region, Page, Pages, Between(0, 55), Between(0, 7));
+    futex_word 1 (Region, Page);
+    map_segment 2 (Page, Pages, Seed, Zero);
+    own_faults 1 (Pages, Seed);
+    heap 10 ();
+    heap_check 2 ();
+    program_break 2 (Pages, Seed);
+    barrier 3 (Region, Page, Pages, Seed, Between(0, 1));
+    robust_mutex 2 (Region, Page, Between(0, 3));
+    stir 3 (Between(0, 6));
+    fork_child 3 ();
+    fork_beside 2 ();
+    exec_child 2 ();
+    sharing_child 2 ();
+    in_handler 2 ();
+    at_depth 2 ();
+    thread 2 ();
+};
+
+/// What is drawn where every kind is left out.
+const SUM_ALL: Kind = Kind {
+    name: "sum_all",
+    weight: 0,
+    arguments: &[],
+};
 
 /// What a child that shares its parent's memory is given to do: nothing that makes
 /// processes or threads, which the C library does not define there.
@@ -88,6 +110,9 @@ const ADVICE: [i64; 20] = [
 ];
 const MORE_ADVICE: [i64; 6] = [22, 23, 24, 5, 7, 99];
 
+/// Advice of `process_madvise`.
+const PROCESS_ADVICE: [i64; 7] = [4, 3, 20, 21, 0, 18, 14];
+
 /// The last only where no kind of [`TAKING`] is drawn.
 const ACCESS: [i64; 8] = [3, 3, 3, 3, 1, 0, 7, 2];
 
@@ -97,8 +122,8 @@ const LOCK_ALL: [i64; 7] = [0, 2, 4, 5, 6, 7, 8];
 /// The program of a seed.
 pub fn program(seed: u64) -> Program {
     let mut random = Random::new(seed);
-    let mut weights = KINDS;
-    for (_, weight) in &mut weights {
+    let mut weights = KINDS.map(|kind| kind.weight);
+    for weight in &mut weights {
         *weight = match random.between(0, 9) {
             0..=1 => 0,
             2 => *weight * 4,
@@ -106,8 +131,8 @@ pub fn program(seed: u64) -> Program {
         };
     }
     let write_only = random.one_in(4);
-    for (kind, weight) in &mut weights {
-        if write_only && TAKING.contains(kind) {
+    for (kind, weight) in KINDS.iter().zip(&mut weights) {
+        if write_only && TAKING.contains(&kind.name) {
             *weight = 0;
         }
     }
@@ -148,29 +173,27 @@ pub fn program(seed: u64) -> Program {
 
 struct Drawing {
     random: Random,
-    weights: [(&'static str, i64); KINDS.len()],
+    /// Of each kind.
+    weights: [i64; KINDS.len()],
     access: &'static [i64],
 }
 
 impl Drawing {
     fn operations(&mut self, length: usize, frames: i64, depth: u32) -> Vec<Operation> {
-        let all: i64 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let all: i64 = self.weights.iter().sum();
         let mut operations = Vec::new();
         for _ in 0..length {
             let mut place = self.random.between(0, all.max(1) - 1);
-            let kind = self
-                .weights
-                .iter()
-                .find(|(_, weight)| {
-                    place -= weight;
-                    place < 0
-                })
-                .map_or("sum_all", |(kind, _)| kind);
-            if BLOCKS.contains(&kind) {
+            let drawn = KINDS.iter().zip(&self.weights).find(|(_, weight)| {
+                place -= *weight;
+                place < 0
+            });
+            let kind = drawn.map_or(&SUM_ALL, |(kind, _)| kind);
+            if BLOCKS.contains(&kind.name) {
                 if depth >= 3 {
                     continue;
                 }
-                let how = match kind {
+                let how = match kind.name {
                     "fork_beside" => frames + frames / 2,
                     "fork_child" => self.random.between(0, 4),
                     "exec_child" => self.random.between(0, 2),
@@ -179,21 +202,21 @@ impl Drawing {
                 };
                 let inside = self.random.between(1, 12) as usize;
                 let mut block = self.operations(inside, frames, depth + 1);
-                if kind == "sharing_child" {
+                if kind.name == "sharing_child" {
                     block.retain(|o| SHARING.contains(&o.name.as_str()));
                 }
                 if self.random.one_in(2) {
                     block.push(Operation::plain("sum_all", &[]));
                 }
                 operations.push(Operation {
-                    name: kind.into(),
+                    name: kind.name.into(),
                     arguments: vec![how],
                     block: Some(block),
                 });
                 continue;
             }
             let arguments = self.arguments(kind, frames);
-            operations.push(Operation::plain(kind, &arguments));
+            operations.push(Operation::plain(kind.name, &arguments));
         }
         operations
     }
@@ -228,12 +251,8 @@ impl Drawing {
         }
     }
 
-    fn access(&mut self) -> i64 {
-        self.random.of(self.access)
-    }
-
     /// What is mapped: half of it is private and anonymous.
-    fn kind(&mut self) -> i64 {
+    fn memory(&mut self) -> i64 {
         match self.random.one_in(2) {
             true => 0,
             false => self.random.between(0, 9),
