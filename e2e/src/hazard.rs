@@ -51,15 +51,7 @@ pub fn build(sandbox: &Sandbox, name: &str, options: &[&str]) -> Verdict<PathBuf
     };
     let mut command = Command::new(compiler);
     command
-        .args([
-            "-O1",
-            "-g",
-            "-pthread",
-            "-Wall",
-            "-Wextra",
-            "-Wno-unused-result",
-            "-o",
-        ])
+        .args("-O1 -g -pthread -Wall -Wextra -Wno-unused-result -o".split(' '))
         .arg(&program)
         .arg(source)
         .args(options);

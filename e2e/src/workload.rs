@@ -16,22 +16,18 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_128;
 
-/// One program's work.
-pub trait Workload: Sync {
+/// One program's work, which touches several times its frames.
+pub struct Workload {
     /// A word for it.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
     /// One line for people.
-    fn about(&self, size: Size) -> String;
+    pub about: fn(Size) -> String,
     /// The programs it needs, each with the Debian package that has it.
-    fn needs(&self) -> &'static [(&'static str, &'static str)];
+    needs: &'static [(&'static str, &'static str)],
     /// Makes its input, once for both runs.
-    fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict;
+    prepare: fn(&Sandbox, Size) -> Verdict,
     /// Does the work, and returns the results that must be the same with and without the pager.
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product>;
-    /// Returns true if the work touches several times its frames, so that its memory must show it.
-    fn outgrows_its_frames(&self) -> bool {
-        true
-    }
+    run: fn(&Sandbox, Size, &Under) -> Verdict<Product>,
 }
 
 /// What a run made.
@@ -42,18 +38,33 @@ pub struct Product {
     pub outcome: Outcome,
 }
 
-/// All workloads, quickest first.
-pub fn all() -> [&'static dyn Workload; 7] {
-    [
-        &threads::Threads,
-        &dict::Dict,
-        &sqlite::Sqlite,
-        &compile::Compile,
-        &redis::Redis,
-        &sort::Sort,
-        &stress::Stress,
-    ]
+impl Product {
+    /// What a program printed.
+    fn printed(outcome: Outcome) -> Self {
+        Self {
+            result: outcome.text(),
+            outcome,
+        }
+    }
+
+    /// The digest of a file that a program made, which is removed.
+    fn file(path: &Path, outcome: Outcome) -> Verdict<Self> {
+        let result = digest(path)?;
+        std::fs::remove_file(path).at("remove", path)?;
+        Ok(Self { result, outcome })
+    }
 }
+
+/// All workloads, quickest first.
+pub static ALL: [Workload; 7] = [
+    threads::THREADS,
+    dict::DICT,
+    sqlite::SQLITE,
+    compile::COMPILE,
+    redis::REDIS,
+    sort::SORT,
+    stress::STRESS,
+];
 
 /// Both runs of a workload.
 pub struct Comparison {
@@ -66,33 +77,30 @@ pub struct Comparison {
 /// Runs a workload bare, then under `contract`, and insists on the same result within
 /// the contract's memory. `say` receives the progress.
 pub fn compare(
-    workload: &dyn Workload,
+    workload: &Workload,
     size: Size,
     contract: Contract,
     say: &dyn Fn(&str),
 ) -> Verdict<Comparison> {
-    for (program, package) in workload.needs() {
+    for (program, package) in workload.needs {
         if find(program).is_none() {
             return skipped(format!(
                 "{program} is not installed (Debian package {package})"
             ));
         }
     }
-    let sandbox = Sandbox::new(workload.name())?;
+    let sandbox = Sandbox::new(workload.name)?;
     say("preparing the input");
-    workload.prepare(&sandbox, size)?;
+    (workload.prepare)(&sandbox, size)?;
     say("without the pager");
-    let bare = workload.run(&sandbox, size, &Under::Nothing)?;
-    ensure(
-        !workload.outgrows_its_frames() || bare.outcome.footprint.peak >= 4 * contract.frames,
-        || {
-            format!(
-                "the work is too small to say anything: {} MiB at its peak, {} MiB of frames",
-                bare.outcome.footprint.peak / MIB,
-                contract.frames / MIB
-            )
-        },
-    )?;
+    let bare = (workload.run)(&sandbox, size, &Under::Nothing)?;
+    ensure(bare.outcome.footprint.peak >= 4 * contract.frames, || {
+        format!(
+            "the work is too small to say anything: {} MiB at its peak, {} MiB of frames",
+            bare.outcome.footprint.peak / MIB,
+            contract.frames / MIB
+        )
+    })?;
     if bare_only() {
         return Ok(Comparison { bare, paged: None });
     }
@@ -100,7 +108,7 @@ pub fn compare(
         "under selfpage run --frames {}M",
         contract.frames / MIB
     ));
-    let mut paged = workload.run(&sandbox, size, &Under::Contract(contract))?;
+    let mut paged = (workload.run)(&sandbox, size, &Under::Contract(contract))?;
     if paged.result != bare.result {
         return failed(format!(
             "the results differ: {:.300} under the contract, {:.300} without",
@@ -134,7 +142,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// [`find`], for a program that [`Workload::needs`] names.
+/// [`find`], for a program that a [`Workload`] needs.
 pub(crate) fn found(program: &str) -> Verdict<PathBuf> {
     find(program).map_or_else(|| skipped(format!("{program} is not installed")), Ok)
 }

@@ -29,12 +29,12 @@ fn main() -> ExitCode {
     } else {
         Size::Full
     };
-    let chosen: Vec<_> = workload::all()
-        .into_iter()
-        .filter(|w| options.name == "all" || w.name() == options.name)
+    let chosen: Vec<_> = workload::ALL
+        .iter()
+        .filter(|w| options.name == "all" || w.name == options.name)
         .collect();
     if chosen.is_empty() {
-        let names: Vec<_> = workload::all().iter().map(|w| w.name()).collect();
+        let names: Vec<_> = workload::ALL.iter().map(|w| w.name).collect();
         eprintln!(
             "there is no workload {:?}: there are {}, and all",
             options.name,
@@ -47,18 +47,18 @@ fn main() -> ExitCode {
         .map_or_else(|| size.contract(), |mib| Contract::new(mib * MIB));
     let failures = chosen
         .iter()
-        .filter(|w| !report(**w, size, &contract))
+        .filter(|w| !report(w, size, &contract))
         .count();
     ExitCode::from(u8::from(failures > 0))
 }
 
 /// Runs a workload and prints its figures. Returns true if it did not fail.
-fn report(workload: &dyn Workload, size: Size, contract: &Contract) -> bool {
+fn report(workload: &Workload, size: Size, contract: &Contract) -> bool {
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
     let bar = ProgressBar::new_spinner()
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(100));
-    println!("{}", workload.about(size));
+    println!("{}", (workload.about)(size));
     let say = |what: &str| {
         if bar.is_hidden() {
             println!("  {what} ...");

@@ -1,7 +1,7 @@
 //! gcc -O2 on a large generated file: a driver, a compiler with a garbage collector of
 //! its own over mmap, an assembler.
 
-use super::{Product, Workload, digest, found};
+use super::{Product, Workload, found};
 use crate::contract::{Size, Under};
 use crate::launch::Launch;
 use crate::noise::Noise;
@@ -11,52 +11,35 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// A file of thousands of functions and tables.
-pub struct Compile;
-
-impl Workload for Compile {
-    fn name(&self) -> &'static str {
-        "compile"
-    }
-
-    fn about(&self, size: Size) -> String {
+pub const COMPILE: Workload = Workload {
+    name: "compile",
+    about: |size| {
         format!(
             "gcc -O2 on a generated C file of {} functions",
             functions(size)
         )
-    }
+    },
+    needs: &[("gcc", "gcc")],
+    prepare,
+    run,
+};
 
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("gcc", "gcc")]
-    }
+fn prepare(sandbox: &Sandbox, size: Size) -> Verdict {
+    let path = sandbox.join("large.c");
+    std::fs::write(
+        &path,
+        source(functions(size), size.scale(2_000_000, 250_000)),
+    )
+    .at("write", &path)
+}
 
-    fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict {
-        let path = sandbox.join("large.c");
-        std::fs::write(
-            &path,
-            source(functions(size), size.scale(2_000_000, 250_000)),
-        )
-        .at("write", &path)
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let outcome = Launch::new(sandbox, found("gcc")?)
-            .args([
-                "-O2",
-                "-c",
-                "-frandom-seed=1",
-                "-w",
-                "large.c",
-                "-o",
-                "large.o",
-            ])
-            .limit(Duration::from_secs(size.scale(1800, 400)))
-            .run(under)?
-            .succeeded()?;
-        let object = sandbox.join("large.o");
-        let result = digest(&object)?;
-        std::fs::remove_file(&object).at("remove", &object)?;
-        Ok(Product { result, outcome })
-    }
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let outcome = Launch::new(sandbox, found("gcc")?)
+        .args("-O2 -c -frandom-seed=1 -w large.c -o large.o".split(' '))
+        .limit(Duration::from_secs(size.scale(1800, 400)))
+        .run(under)?
+        .succeeded()?;
+    Product::file(&sandbox.join("large.o"), outcome)
 }
 
 fn functions(size: Size) -> u64 {

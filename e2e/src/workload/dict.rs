@@ -9,41 +9,32 @@ use crate::verdict::{Doing, Verdict};
 use std::time::Duration;
 
 /// A dict of five million entries.
-pub struct Dict;
-
-impl Workload for Dict {
-    fn name(&self) -> &'static str {
-        "dict"
-    }
-
-    fn about(&self, size: Size) -> String {
+pub const DICT: Workload = Workload {
+    name: "dict",
+    about: |size| {
         format!(
             "CPython builds and checks a dict of {} entries",
             entries(size)
         )
-    }
+    },
+    needs: &[("python3", "python3")],
+    prepare,
+    run,
+};
 
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("python3", "python3")]
-    }
+fn prepare(sandbox: &Sandbox, _: Size) -> Verdict {
+    let script = sandbox.join("dict.py");
+    std::fs::write(&script, include_str!("dict.py")).at("write", &script)
+}
 
-    fn prepare(&self, sandbox: &Sandbox, _: Size) -> Verdict {
-        let script = sandbox.join("dict.py");
-        std::fs::write(&script, include_str!("dict.py")).at("write", &script)
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let outcome = Launch::new(sandbox, found("python3")?)
-            .args(["-I", "dict.py"])
-            .arg(entries(size).to_string())
-            .limit(Duration::from_secs(size.scale(1800, 400)))
-            .run(under)?
-            .succeeded()?;
-        Ok(Product {
-            result: outcome.text(),
-            outcome,
-        })
-    }
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let outcome = Launch::new(sandbox, found("python3")?)
+        .args(["-I", "dict.py"])
+        .arg(entries(size).to_string())
+        .limit(Duration::from_secs(size.scale(1800, 400)))
+        .run(under)?
+        .succeeded()?;
+    Ok(Product::printed(outcome))
 }
 
 fn entries(size: Size) -> u64 {

@@ -12,74 +12,68 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server of 600 MB.
-pub struct Redis;
-
-/// Bytes of one value.
-const VALUE: usize = 1000;
-
-impl Workload for Redis {
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    fn about(&self, size: Size) -> String {
+pub const REDIS: Workload = Workload {
+    name: "redis",
+    about: |size| {
         format!(
             "redis-server holds {} MiB, forks to save them, loads them again",
             bytes(size) / MIB
         )
-    }
+    },
+    // Debian's redis-tools has the server's program too, as redis-check-rdb: the
+    // server's own package would start one on this machine.
+    needs: &[
+        ("redis-check-rdb", "redis-tools"),
+        ("redis-cli", "redis-tools"),
+        ("redis-benchmark", "redis-tools"),
+    ],
+    prepare,
+    run,
+};
 
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        // Debian's redis-tools has the server's program too, as redis-check-rdb: the
-        // server's own package would start one on this machine.
-        &[
-            ("redis-check-rdb", "redis-tools"),
-            ("redis-cli", "redis-tools"),
-            ("redis-benchmark", "redis-tools"),
-        ]
-    }
-
-    fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict {
-        let server = sandbox.join("redis-server");
-        std::os::unix::fs::symlink(found("redis-check-rdb")?, &server).at("link", &server)?;
-        let keys = bytes(size) / VALUE as u64;
-        commands(sandbox, "fill", 1, 0..keys)?;
-        // Written while the child saves: every third value is replaced.
-        commands(sandbox, "change", 2, (0..keys).step_by(3))
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let dump = sandbox.join("dump.rdb");
-        let _ = std::fs::remove_file(&dump);
-        let server = Server::start(sandbox, size, under)?;
-        server.pipe("fill")?;
-        server.benchmark(size)?;
-        let saved = server.digest()?;
-        ensure(server.cli(&["BGSAVE"])?.contains("started"), || {
-            "BGSAVE did not start".into()
-        })?;
-        server.pipe("change")?;
-        server.wait_for_save(size)?;
-        let changed = server.digest()?;
-        let outcome = server.stop()?;
-
-        // The dump shows the moment of the fork, under any loader.
-        let reader = match size {
-            Size::Quick => &Under::Nothing,
-            Size::Full => under,
-        };
-        let again = Server::start(sandbox, size, reader)?;
-        let loaded = again.digest()?;
-        again.stop()?;
-        ensure(loaded == saved, || {
-            format!("the dump holds {loaded}, at the fork the server held {saved}")
-        })?;
-        Ok(Product {
-            result: format!("{saved} then {changed}"),
-            outcome,
-        })
-    }
+fn prepare(sandbox: &Sandbox, size: Size) -> Verdict {
+    let server = sandbox.join("redis-server");
+    std::os::unix::fs::symlink(found("redis-check-rdb")?, &server).at("link", &server)?;
+    let keys = bytes(size) / VALUE as u64;
+    commands(sandbox, "fill", 1, 0..keys)?;
+    // Written while the child saves: every third value is replaced.
+    commands(sandbox, "change", 2, (0..keys).step_by(3))
 }
+
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let dump = sandbox.join("dump.rdb");
+    let _ = std::fs::remove_file(&dump);
+    let server = Server::start(sandbox, size, under)?;
+    server.pipe("fill")?;
+    server.benchmark(size)?;
+    let saved = server.digest()?;
+    ensure(server.cli(&["BGSAVE"])?.contains("started"), || {
+        "BGSAVE did not start".into()
+    })?;
+    server.pipe("change")?;
+    server.wait_for_save(size)?;
+    let changed = server.digest()?;
+    let outcome = server.stop()?;
+
+    // The dump shows the moment of the fork, under any loader.
+    let reader = match size {
+        Size::Quick => &Under::Nothing,
+        Size::Full => under,
+    };
+    let again = Server::start(sandbox, size, reader)?;
+    let loaded = again.digest()?;
+    again.stop()?;
+    ensure(loaded == saved, || {
+        format!("the dump holds {loaded}, at the fork the server held {saved}")
+    })?;
+    Ok(Product {
+        result: format!("{saved} then {changed}"),
+        outcome,
+    })
+}
+
+/// Bytes of one value.
+const VALUE: usize = 1000;
 
 fn bytes(size: Size) -> u64 {
     size.scale(600, 80) * MIB
@@ -116,24 +110,9 @@ impl<'a> Server<'a> {
     fn start(sandbox: &'a Sandbox, size: Size, under: &Under) -> Verdict<Self> {
         let limit = Duration::from_secs(size.scale(1800, 400));
         let running = Launch::new(sandbox, sandbox.join("redis-server"))
-            .args([
-                "--port",
-                "0",
-                "--unixsocket",
-                "redis.sock",
-                "--save",
-                "",
-                "--databases",
-                "2",
-            ])
-            .args([
-                "--enable-debug-command",
-                "yes",
-                "--dbfilename",
-                "dump.rdb",
-                "--daemonize",
-                "no",
-            ])
+            .args("--port 0 --unixsocket redis.sock --databases 2 --daemonize no".split(' '))
+            .args("--enable-debug-command yes --dbfilename dump.rdb".split(' '))
+            .args(["--save", ""])
             .limit(limit)
             .spawn(under)?;
         let mut server = Self { sandbox, running };

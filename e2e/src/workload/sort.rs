@@ -1,6 +1,6 @@
 //! GNU sort of a file it holds in memory whole.
 
-use super::{Product, Workload, digest, found};
+use super::{Product, Workload, found};
 use crate::contract::{MIB, Size, Under};
 use crate::launch::Launch;
 use crate::noise::Noise;
@@ -10,63 +10,45 @@ use std::io::Write;
 use std::time::Duration;
 
 /// `sort -S 700M` of a gigabyte.
-pub struct Sort;
-
-impl Workload for Sort {
-    fn name(&self) -> &'static str {
-        "sort"
-    }
-
-    fn about(&self, size: Size) -> String {
+pub const SORT: Workload = Workload {
+    name: "sort",
+    about: |size| {
         format!(
             "GNU sort -S 700M of a file of {} MiB",
             input_bytes(size) / MIB
         )
-    }
+    },
+    needs: &[("sort", "coreutils")],
+    prepare,
+    run,
+};
 
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("sort", "coreutils")]
+fn prepare(sandbox: &Sandbox, size: Size) -> Verdict {
+    let path = sandbox.join("input");
+    let file = std::fs::File::create(&path).at("make", &path)?;
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
+    let (mut noise, mut line, mut written) = (Noise::new(1), Vec::new(), 0);
+    while written < input_bytes(size) {
+        line.clear();
+        // Long lines: a merge sort reads lines in random order, and what it costs is a
+        // fault a line.
+        let letters = 256 + noise.below(512) as usize;
+        noise.text(letters, &mut line);
+        line.push(b'\n');
+        out.write_all(&line).at("write", &path)?;
+        written += line.len() as u64;
     }
+    out.flush().at("write", &path)
+}
 
-    fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict {
-        let path = sandbox.join("input");
-        let file = std::fs::File::create(&path).at("make", &path)?;
-        let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
-        let (mut noise, mut line, mut written) = (Noise::new(1), Vec::new(), 0);
-        while written < input_bytes(size) {
-            line.clear();
-            // Long lines: a merge sort reads lines in random order, and what it costs is a
-            // fault a line.
-            let letters = 256 + noise.below(512) as usize;
-            noise.text(letters, &mut line);
-            line.push(b'\n');
-            out.write_all(&line).at("write", &path)?;
-            written += line.len() as u64;
-        }
-        out.flush().at("write", &path)
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let out = sandbox.join("sorted");
-        let outcome = Launch::new(sandbox, found("sort")?)
-            .args([
-                "-S",
-                "700M",
-                "--parallel=2",
-                "-T",
-                "tmp",
-                "-o",
-                "sorted",
-                "input",
-            ])
-            .variable("LC_ALL", "C")
-            .limit(Duration::from_secs(size.scale(1800, 400)))
-            .run(under)?
-            .succeeded()?;
-        let result = digest(&out)?;
-        std::fs::remove_file(&out).at("remove", &out)?;
-        Ok(Product { result, outcome })
-    }
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let outcome = Launch::new(sandbox, found("sort")?)
+        .args("-S 700M --parallel=2 -T tmp -o sorted input".split(' '))
+        .variable("LC_ALL", "C")
+        .limit(Duration::from_secs(size.scale(1800, 400)))
+        .run(under)?
+        .succeeded()?;
+    Product::file(&sandbox.join("sorted"), outcome)
 }
 
 fn input_bytes(size: Size) -> u64 {

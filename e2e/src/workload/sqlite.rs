@@ -8,38 +8,27 @@ use crate::verdict::{Doing, Verdict};
 use std::time::Duration;
 
 /// A database of 500 MB with an index, changed and asked.
-pub struct Sqlite;
+pub const SQLITE: Workload = Workload {
+    name: "sqlite",
+    about: |size| format!("SQLite, in memory, {} rows of about 500 bytes", rows(size)),
+    needs: &[("sqlite3", "sqlite3")],
+    prepare,
+    run,
+};
 
-impl Workload for Sqlite {
-    fn name(&self) -> &'static str {
-        "sqlite"
-    }
+fn prepare(sandbox: &Sandbox, size: Size) -> Verdict {
+    let script = sandbox.join("work.sql");
+    std::fs::write(&script, work(rows(size))).at("write", &script)
+}
 
-    fn about(&self, size: Size) -> String {
-        format!("SQLite, in memory, {} rows of about 500 bytes", rows(size))
-    }
-
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("sqlite3", "sqlite3")]
-    }
-
-    fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict {
-        let script = sandbox.join("work.sql");
-        std::fs::write(&script, work(rows(size))).at("write", &script)
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let outcome = Launch::new(sandbox, found("sqlite3")?)
-            .args(["-batch", "-bail", ":memory:"])
-            .stdin(sandbox.join("work.sql"))
-            .limit(Duration::from_secs(size.scale(1800, 400)))
-            .run(under)?
-            .succeeded()?;
-        Ok(Product {
-            result: outcome.text(),
-            outcome,
-        })
-    }
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let outcome = Launch::new(sandbox, found("sqlite3")?)
+        .args(["-batch", "-bail", ":memory:"])
+        .stdin(sandbox.join("work.sql"))
+        .limit(Duration::from_secs(size.scale(1800, 400)))
+        .run(under)?
+        .succeeded()?;
+    Ok(Product::printed(outcome))
 }
 
 fn rows(size: Size) -> u64 {

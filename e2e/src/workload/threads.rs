@@ -9,42 +9,33 @@ use crate::verdict::Verdict;
 use std::time::Duration;
 
 /// The hazard of the same purpose, at the size of a workload.
-pub struct Threads;
-
-const PROGRAM: &str = "eight_threads_write_and_check";
-
-impl Workload for Threads {
-    fn name(&self) -> &'static str {
-        "threads"
-    }
-
-    fn about(&self, size: Size) -> String {
+pub const THREADS: Workload = Workload {
+    name: "threads",
+    about: |size| {
         format!(
             "8 threads write a pattern over {} MiB and check it",
             bytes(size) / MIB
         )
-    }
+    },
+    needs: &[("cc", "gcc")],
+    prepare,
+    run,
+};
 
-    fn needs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("cc", "gcc")]
-    }
-
-    fn prepare(&self, sandbox: &Sandbox, _: Size) -> Verdict {
-        hazard::build(sandbox, PROGRAM, &[]).map(drop)
-    }
-
-    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
-        let outcome = Launch::new(sandbox, sandbox.join(PROGRAM))
-            .variable("HAZARD_MB", (bytes(size) / MIB).to_string())
-            .limit(Duration::from_secs(size.scale(1800, 400)))
-            .run(under)?
-            .succeeded()?;
-        Ok(Product {
-            result: outcome.text(),
-            outcome,
-        })
-    }
+fn prepare(sandbox: &Sandbox, _: Size) -> Verdict {
+    hazard::build(sandbox, PROGRAM, &[]).map(drop)
 }
+
+fn run(sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+    let outcome = Launch::new(sandbox, sandbox.join(PROGRAM))
+        .variable("HAZARD_MB", (bytes(size) / MIB).to_string())
+        .limit(Duration::from_secs(size.scale(1800, 400)))
+        .run(under)?
+        .succeeded()?;
+    Ok(Product::printed(outcome))
+}
+
+const PROGRAM: &str = "eight_threads_write_and_check";
 
 fn bytes(size: Size) -> u64 {
     size.scale(640, 128) * MIB

@@ -29,12 +29,12 @@ fn main() {
     let before = sandbox::strangers();
 
     let mut trials = Vec::new();
-    for workload in workload::all() {
-        trials.push(trial("workload", workload.name(), move || {
+    for workload in &workload::ALL {
+        trials.push(trial("workload", workload.name, move || {
             workload::compare(workload, size, size.contract(), &|_| ()).map(drop)
         }));
         if !bare_only() {
-            let name = format!("{}_over_a_little_ram_and_a_disk", workload.name());
+            let name = format!("{}_over_a_little_ram_and_a_disk", workload.name);
             trials.push(trial("workload", &name, move || {
                 workload::compare(workload, size, workload::tiers(size), &|_| ()).map(drop)
             }));

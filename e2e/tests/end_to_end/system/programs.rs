@@ -30,7 +30,7 @@ pub const CASES: &[(&str, Case)] = &[
 const SWAP: u64 = 256;
 
 fn same(disks: &Arc<Disks>, size: Size, name: &str) -> Verdict {
-    let Some(work) = workload::all().into_iter().find(|work| work.name() == name) else {
+    let Some(work) = workload::ALL.iter().find(|work| work.name == name) else {
         return failed(format!("there is no workload {name}"));
     };
     let frames = size.contract().frames / MIB;
