@@ -97,7 +97,6 @@ impl Participant {
                 },
                 stretch: STRETCH,
                 forgets: self.role == Role::Forgetter,
-                leaves: 0,
                 run,
             }),
             Role::Reader => WorkerPlan::Reader(ReaderPlan {
