@@ -61,11 +61,17 @@ impl TestEnv {
         })
     }
 
+    /// `selfpage run` with bytes of frames; its other options, `--` and a program are to follow.
+    pub fn run(&self, frames: u64) -> Result<Command> {
+        let mut command = Command::new(self.selfpage()?);
+        command.args(["run", "--frames", &kib(frames)]);
+        Ok(command)
+    }
+
     /// `selfpage run` with bytes of frames and a store, in front of a program.
     pub fn paged(&self, frames: u64, store: &str, program: &Command) -> Result<Command> {
-        let mut command = Command::new(self.selfpage()?);
-        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
-        command.args(["run", "--frames", &frames, "--store", store, "--"]);
+        let mut command = self.run(frames)?;
+        command.args(["--store", store, "--"]);
         Ok(within(command, program))
     }
 
@@ -77,10 +83,8 @@ impl TestEnv {
         server: SocketAddr,
         program: &Command,
     ) -> Result<Command> {
-        let mut command = Command::new(self.selfpage()?);
-        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
-        let store = format!("remote:{}K", bytes.next_multiple_of(PAGE as u64) >> 10);
-        command.args(["run", "--frames", &frames, "--store", &store]);
+        let mut command = self.run(frames)?;
+        command.args(["--store", &format!("remote:{}", kib(bytes))]);
         command.args(["--remote", &server.to_string(), "--insecure", "--"]);
         Ok(within(command, program))
     }
@@ -105,6 +109,11 @@ impl TestEnv {
         let guard = self.cleanup.register(UndoAction::File(path.clone()))?;
         Ok(OwnedFile(path, guard))
     }
+}
+
+/// Bytes in whole pages, as the options of `selfpage` take them.
+pub fn kib(bytes: u64) -> String {
+    format!("{}K", bytes.next_multiple_of(PAGE as u64) >> 10)
 }
 
 /// The `selfpage` command: named, or beside this program (a build), or in the installation.

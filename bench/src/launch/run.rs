@@ -8,6 +8,7 @@ use super::load::LoadPlan;
 use super::program::Neighbour;
 use super::sampler::{Sampler, UsageSample};
 use super::video_clip::{PER_SECOND, VideoClip};
+use crate::env::kib;
 use crate::prelude::*;
 use crate::process::{Watchdog, gated, joined, output, within};
 use crate::worker::READY;
@@ -199,18 +200,12 @@ impl LaunchSetup {
         figures: &Path,
         program: &Command,
     ) -> Result<Command> {
-        let mut command = Command::new(self.env.selfpage()?);
+        let mut command = self.env.run(frames)?;
         let socket = self.system.as_ref().map(DaemonFixture::socket);
         let system = format!("--system={}", socket.unwrap_or(Path::new("")).display());
-        let [frames, swap] = [frames, swap].map(|bytes| format!("{}K", bytes >> 10));
-        command.args([
-            "run", &system, "--frames", &frames, "--swap", &swap, "--disk", disk,
-        ]);
-        command
-            .args(terms)
-            .arg("--stats-json")
-            .arg(figures)
-            .arg("--");
+        command.args([&system, "--swap", &kib(swap), "--disk", disk]);
+        command.args(terms).arg("--stats-json");
+        command.arg(figures).arg("--");
         Ok(within(command, program))
     }
 

@@ -59,12 +59,8 @@ pub fn prepare(env: &TestEnv, mib: u64) -> Result<Workload> {
             )));
         }
         command = Command::new("setpriv");
-        command.args([
-            &format!("--reuid={USER}"),
-            &format!("--regid={USER}"),
-            "--clear-groups",
-            "bash",
-        ]);
+        command.args([format!("--reuid={USER}"), format!("--regid={USER}")]);
+        command.args(["--clear-groups", "bash"]);
     }
     let scale = (mib * SCALE_PER_GIB / 1024).max(1);
     command

@@ -3,6 +3,7 @@
 use super::arm::{MemoryArm, MemorySplit};
 use super::child::{self, Done};
 use super::program::Workload;
+use crate::env::kib;
 use crate::prelude::*;
 use crate::process::within;
 
@@ -110,8 +111,7 @@ fn set_up(
         | MemoryArm::OursDisk
         | MemoryArm::OursContract => {
             let split = MemorySplit::of(arm, memory.limit, memory.bytes, work.unpaged)?;
-            let mut run = Command::new(env.selfpage()?);
-            run.args(["run", "--frames", &kib(split.frames)]);
+            let mut run = env.run(split.frames)?;
             if work.changes_user {
                 run.arg("--share-store");
             }
@@ -140,11 +140,6 @@ fn store_of(arm: MemoryArm, split: MemorySplit, file: &Path, room: u64) -> Strin
         MemoryArm::OursRam => format!("ram:{}", kib(split.ram)),
         _ => format!("disk:{},size={}", file.display(), kib(room)),
     }
-}
-
-/// As the options of `selfpage run` take it.
-fn kib(bytes: u64) -> String {
-    format!("{}K", bytes.next_multiple_of(PAGE as u64) >> 10)
 }
 
 /// Has a file in the page cache, charged to this process's cgroup and to no arm's.

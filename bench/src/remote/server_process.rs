@@ -30,14 +30,8 @@ impl ServerProcess {
     pub fn paging(env: &TestEnv, pages: u64) -> Result<Self> {
         let mut command = Command::new(env.selfpage()?);
         let ram = format!("{}M", ((pages * 2) >> 8) + MARGIN_MIB);
-        command.args([
-            "serve",
-            "--ram",
-            &ram,
-            "--listen",
-            "127.0.0.1:0",
-            "--insecure",
-        ]);
+        command.args(["serve", "--ram", &ram, "--listen", "127.0.0.1:0"]);
+        command.arg("--insecure");
         command.stderr(Stdio::piped());
         let mut child = start(command)?;
         let said = child

@@ -101,12 +101,8 @@ impl Side {
 
     /// The program behind `selfpage run` with its frames and these options.
     fn start_paged(self, env: &TestEnv, options: &Options, words: &[&str]) -> Result<Worker> {
-        let mut command = Command::new(env.selfpage()?);
-        let frames = format!("{}M", self.mib(options) / OVER);
-        command
-            .args(["run", "--frames", &frames])
-            .args(words)
-            .arg("--");
+        let mut command = env.run((self.mib(options) / OVER) << 20)?;
+        command.args(words).arg("--");
         let program = self.command(MemoryKind::Paged, options)?;
         Worker::start(within(command, &program))
     }
