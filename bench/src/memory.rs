@@ -1,11 +1,10 @@
 //! The memory a worker works on, by kind.
 
 use crate::prelude::*;
-use rustix::fd::AsFd;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 
 /// Which memory. A store is written as `selfpage run` takes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,44 +42,29 @@ impl WorkerMemory {
     /// gets `frames` bytes of frames.
     pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self> {
         let bytes = pages as usize * PAGE;
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        let null = std::ptr::null_mut();
         let linked = |entry, store: &str, huge| {
             let (stretch, domain) = paged(entry, store, bytes, frames, huge)?;
             Ok(Self::Linked(stretch, domain))
         };
-        let start = match kind {
-            MemoryKind::Anonymous | MemoryKind::Paged => anonymous(bytes, libc::MAP_PRIVATE),
-            MemoryKind::Shared => anonymous(bytes, libc::MAP_SHARED),
+        let open = |path: &Path| File::options().read(true).write(true).open(path);
+        let (file, sharing) = match kind {
+            MemoryKind::Anonymous | MemoryKind::Paged => (None, libc::MAP_PRIVATE),
+            MemoryKind::Shared => (None, libc::MAP_SHARED),
             MemoryKind::File(path) | MemoryKind::FileRandom(path) => {
-                let file = File::options()
-                    .read(true)
-                    .write(true)
-                    .open(path)
-                    .at("open", path)?;
-                // SAFETY: a fresh mapping; the file is this experiment's own.
-                unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
+                (Some(open(path).at("open", path)?), libc::MAP_SHARED)
             }
             MemoryKind::Upcall(store) => return linked(EntryKind::Upcall, store, false),
             MemoryKind::Thread(store) => return linked(EntryKind::Thread, store, false),
             MemoryKind::Huge(store) => return linked(EntryKind::Upcall, store, true),
             MemoryKind::Device(_) => bail!("a device is not mapped"),
-        }
-        .doing(format_args!("map {bytes} bytes"))?;
-        let mapping = Mapping { start, bytes };
+        };
+        let mapping = Mapping::new(bytes, file.as_ref(), sharing)?;
         let advice = match kind {
-            MemoryKind::FileRandom(_) => Advice::Random,
-            _ => Advice::LinuxNoHugepage,
+            MemoryKind::FileRandom(_) => libc::MADV_RANDOM,
+            _ => libc::MADV_NOHUGEPAGE,
         };
         // SAFETY: the mapping just made. A file mapping need not know huge pages.
-        let _ = match kind {
-            // SAFETY: as above, and by the C library as the mapping was.
-            MemoryKind::Anonymous | MemoryKind::Paged | MemoryKind::Shared => unsafe {
-                libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) == 0
-            },
-            // SAFETY: as above.
-            _ => unsafe { madvise(start, bytes, advice) }.is_ok(),
-        };
+        let _ = unsafe { libc::madvise(mapping.start, bytes, advice) };
         Ok(Self::Mapping(mapping))
     }
 
@@ -90,19 +74,6 @@ impl WorkerMemory {
             Self::Mapping(mapping) => mapping.start.cast(),
             Self::Linked(stretch, _) => stretch.as_ptr(),
         }
-    }
-}
-
-/// Memory without a file by the C library's mmap: the system call itself is out of a preloaded
-/// library's sight, and `selfpage run` would have nothing to page.
-fn anonymous(bytes: usize, sharing: i32) -> Result<*mut c_void, rustix::io::Errno> {
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = sharing | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping at an address the kernel chooses.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
-    match start == libc::MAP_FAILED {
-        true => Err(host::last_errno()),
-        false => Ok(start),
     }
 }
 
@@ -138,6 +109,24 @@ pub struct Mapping {
 
 // SAFETY: it only holds the address; its users divide the pages among themselves.
 unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// By the C library's mmap: the system call itself is out of a preloaded library's sight, and
+    /// `selfpage run` would have nothing to page.
+    fn new(bytes: usize, file: Option<&File>, sharing: i32) -> Result<Self> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let (flags, fd) = match file {
+            Some(file) => (sharing, file.as_raw_fd()),
+            None => (sharing | libc::MAP_ANONYMOUS, -1),
+        };
+        // SAFETY: a fresh mapping at an address the kernel chooses; a file is this experiment's own.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, 0) };
+        match start == libc::MAP_FAILED {
+            true => Err(host::last_errno()).doing(format_args!("map {bytes} bytes")),
+            false => Ok(Self { start, bytes }),
+        }
+    }
+}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
