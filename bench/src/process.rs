@@ -155,6 +155,13 @@ impl Worker {
         self.recv()
     }
 
+    /// Has it do its work; its answer, once it has ended well.
+    pub fn finish<T: DeserializeOwned>(mut self) -> Result<T> {
+        let answer = self.call(&"go")?;
+        self.end()?;
+        Ok(answer)
+    }
+
     /// Closes its standard input.
     pub fn close(&mut self) {
         self.orders = None;

@@ -52,6 +52,13 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some((low + high) / 2.0)
 }
 
+/// Microseconds below which `percent` of times in nanoseconds lie.
+pub fn percentile_us(times: &mut [u64], percent: usize) -> f64 {
+    times.sort_unstable();
+    let at = times.len() * percent / 100;
+    times.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+}
+
 /// The median of figures.
 pub fn of_median(figures: &[f64]) -> Option<Estimate> {
     let draw = |round| median(&drawn(figures, round));

@@ -2,9 +2,10 @@
 //! equals its stored copy. Another thread runs meanwhile, so that taking pages from
 //! the program interrupts a second processor.
 
-use super::{FaultPlan, figure, first_touch, page_at, paged, percentile_us};
+use super::{FaultPlan, figure, first_touch, page_at, paged};
 use crate::page_pattern::WORDS;
 use crate::prelude::*;
+use crate::statistics::percentile_us;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,8 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
-use super::{FaultPlan, figure, paged, percentile_us};
+use super::{FaultPlan, figure, paged};
 use crate::prelude::*;
+use crate::statistics::percentile_us;
 use selfpage::Counter;
 
 /// Pages touched in order: long enough that the start does not count.

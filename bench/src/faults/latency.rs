@@ -1,9 +1,10 @@
 //! What a fault costs while pages are being evicted: two threads read pages at random,
 //! eight times as many as there are frames.
 
-use super::{FaultPlan, figure, page_at, paged, percentile_us};
+use super::{FaultPlan, figure, page_at, paged};
 use crate::prelude::*;
 use crate::process::joined;
+use crate::statistics::percentile_us;
 use selfpage::{Counter, Stretch};
 
 const THREADS: u64 = 2;

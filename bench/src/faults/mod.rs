@@ -193,13 +193,6 @@ fn figure(domain: &Domain, counter: Counter) -> u64 {
     domain.counters().get(counter)
 }
 
-/// Microseconds below which `percent` of times in nanoseconds lie.
-fn percentile_us(times: &mut [u64], percent: usize) -> f64 {
-    times.sort_unstable();
-    let at = times.len() * percent / 100;
-    times.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
-}
-
 /// A page of a stretch that only this thread writes meanwhile.
 fn page_at(stretch: &Stretch, page: u64) -> PageAt {
     assert!(page < stretch.pages() as u64);

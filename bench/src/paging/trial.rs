@@ -18,6 +18,8 @@ const SLACK: u64 = 32 << 20;
 #[derive(Default)]
 struct ArmFixture {
     cgroup: Option<Cgroup>,
+    /// The store of `selfpage run`, where that is in front of the worker.
+    run_store: Option<String>,
     _swap: Option<Swap>,
     _cluster: Option<UndoGuard>,
     _file: Option<OwnedFile>,
@@ -26,17 +28,7 @@ struct ArmFixture {
 /// Runs an arm once, doing these passes.
 pub fn run(env: &TestEnv, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result<Figures> {
     let mut fixture = ArmFixture::default();
-    let mut memory = fixture.set_up(env, arm, amount)?;
-    let mut store = None;
-    if let (BackendNeeds::Run(_) | BackendNeeds::RunShared(_), MemoryKind::Upcall(of)) =
-        (arm.needs(), &memory)
-    {
-        store = Some(of.clone());
-        memory = match arm.needs() {
-            BackendNeeds::RunShared(_) => MemoryKind::Shared,
-            _ => MemoryKind::Paged,
-        };
-    }
+    let memory = fixture.set_up(env, arm, amount)?;
     let plan = WorkerPlan::Paging(PagingPlan {
         memory,
         passes,
@@ -44,15 +36,14 @@ pub fn run(env: &TestEnv, arm: Arm, passes: Vec<Pass>, amount: Amount) -> Result
     });
     let mut command = plan.command()?;
     let frames = amount.frames * PAGE as u64;
-    if let Some(store) = &store {
+    if let Some(store) = &fixture.run_store {
         command = env.paged(frames, store, &command)?;
     }
-    let mut worker = Worker::start(command)?;
+    let worker = Worker::start(command)?;
     if let Some(cgroup) = &fixture.cgroup {
         cgroup.add(worker.id())?;
     }
-    let figures: Figures = worker.call(&"go")?;
-    worker.end()?;
+    let figures: Figures = worker.finish()?;
     // A figure of memory that was not limited at all would be the best of them.
     if arm != Arm::Resident && figures.resident > frames + frames / 4 + SLACK {
         let [had, limit] = [figures.resident, frames].map(|bytes| bytes >> 20);
@@ -70,10 +61,16 @@ impl ArmFixture {
             BackendNeeds::Linked(EntryKind::Thread, medium) => {
                 MemoryKind::Thread(self.store(env, medium, bytes)?)
             }
-            BackendNeeds::Linked(EntryKind::Upcall, medium)
-            | BackendNeeds::Run(medium)
-            | BackendNeeds::RunShared(medium) => {
+            BackendNeeds::Linked(EntryKind::Upcall, medium) => {
                 MemoryKind::Upcall(self.store(env, medium, bytes)?)
+            }
+            BackendNeeds::Run(medium) => {
+                self.run_store = Some(self.store(env, medium, bytes)?);
+                MemoryKind::Paged
+            }
+            BackendNeeds::RunShared(medium) => {
+                self.run_store = Some(self.store(env, medium, bytes)?);
+                MemoryKind::Shared
             }
             BackendNeeds::Huge(medium) => MemoryKind::Huge(self.store(env, medium, bytes)?),
             BackendNeeds::Swap(area) => {

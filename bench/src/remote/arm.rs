@@ -89,10 +89,7 @@ fn page_in(env: &TestEnv, arm: RemoteArm, amount: Amount) -> Result<Figures> {
             let bytes = amount.pages * PAGE as u64;
             command = env.paged_remotely(frames, bytes * 3 / 2, server.address, &command)?;
         }
-        let mut worker = Worker::start(command)?;
-        let figures = worker.call(&"go")?;
-        worker.end()?;
-        Ok(figures)
+        Worker::start(command)?.finish()
     };
     let single = of_threads(1)?;
     let pipelined_us = of_threads(amount.depth as u64)?.pipelined_us;

@@ -9,6 +9,7 @@ use super::server_process::ServerProcess;
 use super::source::{Figures, PageSource};
 use super::{Amount, Series};
 use crate::prelude::*;
+use crate::process_tree::TreeUsage;
 use crate::table::digits;
 use remote_client::ClientProgress;
 use rustix::process::{Pid, Signal, kill_process};
@@ -89,10 +90,7 @@ pub fn run(env: &TestEnv, amount: Amount, redundancy: Redundancy) -> Result<Figu
         seed: amount.seed,
         is_stopped: amount.is_stopped,
     });
-    let mut worker = plan.start()?;
-    let figures = worker.call(&"go")?;
-    worker.end()?;
-    Ok(figures)
+    plan.start()?.finish()
 }
 
 /// Reads with the time at which each began.
@@ -200,12 +198,9 @@ pub fn serve(plan: &RebuildPlan) -> Result<()> {
     })
 }
 
-/// Clock ticks that processes have run.
-fn processor_times(pids: &[u32]) -> Result<Vec<u64>> {
-    let time = |pid: &u32| {
-        let stat = procfs::process::Process::new(*pid as i32)?.stat()?;
-        Ok(stat.utime + stat.stime)
-    };
+/// Processor time of processes.
+fn processor_times(pids: &[u32]) -> Result<Vec<Duration>> {
+    let time = |pid: &u32| Ok(TreeUsage::of_one(*pid)?.processor);
     pids.iter().map(time).collect()
 }
 

@@ -3,6 +3,7 @@
 use super::Amount;
 use super::rebuild::RebuildFigures;
 use crate::prelude::*;
+use crate::statistics::percentile_us;
 use crate::swap::{open_direct, preallocated, write_out};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,12 +33,7 @@ pub struct Figures {
 impl Figures {
     /// Of times in nanoseconds.
     pub fn of(mut times: Vec<u64>, pipelined_us: Option<f64>) -> Self {
-        times.sort_unstable();
-        let at = |percent: usize| {
-            let place = times.len() * percent / 100;
-            times.get(place).map_or(0.0, |ns| *ns as f64 / 1000.0)
-        };
-        let (p50_us, p99_us) = (at(50), at(99));
+        let [p50_us, p99_us] = [50, 99].map(|percent| percentile_us(&mut times, percent));
         Self {
             p50_us,
             p99_us,
