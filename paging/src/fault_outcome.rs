@@ -18,45 +18,36 @@ pub enum FillOutcome {
 }
 
 /// Why an access cannot be satisfied.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, thiserror::Error)]
 pub enum FaultError {
     /// No frame is available: nothing can be evicted because the store refuses.
+    #[error("no frame is free and none can be emptied: {0}")]
     NoFrame(StoreError),
     /// No frame is available: every resident page is nailed, or held by a device.
+    #[error(
+        "no frame is free and none can be emptied: every resident page is nailed or held by a device (give the program more frames), or the process has used up its mappings (vm.max_map_count)"
+    )]
     AllNailed,
     /// No frame is available: a device may hold any page, and this kernel cannot tell which.
+    #[error(
+        "no frame is free, and none can be emptied soundly: direct I/O may be under way into any page and this kernel has no UFFDIO_MOVE (Linux 6.8) to tell which; give the program as many frames as it touches, or pin its I/O buffers and promise so"
+    )]
     NoSoundEviction,
     /// The page's contents cannot be read back.
+    #[error("the contents cannot be read back: {0}")]
     Unreadable(StoreError),
     /// The stretch's driver never faults, yet this is a fault.
+    #[error("a nailed stretch lost a page it was given at bind time")]
     NeverFaults,
     /// The stretch has no driver.
+    #[error("the stretch is not bound to a stretch driver")]
     Unbound,
     /// The page was lost earlier.
+    #[error("the page was lost before")]
     Lost,
     /// The kernel refused to map the page: errno.
+    #[error("the kernel would not map the page (errno {0})")]
     Unmappable(i32),
-}
-
-impl std::fmt::Display for FaultError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::NoFrame(error) => {
-                write!(f, "no frame is free and none can be emptied: {error}")
-            }
-            Self::AllNailed => f.write_str(
-                "no frame is free and none can be emptied: every resident page is nailed or held by a device (give the program more frames), or the process has used up its mappings (vm.max_map_count)",
-            ),
-            Self::NoSoundEviction => f.write_str(
-                "no frame is free, and none can be emptied soundly: direct I/O may be under way into any page and this kernel has no UFFDIO_MOVE (Linux 6.8) to tell which; give the program as many frames as it touches, or pin its I/O buffers and promise so",
-            ),
-            Self::Unreadable(error) => write!(f, "the contents cannot be read back: {error}"),
-            Self::NeverFaults => f.write_str("a nailed stretch lost a page it was given at bind time"),
-            Self::Unbound => f.write_str("the stretch is not bound to a stretch driver"),
-            Self::Lost => f.write_str("the page was lost before"),
-            Self::Unmappable(errno) => write!(f, "the kernel would not map the page (errno {errno})"),
-        }
-    }
 }
 
 /// The context in which a driver runs, which decides what it may do.

@@ -40,33 +40,17 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Why a text is no size.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SizeError {
     /// Not a whole number with a unit.
+    #[error(
+        "{0:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
+    )]
     Invalid(String),
     /// More than 64 bits hold.
+    #[error("a size of {0} is too large: at most {max} bytes", max = u64::MAX)]
     TooLarge(String),
 }
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(text) => write!(
-                f,
-                "{text:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
-            ),
-            Self::TooLarge(text) => {
-                write!(
-                    f,
-                    "a size of {text} is too large: at most {} bytes",
-                    u64::MAX
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for SizeError {}
 
 impl FromStr for Bytes {
     type Err = SizeError;
@@ -115,20 +99,9 @@ impl fmt::Display for Time {
 }
 
 /// The text that is no length of time.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is not a length of time: a whole number and a unit, 25ms, 500us or 1s")]
 pub struct TimeError(String);
-
-impl fmt::Display for TimeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(text) = self;
-        write!(
-            f,
-            "`{text}` is not a length of time: a whole number and a unit, 25ms, 500us or 1s"
-        )
-    }
-}
-
-impl std::error::Error for TimeError {}
 
 impl FromStr for Time {
     type Err = TimeError;
