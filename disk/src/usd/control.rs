@@ -147,11 +147,7 @@ impl DiskThread {
 
     fn disk_stats(&self) -> DiskStats {
         DiskStats {
-            capacity: self.atropos.capacity(),
-            reserved: self.atropos.reserved(),
-            correction: self.atropos.correction().factor(),
             in_flight: self.atropos.in_flight(),
-            cost_in_flight: self.atropos.cost_in_flight(),
             processor: Duration::from_nanos(thread_time().unwrap_or(0)),
             sleeps: self.sleeps,
         }

@@ -1,6 +1,6 @@
 //! Statistics of the disk and its clients.
 
-use crate::atropos::{ClientState, ClientTotals, Utilization};
+use crate::atropos::{ClientState, ClientTotals};
 use crate::time::Nanos;
 use hdrhistogram::Histogram;
 use std::time::Duration;
@@ -30,18 +30,10 @@ pub struct ClientStats {
 }
 
 /// Statistics of the whole disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// The largest sum of shares.
-    pub capacity: Utilization,
-    /// The sum of shares.
-    pub reserved: Utilization,
-    /// Elapsed by modelled busy time: above 1 the device is slower than its model.
-    pub correction: f64,
     /// Transactions in flight on the device.
     pub in_flight: usize,
-    /// Their modelled cost.
-    pub cost_in_flight: Nanos,
     /// Processor time of the thread.
     pub processor: Duration,
     /// Number of sleeps.
