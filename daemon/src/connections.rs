@@ -247,6 +247,11 @@ impl Connections {
         self.by_token.get(&token)
     }
 
+    /// A connection that a contract is requested on.
+    pub fn requesting(&self, token: u64) -> Result<&Connection, Refusal> {
+        self.get(token).ok_or(Refusal::Disconnected)
+    }
+
     /// Where the list continues once the peer has read; `None` at its end.
     pub fn set_list_from(&mut self, token: u64, next: Option<TenantNumber>) {
         if let Some(connection) = self.by_token.get_mut(&token) {

@@ -61,11 +61,7 @@ impl Contracts {
     /// An earlier daemon admitted this tenant and ended before it could reply: the contract
     /// exists, and the reply is sent now.
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), Refusal> {
-        let connection = self
-            .frames
-            .connections()
-            .get(token)
-            .ok_or(Refusal::Disconnected)?;
+        let connection = self.frames.connections().requesting(token)?;
         let (pid, start) = (connection.peer.pid, connection.peer.start());
         let asks = |t: &Tenant| t.record.process() == Some(pid) && Some(t.record.start) == start;
         let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
@@ -74,10 +70,8 @@ impl Contracts {
             return Err(Refusal::TokenInUse);
         }
         let pressure_bell = self.frames.tenants.new_pressure_bell(number)?;
-        self.frames
-            .tenants
-            .connections
-            .set_tenant(token, Some(number));
+        let connections = &mut self.frames.tenants.connections;
+        connections.set_tenant(token, Some(number));
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
             (tenant.connection, tenant.phase) = (Some(token), TenantPhase::Scrubbing);
             // The earlier daemon sent it none of a new tenant's messages.
@@ -115,12 +109,7 @@ impl Contracts {
         let name = persisted_tenants::file_name(&tenant.resume_token);
         let admitted = self.open_disk(name, &tenant);
         let (client, file) = admitted.inspect_err(|_| self.frames.on_tenant_gone(number))?;
-        let pid = self
-            .frames
-            .connections()
-            .get(token)
-            .map(|c| c.peer.pid)
-            .ok_or(Refusal::Disconnected)?;
+        let pid = self.frames.connections().requesting(token)?.peer.pid;
         tenant.client = Some(client);
         tenant.file = Some(file);
         tenant.frames = Some(TenantFrames {
@@ -193,11 +182,7 @@ impl Contracts {
         name: &str,
         terms: ContractSpec,
     ) -> Result<Tenant, Refusal> {
-        let connection = self
-            .frames
-            .connections()
-            .get(token)
-            .ok_or(Refusal::Disconnected)?;
+        let connection = self.frames.connections().requesting(token)?;
         let own = rustix::process::getuid().as_raw();
         let (tenants, identity) = (&self.frames.tenants, &connection.identity);
         let number = tenants.numbers_of(identity.uid).count();

@@ -201,10 +201,8 @@ impl Contracts {
         }
         let cleaning = self.disk.cleaning_rate(&terms);
         self.frames.readmit(number, terms.frames, n, cleaning)?;
-        self.frames
-            .tenants
-            .connections
-            .set_tenant(token, Some(number));
+        let connections = &mut self.frames.tenants.connections;
+        connections.set_tenant(token, Some(number));
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
             tenant.doorbell = doorbell;
             tenant.connection = Some(token);
