@@ -267,34 +267,18 @@ impl Daemon {
 
     /// Runs `selfpage contract` with it: standard output, or the error message.
     pub fn contract(&self, args: &[&str]) -> Verdict<Result<String, String>> {
-        let done = Command::new(selfpage()?)
-            .arg("contract")
-            .arg("--system")
-            .arg(self.socket())
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .doing(|| "run selfpage contract".into())?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(match done.status.success() {
-            true => Ok(text(&done.stdout)),
-            false => Err(text(&done.stderr)),
-        })
+        let mut command = Command::new(selfpage()?);
+        command.args(["contract", "--system"]).arg(self.socket());
+        command.args(args);
+        output_or_error(command)
     }
 
     /// Runs `selfpage system check` on its configuration: standard output, or the error message.
     pub fn check(&self) -> Verdict<Result<String, String>> {
-        let done = Command::new(selfpage()?)
-            .args(["system", "check", "--config"])
-            .arg(self.config())
-            .stdin(Stdio::null())
-            .output()
-            .doing(|| "run selfpage system check".into())?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(match done.status.success() {
-            true => Ok(text(&done.stdout)),
-            false => Err(text(&done.stderr)),
-        })
+        let mut command = Command::new(selfpage()?);
+        command.args(["system", "check", "--config"]);
+        command.arg(self.config());
+        output_or_error(command)
     }
 
     fn json(&self, what: &str) -> Verdict<Value> {
@@ -370,6 +354,16 @@ impl Daemon {
         ours.flat_map(|path| [vec![path.clone()], folders(&path)].concat())
             .collect()
     }
+}
+
+fn output_or_error(mut command: Command) -> Verdict<Result<String, String>> {
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.doing(|| format!("run {command:?}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(match done.status.success() {
+        true => Ok(text(&done.stdout)),
+        false => Err(text(&done.stderr)),
+    })
 }
 
 impl Drop for Daemon {
