@@ -23,10 +23,7 @@ pub(super) fn enter(reservation: &Reservation) -> Result<(), Errno> {
     // SAFETY: a structure of the size it says, which the kernel reads.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
-        // SAFETY: the thread's own word.
-        _ => Err(Errno::from_raw_os_error(unsafe {
-            *libc::__errno_location()
-        })),
+        _ => Err(crate::last_errno()),
     }
 }
 

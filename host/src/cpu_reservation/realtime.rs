@@ -54,9 +54,6 @@ pub(super) fn enter() -> Result<(), Errno> {
     // SAFETY: a structure that the kernel reads.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) } {
         0 => Ok(()),
-        // SAFETY: the thread's own word.
-        _ => Err(Errno::from_raw_os_error(unsafe {
-            *libc::__errno_location()
-        })),
+        _ => Err(crate::last_errno()),
     }
 }
