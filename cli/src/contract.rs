@@ -35,7 +35,7 @@ enum ContractCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change a contract. An increase takes effect at once, other disk time within one of its periods; a lowered
+    /// Change a contract. More frames are there at once, other disk time is with the next period; a lowered
     /// guarantee of frames holds for the time that the daemon's configuration sets (memory.reduction_notice)
     Set {
         /// The tenant's number, as `show` prints it

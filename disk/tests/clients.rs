@@ -109,22 +109,6 @@ fn a_changed_contract_holds_from_the_next_period_on() {
 }
 
 #[test]
-fn a_client_that_waits_for_a_long_period_has_its_new_contract_within_a_new_one() {
-    let mut disk = disk(90);
-    let client = disk.admit(contract(10, 60_000, 0)).unwrap();
-    let mut millis = 0;
-    backlog(&mut disk, client, 4, 1);
-    serve(&mut disk, &mut millis);
-    assert_eq!(disk.next(at(millis)), Decision::WaitUntil(at(60_000)));
-    disk.change(at(100), client, contract(20, 250, 0)).unwrap();
-    assert_eq!(disk.next(at(100)), Decision::WaitUntil(at(350)));
-    millis = 350;
-    serve(&mut disk, &mut millis);
-    serve(&mut disk, &mut millis);
-    assert_eq!(disk.next(at(millis)), Decision::WaitUntil(at(600)));
-}
-
-#[test]
 fn many_small_contracts_have_no_more_slack_than_was_promised_to_them() {
     let extra = |slice, period| DiskContract {
         extra: true,

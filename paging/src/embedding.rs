@@ -9,10 +9,10 @@ mod fork;
 mod mailbox;
 mod stretches;
 
-pub use fork::{COMING, ForkError, ForkGuard, LOOK};
+pub use fork::{FORK_POLL_INTERVAL, FORK_TIMEOUT, ForkError, ForkGuard};
 pub use stretches::ProcessError;
 
-use mailbox::{Change, FORKING, IDLE, Mailbox, PagerCommand, QUIET};
+use mailbox::{Change, DISCARD_RETRY, IDLE, Mailbox, PagerCommand, QUIET};
 
 use crate::DomainError;
 use crate::counters::Counters;
@@ -336,7 +336,7 @@ impl ProcessPager {
             let is_served = self.words().discards.serve(|range| self.try_discard(range));
             self.pager.maintain_watermark();
             let client = self.pager.frames.client();
-            client.wait_bell(seq, Some(if is_served { pause } else { FORKING }));
+            client.wait_bell(seq, Some(if is_served { pause } else { DISCARD_RETRY }));
             pause = match client.bell_seq() == seq && !self.pager.faults.failed.any() {
                 true => (pause * 2).min(QUIET),
                 false => IDLE,

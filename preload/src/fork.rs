@@ -11,8 +11,8 @@
 
 mod admission;
 mod clone;
-mod daemon;
 mod libc_data;
+mod libc_forks;
 mod refusal;
 
 use crate::address_space::AddressSpaceGuard;

@@ -11,6 +11,7 @@ use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs};
 use crate::{address_space, mlock, paged_memory, process_pager, shared_memory};
 use replacement::refuse_replacement;
+use rustix::fd::BorrowedFd;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use wired::{HUGE_RANGE, PAGE};
@@ -78,7 +79,7 @@ fn map(
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     let pageable = anonymous && flags & UNPAGED == 0;
     if flags & FIXED != 0 {
-        let page = page_bytes(flags);
+        let page = page_bytes(flags, fd, addr, len);
         let whole = len.checked_next_multiple_of(page);
         let range = whole.and_then(|len| page_range(addr, len));
         let Some(to) = range.filter(|_| addr.is_multiple_of(page)) else {
@@ -120,9 +121,14 @@ fn map(
     through()
 }
 
-/// The size of a mapping's pages: the kernel maps, and replaces, whole ones.
-fn page_bytes(flags: c_int) -> usize {
+/// The size of the pages of a mapping at `addr`: the kernel maps, and replaces, whole ones.
+fn page_bytes(flags: c_int, fd: c_int, addr: usize, len: usize) -> usize {
     const ANONYMOUS_HUGE: c_int = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+    if flags & libc::MAP_ANONYMOUS == 0 {
+        let range = page_range(addr, len);
+        let is_ours = range.is_some_and(|range| address_space::lock().map.touches(&range));
+        return if is_ours { file_page_bytes(fd) } else { PAGE };
+    }
     if flags & ANONYMOUS_HUGE != ANONYMOUS_HUGE {
         return PAGE;
     }
@@ -130,6 +136,20 @@ fn page_bytes(flags: c_int) -> usize {
         // The default of x86-64.
         0 => HUGE_RANGE,
         shift => PAGE.max(1 << shift),
+    }
+}
+
+/// The size of the pages of a file's mappings: hugetlbfs has huge ones.
+fn file_page_bytes(fd: c_int) -> usize {
+    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+    if fd < 0 {
+        return PAGE;
+    }
+    // SAFETY: the program's descriptor, which is only looked at; the kernel refuses one that is not open.
+    let file = rustix::fs::fstatfs(unsafe { BorrowedFd::borrow_raw(fd) });
+    match file {
+        Ok(file) if file.f_type as i64 == HUGETLBFS_MAGIC => PAGE.max(file.f_bsize as usize),
+        _ => PAGE,
     }
 }
 

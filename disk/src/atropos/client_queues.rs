@@ -16,7 +16,8 @@ use std::ops::Range;
 pub(super) struct LaxityHold {
     pub(super) client: u32,
     pub(super) from: Time,
-    /// The time for which the client is charged, up to now: since others have work.
+    /// The part of the hold that is charged: it begins when another client could be served, and is empty while none
+    /// could.
     pub(super) charged: Range<Time>,
 }
 
@@ -173,22 +174,6 @@ impl<T: Trace> ClientQueues<T> {
             QueueState::Idle | QueueState::Blocked | QueueState::Gone => return,
         }
         client.place = QueueState::Idle;
-    }
-
-    /// Ends a client's period at `latest`, if it would end later.
-    pub(super) fn end_period_by(&mut self, at: u32, latest: Time) {
-        let place = self.clients[at].place;
-        if self.clients[at].deadline <= latest {
-            return;
-        }
-        let is_queued = matches!(place, QueueState::Runnable | QueueState::Waiting);
-        if is_queued {
-            self.dequeue(at);
-        }
-        self.clients[at].deadline = latest;
-        if is_queued {
-            self.enqueue(at);
-        }
     }
 
     /// Moves a client to the other queue if its remaining time requires it.

@@ -193,8 +193,9 @@ impl<T: Trace> Atropos<T> {
         Ok(self.queues.clients.insert(contract))
     }
 
-    /// Replaces a client's contract from its next period on, which begins within a period of the new
-    /// contract. Until then the greater of the two counts as reserved.
+    /// Replaces a client's contract from its next period on. Until then the greater of the two
+    /// counts as reserved. The present period ends as it would have: a client that had it cut short would
+    /// spend the slice of a long one in it.
     pub fn change(
         &mut self,
         now: Time,
@@ -207,7 +208,6 @@ impl<T: Trace> Atropos<T> {
         self.queues
             .clients
             .room_for(contract, Some(at), self.capacity)?;
-        self.queues.end_period_by(at, now + contract.period);
         let client = &mut self.queues.clients[at];
         client.next_contract = Some(contract);
         if client.place == QueueState::Idle

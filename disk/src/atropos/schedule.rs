@@ -143,8 +143,8 @@ impl<T: Trace> Atropos<T> {
         match slack {
             true => {
                 client.totals.slack += charge;
-                let share = client.share();
-                self.queues.slack.account(&mut client.tag, share, charge);
+                let contract = client.contract;
+                self.queues.slack.account(&mut client.tag, contract, charge);
             }
             false => client.charge(charge),
         }

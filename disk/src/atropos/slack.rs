@@ -9,7 +9,7 @@
 //! A client that returns to the sharing starts at the virtual time served last, so that idle time
 //! saves up nothing.
 
-use super::contract::Utilization;
+use super::contract::{DiskContract, Utilization};
 use crate::time::Nanos;
 
 /// The share of a client that has no slice, for slack.
@@ -18,7 +18,7 @@ const WITHOUT_SLICE: Utilization = Utilization::percent(1);
 /// A client's position in the sharing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VirtualTime {
-    value: u64,
+    value: u128,
     /// Index in the list of sharing clients; none while the client does not share.
     at: Option<u32>,
 }
@@ -28,7 +28,7 @@ pub(super) struct VirtualTime {
 pub(super) struct Slack {
     sharing: Vec<u32>,
     /// The virtual time served last.
-    now: u64,
+    now: u128,
 }
 
 impl Slack {
@@ -65,16 +65,13 @@ impl Slack {
     }
 
     /// Advances a client's virtual time by a charge.
-    pub(super) fn account(&mut self, tag: &mut VirtualTime, share: Utilization, charge: Nanos) {
+    pub(super) fn account(&mut self, tag: &mut VirtualTime, contract: DiskContract, charge: Nanos) {
         self.now = tag.value;
-        let share = match share.parts() {
-            0 => WITHOUT_SLICE.parts(),
-            parts => parts,
+        let share = match contract.slice {
+            Nanos::ZERO => WITHOUT_SLICE,
+            _ => contract.share(),
         };
-        let step =
-            u128::from(charge.0) * u128::from(Utilization::WHOLE.parts()) / u128::from(share);
-        tag.value = tag
-            .value
-            .saturating_add(u64::try_from(step).unwrap_or(u64::MAX));
+        let whole = u128::from(Utilization::WHOLE.parts());
+        tag.value += u128::from(charge.0) * whole / u128::from(share.parts().max(1));
     }
 }

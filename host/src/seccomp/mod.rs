@@ -118,7 +118,7 @@ const CALLS: [(libc::c_long, When); 15] = [
 /// MADV_GUARD_INSTALL of Linux 6.13.
 pub const GUARD_INSTALL: u32 = 102;
 
-/// Advice after which private memory is zeros, or may be, or may not be used.
+/// Advice that discards private memory, or guards it.
 const DISCARDING: [u32; 4] = [
     libc::MADV_DONTNEED as u32,
     libc::MADV_FREE as u32,

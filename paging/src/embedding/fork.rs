@@ -22,9 +22,9 @@ use translation::Userfault;
 use wired::{Guard, PiGuard};
 
 /// How long a fork waits for what other processes release.
-pub const COMING: Duration = Duration::from_secs(1);
+pub const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it checks.
-pub const LOOK: Duration = Duration::from_millis(5);
+pub const FORK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// As a pager is that checks each eviction for pages that devices hold.
 const CAREFUL: u32 = 1;
@@ -84,13 +84,13 @@ impl ProcessPager {
         let begun = Instant::now();
         let is_coming = |why: &ForkError| match why {
             ForkError::Frames { .. } => {
-                begun.elapsed() < COMING || self.pager.frames.client().request_guaranteed()
+                begun.elapsed() < FORK_TIMEOUT || self.pager.frames.client().request_guaranteed()
             }
             _ => false,
         };
         loop {
             match self.try_to_close(child) {
-                Err(why) if is_coming(&why) => std::thread::sleep(LOOK),
+                Err(why) if is_coming(&why) => std::thread::sleep(FORK_POLL_INTERVAL),
                 closed => return closed.inspect_err(|_| self.dismiss_child(child)),
             }
         }

@@ -8,8 +8,8 @@ use wired::{Guard, Lock, futex};
 
 /// How often the evictor polls for work that no doorbell announces.
 pub(super) const IDLE: Duration = Duration::from_millis(50);
-/// How often it looks whether a fork is over that keeps it from a discard.
-pub(super) const FORKING: Duration = Duration::from_millis(1);
+/// How often the evictor tries a discard again that a fork's closed gate keeps out.
+pub(super) const DISCARD_RETRY: Duration = Duration::from_millis(1);
 /// Longest pause of the evictor's thread where nothing has a deadline: the pauses double up to
 /// here while the thread is not rung for. What its channels hold is given back on the way there.
 pub(super) const QUIET: Duration = Duration::from_millis(1600);

@@ -60,7 +60,7 @@ impl FailedPages {
         }
         let oldest = {
             let mut marks = self.marks.lock();
-            // Before there is one: a thread that finds it in its way asks.
+            // Set before the mark is there: a fill that the mark stops reads it.
             self.any.store(true, Ordering::SeqCst);
             let method = match self.mm.userfault().poison(page, PAGE) {
                 Ok(method) => method,

@@ -5,7 +5,7 @@ use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::SignalsBlocked;
 use frames::DomainId;
 use link::handshake::{RawDomainId, slot_of};
-use selfpage::embedding::{COMING, ForkError, ForkGuard, LOOK, ProcessPager};
+use selfpage::embedding::{FORK_POLL_INTERVAL, FORK_TIMEOUT, ForkError, ForkGuard, ProcessPager};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -42,7 +42,7 @@ pub fn admit_child() -> Result<Option<DomainId>, ForkError> {
         let admitted = pager.process.admit_child(pager.contract);
         drop(signals);
         match admitted {
-            Err(_) if begun.elapsed() < COMING => std::thread::sleep(LOOK),
+            Err(_) if begun.elapsed() < FORK_TIMEOUT => std::thread::sleep(FORK_POLL_INTERVAL),
             admitted => return admitted.map(Some),
         }
     }

@@ -5,13 +5,14 @@
 //! run of each job is under way at a time, so a page-in waits for two at most, at the client, on a link and at a server. While a
 //! request of the tree waits for a copy, or for the end of its stripe, runs follow each other.
 
-use crate::copying::{self, CopyJob};
-use crate::stripe_job::{self, StripeJob};
+use crate::copying;
+use crate::stripe_job;
 use crate::transport::RemoteTransport;
 use disk::atropos::DiskContract;
 use disk::time::{Nanos, Time};
 use disk::usd::BackgroundWork;
 use remote_wire::MAX_RUN;
+use std::collections::BTreeMap;
 use wired::PAGE;
 
 /// Pages of a run.
@@ -27,7 +28,7 @@ pub const CONTRACT: DiskContract = DiskContract {
 };
 
 /// What a run is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Job {
     Copy,
     Stripe,
@@ -37,17 +38,27 @@ enum Job {
 #[derive(Debug, Default)]
 pub struct Background {
     last: Option<Job>,
-    /// How far the jobs have come: what is whole, and pages of what is under way. A job that begins anew comes no
-    /// further by it.
-    furthest: (u64, u64),
-    /// When they came so far.
+    /// Copies and stripes that are whole.
+    whole: u64,
+    /// The most pages of each job since then, by what it makes: one that begins anew makes no progress until it
+    /// comes further.
+    furthest: BTreeMap<(Job, [usize; 2]), u64>,
+    /// When a job made progress last.
     pub advanced: Time,
 }
 
 impl Background {
-    fn on_progress(&mut self, come: (u64, u64), now: Time) {
-        if come > self.furthest {
-            (self.furthest, self.advanced) = (come, now);
+    fn on_whole(&mut self, whole: u64, now: Time) {
+        if whole > self.whole {
+            (self.whole, self.advanced) = (whole, now);
+            self.furthest.clear();
+        }
+    }
+
+    fn on_pages(&mut self, job: Job, makes: [usize; 2], pages: u64, now: Time) {
+        let furthest = self.furthest.entry((job, makes)).or_default();
+        if pages > *furthest {
+            (*furthest, self.advanced) = (pages, now);
         }
     }
 }
@@ -55,11 +66,14 @@ impl Background {
 /// Notes how far the jobs have come.
 pub fn note_progress(transport: &mut RemoteTransport, now: Time) {
     let whole = transport.progress.copies_made() + transport.progress.stripes_made();
-    let copied = transport.copy.as_ref().map_or(0, CopyJob::pages);
-    let striped = transport.stripes.job.as_ref().map_or(0, StripeJob::pages);
-    transport
-        .background
-        .on_progress((whole, copied + striped), now);
+    let background = &mut transport.background;
+    background.on_whole(whole, now);
+    if let Some(copy) = &transport.copy {
+        background.on_pages(Job::Copy, copy.makes(), copy.pages(), now);
+    }
+    if let Some(stripe) = &transport.stripes.job {
+        background.on_pages(Job::Stripe, [stripe.stripe, 0], stripe.pages(), now);
+    }
 }
 
 /// The job whose turn it is.
@@ -134,12 +148,15 @@ mod tests {
     #[test]
     fn a_copy_that_begins_anew_is_no_progress_until_it_comes_further() {
         let mut background = Background::default();
-        let mut advances = |come, now| {
-            background.on_progress(come, Time(now));
+        let mut advances = |whole, object, pages, now| {
+            background.on_whole(whole, Time(now));
+            background.on_pages(Job::Copy, [object, 1], pages, Time(now));
             background.advanced == Time(now)
         };
-        assert!(advances((0, 8), 1) && advances((0, 64), 2));
-        assert!(!advances((0, 0), 3) && !advances((0, 64), 4));
-        assert!(advances((1, 0), 5) && advances((1, 8), 6));
+        assert!(advances(0, 3, 8, 1) && advances(0, 3, 64, 2));
+        assert!(!advances(0, 3, 0, 3) && !advances(0, 3, 64, 4));
+        // Another object's, after one that failed late.
+        assert!(advances(0, 4, 8, 5));
+        assert!(advances(1, 3, 0, 6) && advances(1, 3, 8, 7));
     }
 }

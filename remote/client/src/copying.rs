@@ -45,6 +45,11 @@ impl CopyJob {
         self.next
     }
 
+    /// The object, and the server that gets the copy.
+    pub fn makes(&self) -> [usize; 2] {
+        [self.object, self.to]
+    }
+
     /// Returns true if this is a copy of an object to a server.
     pub fn is_of(&self, object: usize, to: usize) -> bool {
         (self.object, self.to) == (object, to)

@@ -272,8 +272,11 @@ impl Server {
         self.pause = Nanos::ZERO;
     }
 
-    /// Has no copies made there for a while, which doubles each time.
+    /// Has no copies made there for a while, which doubles each time, and is short again once it has been in use for as long as the longest.
     pub fn avoid(&mut self, now: Time) {
+        if now >= self.avoided_until + AVOIDED[1] {
+            self.avoided_for = AVOIDED[0];
+        }
         self.avoided_until = now + self.avoided_for;
         self.avoided_for = (self.avoided_for + self.avoided_for).min(AVOIDED[1]);
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 impl Session {
     /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&mut self, unit: u64) {
-        // A later one takes the place of one that the daemon does not read.
+        // Dropped while requests wait: the cost is measured, and sent, again.
         if self.faults.is_some() && self.unsent.is_empty() {
             self.send(TenantRequest::FaultUnit(unit));
         }

@@ -25,13 +25,13 @@ extern "C" fn daemon(keeps_directory: c_int, keeps_io: c_int) -> c_int {
         }
     }
     match keeps_io {
-        0 => take_io_away(),
+        0 => redirect_standard_io(),
         _ => 0,
     }
 }
 
 /// Puts /dev/null in the place of the standard descriptors.
-fn take_io_away() -> c_int {
+fn redirect_standard_io() -> c_int {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: a C string, and room for the answer.
     unsafe {
