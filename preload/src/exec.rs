@@ -10,7 +10,7 @@ mod spawn;
 use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
-use environment::{are_readable, with_preload_env};
+use environment::{are_readable, with_limits, with_preload_env};
 use host::pageable;
 use scratch::with_scratch;
 use std::ffi::{CStr, c_char, c_int};
@@ -162,10 +162,13 @@ fn try_exec(
     match policy_at(dir, unsafe { CStr::from_ptr(path) }, flags) {
         // SAFETY: the program's array.
         ExecPolicy::Paged => Ok(unsafe { with_preload_env(envp, call) }),
-        ExecPolicy::Unpaged => {
-            let _limits = limits::for_unpaged_image();
-            Ok(call(envp))
-        }
+        // SAFETY: as above.
+        ExecPolicy::Unpaged => Ok(unsafe {
+            with_limits(envp, |envp| {
+                let _limits = limits::for_unpaged_image();
+                call(envp)
+            })
+        }),
         ExecPolicy::Refused => Err(()),
     }
 }

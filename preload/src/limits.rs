@@ -7,8 +7,8 @@
 //! So the kernel's limit is the program's and a reserve. The reserve is fixed when the first limit is set, by
 //! this process or one that it descends from: the child of a fork has it in its memory, a program that is
 //! executed in its environment ([`next_image`]). The limits themselves are in the kernel alone: the child of a
-//! vfork has its parent's memory, and limits of its own. A soft limit below the hard one that `run` was started
-//! with gets a reserve, too; a hard one holds as it is.
+//! vfork has its parent's memory, and limits of its own. The hard limit that the tree began with has no reserve: a
+//! process that has set none reads it as it is, and one that has may return to it. A soft limit below it gets one.
 //!
 //! What the program maps of addresses that were free when the reserve was fixed is in it: up to an arena more than
 //! the limit says.
@@ -33,25 +33,52 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The program's limit where this is the kernel's. One below the reserve was set by another process, and has none.
-    fn without(self, reserve: u64) -> Self {
-        let [soft, hard] = [self.soft, self.hard].map(|limit| match limit {
-            libc::RLIM_INFINITY => limit,
-            _ => limit.checked_sub(reserve).unwrap_or(limit),
-        });
-        let soft = soft.min(hard);
+    /// The program's limit where this is the kernel's.
+    fn without(self, room: Room) -> Self {
+        let hard = room.program_limit(self.hard);
+        let soft = room.program_limit(self.soft).min(hard);
         Self { soft, hard }
     }
 
     /// The kernel's limit where the program requests this one, and has read `shown` for the kernel's `now`. The
     /// kernel checks the right to raise a hard limit.
-    fn with(self, reserve: u64, shown: Self, now: Self) -> Self {
-        let mut hard = self.hard.saturating_add(reserve);
+    fn with(self, room: Room, shown: Self, now: Self) -> Self {
+        let mut hard = room.kernel_limit(self.hard);
         if self.hard <= shown.hard {
             hard = hard.min(now.hard);
         }
-        let soft = self.soft.saturating_add(reserve).min(hard);
+        let soft = room.kernel_limit(self.soft).min(hard);
         Self { soft, hard }
+    }
+}
+
+/// What the kernel's limits have beside the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    /// 0 where no limit was set.
+    reserve: u64,
+    /// The hard limit that the tree began with, which has no reserve.
+    first_hard: u64,
+}
+
+impl Room {
+    /// One below the reserve was set by another process, and has none.
+    fn program_limit(self, kernels: u64) -> u64 {
+        match kernels {
+            libc::RLIM_INFINITY => kernels,
+            _ if kernels == self.first_hard => kernels,
+            _ => kernels.checked_sub(self.reserve).unwrap_or(kernels),
+        }
+    }
+
+    /// One below the first hard limit stays below: there it has less room, and reads less.
+    fn kernel_limit(self, programs: u64) -> u64 {
+        let kernels = programs.saturating_add(self.reserve);
+        match programs.cmp(&self.first_hard) {
+            std::cmp::Ordering::Less => kernels.min(self.first_hard - 1),
+            std::cmp::Ordering::Equal => programs,
+            std::cmp::Ordering::Greater => kernels,
+        }
     }
 }
 
@@ -89,15 +116,17 @@ impl LimitKind {
         kernel(0, self.resource(), to, std::ptr::null_mut())
     }
 
-    /// What the kernel's limit has beside the program's; 0 where none was set.
-    fn reserve(self) -> u64 {
-        RESERVES[self as usize].load(Ordering::Acquire)
+    fn room(self) -> Room {
+        Room {
+            reserve: RESERVES[self as usize].load(Ordering::Acquire),
+            first_hard: FIRST_HARD[self as usize].load(Ordering::Relaxed),
+        }
     }
 
-    /// The same, fixed from now on.
-    fn fix_reserve(self) -> u64 {
+    /// The same, with a reserve that is fixed from now on.
+    fn fix_reserve(self) -> Room {
         let reserve = &RESERVES[self as usize];
-        if self.reserve() == 0 {
+        if self.room().reserve == 0 {
             // A program that is executed gets as much for its own pager.
             let free = address_space::lock().map.free();
             let free = free.max(FIRST_FREE.load(Ordering::Relaxed));
@@ -105,7 +134,7 @@ impl LimitKind {
             let fixed = (free + own) as u64;
             let _ = reserve.compare_exchange(0, fixed, Ordering::AcqRel, Ordering::Relaxed);
         }
-        self.reserve()
+        self.room()
     }
 
     /// The kernel's limit where the program requests `requested`, or the error.
@@ -113,12 +142,15 @@ impl LimitKind {
         let Some(now) = self.current().filter(|_| requested.soft <= requested.hard) else {
             return Err(error(libc::EINVAL));
         };
-        let shown = now.without(self.reserve());
+        let shown = now.without(self.room());
         Ok(requested.with(self.fix_reserve(), shown, now))
     }
 }
 
 static RESERVES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The hard limits that the tree began with.
+static FIRST_HARD: [AtomicU64; 2] = [const { AtomicU64::new(libc::RLIM_INFINITY) }; 2];
 
 /// Free bytes of arenas when the program began.
 static FIRST_FREE: AtomicUsize = AtomicUsize::new(0);
@@ -163,7 +195,7 @@ pub fn init(lifted: [Option<u64>; 2], before: [usize; 2], heap: usize) {
     }
     for (kind, soft) in LimitKind::ALL.into_iter().zip(lifted) {
         if let (Some(soft), Some(Limit { hard, .. })) = (soft, kind.current()) {
-            let soft = soft.saturating_add(kind.fix_reserve()).min(hard);
+            let soft = kind.fix_reserve().kernel_limit(soft).min(hard);
             kind.set(&Limit { soft, hard });
         }
     }
@@ -212,7 +244,7 @@ pub unsafe fn prlimit(
     // SAFETY: the caller's, and writeable.
     if let Some(old) = unsafe { old.as_mut() }.filter(|_| !is_error(answer)) {
         // Of now: another thread may have set its first limit.
-        *old = old.without(kind.reserve());
+        *old = old.without(kind.room());
     }
     answer
 }
@@ -272,11 +304,12 @@ mod tests {
             then in limit(),
             reserve in 1..1u64 << 40,
         ) {
-            let kernels = first.with(reserve, UNLIMITED, UNLIMITED);
-            let shown = kernels.without(reserve);
+            let room = Room { reserve, first_hard: libc::RLIM_INFINITY };
+            let kernels = first.with(room, UNLIMITED, UNLIMITED);
+            let shown = kernels.without(room);
             prop_assert_eq!(shown, first);
-            let kernels_then = then.with(reserve, shown, kernels);
-            prop_assert_eq!(kernels_then.without(reserve), then);
+            let kernels_then = then.with(room, shown, kernels);
+            prop_assert_eq!(kernels_then.without(room), then);
             prop_assert_eq!(kernels_then.hard > kernels.hard, then.hard > first.hard);
         }
 
@@ -286,9 +319,43 @@ mod tests {
             set in limit(),
             reserve in 1..1u64 << 40,
         ) {
+            let room = Room { reserve, first_hard: before.hard };
             let set = Limit { soft: set.soft.min(before.hard), hard: set.hard.min(before.hard) };
-            let kernels = set.with(reserve, before, before);
+            let kernels = set.with(room, before, before);
             prop_assert!(kernels.soft <= kernels.hard && kernels.hard <= before.hard);
+            prop_assert_eq!(kernels.hard < before.hard, set.hard < before.hard);
+        }
+
+        #[test]
+        fn a_limit_of_before_that_is_lowered_can_be_restored(
+            before in limit(),
+            lowered in 0..1u64 << 50,
+            reserve in 1..1u64 << 40,
+        ) {
+            let none = Room { reserve: 0, first_hard: before.hard };
+            let room = Room { reserve, ..none };
+            prop_assert_eq!(before.without(none), before);
+            let kernels = Limit { soft: room.kernel_limit(before.soft), ..before };
+            let saved = kernels.without(room);
+            prop_assert_eq!(saved.hard, before.hard);
+            let lowered = Limit { soft: lowered.min(saved.soft), ..saved };
+            let kernels_lowered = lowered.with(room, saved, kernels);
+            let shown = kernels_lowered.without(room);
+            prop_assert_eq!(kernels_lowered.hard, before.hard);
+            prop_assert_eq!(shown.hard, before.hard);
+            if before.hard > lowered.soft.saturating_add(reserve) {
+                prop_assert_eq!(shown, lowered);
+            }
+            prop_assert_eq!(saved.with(room, shown, kernels_lowered), kernels);
+        }
+
+        #[test]
+        fn a_process_without_limits_of_its_own_reads_what_it_was_given(
+            hard in 0..1u64 << 50,
+            reserve in 1..1u64 << 40,
+        ) {
+            let inherited = Limit { soft: hard, hard };
+            prop_assert_eq!(inherited.without(Room { reserve, first_hard: hard }), inherited);
         }
     }
 }

@@ -159,6 +159,31 @@ pub unsafe fn with_preload_env<R>(
     })
 }
 
+/// Calls `go` with an environment that includes the limits alone, for a program without this library: one that it
+/// executes may have it.
+///
+/// # Safety
+/// As for [`with_preload_env`].
+pub unsafe fn with_limits<R>(environment: CStringArray, go: impl FnOnce(CStringArray) -> R) -> R {
+    let Some(limits) = LimitsVariable::new().filter(|_| address_space::is_active()) else {
+        return go(environment);
+    };
+    // SAFETY: the caller's.
+    let others = || unsafe { strings(environment) }.filter(|entry| !limits::is_variable(entry));
+    with_scratch((others().count() + 2) * size_of::<usize>(), |memory| {
+        let Some(memory) = memory else {
+            return go(environment);
+        };
+        let array = memory.cast::<*const c_char>();
+        let all = std::iter::once(limits.entry()).chain(others());
+        for (n, entry) in all.map(CStr::as_ptr).chain([null()]).enumerate() {
+            // SAFETY: room for all of them, as computed.
+            unsafe { array.add(n).write(entry) };
+        }
+        go(array.cast_const())
+    })
+}
+
 /// Puts our variables into the environment of the process where they are missing.
 pub fn restore_environment() {
     let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {

@@ -1,7 +1,7 @@
 //! `posix_spawn` and its kin. The C library's own makes the child, in which no code of this library
 //! runs: so the policy is decided before, and the environment is made here.
 
-use super::environment::{CStringArray, are_readable, with_preload_env};
+use super::environment::{CStringArray, are_readable, with_limits, with_preload_env};
 use super::{ExecPolicy, policy_for, search_path};
 use crate::dlsym::{NextFunction, next_function};
 use crate::raw_syscall;
@@ -67,7 +67,8 @@ macro_rules! spawn {
             match $policy(unsafe { CStr::from_ptr(path) }, actions) {
                 // SAFETY: the program's array.
                 ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
-                ExecPolicy::Unpaged => go(envp),
+                // SAFETY: as above.
+                ExecPolicy::Unpaged => unsafe { with_limits(envp, go) },
                 ExecPolicy::Refused => libc::EACCES,
             }
         }
