@@ -18,6 +18,7 @@ use std::io::Write;
 use std::ptr::null;
 
 pub use environment::{CStringArray, save_environment, strings};
+pub use scratch::unmap_left;
 
 /// The decision about a program to execute.
 enum ExecPolicy {

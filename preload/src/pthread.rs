@@ -8,7 +8,7 @@
 
 use crate::raw_syscall::{SignalsBlocked, error, is_error, syscall3};
 use crate::vma_map::AddrRange;
-use crate::{address_space, paged_memory, pager_process, raw_syscall, rseq};
+use crate::{address_space, exec, paged_memory, pager_process, raw_syscall, rseq};
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -316,6 +316,7 @@ unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
         unsafe { libc::pthread_setspecific(key, (round - 1) as *const c_void) };
         return;
     }
+    exec::unmap_left();
     let tid = raw_syscall::tid();
     rseq::unregister(tid);
     with_record(|record| record.live.retain(|(live, _)| *live != tid));

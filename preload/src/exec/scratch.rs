@@ -59,13 +59,16 @@ fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
         });
         go(Some(header.add(1).cast()))
     };
+    // A signal handler's children may have left theirs meanwhile.
+    unmap_left();
     LAST.set(before);
     address_space::unmap(&(start as usize..start as usize + bytes));
     result
 }
 
 /// Unmaps what children of this thread's vforks have left. What this process, or its parent, has in use is its own.
-fn unmap_left() {
+/// Also where the thread ends.
+pub fn unmap_left() {
     let in_use = [raw_syscall::pid(), parent()];
     // SAFETY: the headers of mappings that are there.
     while let Some(last) = unsafe { (LAST.get() as *const MappingHeader).as_ref() }
