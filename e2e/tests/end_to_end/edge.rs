@@ -19,7 +19,7 @@ use std::time::Duration;
 
 type Case = fn() -> Verdict;
 
-const CASES: [(&str, Case); 21] = [
+const CASES: [(&str, Case); 22] = [
     (
         "programs_with_sanitizers_run_to_their_end",
         instruments::sanitizers,
@@ -30,6 +30,10 @@ const CASES: [(&str, Case); 21] = [
     ),
     ("a_killed_pager_takes_its_program_along", killed_pager),
     ("a_limit_that_is_too_low_is_named", limits::limits),
+    (
+        "a_hard_limit_of_before_reads_as_it_is_and_can_be_restored",
+        limits::hard_limits,
+    ),
     ("memory_that_is_not_there_is_refused", limits::memory),
     (
         "pages_come_back_without_locked_memory",

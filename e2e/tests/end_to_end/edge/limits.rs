@@ -1,8 +1,8 @@
 //! Limits and memory that do not suffice for a contract.
 
 use super::{refused, script};
-use e2e::Sandbox;
 use e2e::verdict::{Doing, Verdict, ensure, skipped};
+use e2e::{Sandbox, hazard};
 use std::path::Path;
 
 pub fn limits() -> Verdict {
@@ -46,6 +46,28 @@ pub fn memory() -> Verdict {
             &format!("$RUN {asked} -- /bin/echo started"),
             &[named, &beyond, "more than the", "at most"],
         )?;
+    }
+    sandbox.check_clean()
+}
+
+/// Where `run` begins with a hard limit on addresses or data, programs read it as it is, and may return to it. One that
+/// a program sets passes through another without the library.
+pub fn hard_limits() -> Verdict {
+    let sandbox = Sandbox::new("hard_limits")?;
+    let name = "a_lowered_limit_can_be_restored";
+    let between = sandbox.join("between");
+    std::fs::rename(hazard::build(&sandbox, name, &["-static"])?, &between)
+        .doing(|| "rename a program".into())?;
+    let program = hazard::build(&sandbox, name, &[])?;
+    let (program, between) = (program.display(), between.display());
+    for text in [
+        format!("ulimit -v 41943040; $RUN --frames 8M -- {program}"),
+        format!("ulimit -d 41943040; $RUN --frames 8M -- {program}"),
+        format!("ulimit -Sv 31457280; ulimit -Hv 41943040; $RUN --frames 8M -- {program}"),
+        format!("$RUN --frames 8M --allow-unpaged -- {program} through {between}"),
+    ] {
+        let (output, said) = script(&sandbox, &text)?;
+        ensure(output.status.success(), || format!("{text}: {said}"))?;
     }
     sandbox.check_clean()
 }
