@@ -109,6 +109,22 @@ static void locked_mappings(char *memory, size_t bytes)
     _exit(0);
 }
 
+/* A file of huge pages: the kernel refuses an address within one, and changes nothing. */
+static void huge_files(void)
+{
+    int file = memfd_create("huge", MFD_HUGETLB | MFD_CLOEXEC);
+    if (file < 0)
+        return;
+    CHECK(ftruncate(file, 4 * MB) == 0);
+    char *p = map_private(8 * MB);
+    fill(p, 8 * MB, 5);
+    char *at = (char *)(((uintptr_t)p + 2 * MB) & ~(2 * MB - 1)) + 4 * PAGE;
+    int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+    CHECK(mmap(at, 2 * MB, PROT_READ | PROT_WRITE, flags, file, 0) == MAP_FAILED && errno == EINVAL);
+    CHECK(holds(p, 8 * MB, 5));
+    CHECK(munmap(p, 8 * MB) == 0 && close(file) == 0);
+}
+
 int main(void)
 {
     alarm(100);
@@ -118,5 +134,6 @@ int main(void)
     push_out();
     locked_mappings(memory, bytes);
     huge_mappings(memory, bytes);
+    huge_files();
     return 0;
 }

@@ -148,7 +148,7 @@ fn file_page_bytes(fd: c_int) -> usize {
     // SAFETY: the program's descriptor, which is only looked at; the kernel refuses one that is not open.
     let file = rustix::fs::fstatfs(unsafe { BorrowedFd::borrow_raw(fd) });
     match file {
-        Ok(file) if file.f_type as i64 == HUGETLBFS_MAGIC => PAGE.max(file.f_bsize as usize),
+        Ok(file) if file.f_type == HUGETLBFS_MAGIC => PAGE.max(file.f_bsize as usize),
         _ => PAGE,
     }
 }
