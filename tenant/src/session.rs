@@ -17,7 +17,7 @@ use protocol::{
     decode,
 };
 use rate::Reservation;
-use requests::faults;
+use requests::{RequestQueue, faults};
 use resume::Resumption;
 use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,8 +58,7 @@ pub struct Session {
     /// The cookie of the next request.
     next_cookie: u64,
     closing: Vec<ChannelNumber>,
-    /// Requests for which the connection has no room while the daemon reads none.
-    unsent: VecDeque<TenantRequest>,
+    unsent: RequestQueue,
     /// A share of the faults was requested, with this reservation.
     faults: Option<Option<Reservation>>,
     attempted: Instant,
@@ -112,7 +111,7 @@ impl Session {
             opening: VecDeque::new(),
             next_cookie: 0,
             closing: Vec::new(),
-            unsent: VecDeque::new(),
+            unsent: RequestQueue::default(),
             faults: None,
             attempted: Instant::now(),
             early: None,
@@ -184,6 +183,14 @@ impl Session {
         }
     }
 
+    /// Reports the measured cost of a fault, in nanoseconds of processor time.
+    pub fn fault_unit(&mut self, unit: u64) {
+        // Dropped while requests wait: the cost is measured, and sent, again.
+        if self.faults.is_some() && self.unsent.is_empty() {
+            self.send(TenantRequest::FaultUnit(unit));
+        }
+    }
+
     /// The contract.
     pub fn terms(&self) -> ContractSpec {
         self.terms
@@ -244,6 +251,10 @@ impl Session {
         self.over
     }
 
+    fn send(&mut self, request: TenantRequest) {
+        self.unsent.send(self.connection.as_ref(), request);
+    }
+
     /// A revocation was done.
     fn acknowledge(&mut self, round: u32) {
         self.send(TenantRequest::Answered { round });
@@ -273,7 +284,7 @@ impl Session {
                 }
             }
         }
-        self.send_waiting();
+        self.unsent.flush(self.connection.as_ref());
         while let Some(connection) = &self.connection {
             match seqpacket::receive(connection, RecvFlags::DONTWAIT) {
                 Ok(message) if message.len > 0 => self.on_message(message, &mut events),

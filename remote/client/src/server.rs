@@ -272,7 +272,7 @@ impl Server {
         self.pause = Nanos::ZERO;
     }
 
-    /// Has no copies made there for a while, which doubles each time, and is short again once it has been in use for as long as the longest.
+    /// Has no copies made there for a while, which doubles each time; after long use it is short again.
     pub fn avoid(&mut self, now: Time) {
         if now >= self.avoided_until + AVOIDED[1] {
             self.avoided_for = AVOIDED[0];
@@ -281,8 +281,7 @@ impl Server {
         self.avoided_for = (self.avoided_for + self.avoided_for).min(AVOIDED[1]);
     }
 
-    /// It does not take a write: it gets no copies for some seconds, and for longer where others can take them. Writes
-    /// that were under way with the first are refused, too, and count as one refusal.
+    /// It does not take a write, and is avoided. Writes under way with that are refused, too, and count as one refusal.
     pub fn on_write_refused(&mut self, now: Time) {
         self.full_until = now + FULL;
         if !self.is_avoided(now) {

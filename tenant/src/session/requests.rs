@@ -1,35 +1,43 @@
 //! Requests on their way to the daemon: one for which the connection has no room waits, since the daemon may be
 //! stopped, or busy, for any time.
 
-use super::Session;
 use crate::connection;
 use protocol::TenantRequest;
 use rate::Reservation;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 
-impl Session {
-    /// Reports the measured cost of a fault, in nanoseconds of processor time.
-    pub fn fault_unit(&mut self, unit: u64) {
-        // Dropped while requests wait: the cost is measured, and sent, again.
-        if self.faults.is_some() && self.unsent.is_empty() {
-            self.send(TenantRequest::FaultUnit(unit));
-        }
+/// Requests that wait for room, in their order.
+#[derive(Default)]
+pub(super) struct RequestQueue(VecDeque<TenantRequest>);
+
+impl RequestQueue {
+    /// Returns true if none waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Forgets those of a connection that has ended.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Sends a request, once there is room for it. One that a daemon which has just ended does not receive
     /// is sent to its successor.
-    pub(super) fn send(&mut self, request: TenantRequest) {
-        if self.connection.is_some() {
-            self.unsent.push_back(request);
-            self.send_waiting();
+    pub fn send(&mut self, connection: Option<&OwnedFd>, request: TenantRequest) {
+        if connection.is_some() {
+            self.0.push_back(request);
+            self.flush(connection);
         }
     }
 
-    pub(super) fn send_waiting(&mut self) {
-        while let (Some(connection), Some(request)) = (&self.connection, self.unsent.front())
+    /// Sends those for which there is room now.
+    pub fn flush(&mut self, connection: Option<&OwnedFd>) {
+        while let (Some(connection), Some(request)) = (connection, self.0.front())
             && connection::try_send(connection, request) != Err(Errno::AGAIN)
         {
-            self.unsent.pop_front();
+            self.0.pop_front();
         }
     }
 }

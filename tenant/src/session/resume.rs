@@ -196,7 +196,7 @@ mod tests {
         assert!(!session.unsent.is_empty() && session.timeout().is_some());
         let mut next = 0;
         while next < CHANNELS {
-            session.send_waiting();
+            session.unsent.flush(session.connection.as_ref());
             while let Ok(message) = seqpacket::receive(&daemon, RecvFlags::DONTWAIT) {
                 let asked = decode(message.as_slice());
                 assert_eq!(asked, Some(TenantRequest::Close(next)));
