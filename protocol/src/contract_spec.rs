@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(changed(from, "1ms/5ms"), "1ms/5ms,extra,laxity=5ms");
         assert_eq!(
             changed("1ms/5ms", "1ms/9ms,extra"),
-            "1ms/9ms,extra,laxity=5ms"
+            "1ms/9ms,extra,laxity=500us"
         );
     }
 
