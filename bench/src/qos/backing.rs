@@ -57,6 +57,12 @@ impl DomainWithContract {
     pub fn revocations(&self) -> u64 {
         self.tenant.as_ref().map_or(0, LinkedTenant::revocations)
     }
+
+    /// Releases the contract, and the data with it.
+    pub fn leave(self) -> Result<()> {
+        drop(self.domain);
+        self.tenant.map_or(Ok(()), |mut tenant| Ok(tenant.leave()?))
+    }
 }
 
 impl Backing {

@@ -23,19 +23,21 @@ pub struct PagerPlan {
     pub stretch: u64,
     /// Its driver forgets its copies on disk: pages go out only.
     pub forgets: bool,
+    /// Times that it does its work and leaves its contract first, to request another.
+    pub leaves: u32,
     /// How long.
     pub run: ReportedRun,
 }
 
 /// The main function of the application.
 pub fn serve(plan: &PagerPlan) -> Result<()> {
-    // The application is to be dropped first.
-    let owner = plan.backing.domain()?;
-    let application = PagingClient {
-        stretch: plan.stretch(&owner)?,
-        forgets: plan.forgets,
-    };
-    application.begin();
+    for _ in 0..plan.leaves {
+        let (owner, application) = plan.begin()?;
+        application.go_through(2)?;
+        drop(application);
+        owner.leave()?;
+    }
+    let (_owner, application) = plan.begin()?;
     worker::ready()?;
     plan.run.watch(|watched| application.process(watched))?;
     // The daemon reports the charged time only while the contract is active.
@@ -44,6 +46,18 @@ pub fn serve(plan: &PagerPlan) -> Result<()> {
 }
 
 impl PagerPlan {
+    /// The application under a contract of its own, its data written once. It is to be
+    /// dropped first.
+    fn begin(&self) -> Result<(DomainWithContract, PagingClient)> {
+        let owner = self.backing.domain()?;
+        let application = PagingClient {
+            stretch: self.stretch(&owner)?,
+            forgets: self.forgets,
+        };
+        application.begin();
+        Ok((owner, application))
+    }
+
     /// Its data.
     fn stretch(&self, owner: &DomainWithContract) -> Result<Stretch> {
         let stretch = owner.domain.allocate((self.stretch as usize) << 10);
@@ -87,6 +101,11 @@ impl PagingClient {
             false => self.page(page).check(1)?,
         }
         Ok(())
+    }
+
+    /// Once through all pages.
+    fn go_through(&self, version: u8) -> Result<()> {
+        (0..self.stretch.pages()).try_for_each(|page| self.step(page, version))
     }
 
     fn process(&self, watched: &ProgressCounter) -> Result<()> {

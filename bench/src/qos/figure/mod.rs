@@ -97,6 +97,7 @@ impl Participant {
                 },
                 stretch: STRETCH,
                 forgets: self.role == Role::Forgetter,
+                leaves: 0,
                 run,
             }),
             Role::Reader => WorkerPlan::Reader(ReaderPlan {
