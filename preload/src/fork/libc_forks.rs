@@ -1,5 +1,5 @@
-//! Functions of the C library that fork by its own call: they would take a child that is refused, and ends at once,
-//! for one that lives.
+//! Functions of the C library that fork by a call of its own: it would report success for a child that is refused, and
+//! ends at once.
 
 use super::fork;
 use crate::raw_syscall::set_errno;
