@@ -6,17 +6,6 @@
 
 static atomic_int is_over;
 
-static long bare_madvise(void *addr, size_t len, long advice)
-{
-    long answer;
-    register long tail asm("r10") = 0;
-    asm volatile("syscall"
-                 : "=a"(answer)
-                 : "a"(SYS_madvise), "D"(addr), "S"(len), "d"(advice), "r"(tail)
-                 : "rcx", "r11", "memory");
-    return answer;
-}
-
 static void *discard(void *unused)
 {
     size_t bytes = 256 * 1024;

@@ -93,6 +93,18 @@ __attribute__((unused)) static int all_zero(const void *start, size_t bytes)
     return 1;
 }
 
+/* madvise by an instruction of the program's own: no function of the C library's makes the call. */
+__attribute__((unused)) static long bare_madvise(void *addr, size_t len, long advice)
+{
+    long answer;
+    register long tail asm("r10") = 0;
+    asm volatile("syscall"
+                 : "=a"(answer)
+                 : "a"(SYS_madvise), "D"(addr), "S"(len), "d"(advice), "r"(tail)
+                 : "rcx", "r11", "memory");
+    return answer;
+}
+
 __attribute__((unused)) static void *map_private(size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

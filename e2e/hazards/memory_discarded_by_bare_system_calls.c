@@ -2,18 +2,6 @@
  * as zeros, whether the pages were resident or had left. The rest is as it was. */
 #include "hazard.h"
 
-/* No function of the C library's makes this call. */
-static long bare_madvise(void *addr, size_t len, long advice)
-{
-    long answer;
-    register long tail asm("r10") = 0;
-    asm volatile("syscall"
-                 : "=a"(answer)
-                 : "a"(SYS_madvise), "D"(addr), "S"(len), "d"(advice), "r"(tail)
-                 : "rcx", "r11", "memory");
-    return answer;
-}
-
 enum { THREADS = 4, PIECES = 16, ROUNDS = 3 };
 
 static char *part_of(char *part, int n)

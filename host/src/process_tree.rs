@@ -178,11 +178,13 @@ pub struct ProcStatus {
 /// The kernel's `struct pidfd_info`, as of its first version.
 #[repr(C)]
 #[derive(Default)]
-struct PidfdInfo {
-    mask: u64,
+pub struct PidfdInfo {
+    /// What is asked for, and then what is answered.
+    pub mask: u64,
     cgroup: u64,
     pid: u32,
-    tgid: u32,
+    /// The process, as the caller's namespace numbers it: [`PIDFD_INFO_PID`].
+    pub tgid: u32,
     ppid: u32,
     ruid: u32,
     rgid: u32,
@@ -191,8 +193,11 @@ struct PidfdInfo {
     others: [u32; 6],
 }
 
+/// Of [`PidfdInfo::mask`]: numbers.
+pub const PIDFD_INFO_PID: u64 = 1;
+
 /// Linux 6.13.
-const PIDFD_GET_INFO: libc::Ioctl =
+pub const PIDFD_GET_INFO: libc::Ioctl =
     rustix::ioctl::opcode::read_write::<PidfdInfo>(0xff, 11) as libc::Ioctl;
 const PIDFD_INFO_CREDS: u64 = 1 << 1;
 

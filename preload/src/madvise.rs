@@ -9,6 +9,7 @@ use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::shared_memory::{self, PreparedChange};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
 use crate::{address_space, paged_memory, raw_syscall};
+use host::process_tree::{PIDFD_GET_INFO, PIDFD_INFO_PID, PidfdInfo};
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -90,7 +91,7 @@ fn action_of(advice: c_int) -> Option<AdviceAction> {
 }
 
 /// MADV_GUARD_INSTALL of Linux 6.13: a page's use is a SIGSEGV, as if nothing were mapped.
-pub const GUARD_INSTALL: c_int = 102;
+pub const GUARD_INSTALL: c_int = host::seccomp::GUARD_INSTALL as c_int;
 
 /// MADV_GUARD_REMOVE: the page is as before.
 pub const GUARD_REMOVE: c_int = 103;
@@ -299,33 +300,13 @@ pub fn process_madvise(
 fn is_own(process: c_int) -> bool {
     /// linux/pidfd.h: this thread, this process.
     const SELF: [c_int; 2] = [-10_000, -10_001];
-    /// `PIDFD_INFO_PID`.
-    const NUMBERS: u64 = 1;
-    /// `struct pidfd_info`, up to what is asked for.
-    #[repr(C)]
-    struct PidfdInfo {
-        mask: u64,
-        cgroup: u64,
-        /// Of the thread, as the caller's namespace numbers it.
-        pid: u32,
-        /// Of its process.
-        tgid: u32,
-        others: [u32; 10],
-    }
-    /// `PIDFD_GET_INFO`.
-    const GET_INFO: usize = 0xc000_ff0b | size_of::<PidfdInfo>() << 16;
-    let mut info = PidfdInfo {
-        mask: NUMBERS,
-        cgroup: 0,
-        pid: 0,
-        tgid: 0,
-        others: [0; 10],
-    };
-    let to = &raw mut info as usize;
+    let mut info = PidfdInfo::default();
+    info.mask = PIDFD_INFO_PID;
+    let (request, to) = (PIDFD_GET_INFO as usize, &raw mut info as usize);
     // SAFETY: room for the answer.
-    let of_descriptor = || unsafe { syscall3(libc::SYS_ioctl, process as usize, GET_INFO, to) };
+    let of_descriptor = || unsafe { syscall3(libc::SYS_ioctl, process as usize, request, to) };
     SELF.contains(&process)
         || !is_error(of_descriptor())
-            && info.mask & NUMBERS != 0
+            && info.mask & PIDFD_INFO_PID != 0
             && info.tgid == raw_syscall::pid() as u32
 }

@@ -41,7 +41,7 @@ pub(super) enum QueueState {
 pub struct ClientTotals {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
-    /// The part of `charged` for which the disk was held idle while others had work.
+    /// The part of `charged` for which the disk was held idle.
     pub lax: Nanos,
     /// Transactions in slack time, charged to no slice.
     pub slack: Nanos,
@@ -53,7 +53,7 @@ pub struct ClientTotals {
     pub bytes: u64,
     /// Allocations.
     pub periods: u64,
-    /// The longest time that the disk was held for it so.
+    /// The longest time of that at once.
     pub longest_lax: Nanos,
     /// Its largest debt.
     pub deepest_debt: Nanos,

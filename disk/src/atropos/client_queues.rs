@@ -222,12 +222,9 @@ impl<T: Trace> ClientQueues<T> {
     }
 
     /// Charges laxity: the idle time for which the disk is held for a client, up to now or the end
-    /// of its laxity. It is free unless another client could have been served in it, or `is_contended`.
-    pub(super) fn charge_laxity(&mut self, now: Time, is_contended: bool) {
-        let Some(holder) = self.hold.as_ref().map(|hold| hold.client) else {
-            return;
-        };
-        if !is_contended && !self.has_ready_but(holder) {
+    /// of its laxity. The time is free unless `is_charged`.
+    pub(super) fn charge_laxity(&mut self, now: Time, is_charged: bool) {
+        if !is_charged {
             return self.end_charge(now);
         }
         let Some(hold) = &mut self.hold else {
@@ -246,11 +243,11 @@ impl<T: Trace> ClientQueues<T> {
         self.requeue(at);
     }
 
-    /// Returns true if a client other than `but` could be served now.
-    pub(super) fn has_ready_but(&self, but: u32) -> bool {
+    /// Returns true if a client other than the `holder` could be served now.
+    pub(super) fn is_other_ready(&self, holder: u32) -> bool {
         let is_ready = |at: u32| {
             let client = &self.clients[at];
-            at != but && !client.jobs.is_empty() && client.is_able(&self.correction)
+            at != holder && !client.jobs.is_empty() && client.is_able(&self.correction)
         };
         !self.slack.is_empty() || self.runnable.clients().any(is_ready)
     }

@@ -252,14 +252,17 @@ impl<T: Trace> Atropos<T> {
             .map(|at| self.queues.clients[at].state())
     }
 
-    /// On the paper's disk a hold is charged while any other client has work, also one that waits for its next
-    /// slice: section 7.2 has shares of progress that count on it.
-    fn is_contended(&self) -> bool {
-        self.bound == Nanos::ZERO && self.queued > 0
+    /// Returns true if the disk is held at the holder's cost: another client could be served. On the paper's disk
+    /// one that waits for its next slice counts, too: section 7.2 has shares of progress that rest on it.
+    fn is_charged(&self, holder: u32) -> bool {
+        let has_queued = self.bound == Nanos::ZERO && self.queued > 0;
+        has_queued || self.queues.is_other_ready(holder)
     }
 
     fn charge_laxity(&mut self, now: Time) {
-        self.queues.charge_laxity(now, self.is_contended());
+        let hold = self.queues.hold.as_ref();
+        let is_charged = hold.is_some_and(|hold| self.is_charged(hold.client));
+        self.queues.charge_laxity(now, is_charged);
     }
 
     /// The sum of all clients' shares.

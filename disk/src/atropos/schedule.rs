@@ -97,7 +97,7 @@ impl<T: Trace> Atropos<T> {
     fn hold_for(&mut self, now: Time, at: u32) -> Decision {
         let client = &self.queues.clients[at];
         let mut until = client.lax_deadline();
-        if self.is_contended() || self.queues.has_ready_but(at) {
+        if self.is_charged(at) {
             until = until.min(now + Nanos(client.remaining.max(0).unsigned_abs()));
         }
         if client.deadline > now {
