@@ -14,6 +14,7 @@ mod clone;
 mod libc_data;
 mod libc_forks;
 mod refusal;
+mod thread_words;
 
 use crate::address_space::AddressSpaceGuard;
 use crate::heap::{HEAPS, HeapGuard};

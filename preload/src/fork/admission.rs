@@ -5,42 +5,24 @@
 //! closes.
 
 use super::refusal::{check_refusal, forget_refusals, take_refused};
+use super::thread_words::ThreadWords;
 use crate::process_pager::{admit_child, dismiss_child};
 use crate::raw_syscall::{SyscallResult, error};
 use crate::{address_space, diagnostics, raw_syscall};
 use frames::DomainId;
 use selfpage::embedding::ForkError;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Children that are admitted, each with the number of the thread that is to fork it; 0 for none.
-static ADMITTED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-
-fn word_of(child: DomainId) -> u64 {
-    (raw_syscall::tid() as u64) << 32 | u64::from(child.raw())
-}
+/// Children that are admitted, for the threads that are to fork them.
+static ADMITTED: ThreadWords = ThreadWords::new();
 
 /// Takes the child that the calling thread has had admitted.
 fn take() -> Option<DomainId> {
-    let tid = raw_syscall::tid() as u64;
-    ADMITTED.iter().find_map(|place| {
-        let word = place.load(Ordering::Acquire);
-        let is_own = word >> 32 == tid
-            && place
-                .compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok();
-        is_own.then(|| DomainId::from_raw(word as u32))
-    })
+    ADMITTED.take().map(DomainId::from_raw)
 }
 
 /// Keeps an admitted child for the calling thread. Where more threads fork than there are places, the child is dismissed.
 fn put(child: DomainId) {
-    let word = word_of(child);
-    let is_put = ADMITTED.iter().any(|place| {
-        place
-            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    });
-    if !is_put {
+    if !ADMITTED.put(child.raw()) {
         dismiss_child(child);
     }
 }
@@ -55,9 +37,7 @@ pub fn take_or_admit() -> Result<Option<DomainId>, ForkError> {
 
 /// In the child of a fork: what is admitted is its parent's.
 pub fn forget_all() {
-    for place in &ADMITTED {
-        place.store(0, Ordering::Release);
-    }
+    ADMITTED.clear();
     forget_refusals();
 }
 

@@ -1,34 +1,22 @@
 //! Forks that are refused though the kernel has made the child: it ends at once, and the program gets EAGAIN.
 
-use crate::raw_syscall::{SyscallResult, error, is_error, reap, tid};
-use std::sync::atomic::{AtomicI32, Ordering};
+use super::thread_words::ThreadWords;
+use crate::raw_syscall::{SyscallResult, error, is_error, reap};
 
-/// Threads whose last fork was refused so.
-static REFUSED: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+/// Threads whose last fork was refused so. The word says nothing.
+static REFUSED: ThreadWords = ThreadWords::new();
 
 pub fn note_refused() {
-    let tid = tid();
-    for place in &REFUSED {
-        let put = place.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
-        if put.is_ok() {
-            return;
-        }
-    }
+    REFUSED.put(0);
 }
 
 pub fn take_refused() -> bool {
-    let tid = tid();
-    REFUSED.iter().any(|place| {
-        let taken = place.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok()
-    })
+    REFUSED.take().is_some()
 }
 
-/// In the child of a fork, whose threads have other numbers.
+/// In the child of a fork.
 pub fn forget_refusals() {
-    for place in &REFUSED {
-        place.store(0, Ordering::Release);
-    }
+    REFUSED.clear();
 }
 
 /// The result for the program of a fork that returned `pid`.
