@@ -51,7 +51,7 @@ static const struct { void (*make)(void); int calls[MOST]; } OPERATIONS[] = {
     {moves_its_break, {SYS_brk, SYS_mmap, SYS_mprotect}},
     {locks, {SYS_mlock, SYS_mlock2, SYS_munlock, SYS_prlimit64, SYS_capget}},
     {advises_itself, {SYS_process_madvise, SYS_ioctl}},
-    {shares, {SYS_mmap, SYS_mremap, SYS_madvise, SYS_fcntl, SYS_sendmsg, SYS_recvmsg, SYS_close}},
+    {shares, {SYS_mmap, SYS_mremap, SYS_madvise}},
 };
 
 /* What the library calls for any operation, and a program that ends. */

@@ -22,15 +22,12 @@ use crate::MAX_PROCESSES;
 pub use crate::connection::Connection;
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
-pub use crate::prepared_request::PreparedRequest;
-use crate::prepared_request::receive;
-use crate::shared_request::SharedRequest;
 use crate::stats_page::StatsPage;
 use host::seccomp::call::{self, CarriedMessage};
 use host::seqpacket::{self, Received};
-use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Set to [`BY_FILTER`] where processes join through the filter.
 pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
@@ -155,7 +152,7 @@ impl SupervisorPort {
 
     /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
-        let (connection, answer) = self.ask(hello, &[])?;
+        let (connection, answer) = self.ask(hello)?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Welcome(welcome)) => sort(welcome, connection, answer.fds),
             other => Err(JoinError::of(other)),
@@ -164,13 +161,13 @@ impl SupervisorPort {
 
     /// Gives back the domain admitted for a child: the fork failed, or the child has no pager.
     pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
-        self.ask(Hello::Release { parent, child }, &[]).map(|_| ())
+        self.ask(Hello::Release { parent, child }).map(|_| ())
     }
 
     /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
     /// bell. Waits for the system's daemon, if that is away.
     pub fn open_channel(&self, domain: RawDomainId, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
-        let (_, mut answer) = self.ask(Hello::Channel { domain, depth }, &[])?;
+        let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Channel) => {}
             other => return Err(JoinError::of(other)),
@@ -181,29 +178,6 @@ impl SupervisorPort {
             // This process has no descriptors left.
             _ => Err(JoinError::Unreachable(Errno::MFILE)),
         }
-    }
-
-    /// Gets memory to share: a memfd of zeros.
-    pub fn create_shared(&self, domain: RawDomainId, len: usize) -> Result<OwnedFd, JoinError> {
-        let request = SharedRequest::Create { len: len as u64 };
-        let (_, mut answer) = self.ask(Hello::Shared { domain, request }, &[])?;
-        match Reply::decode(answer.as_slice()) {
-            // Without it this process has no descriptors left.
-            Some(Reply::Memory) => answer.fds[0]
-                .take()
-                .ok_or(JoinError::Unreachable(Errno::MFILE)),
-            other => Err(JoinError::of(other)),
-        }
-    }
-
-    /// Asks anything else of shared memory; returns when it is done.
-    pub fn ask_shared(
-        &self,
-        domain: RawDomainId,
-        request: SharedRequest,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(), JoinError> {
-        self.prepare()?.ask_shared(domain, request, fd)
     }
 
     /// Sends a message before, or without, joining.
@@ -219,30 +193,40 @@ impl SupervisorPort {
             .map_err(JoinError::Unreachable)
     }
 
-    /// Makes the connection for a request that follows.
-    pub fn prepare(&self) -> Result<PreparedRequest<'_>, JoinError> {
-        PreparedRequest::new(self).map_err(JoinError::Unreachable)
+    fn ask(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
+        let connection = self.send(hello).map_err(JoinError::Unreachable)?;
+        match seqpacket::receive(&connection, RecvFlags::empty()) {
+            Ok(answer) if answer.len > 0 => Ok((Connection(connection), answer)),
+            Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
+            Err(errno) => Err(JoinError::Unreachable(errno)),
+        }
     }
 
-    fn ask(
-        &self,
-        hello: Hello,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(Connection, Received), JoinError> {
+    /// Sends a first message, and returns the connection that the answer comes by.
+    fn send(&self, hello: Hello) -> io::Result<OwnedFd> {
         // The filter names the thread that calls, and processes join by their number.
         let joins = matches!(hello, Hello::Exec { .. } | Hello::Fork { .. })
             && rustix::thread::gettid() == rustix::process::getpid();
         let bytes = hello.encode();
-        match CarriedMessage::new(bytes.as_slice()).filter(|_| self.by_filter && joins) {
-            Some(message) => call::request(message)
-                .map_err(JoinError::Unreachable)
-                .and_then(receive),
-            None => self.prepare()?.ask(hello, fds),
+        if let Some(message) =
+            CarriedMessage::new(bytes.as_slice()).filter(|_| self.by_filter && joins)
+        {
+            return call::request(message);
         }
+        if let Some(port) = self.port() {
+            let (ours, theirs) = seqpacket::pair()?;
+            let fds = [theirs.as_fd()];
+            if seqpacket::send(port, bytes.as_slice(), &fds, SendFlags::empty()).is_ok() {
+                return Ok(ours);
+            }
+        }
+        let connection = self.connect()?;
+        seqpacket::send(&connection, bytes.as_slice(), &[], SendFlags::empty())?;
+        Ok(connection)
     }
 
     /// The inherited port, if the program has left it open.
-    pub(crate) fn port(&self) -> Option<BorrowedFd<'_>> {
+    fn port(&self) -> Option<BorrowedFd<'_>> {
         if self.fd < 0 {
             return None;
         }
@@ -252,7 +236,7 @@ impl SupervisorPort {
         (rustix::fs::fstat(fd).ok()?.st_ino == self.inode).then_some(fd)
     }
 
-    pub(crate) fn connect(&self) -> io::Result<OwnedFd> {
+    fn connect(&self) -> io::Result<OwnedFd> {
         if self.by_filter {
             return call::request(CarriedMessage::default());
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4709;
+pub const VERSION: u32 = 0x5350_470a;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -64,13 +64,6 @@ pub enum Hello {
         /// Operations at a time.
         depth: u32,
     },
-    /// A process asks something of its tree's shared memory. The connection ends with the answer.
-    Shared {
-        /// The asking process's domain.
-        domain: RawDomainId,
-        /// What it asks.
-        request: SharedRequest,
-    },
     /// The fork did not happen, or its child has no pager: the domain goes.
     Release {
         /// The asking process's domain.
@@ -90,6 +83,8 @@ pub enum ChildMessage<'a> {
     /// A pager process serves. The supervisor is to keep what comes along until that has
     /// ended: a socket by which the kernel then kills the program, the userfaultfd, and that of shared memory.
     Lifeline,
+    /// A request for the tree's shared memory. A socket for the answer comes along, then what the request needs.
+    Shared(SharedRequest),
 }
 
 /// What is in force for the whole tree, as a process needs to know it.
@@ -144,7 +139,7 @@ pub enum Reply<'a> {
     Channel,
     /// Memory to share, which comes along.
     Memory,
-    /// What was asked of shared memory is done.
+    /// The request for shared memory is done.
     Shared,
     /// Refused: the text names what was asked, what there is and what to do.
     Refused(&'a [u8]),
@@ -213,7 +208,7 @@ impl<'a> Message<'a> for ChildMessage<'a> {
     fn cut(self) -> Self {
         match self {
             Self::Notice(text) => Self::Notice(&text[..text.len().min(TEXT)]),
-            Self::Careful | Self::Lifeline => self,
+            Self::Careful | Self::Lifeline | Self::Shared(_) => self,
         }
     }
 }
@@ -257,8 +252,11 @@ mod tests {
                 len,
             },
         ] {
-            let hello = Hello::Shared { domain: 9, request };
-            assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
+            let message = ChildMessage::Shared(request);
+            assert_eq!(
+                ChildMessage::decode(message.encode().as_slice()),
+                Some(message)
+            );
         }
     }
 

@@ -8,7 +8,6 @@ pub mod client;
 mod connection;
 pub mod handshake;
 mod join_error;
-mod prepared_request;
 pub mod shared_request;
 pub mod stats_page;
 

@@ -1,6 +1,15 @@
-//! What a process asks of the shared memory of its tree, in bytes and addresses of that process.
+//! Requests of a process for the shared memory of its tree, in bytes and addresses of that process. The pager process
+//! sends them by its own connection to the supervisor.
 
-use crate::handshake::RawDomainId;
+// Refusals carry their text in place.
+#![allow(clippy::result_large_err)]
+
+use crate::handshake::{ChildMessage, Message, RawDomainId, Reply};
+use crate::join_error::JoinError;
+use host::seqpacket;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
 /// A request. What of a range is not paged as shared memory is left as it is.
@@ -18,7 +27,7 @@ pub enum SharedRequest {
         /// Bytes.
         len: u64,
     },
-    /// The asking process is the child of a fork, and has what its parent shares; its userfaultfd comes along.
+    /// The process is the child of a fork, and has what its parent shares; its userfaultfd comes along.
     Inherit {
         /// The parent's domain.
         parent: RawDomainId,
@@ -67,4 +76,35 @@ pub enum SharedRequest {
         /// Bytes.
         len: u64,
     },
+}
+
+impl SharedRequest {
+    /// Sends the request by a process's connection, and returns when it is done, with the memory that was requested.
+    pub fn send(
+        self,
+        connection: BorrowedFd<'_>,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Option<OwnedFd>, JoinError> {
+        let (ours, theirs) = seqpacket::pair().map_err(JoinError::Unreachable)?;
+        let message = ChildMessage::Shared(self).encode();
+        let all = [theirs.as_fd(), fd.unwrap_or(theirs.as_fd())];
+        let fds = &all[..1 + usize::from(fd.is_some())];
+        seqpacket::send(connection, message.as_slice(), fds, SendFlags::empty())
+            .map_err(JoinError::Unreachable)?;
+        // The supervisor has the only other copy: where it ends, the answer does.
+        drop(theirs);
+        let mut answer =
+            seqpacket::receive(&ours, RecvFlags::empty()).map_err(JoinError::Unreachable)?;
+        if answer.len == 0 {
+            return Err(JoinError::Unreachable(Errno::PIPE));
+        }
+        let memory = answer.fds[0].take();
+        match Reply::decode(answer.as_slice()) {
+            Some(Reply::Shared) => Ok(None),
+            // The process has no descriptor left for it.
+            Some(Reply::Memory) if memory.is_none() => Err(JoinError::Unreachable(Errno::MFILE)),
+            Some(Reply::Memory) => Ok(memory),
+            other => Err(JoinError::of(other)),
+        }
+    }
 }

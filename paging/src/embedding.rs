@@ -5,14 +5,14 @@
 //! (it lives in the pager threads' own descriptor table, out of reach of a program that closes
 //! all its descriptors), so a pager thread does what needs it.
 
+mod command;
 mod fork;
-mod mailbox;
 mod stretches;
 
 pub use fork::{FORK_POLL_INTERVAL, FORK_TIMEOUT, ForkError, ForkGuard};
 pub use stretches::ProcessError;
 
-use mailbox::{Change, DISCARD_RETRY, IDLE, Mailbox, PagerCommand, QUIET};
+use command::{Change, DISCARD_RETRY, IDLE, PagerCommand, QUIET};
 
 use crate::DomainError;
 use crate::counters::Counters;
@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use store::{HolderId, SharedStore};
 use translation::{Capabilities, Userfault};
-use wired::{DiscardRequest, Guard, PAGE, futex};
+use wired::{DiscardRequest, Guard, Mailbox, PAGE, futex};
 
 /// The parts of a process's pager.
 pub struct Config {
@@ -67,7 +67,7 @@ pub struct ProcessPager {
     pager: &'static Pager,
     store: &'static SharedStore,
     words: UnsafeCell<SharedWords>,
-    mail: Mailbox,
+    mail: Mailbox<PagerCommand>,
     next_id: AtomicU32,
     /// Set when a stretch has surrendered its last page.
     abandoned: AtomicBool,
@@ -121,7 +121,9 @@ impl ProcessPager {
     fn send_as(&self, sender: &Guard<'_, ()>, command: PagerCommand) -> u32 {
         match self.running.load(Ordering::Acquire) {
             0 => self.run_command(command),
-            _ => self.mail.send(sender, command, self.pager),
+            _ => self
+                .mail
+                .send(sender, command, || self.pager.frames.wake_evictor()),
         }
     }
 
@@ -158,6 +160,7 @@ impl ProcessPager {
                     0
                 })
             }
+            PagerCommand::Run(work) => work(),
             PagerCommand::Drain(want) => {
                 let evictor = &self.pager.evictor;
                 evictor.drain();
@@ -174,6 +177,11 @@ impl ProcessPager {
                 }
             }
         }
+    }
+
+    /// Runs work of the embedding's own on the evictor's thread; it is not to take long.
+    pub fn run(&self, work: fn() -> u32) -> u32 {
+        self.send(PagerCommand::Run(work))
     }
 
     /// Makes the mappings that evictions need in advance, before the program may have used all that it may have. With

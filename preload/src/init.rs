@@ -153,7 +153,7 @@ fn join(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connecti
     supervisor::on_welcome(&joined.welcome);
     let connection = process_pager::attach(gate, joined)?;
     if is_fork {
-        shared_memory::inherit(parent)?;
+        shared_memory::inherit(parent, connection.fd())?;
     }
     Ok(Some(connection))
 }

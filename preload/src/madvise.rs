@@ -6,7 +6,7 @@
 
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
-use crate::shared_memory::{self, PreparedChange};
+use crate::shared_memory;
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
 use crate::{address_space, paged_memory, raw_syscall};
 use host::process_tree::{PIDFD_GET_INFO, PIDFD_INFO_PID, PidfdInfo};
@@ -15,11 +15,8 @@ use wired::PAGE;
 
 /// MADV_REMOVE. The kernel stops at the first mapping that it refuses (a locked one, or one that is not to be
 /// written), and has removed what lies before it: so much is discarded. It does not tell how much that is, and
-/// repeats what it has done without harm. EAGAIN: the pager cannot be told.
+/// repeats what it has done without harm. EAGAIN: the pager does not follow.
 fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> SyscallResult {
-    let Some(change) = PreparedChange::new() else {
-        return error(libc::EAGAIN);
-    };
     // Past holes it continues.
     let is_removed = |answer| !is_error(answer) || answer == error(libc::ENOMEM);
     let answer = advise(span);
@@ -36,7 +33,7 @@ fn remove(span: &AddrRange, advise: impl Fn(&AddrRange) -> SyscallResult) -> Sys
             }
         }
     }
-    match removed > 0 && !change.discard(&(span.start..span.start + removed)) {
+    match removed > 0 && !shared_memory::discard(&(span.start..span.start + removed)) {
         true => error(libc::EAGAIN),
         false => answer,
     }

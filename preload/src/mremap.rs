@@ -7,7 +7,7 @@ use crate::address_space::{AddressSpace, RW, page_range};
 use crate::map::{displace, map_fixed, move_into_place};
 use crate::mlock::{LockLimit, room_for_locked};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
-use crate::shared_memory::{self, PreparedChange};
+use crate::shared_memory;
 use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
 use crate::{address_space, paged_memory};
 use flags::Flags;
@@ -31,16 +31,9 @@ pub fn mremap(
         && address_space::is_active()
         && shared_memory::maps_more(old_len, new_len, keeps)
         && is_kernels_at(old);
-    let change = match is_reported {
-        true => match PreparedChange::new() {
-            None => return error(libc::ENOMEM),
-            change => change,
-        },
-        false => None,
-    };
     let answer = remap(old, old_len, new_len, flags, new);
-    if let Some(change) = change.filter(|_| !is_error(answer)) {
-        change.on_remapped(old, old_len, new_len, keeps, answer as usize);
+    if is_reported && !is_error(answer) {
+        shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
     }
     answer
 }

@@ -21,6 +21,7 @@ mod call_filter;
 mod confine;
 mod lifeline;
 mod program;
+pub mod requests;
 mod threads;
 mod trampoline;
 
@@ -158,6 +159,7 @@ fn fail(why: String) {
 fn run_leader(above: usize) -> ! {
     // A fork's parent had another one.
     CONNECTION.store(-1, Ordering::Release);
+    requests::forget();
     confine::leave_program();
     wired::clock::prepare();
     let mut watch = match join(above) {
@@ -187,14 +189,20 @@ fn run_leader(above: usize) -> ! {
 /// Sends a message by the pager process's own connection, which needs no further descriptor. Returns
 /// true if it is sent; a thread of the program cannot send one so.
 pub fn say(message: ChildMessage<'_>) -> bool {
+    let bytes = message.encode();
+    connection().is_some_and(|connection| {
+        seqpacket::send(connection, bytes.as_slice(), &[], SendFlags::DONTWAIT).is_ok()
+    })
+}
+
+/// The connection to the supervisor, of a thread of the pager process.
+fn connection() -> Option<BorrowedFd<'static>> {
     let number = CONNECTION.load(Ordering::Acquire);
     if number < 0 || !is_pager() {
-        return false;
+        return None;
     }
     // SAFETY: the pager process has it open until it ends, and the calling thread is one of its.
-    let connection = unsafe { BorrowedFd::borrow_raw(number) };
-    let bytes = message.encode();
-    seqpacket::send(connection, bytes.as_slice(), &[], SendFlags::DONTWAIT).is_ok()
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 /// Ends the program, whose pager process cannot have the threads that it needs.

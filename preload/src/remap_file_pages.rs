@@ -7,7 +7,7 @@
 use crate::address_space::{self, page_range};
 use crate::mremap;
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall6};
-use crate::shared_memory::{self, PreparedChange};
+use crate::shared_memory;
 use std::ffi::c_int;
 use wired::PAGE;
 
@@ -40,9 +40,6 @@ pub fn remap_file_pages(
     if !shared_memory::is_used() {
         return at(start, flags);
     }
-    let (Some(change), Some(after)) = (PreparedChange::new(), PreparedChange::new()) else {
-        return error(libc::ENOMEM);
-    };
     let second = remap(first, 0, whole, libc::MREMAP_MAYMOVE, 0);
     if [libc::EINVAL, libc::EFAULT].map(error).contains(&second) {
         // Not shared, or not mapped: the kernel's own answer.
@@ -52,7 +49,7 @@ pub fn remap_file_pages(
         return second;
     }
     let second = second as usize;
-    change.on_remapped(first, 0, whole, false, second);
+    shared_memory::on_remapped(first, 0, whole, false, second);
     // Not populated: that would be before its faults are known.
     let answer = at(second, flags | libc::MAP_NONBLOCK);
     if is_error(answer) {
@@ -60,7 +57,7 @@ pub fn remap_file_pages(
         return answer;
     }
     shared_memory::refuse_huge_pages(&(second..second + whole));
-    after.on_pages_remapped(first, page, &(second..second + whole));
+    shared_memory::on_pages_remapped(first, page, &(second..second + whole));
     let place = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     match remap(second, whole, whole, place, first) {
         moved if is_error(moved) => moved,

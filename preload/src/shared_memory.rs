@@ -10,11 +10,11 @@
 //! its parent shares before other code runs in it.
 
 use crate::address_space::WORTH_ADOPTING;
-use crate::cancellation::CancellationDisabled;
+use crate::pager_process::requests;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, process_pager, supervisor};
-use link::client::{JoinError, PreparedRequest, SupervisorPort};
+use link::client::JoinError;
 use link::handshake::RawDomainId;
 use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -46,28 +46,74 @@ pub fn is_wanted(len: usize, flags: c_int) -> bool {
 
 /// Has a fresh shared anonymous mapping paged.
 pub fn page(span: &AddrRange, prot: c_int) {
-    let Some(port) = supervisor::port() else {
-        return;
-    };
     let _space = address_space::lock();
-    let domain = supervisor::domain();
-    let why = match port.create_shared(domain, span.len()) {
-        Ok(memory) if replace(span, prot, memory.as_fd()) => {
-            let (addr, len) = bytes(span);
-            let request = SharedRequest::Share { addr, len };
-            let shared = port.ask_shared(domain, request, Some(memory.as_fd()));
-            // A fork's child need not inherit what the pager has refused, and may fork without it.
-            if !matches!(shared, Err(JoinError::Refused(_))) {
-                IS_USED.store(true, Ordering::Release);
+    requests::make(Request::Page {
+        start: span.start,
+        len: span.len(),
+        prot,
+    });
+}
+
+/// A request of a program's thread, which the pager process makes.
+#[derive(Clone, Copy)]
+pub enum Request {
+    /// Page a fresh shared anonymous mapping.
+    Page {
+        /// Its first byte.
+        start: usize,
+        /// Bytes.
+        len: usize,
+        /// Its protection.
+        prot: c_int,
+    },
+    /// Follow a change that the kernel has made.
+    Change(SharedRequest),
+}
+
+impl Request {
+    /// Makes the request, in the pager process. Returns true if it is done.
+    pub fn make(self, connection: BorrowedFd<'_>) -> bool {
+        let (what, made) = match self {
+            Self::Page { start, len, prot } => (
+                "shared memory is not paged",
+                page_mapping(connection, &(start..start + len), prot),
+            ),
+            Self::Change(change) => {
+                let what = match change {
+                    SharedRequest::Discard { .. } => "MADV_REMOVE refused",
+                    SharedRequest::Lock { .. } => "mlock refused",
+                    _ => "shared memory is not paged",
+                };
+                (what, change.send(connection, None).map(|_| ()))
             }
-            shared.err()
-        }
-        Ok(_) => return,
-        Err(why) => Some(why),
-    };
-    if let Some(why) = why {
-        diagnostics::log(format_args!("shared memory is not paged: {why}"));
+        };
+        made.map_err(|why| diagnostics::log(format_args!("{what}: {why}")))
+            .is_ok()
     }
+}
+
+/// Has a memfd of the supervisor's take the place of a mapping.
+#[allow(
+    clippy::result_large_err,
+    reason = "a refusal carries its text in place"
+)]
+fn page_mapping(
+    connection: BorrowedFd<'_>,
+    span: &AddrRange,
+    prot: c_int,
+) -> Result<(), JoinError> {
+    let (addr, len) = bytes(span);
+    let memory = SharedRequest::Create { len }.send(connection, None)?;
+    let Some(memory) = memory.filter(|memory| replace(span, prot, memory.as_fd())) else {
+        return Ok(());
+    };
+    let request = SharedRequest::Share { addr, len };
+    let shared = request.send(connection, Some(memory.as_fd()));
+    // A fork's child need not inherit what the pager has refused, and may fork without it.
+    if !matches!(shared, Err(JoinError::Refused(_))) {
+        IS_USED.store(true, Ordering::Release);
+    }
+    shared.map(|_| ())
 }
 
 /// Maps the memfd in place of the kernel's own memory, which is empty still.
@@ -95,87 +141,44 @@ fn bytes(span: &AddrRange) -> (u64, u64) {
     (span.start as u64, span.len() as u64)
 }
 
-/// A change that the tree's pager of shared memory follows once the kernel has made it. The kernel is not to make
-/// one that the pager cannot be told of: pages that were evicted would be lost, or come back.
-pub struct PreparedChange {
-    request: Option<PreparedRequest<'static>>,
-    _uncancelled: CancellationDisabled,
+/// Has the tree's pager of shared memory follow a change. Returns false if it does not.
+fn report(change: SharedRequest) -> bool {
+    !is_used() || requests::make(Request::Change(change))
 }
 
-impl PreparedChange {
-    /// None, with a line for the user, where the supervisor cannot be reached.
-    pub fn new() -> Option<Self> {
-        let uncancelled = CancellationDisabled::new();
-        let port = supervisor::port().filter(|_| is_used());
-        let request = port.map(SupervisorPort::prepare).transpose();
-        let request = request
-            .inspect_err(|why| {
-                diagnostics::log(format_args!("a change of shared memory refused: {why}"));
-            })
-            .ok()?;
-        Some(Self {
-            request,
-            _uncancelled: uncancelled,
-        })
-    }
+/// The contents of a range have ended for all processes (MADV_REMOVE). Returns false if the pager keeps some.
+pub fn discard(span: &AddrRange) -> bool {
+    let (addr, len) = bytes(span);
+    report(SharedRequest::Discard { addr, len })
+}
 
-    /// Returns once the pager follows it. An error: it cannot.
-    #[allow(
-        clippy::result_large_err,
-        reason = "a refusal carries its text in place"
-    )]
-    fn report(self, change: SharedRequest) -> Result<(), JoinError> {
-        match self.request {
-            Some(request) => request.ask_shared(supervisor::domain(), change, None),
-            None => Ok(()),
-        }
-    }
+/// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
+pub fn on_remapped(from: usize, old_len: usize, new_len: usize, keeps: bool, to: usize) {
+    let page = |len: usize| len.next_multiple_of(PAGE);
+    let (old_len, new_len) = (page(old_len), page(new_len));
+    let (from, offset, to, len) = match old_len {
+        // A second mapping.
+        0 => (from, 0, to, new_len),
+        _ if keeps => (to, 0, from, old_len),
+        _ => (to, old_len, to + old_len, new_len - old_len),
+    };
+    report(SharedRequest::Extend {
+        from: from as u64,
+        offset: offset as u64,
+        to: to as u64,
+        len: len as u64,
+    });
+}
 
-    /// The contents of a range have ended for all processes (MADV_REMOVE). Returns false if the pager keeps some.
-    pub fn discard(self, span: &AddrRange) -> bool {
-        let (addr, len) = bytes(span);
-        let discarded = self.report(SharedRequest::Discard { addr, len });
-        if let Err(why) = &discarded {
-            diagnostics::log(format_args!("MADV_REMOVE refused: {why}"));
-        }
-        discarded.is_ok()
-    }
-
-    /// `mremap` has moved a mapping to `to`. The kernel reports the move, and not that the process maps more.
-    pub fn on_remapped(self, from: usize, old_len: usize, new_len: usize, keeps: bool, to: usize) {
-        let page = |len: usize| len.next_multiple_of(PAGE);
-        let (old_len, new_len) = (page(old_len), page(new_len));
-        let (from, offset, to, len) = match old_len {
-            // A second mapping.
-            0 => (from, 0, to, new_len),
-            _ if keeps => (to, 0, from, old_len),
-            _ => (to, old_len, to + old_len, new_len - old_len),
-        };
-        self.add_mapping(SharedRequest::Extend {
-            from: from as u64,
-            offset: offset as u64,
-            to: to as u64,
-            len: len as u64,
-        });
-    }
-
-    /// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
-    pub fn on_pages_remapped(self, like: usize, page: usize, to: &AddrRange) {
-        let (to, len) = bytes(to);
-        self.add_mapping(SharedRequest::Remap {
-            like: like as u64,
-            page: page as u64,
-            to,
-            len,
-        });
-    }
-
-    /// Has the pager know of another mapping.
-    fn add_mapping(self, request: SharedRequest) {
-        if let Err(why) = self.report(request) {
-            diagnostics::log(format_args!("shared memory is not paged: {why}"));
-        }
-    }
+/// Pages from `page` on of the object that is mapped at `like` are mapped at `to` now.
+pub fn on_pages_remapped(like: usize, page: usize, to: &AddrRange) {
+    let (to, len) = bytes(to);
+    report(SharedRequest::Remap {
+        like: like as u64,
+        page: page as u64,
+        to,
+        len,
+    });
 }
 
 /// Returns true if an `mremap` leaves the process with more of a mapping than it had.
@@ -187,22 +190,13 @@ pub fn maps_more(old_len: usize, new_len: usize, keeps: bool) -> bool {
 /// Pages of a range are not to be evicted. Returns false if they do not fit into the frames.
 pub fn lock(span: &AddrRange) -> bool {
     let (addr, len) = bytes(span);
-    let Some(change) = PreparedChange::new() else {
-        return false;
-    };
-    let locked = change.report(SharedRequest::Lock { addr, len });
-    if let Err(why) = &locked {
-        diagnostics::log(format_args!("mlock refused: {why}"));
-    }
-    locked.is_ok()
+    report(SharedRequest::Lock { addr, len })
 }
 
 /// Pages of a range may be evicted again.
 pub fn unlock(span: &AddrRange) {
     let (addr, len) = bytes(span);
-    if let Some(change) = PreparedChange::new() {
-        let _ = change.report(SharedRequest::Unlock { addr, len });
-    }
+    report(SharedRequest::Unlock { addr, len });
 }
 
 /// Opens the userfaultfd of shared memory, in the pager process; without it none is paged.
@@ -216,17 +210,19 @@ pub fn open_userfault(device: Option<&OwnedFd>, capabilities: &Capabilities) {
 }
 
 /// In the pager process of a fork's child: the child has what its parent shares.
-pub fn inherit(parent: RawDomainId) -> Result<(), String> {
-    let Some(port) = supervisor::port().filter(|_| is_used()) else {
+pub fn inherit(parent: RawDomainId, connection: BorrowedFd<'_>) -> Result<(), String> {
+    if !is_used() {
         return Ok(());
-    };
+    }
     let userfault = USERFAULT.lock();
     let userfault = userfault
         .as_ref()
         .ok_or("no userfaultfd for shared memory")?;
     let request = SharedRequest::Inherit { parent };
-    let asked = port.ask_shared(supervisor::domain(), request, Some(userfault.as_fd()));
-    asked.map_err(|why| format!("its shared memory cannot be paged: {why}"))
+    let inherited = request.send(connection, Some(userfault.as_fd()));
+    inherited
+        .map(|_| ())
+        .map_err(|why| format!("its shared memory cannot be paged: {why}"))
 }
 
 /// Takes the userfaultfd, for the supervisor to hold.

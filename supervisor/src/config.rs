@@ -128,7 +128,7 @@ impl TreeEvent {
                 pid,
                 text: String::from_utf8_lossy(line).into_owned(),
             }),
-            ChildMessage::Careful | ChildMessage::Lifeline => None,
+            ChildMessage::Careful | ChildMessage::Lifeline | ChildMessage::Shared(_) => None,
         }
     }
 }

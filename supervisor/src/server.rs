@@ -21,7 +21,7 @@ use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::program_ends::ProgramEnds;
-use crate::shared_memory::SharedMemory;
+use crate::shared_memory::{SharedMemory, TreeParts};
 use crate::sockets::{self, Listeners, refuse};
 use crate::tree_store::TreeStore;
 use admission::UnidentifiedPeer;
@@ -29,6 +29,7 @@ use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
 use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
+use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use new_images::NewImages;
@@ -364,13 +365,15 @@ impl Supervisor {
                 return;
             };
             match sockets::receive(&member.connection, member.connection.uid()) {
-                Ok((message, fds))
-                    if ChildMessage::decode(message.as_slice()) == Some(ChildMessage::Lifeline) =>
-                {
-                    member.keep_lifeline(fds);
-                }
-                Ok((message, _)) if message.len > 0 => {
-                    happened.extend(TreeEvent::of_message(member.program, message.as_slice()))
+                Ok((message, fds)) if message.len > 0 => {
+                    match ChildMessage::decode(message.as_slice()) {
+                        Some(ChildMessage::Lifeline) => member.keep_lifeline(fds),
+                        Some(ChildMessage::Shared(request)) => {
+                            self.at_shared_memory(slot, request, fds);
+                        }
+                        _ => happened
+                            .extend(TreeEvent::of_message(member.program, message.as_slice())),
+                    }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
@@ -379,5 +382,27 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// A process requests something of the tree's shared memory.
+    fn at_shared_memory(
+        &mut self,
+        slot: SlotIndex,
+        request: SharedRequest,
+        mut fds: impl Iterator<Item = PeerFd>,
+    ) {
+        let (Some(member), Some(answer)) = (self.members.get_mut(slot), fds.next()) else {
+            return;
+        };
+        let tree = TreeParts {
+            ledger: &self.ledger,
+            ledger_fd: &self.ledger_fd,
+            stats_fd: &self.stats_fd,
+            store: self.store.as_ref(),
+            frames: self.settings.frames,
+            links: &mut self.links,
+        };
+        self.shared_memory
+            .serve(answer, member, request, fds.next(), tree);
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct TreeParts<'a> {
     pub links: &'a mut Links,
 }
 
-/// The change that a process asks for; none where it asks for something else.
+/// The change that a process requests; none where it requests something else.
 fn change_of(request: SharedRequest) -> Option<Change> {
     let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
     Some(match request {
@@ -81,7 +81,7 @@ fn change_of(request: SharedRequest) -> Option<Change> {
 }
 
 impl SharedMemory {
-    /// Serves what a process asks; the pager answers most of it.
+    /// Serves a process's request; the pager answers most of them.
     pub fn serve(
         &mut self,
         connection: PeerFd,

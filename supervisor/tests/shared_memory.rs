@@ -1,4 +1,4 @@
-//! Shared memory of a tree, asked for over the real sockets. The test process is supervisor, pager and client: only
+//! Shared memory of a tree, requested over the real sockets. The test process is supervisor, pager and client: only
 //! the pager's own threads must not touch what it serves.
 
 // A refusal carries its text in place.
@@ -85,16 +85,21 @@ fn member(port: SupervisorPort) -> Option<Member> {
 }
 
 impl Member {
-    fn domain(&self) -> u32 {
-        self.joined.welcome.domain
+    fn request(&self, request: SharedRequest) -> Result<Option<OwnedFd>, JoinError> {
+        request.send(self.joined.connection.fd(), None)
     }
 
-    fn share(&self, port: &SupervisorPort, at: usize, memory: &OwnedFd) -> Result<(), JoinError> {
+    fn create(&self, len: usize) -> Result<OwnedFd, JoinError> {
+        let created = self.request(SharedRequest::Create { len: len as u64 });
+        created.map(|memory| memory.expect("memory comes with the answer"))
+    }
+
+    fn share(&self, at: usize, memory: &OwnedFd) -> Result<Option<OwnedFd>, JoinError> {
         let request = SharedRequest::Share {
             addr: at as u64,
             len: (PAGES * PAGE) as u64,
         };
-        port.ask_shared(self.domain(), request, Some(memory.as_fd()))
+        request.send(self.joined.connection.fd(), Some(memory.as_fd()))
     }
 }
 
@@ -119,8 +124,8 @@ fn word(at: usize, page: usize) -> *mut u64 {
     (at + page * PAGE + 8 * (page % 512)) as *mut u64
 }
 
-fn refusal(asked: Result<(), JoinError>) -> String {
-    asked.unwrap_err().to_string()
+fn refusal(answer: Result<Option<OwnedFd>, JoinError>) -> String {
+    answer.unwrap_err().to_string()
 }
 
 #[test]
@@ -128,9 +133,9 @@ fn memory_beyond_the_frames_is_what_was_stored_and_frames_return_with_it() {
     let (mut supervisor, port) = start();
     let owned = serve(&mut supervisor, || {
         let member = member(port)?;
-        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
+        let memory = member.create(PAGES * PAGE).unwrap();
         let at = map(&memory);
-        member.share(&port, at, &memory).unwrap();
+        member.share(at, &memory).unwrap();
         for page in 0..PAGES {
             // SAFETY: the mapping made above.
             unsafe { word(at, page).write_volatile(page as u64 ^ 77) };
@@ -144,7 +149,7 @@ fn memory_beyond_the_frames_is_what_was_stored_and_frames_return_with_it() {
             addr: (at + 10 * PAGE) as u64,
             len: (5 * PAGE) as u64,
         };
-        port.ask_shared(member.domain(), discard, None).unwrap();
+        member.request(discard).unwrap();
         for page in 8..17 {
             let expected = if (10..15).contains(&page) {
                 0
@@ -180,25 +185,22 @@ fn what_is_no_memory_of_the_supervisors_is_refused() {
     let (mut supervisor, port) = start();
     serve(&mut supervisor, || {
         let Some(member) = member(port) else { return };
-        let small = port.create_shared(member.domain(), PAGE).unwrap_err();
+        let small = member.create(PAGE).unwrap_err();
         assert!(small.to_string().contains("64 KiB"), "{small}");
-        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
+        let memory = member.create(PAGES * PAGE).unwrap();
         let at = map(&memory);
         let (pipe, _) = rustix::pipe::pipe().unwrap();
-        let text = refusal(member.share(&port, at, &pipe));
+        let text = refusal(member.share(at, &pipe));
         assert!(text.contains("seals"), "{text}");
-        let text = refusal(member.share(&port, at + 1, &memory));
+        let text = refusal(member.share(at + 1, &memory));
         assert!(!text.is_empty());
-        member.share(&port, at, &memory).unwrap();
+        member.share(at, &memory).unwrap();
         let twin = map(&memory);
-        let text = refusal(member.share(&port, twin, &memory));
+        let text = refusal(member.share(twin, &memory));
         assert!(text.contains("object already"), "{text}");
-        let other = member.domain() + (1 << 12);
-        let create = SharedRequest::Create {
-            len: (PAGES * PAGE) as u64,
-        };
-        let text = refusal(port.ask_shared(other, create, None));
-        assert!(text.contains("another process's name"), "{text}");
+        let nothing = SharedRequest::Share { addr: 0, len: 0 };
+        let text = refusal(member.request(nothing));
+        assert!(text.contains("descriptor"), "{text}");
     });
 }
 
@@ -236,8 +238,8 @@ fn memory_is_shared_where_pages_go_to_compressed_ram_and_through_a_channel() {
     let port = common::port(&supervisor, true);
     serve(&mut supervisor, || {
         let Some(member) = member(port) else { return };
-        let memory = port.create_shared(member.domain(), PAGES * PAGE).unwrap();
-        member.share(&port, map(&memory), &memory).unwrap();
+        let memory = member.create(PAGES * PAGE).unwrap();
+        member.share(map(&memory), &memory).unwrap();
     });
     drop(supervisor);
     channels.join().unwrap();

@@ -5,7 +5,7 @@
 //! its own for each page that it will share; afterwards the child gives its pages those frames
 //! and registers its memory with a userfaultfd of its own.
 
-use super::mailbox::PagerCommand;
+use super::command::PagerCommand;
 use super::{ProcessPager, SharedWords};
 use crate::DomainError;
 use crate::counters::Counters;

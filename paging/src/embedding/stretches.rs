@@ -1,7 +1,7 @@
 //! Which memory of the program is in stretches.
 
 use super::ProcessPager;
-use super::mailbox::{Change, PagerCommand};
+use super::command::{Change, PagerCommand};
 use crate::counters::Counter;
 use crate::driver::Paged;
 use crate::page::State;

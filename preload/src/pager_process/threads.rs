@@ -1,5 +1,5 @@
-//! The threads of the pager process: the first, which leads; one that evicts; one on each processor
-//! that reads faults, from the first fault on, since most processes of a tree end without any.
+//! The threads of the pager process: the first, which leads; one that evicts; one that makes requests, from the first
+//! one on; one on each processor that reads faults, from the first fault on, since most processes of a tree end without any.
 //!
 //! They are raw clones with every signal blocked, on stacks and thread-local storage that are
 //! never paged.
@@ -28,8 +28,10 @@ pub enum ThreadRole {
     Leader = 0,
     /// Evicts.
     Evictor = 1,
+    /// Makes requests of the program's.
+    Requester = 2,
     /// Reads faults on the n-th allowed processor: `Handler + n`.
-    Handler = 2,
+    Handler = 3,
 }
 
 const ROLES: usize = ThreadRole::Handler as usize + HANDLERS;
@@ -115,7 +117,7 @@ pub fn start_evictor() -> Result<(), String> {
     start(ThreadRole::Evictor as usize)
 }
 
-fn start(role: usize) -> Result<(), String> {
+pub fn start(role: usize) -> Result<(), String> {
     make_stack(role)?;
     super::started(spawn_thread(role)).map(|_| ())
 }
@@ -261,6 +263,10 @@ extern "C" fn run(role: usize) -> ! {
     if role == ThreadRole::Evictor as usize {
         name(c"selfpage-evict");
         process_pager::evictor_main()
+    }
+    if role == ThreadRole::Requester as usize {
+        name(c"selfpage-shared");
+        super::requests::serve()
     }
     name(c"selfpage-handle");
     let n = role - ThreadRole::Handler as usize;

@@ -8,7 +8,6 @@ use super::new_images::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
 use crate::processes::{PagedProcess, program_of};
-use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
@@ -17,7 +16,6 @@ use link::MIN_FRAMES;
 use link::handshake::{
     FdRole, Hello, Message, ProgramPlace, RawDomainId, Reply, SlotIndex, Welcome, slot_of,
 };
-use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
@@ -42,7 +40,6 @@ impl Supervisor {
         connection: PeerFd,
         peer: Peer,
         hello: Hello,
-        fd: Option<PeerFd>,
         happened: &mut Vec<TreeEvent>,
     ) {
         let Some(pid) = peer.pid else {
@@ -87,11 +84,6 @@ impl Supervisor {
                 answer(&connection, Reply::Released, &[]);
                 return;
             }
-            Hello::Shared { domain, request } => {
-                // Its lifeline, with the userfaultfd, was sent before.
-                self.at_member(slot_of(domain), happened);
-                return self.at_shared_memory(connection, pid, domain, request, fd);
-            }
         };
         let slot = domain.and_then(|domain| self.enter(&connection, pid, program, domain));
         if let Ok(slot) = &slot {
@@ -113,13 +105,7 @@ impl Supervisor {
     /// As [`Supervisor::hello`], of a process whose call carries the message.
     pub(super) fn hello_of_call(&mut self, connection: PeerFd, pid: Option<Pid>, hello: Hello) {
         let mut happened = std::mem::take(&mut self.joined_by_call);
-        self.hello(
-            connection,
-            Peer { pid, uid: None },
-            hello,
-            None,
-            &mut happened,
-        );
+        self.hello(connection, Peer { pid, uid: None }, hello, &mut happened);
         self.joined_by_call = happened;
     }
 
@@ -152,34 +138,6 @@ impl Supervisor {
         } else {
             self.links.open(slot, depth, connection);
         }
-    }
-
-    /// A process asks something of the tree's shared memory.
-    fn at_shared_memory(
-        &mut self,
-        connection: PeerFd,
-        pid: Pid,
-        domain: RawDomainId,
-        request: SharedRequest,
-        fd: Option<PeerFd>,
-    ) {
-        let member = self.members.get_mut(slot_of(domain));
-        let Some(member) = member.filter(|member| member.is(domain, pid)) else {
-            return refuse(
-                &connection,
-                "shared memory is asked for in another process's name",
-            );
-        };
-        let tree = TreeParts {
-            ledger: &self.ledger,
-            ledger_fd: &self.ledger_fd,
-            stats_fd: &self.stats_fd,
-            store: self.store.as_ref(),
-            frames: self.settings.frames,
-            links: &mut self.links,
-        };
-        self.shared_memory
-            .serve(connection, member, request, fd, tree);
     }
 
     /// Returns true if a process is the one it claims to be.
@@ -298,7 +256,7 @@ impl Supervisor {
             };
             match (fds.next(), Hello::decode(message.as_slice())) {
                 (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.into(), hello, fds.next(), happened)
+                    self.hello(connection, sender.into(), hello, happened)
                 }
                 (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
                 (None, _) => happened.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
@@ -350,14 +308,14 @@ impl Supervisor {
             return;
         };
         self.watched.remove(&connection);
-        let Ok((message, mut fds)) = sockets::receive(&connection, connection.uid()) else {
+        let Ok((message, _)) = sockets::receive(&connection, connection.uid()) else {
             return;
         };
         let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
             return;
         };
         match (Hello::decode(message.as_slice()), peer.pid) {
-            (Some(hello), _) => self.hello(connection, peer, hello, fds.next(), happened),
+            (Some(hello), _) => self.hello(connection, peer, hello, happened),
             (None, Some(pid)) => happened.extend(TreeEvent::of_message(pid, message.as_slice())),
             (None, None) => {}
         }
@@ -376,7 +334,6 @@ impl Supervisor {
             Hello::Exec {
                 program: ProgramPlace::default(),
             },
-            None,
             &mut Vec::new(),
         );
     }

@@ -1,0 +1,59 @@
+//! Requests of the program's threads to the supervisor. A thread of the pager process makes them, by its own connection:
+//! a program's thread may have no free descriptor, and a filter may refuse it the calls.
+//!
+//! The thread starts with the first request, since most programs make none.
+
+use super::connection;
+use super::threads::{self, ThreadRole};
+use crate::process_pager;
+use crate::raw_syscall::SignalsBlocked;
+use crate::shared_memory::Request;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wired::Mailbox;
+
+static REQUESTS: Mailbox<Request> = Mailbox::new();
+
+/// The thread runs.
+static RUNS: AtomicBool = AtomicBool::new(false);
+
+/// Has a request made. Returns true if it is done.
+pub fn make(request: Request) -> bool {
+    let Some(pager) = process_pager::get() else {
+        return false;
+    };
+    let _signals = SignalsBlocked::new();
+    let sender = REQUESTS.lock();
+    if !RUNS.load(Ordering::Acquire) {
+        if pager.process.run(start) == FAILED {
+            return false;
+        }
+        RUNS.store(true, Ordering::Release);
+    }
+    REQUESTS.send(&sender, request, || REQUESTS.wake()) != FAILED
+}
+
+/// The result of a request that is not done.
+const FAILED: u32 = 1;
+
+/// Starts the thread, by a thread of the pager process.
+fn start() -> u32 {
+    let started = threads::start(ThreadRole::Requester as usize);
+    started.map_or(FAILED, |()| 0)
+}
+
+/// The thread's work.
+pub fn serve() -> ! {
+    loop {
+        REQUESTS.wait();
+        REQUESTS.handle(|request| {
+            let made = connection().is_some_and(|connection| request.make(connection));
+            if made { 0 } else { FAILED }
+        });
+    }
+}
+
+/// In the child of a fork, which has no such thread yet.
+pub fn forget() {
+    REQUESTS.clear();
+    RUNS.store(false, Ordering::Release);
+}

@@ -1,0 +1,119 @@
+//! Commands of several threads to one thread, one at a time.
+
+use crate::{Guard, Lock, futex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// No command.
+const EMPTY: u32 = 0;
+/// A command is pending.
+const PENDING: u32 = 1;
+/// The command is complete.
+const COMPLETED: u32 = 2;
+
+/// How often a sender looks again whether its command is complete.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// One command at a time.
+pub struct Mailbox<C> {
+    sender: Lock<()>,
+    /// Whose turn it is, the sender's or the receiver's: see [`EMPTY`] and so on.
+    turn: AtomicU32,
+    command: Lock<Option<C>>,
+    result: AtomicU32,
+}
+
+impl<C> Default for Mailbox<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C> Mailbox<C> {
+    /// Without a command.
+    pub const fn new() -> Self {
+        Self {
+            sender: Lock::new(()),
+            turn: AtomicU32::new(EMPTY),
+            command: Lock::new(None),
+            result: AtomicU32::new(0),
+        }
+    }
+
+    /// Excludes other senders.
+    pub fn lock(&self) -> Guard<'_, ()> {
+        self.sender.lock()
+    }
+
+    /// Passes a command to the receiver, which `wake` wakes, and waits for its result.
+    pub fn send(&self, _sender: &Guard<'_, ()>, command: C, wake: impl FnOnce()) -> u32 {
+        *self.command.lock() = Some(command);
+        self.turn.store(PENDING, Ordering::Release);
+        wake();
+        while self.turn.load(Ordering::Acquire) == PENDING {
+            futex::wait(&self.turn, PENDING, Some(POLL_INTERVAL));
+        }
+        self.turn.store(EMPTY, Ordering::Relaxed);
+        self.result.load(Ordering::Acquire)
+    }
+
+    /// Wakes the receiver that is in [`Mailbox::wait`].
+    pub fn wake(&self) {
+        futex::wake_all(&self.turn);
+    }
+
+    /// Waits until a command is pending.
+    pub fn wait(&self) {
+        loop {
+            match self.turn.load(Ordering::Acquire) {
+                PENDING => return,
+                turn => futex::wait(&self.turn, turn, None),
+            }
+        }
+    }
+
+    /// Runs the command that is pending, if any.
+    pub fn handle(&self, run: impl FnOnce(C) -> u32) {
+        if self.turn.load(Ordering::Acquire) != PENDING {
+            return;
+        }
+        let command = self.command.lock().take();
+        let result = command.map_or(0, run);
+        self.result.store(result, Ordering::Release);
+        self.turn.store(COMPLETED, Ordering::Release);
+        futex::wake_all(&self.turn);
+    }
+
+    /// Empties it in the child of a fork.
+    pub fn clear(&self) {
+        self.turn.store(EMPTY, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sender_has_the_result_of_its_command() {
+        let mailbox = Mailbox::new();
+        std::thread::scope(|scope| {
+            let senders = (0..4u32).map(|sender| {
+                let mailbox = &mailbox;
+                scope.spawn(move || {
+                    for n in 0..1000 {
+                        let command = n * 4 + sender;
+                        let result = mailbox.send(&mailbox.lock(), command, || mailbox.wake());
+                        assert_eq!(result, command + 1);
+                    }
+                })
+            });
+            let senders: Vec<_> = senders.collect();
+            for _ in 0..4000 {
+                mailbox.wait();
+                mailbox.handle(|command| command + 1);
+            }
+            senders.into_iter().for_each(|it| it.join().unwrap());
+        });
+    }
+}
