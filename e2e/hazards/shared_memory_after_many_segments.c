@@ -32,8 +32,10 @@ int main(void)
     char *p = map_shared(BYTES);
     fill(p, BYTES, 9);
     push_out();
-    if (getenv("LD_PRELOAD"))
-        CHECK(residents(p) < BYTES / PAGE / 2);
+    /* On a busy machine its pager takes a while. */
+    for (int n = 0; n < 50 && paged() && residents(p) >= BYTES / PAGE / 2; n++)
+        push_out();
+    CHECK(!paged() || residents(p) < BYTES / PAGE / 2);
     CHECK(holds(p, BYTES, 9));
     return 0;
 }

@@ -10,28 +10,25 @@
 //! between that handler and the child's must be resident first; it is nailed here.
 
 mod admission;
+mod birth;
 mod clone;
 mod libc_data;
 mod libc_forks;
-mod refusal;
+mod locks;
+mod pause;
 mod thread_words;
 
-use crate::address_space::AddressSpaceGuard;
-use crate::heap::{HEAPS, HeapGuard};
-use crate::process_pager::ForkGate;
-use crate::pthread::ThreadsGuard;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
 use crate::vma_map::AddrRange;
-use crate::{
-    address_space, diagnostics, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
-};
+use crate::{address_space, init, mlock, paged_memory, pthread, raw_syscall, shared_memory};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::{Guard, Lock};
 
 use admission::clone_admitted;
-use refusal::note_refused;
+use locks::ForkLocks;
+use pause::PagerPause;
 
 pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 
@@ -39,12 +36,10 @@ pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 /// Fields are dropped in order.
 struct ForkState {
     /// None where the child has no room and must end.
-    gate: Option<ForkGate>,
-    nails: Vec<AddrRange>,
-    stdio: bool,
-    heap: Option<HeapGuard>,
-    threads: Option<ThreadsGuard>,
-    space: Option<AddressSpaceGuard>,
+    pause: Option<PagerPause>,
+    locks: ForkLocks,
+    /// The call is this library's, and waits for the child.
+    call_waits: bool,
     turn: Option<Guard<'static, ()>>,
     signals: Option<SignalsBlocked>,
     /// Of a `clone`.
@@ -140,48 +135,13 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
     let errno = raw_syscall::errno();
     let signals = SignalsBlocked::new();
     let turn = FORK_LOCK.lock();
-    let stdio = kind == ForkKind::Library && !single_threaded();
-    if stdio {
-        // Held by us until after the clone: a thread that held it while it waited for a
-        // page would keep the C library's fork waiting behind the closed gate.
-        // SAFETY: the C library's lock for exactly this.
-        unsafe { _IO_list_lock() };
-    }
-    let (nails, complete) = libc_data::nail_touched(stdio, also);
-    let space = address_space::lock();
-    let threads = pthread::hold();
-    let (gate, heap) = loop {
-        let gate = match complete {
-            true => admission::take_or_admit()
-                .and_then(ForkGate::close)
-                .map_err(|why| diagnostics::log(format_args!("fork refused: {why}")))
-                .ok(),
-            false => {
-                diagnostics::log(format_args!(
-                    "fork refused: the pages that it touches while the pager stands still do \
-                     not fit into the frames; give the program more frames"
-                ));
-                None
-            }
-        };
-        match HEAPS.try_lock() {
-            Some(heap) => break (gate, heap),
-            None => {
-                // With the frames that the child has: the next round reserves as many anew.
-                if let Some(gate) = gate {
-                    reopen(gate, false);
-                }
-                HEAPS.wait();
-            }
-        }
-    };
+    let admitted = admission::take();
+    let call_waits = admitted.is_some();
+    let (pause, locks) = pause::pause(admitted, || ForkLocks::take(kind, also));
     let state = ForkState {
-        gate,
-        nails,
-        stdio,
-        heap: Some(heap),
-        threads: Some(threads),
-        space: Some(space),
+        pause,
+        locks,
+        call_waits,
         turn: Some(turn),
         signals: Some(signals),
         cloned: None,
@@ -204,48 +164,41 @@ fn take_state() -> Option<ForkState> {
     unsafe { (*STATE.0.get()).take() }
 }
 
-/// Restarts the pager. `born`: the kernel has made the child. Returns false if that ends at once.
-fn reopen(gate: ForkGate, born: bool) -> bool {
-    let child = gate.child();
-    let lives = gate.open(born);
-    if born
-        && !lives
-        && let Some(port) = supervisor::port()
-    {
-        let _ = port.release_child(supervisor::domain(), child);
-    }
-    lives
-}
-
-/// `born`: the kernel has made the child.
-fn after_in_parent(born: bool) {
+/// `made`: the kernel has made the child.
+fn after_in_parent(made: bool) {
     let Some(mut state) = take_state() else {
         return;
     };
-    let errno = if born {
+    let errno = if made {
         state.errno
     } else {
         raw_syscall::errno()
     };
-    drop(state.heap.take());
-    let lives = state.gate.take().is_some_and(|gate| reopen(gate, born));
-    if !lives {
-        note_refused();
+    match state.pause.take().map(|pause| pause.end(made)) {
+        None => birth::note_refused(),
+        Some(None) => {}
+        Some(Some(child)) => {
+            // What the parent shares is what the child inherits: both hold still until then.
+            let waits_later =
+                state.call_waits && !shared_memory::is_used() && birth::note_made(child);
+            if !waits_later && !birth::gets_pager(child, || false) {
+                birth::note_refused();
+            }
+        }
     }
-    drop(state.threads.take());
-    drop(state.space.take());
-    state.finish(false);
+    state.locks.release(false);
+    state.finish();
     raw_syscall::set_errno(errno);
 }
 
 fn after_in_child() {
     let Some(state) = state() else { return };
-    drop(state.heap.take());
-    let Some(gate) = state.gate.take() else {
+    let Some(gate) = state.pause.take().map(PagerPause::into_gate) else {
         init::exit_group(init::EXIT_FAILED)
     };
     admission::forget_all();
-    if let Some(threads) = state.threads.take() {
+    birth::forget_all();
+    if let Some(threads) = state.locks.threads.take() {
         pthread::forget_others(threads, state.tid);
     }
     init::attach_child(gate);
@@ -253,27 +206,14 @@ fn after_in_child() {
     let Some(mut state) = take_state() else {
         return;
     };
-    drop(state.space.take());
     let errno = state.errno;
-    state.finish(true);
+    state.locks.release(true);
+    state.finish();
     raw_syscall::set_errno(errno);
 }
 
 impl ForkState {
-    fn finish(mut self, child: bool) {
-        for span in &self.nails {
-            paged_memory::unnail(span);
-        }
-        if self.stdio {
-            // SAFETY: locked in `stop_for_clone`; in the child the C library has made it new.
-            unsafe {
-                if child {
-                    _IO_list_resetlock()
-                } else {
-                    _IO_list_unlock()
-                }
-            };
-        }
+    fn finish(mut self) {
         drop(self.turn.take());
         drop(self.signals.take());
     }
@@ -282,7 +222,7 @@ impl ForkState {
 /// In the child's pager process, before the child or its parent goes on: what was advised not
 /// to be inherited is not there, or zero.
 pub fn lose_unforked() {
-    let Some(space) = state().and_then(|state| state.space.as_mut()) else {
+    let Some(space) = state().and_then(|state| state.locks.space.as_mut()) else {
         return;
     };
     let marked: Vec<_> = space
@@ -304,16 +244,7 @@ pub fn lose_unforked() {
 }
 
 unsafe extern "C" {
-    fn _IO_list_lock();
-    fn _IO_list_unlock();
-    fn _IO_list_resetlock();
-    static __libc_single_threaded: u8;
     fn __fork() -> libc::pid_t;
-}
-
-fn single_threaded() -> bool {
-    // SAFETY: a byte the C library keeps; volatile, since other threads change it.
-    unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
 }
 
 /// After a bare clone, in both processes.

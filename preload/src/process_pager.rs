@@ -22,7 +22,9 @@ use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
 
-pub use fork_gate::{ForkGate, ForkOutcome, admit_child, dismiss_child};
+pub use fork_gate::{
+    ForkGate, ForkOutcome, admit_child, await_inheritance, dismiss_child, is_coming,
+};
 
 /// State that lives as long as the process, and continues in its children.
 pub struct AttachedPager {

@@ -74,29 +74,17 @@ impl ProcessPager {
         self.pager.frames.client().dismiss_child(child);
     }
 
-    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child, which is
-    /// admitted, has a frame for each page it will share. Where that cannot be, the child is dismissed.
-    ///
-    /// Frames are waited for briefly: those of processes that have just ended, or were
-    /// killed, come back only when the supervisor has noticed. Frames that the tenant is owed are
-    /// waited for until they have come.
-    pub fn close_for_fork(&'static self, child: DomainId) -> Result<ForkGuard, ForkError> {
-        let begun = Instant::now();
-        let is_coming = |why: &ForkError| match why {
-            ForkError::Frames { .. } => {
-                begun.elapsed() < FORK_TIMEOUT || self.pager.frames.client().request_guaranteed()
-            }
-            _ => false,
-        };
-        loop {
-            match self.try_to_close(child) {
-                Err(why) if is_coming(&why) => std::thread::sleep(FORK_POLL_INTERVAL),
-                closed => return closed.inspect_err(|_| self.dismiss_child(child)),
-            }
-        }
+    /// Returns true if a fork that could not close the gate is to try again. Frames are waited for briefly: those of
+    /// processes that have just ended, or were killed, come back only when the supervisor has noticed. Frames that the
+    /// tenant is owed are waited for until they have come.
+    pub fn is_coming(&self, why: &ForkError, begun: Instant) -> bool {
+        matches!(why, ForkError::Frames { .. })
+            && (begun.elapsed() < FORK_TIMEOUT || self.pager.frames.client().request_guaranteed())
     }
 
-    fn try_to_close(&'static self, child: DomainId) -> Result<ForkGuard, ForkError> {
+    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child, which is
+    /// admitted, has a frame for each page it will share.
+    pub fn close_for_fork(&'static self, child: DomainId) -> Result<ForkGuard, ForkError> {
         let client = *self.pager.frames.client();
         let control = self.pager.mm.control.lock();
         // Before the gate: a pending command may have to pass it.

@@ -1,10 +1,9 @@
 //! The child of a fork is admitted before the C library's function is called, and before any lock is taken: a domain
 //! may be waited for, and a fork that is refused ends there, without a child.
 //!
-//! A fork that this library sees in its handlers only, as the C library's own calls, has its child admitted when the gate
-//! closes.
+//! A fork that this library sees in its handlers only, as the C library's own calls, has its child admitted there.
 
-use super::refusal::{check_refusal, forget_refusals, take_refused};
+use super::birth::{self, await_birth};
 use super::thread_words::ThreadWords;
 use crate::process_pager::{admit_child, dismiss_child};
 use crate::raw_syscall::{SyscallResult, error};
@@ -15,8 +14,8 @@ use selfpage::embedding::ForkError;
 /// Children that are admitted, for the threads that are to fork them.
 static ADMITTED: ThreadWords = ThreadWords::new();
 
-/// Takes the child that the calling thread has had admitted.
-fn take() -> Option<DomainId> {
+/// Takes the child that the calling thread has had admitted; None where the fork is not by a call of this library's.
+pub fn take() -> Option<DomainId> {
     ADMITTED.take().map(DomainId::from_raw)
 }
 
@@ -27,18 +26,14 @@ fn put(child: DomainId) {
     }
 }
 
-/// The child of the fork under way; None in plain mode.
-pub fn take_or_admit() -> Result<Option<DomainId>, ForkError> {
-    match take() {
-        Some(child) => Ok(Some(child)),
-        None => admit_child(),
-    }
+/// The calling thread's child; None in plain mode.
+fn take_or_admit() -> Result<Option<DomainId>, ForkError> {
+    take().map_or_else(admit_child, |child| Ok(Some(child)))
 }
 
 /// In the child of a fork: what is admitted is its parent's.
 pub fn forget_all() {
     ADMITTED.clear();
-    forget_refusals();
 }
 
 /// Has `clone` make a child that is admitted, or returns EAGAIN where the contract has no room for another process.
@@ -54,13 +49,13 @@ pub fn clone_admitted(clone: impl FnOnce() -> SyscallResult) -> SyscallResult {
             return error(libc::EAGAIN);
         }
     }
+    birth::forget();
     raw_syscall::set_errno(errno);
-    take_refused();
     let pid = clone();
     if pid == 0 {
         return 0;
     }
     // No gate was closed for it.
     take().into_iter().for_each(dismiss_child);
-    check_refusal(pid)
+    await_birth(pid)
 }

@@ -68,8 +68,33 @@ impl AttachedPager {
     }
 }
 
+/// Returns true if a fork that could not stop the pager is to try again.
+pub fn is_coming(why: &ForkError, begun: Instant) -> bool {
+    get().is_some_and(|pager| pager.process.is_coming(why, begun))
+}
+
+/// Waits until the child of a fork has what it inherits: until then its memory is not yet what the parent may read and
+/// write there (`process_vm_readv`). Returns false if the child has no pager, and ends. `has_ended` is called where it
+/// takes long, since a child that is killed first sends no message.
+pub fn await_inheritance(child: DomainId, has_ended: impl Fn() -> bool) -> bool {
+    let Some(pager) = get() else { return true };
+    let inherited = pager.stats_page.block(slot_of(child.raw())).inherited();
+    let since = Instant::now();
+    while inherited.load(Ordering::Acquire) == 0
+        && since.elapsed() < CHILD_TIMEOUT
+        && pager.ledger.stats(child).is_some()
+    {
+        futex::wait(inherited, 0, Some(POLL_INTERVAL));
+        if inherited.load(Ordering::Acquire) == 0 && has_ended() {
+            break;
+        }
+    }
+    inherited.load(Ordering::Acquire) != ForkOutcome::Refused as u32
+}
+
 impl ForkGate {
-    /// Stops the pager for a fork of this child, or returns the reason that the child has no room: then it is dismissed.
+    /// Stops the pager for a fork of this child, which is None in plain mode, or returns the reason that the child has
+    /// no room.
     pub fn close(child: Option<DomainId>) -> Result<Self, ForkError> {
         let (Some(pager), Some(child)) = (get(), child) else {
             return Ok(Self(None));
@@ -93,31 +118,18 @@ impl ForkGate {
         self.0
     }
 
-    /// Restarts the pager of a fork's parent; a child that was not `born` is dismissed. Returns false if the
-    /// child that was `born` has no pager and ends. Where one was born, the parent waits until the child has
-    /// what it inherits: until then the child's domain is its parent's, and would end with it, and its
-    /// memory is not yet what the parent may read and write there (`process_vm_readv`).
-    pub fn open(self, born: bool) -> bool {
-        let domain = self.child();
-        let (Some(pager), Some(fork)) = (get(), self.0) else {
-            return true;
-        };
+    /// Restarts the pager of a fork's parent. Returns the child where one was `born`, whose domain is its own from now
+    /// on; one that was not is dismissed.
+    pub fn open(self, born: bool) -> Option<DomainId> {
+        let (pager, fork) = (get()?, self.0?);
         let child = ProcessPager::child_of(&fork);
         pager.process.open_after_fork(fork);
         if !born {
             pager.dismiss(child);
-            return true;
+            return None;
         }
         // One that is killed before it joins leaves its domain to the supervisor.
         pager.process.let_go_of_child(child);
-        let inherited = pager.stats_page.block(slot_of(domain)).inherited();
-        let since = Instant::now();
-        while inherited.load(Ordering::Acquire) == 0
-            && since.elapsed() < CHILD_TIMEOUT
-            && pager.ledger.stats(child).is_some()
-        {
-            futex::wait(inherited, 0, Some(POLL_INTERVAL));
-        }
-        inherited.load(Ordering::Acquire) != ForkOutcome::Refused as u32
+        Some(child)
     }
 }
