@@ -141,10 +141,13 @@ pub fn supervisor(front: &Child) -> i32 {
     until("supervisor", || {
         let children = format!("/proc/{0}/task/{0}/children", front.id());
         let children = std::fs::read_to_string(children).unwrap_or_default();
-        found = children
+        let mut children = children
             .split_whitespace()
-            .next()
-            .and_then(|pid| pid.parse().ok());
+            .filter_map(|pid| pid.parse().ok());
+        found = children.find(|pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim_end() == "selfpage-super")
+        });
         found.is_some()
     });
     found.unwrap()

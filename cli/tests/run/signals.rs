@@ -1,6 +1,6 @@
 //! Signals between the shell, `run` and the program.
 
-use crate::common::{Pids, Running, kill, output, run, until};
+use crate::common::{Pids, Running, kill, output, run, supervisor, until};
 use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -52,6 +52,42 @@ fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
     assert_eq!(pids.get("count"), 1);
     kill(-(child.pid()), libc::SIGTERM);
     assert_eq!(child.wait().code(), Some(42));
+}
+
+#[test]
+fn a_signal_sent_to_each_process_of_run_is_sent_to_the_program_once() {
+    let pids = Pids::new();
+    let script = format!(
+        "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
+        pids.path("count"),
+        pids.path("program")
+    );
+    let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
+    pids.get("program");
+    // As `pkill` does, which matches both.
+    for pid in [child.pid(), supervisor(&child.0)] {
+        kill(pid, libc::SIGUSR1);
+    }
+    pids.get("count");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(pids.get("count"), 1);
+    kill(child.pid(), libc::SIGTERM);
+    assert_eq!(child.wait().code(), Some(42));
+}
+
+#[test]
+fn a_request_to_end_reaches_processes_that_are_stopped() {
+    let pids = Pids::new();
+    let script = format!(
+        "setsid sh -c 'echo $$ > {0}; kill -STOP $$; sleep 1000' > /dev/null & echo $$ > {1}; exit 0",
+        pids.path("stopped"),
+        pids.path("program")
+    );
+    let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
+    pids.get("stopped");
+    std::thread::sleep(Duration::from_millis(100));
+    kill(child.pid(), libc::SIGTERM);
+    assert_eq!(child.wait().code(), Some(0));
 }
 
 #[test]

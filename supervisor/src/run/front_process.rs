@@ -1,9 +1,10 @@
 //! The process that the user started: stands for the program towards its terminal and its shell.
 //!
-//! Program, supervisor and front process are in one process group. So the program receives the terminal's
+//! Program and front process are in one process group. So the program receives the terminal's
 //! signals (interrupt, quit, stop, window size) directly, and the front process forwards only signals
 //! sent to the front process alone. When the program stops, the front process stops, so that the shell sees it.
 
+use super::group_signals::GroupWitness;
 use super::ipc::Message;
 use super::signals::{Signals, die_by};
 use super::supervise::supervise;
@@ -37,13 +38,14 @@ pub fn run(
         .collect();
     let (signals, inherited) = Signals::take()?;
     set_child_subreaper(Some(getpid()))?;
+    let (group, witness) = GroupWitness::start()?;
     let (mine, theirs) = host::seqpacket::pair()?;
     // SAFETY: this process has one thread, so the child may go on as it likes.
     match unsafe { libc::fork() } {
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
         0 => {
             drop((mine, signals));
-            let status = supervise(spec, theirs, inherited, &inherited_fds, report);
+            let status = supervise(spec, theirs, group, inherited, &inherited_fds, report);
             std::process::exit(status)
         }
         supervisor => {
@@ -53,16 +55,18 @@ pub fn run(
                 }
                 None => "by a user",
             };
-            drop((theirs, spec, report));
+            drop((theirs, group, spec, report));
             // Readers of the program's output must see its end of file, not ours.
             release(&inherited_fds);
             let supervisor = Pid::from_raw(supervisor).ok_or("fork gave no process")?;
-            Ok(watch(&mine, &signals, supervisor, killer))
+            Ok(watch(&mine, &signals, [supervisor, witness], killer))
         }
     }
 }
 
-fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) -> ExitCode {
+/// `children`: the supervisor, and the group witness, which ends with it.
+fn watch(control: &OwnedFd, signals: &Signals, children: [Pid; 2], killer: &str) -> ExitCode {
+    let [supervisor, _] = children;
     loop {
         let mut fds = [
             PollFd::new(control, PollFlags::IN),
@@ -83,11 +87,14 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
                 Ok(Some(Message::Ended(status))) => {
-                    await_release(supervisor);
+                    children.into_iter().for_each(await_release);
                     return end(status);
                 }
-                Ok(Some(Message::Failed(status))) => return ExitCode::from(status as u8),
-                Ok(Some(Message::Signal(_))) => {}
+                Ok(Some(Message::Failed(status))) => {
+                    children.into_iter().for_each(await_release);
+                    return ExitCode::from(status as u8);
+                }
+                Ok(Some(Message::Signal(_) | Message::Report)) => {}
                 Ok(None) => break,
                 Err(_) => return orphaned(supervisor, killer),
             }
@@ -95,16 +102,16 @@ fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) ->
     }
 }
 
-/// Waits for the end of a supervisor whose tree has ended: the room of the swap file and the memory of compressed
+/// Waits for the end of a child whose tree has ended: the supervisor's room in the swap file and the memory of compressed
 /// pages are free then, for whatever is started next. A pidfd is readable once the last thread has ended. The
-/// supervisor is reaped: not every first process of a container does that.
-fn await_release(supervisor: Pid) {
-    let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
+/// child is reaped: not every first process of a container does that.
+fn await_release(child: Pid) {
+    let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) else {
         return;
     };
     let limit = Timespec::try_from(KILL_LIMIT).ok();
     let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
-    let _ = waitpid(Some(supervisor), WaitOptions::NOHANG);
+    let _ = waitpid(Some(child), WaitOptions::NOHANG);
 }
 
 /// Reports that the supervisor is gone without a message: it was killed; `killer` describes it.

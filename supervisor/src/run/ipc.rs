@@ -1,4 +1,4 @@
-//! Messages between the front process and the supervisor.
+//! Messages between the front process, the supervisor and the group witness.
 
 use host::seqpacket;
 use link::handshake::Message as _;
@@ -7,7 +7,7 @@ use rustix::io;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
-/// A signal that one of the two processes received, as the kernel reported it.
+/// A signal that one of the processes received, as the kernel reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalInfo {
     pub signal: i32,
@@ -21,8 +21,10 @@ pub struct SignalInfo {
 /// A message of either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// To the supervisor: send the program this signal.
+    /// To the supervisor: the sender has received this signal.
     Signal(SignalInfo),
+    /// To the group witness: report signals; from it: these are all.
+    Report,
     /// To the front process: this signal stopped the program.
     Stopped(i32),
     /// To the front process: the tree has ended; the program's wait status.
@@ -67,6 +69,7 @@ mod tests {
         };
         for message in [
             Message::Signal(signal),
+            Message::Report,
             Message::Stopped(20),
             Message::Ended(0x8b),
             Message::Failed(125),

@@ -1,12 +1,13 @@
 //! One run of a program under a supervisor: `selfpage run`.
 //!
-//! Three processes. The *front process* is the one that the user started: it stands for the program
+//! Four processes. The *front process* is the one that the user started: it stands for the program
 //! towards the terminal and the shell, passing signals in and the status out. Its child,
-//! the *supervisor*, is the parent of the *program*. Front process and
+//! the *supervisor*, is the parent of the *program*; another, the *group witness*, receives what is sent to their group. Front process and
 //! supervisor are subreapers and watch each other, so whichever is killed, the other ends
 //! every process below it, however it has detached itself.
 
 mod front_process;
+mod group_signals;
 mod ipc;
 pub mod limits;
 pub mod program;

@@ -3,7 +3,7 @@
 
 use super::ipc::SignalInfo;
 use host::signals::{SignalFd, all, set_of};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::mem::MaybeUninit;
 
 /// The signals of this process, all blocked and read here.
@@ -47,6 +47,11 @@ impl Signals {
     /// Readable when a signal is pending.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The number of the descriptor.
+    pub fn raw_fd(&self) -> RawFd {
+        self.fd.as_fd().as_raw_fd()
     }
 
     /// The next signal.

@@ -15,7 +15,7 @@ use host::{descriptor_limit, process_tree};
 use protocol::contract_spec::FramePlacement;
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid, set_child_subreaper};
+use rustix::process::{Pid, getpid, set_child_subreaper, setsid};
 use std::time::Instant;
 use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
 use tenant::{Session, bind_to_node};
@@ -107,6 +107,9 @@ pub(super) fn start(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
+    // In a session of its own this process keeps no group of the tree from being orphaned: a process whose parent has ended
+    // is its child, and is stopped by the terminal only where somebody can continue it.
+    let _ = setsid();
     // Five for each process of the tree, now that the program has its own limit. Where that is not enough, a process
     // that there is no room for is refused with the reason.
     let _ = descriptor_limit::raise();

@@ -7,8 +7,9 @@
 //! descriptors that processes made (`host::fd_reaper`).
 
 use super::front_process::{KILL_LIMIT, borrowed};
+use super::group_signals::GroupWitness;
 use super::ipc::{Message, SignalInfo};
-use super::signals::{InheritedMask, Signals};
+use super::signals::InheritedMask;
 use super::start::{RunningTree, start};
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use crate::TreeEvent;
@@ -29,9 +30,6 @@ const REMARK: Duration = Duration::from_secs(1);
 /// the terminal.
 const LINES: usize = 200;
 
-/// Most time between the arrivals at front process and keeper of one signal sent to their group.
-const SAME_KILL: Duration = Duration::from_millis(200);
-
 /// Signals that request termination.
 const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
@@ -39,6 +37,7 @@ const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 pub(super) fn supervise(
     spec: RunSpec,
     front: OwnedFd,
+    group: GroupWitness,
     inherited: InheritedMask,
     fds: &[RawFd],
     report: impl FnOnce(FinishedRun<'_>),
@@ -54,7 +53,7 @@ pub(super) fn supervise(
             return status;
         }
     };
-    let mut main = MainLoop::new(tree, front);
+    let mut main = MainLoop::new(tree, front, group);
     match main.run() {
         TreeExit::Ended(status) => {
             main.log = None;
@@ -100,36 +99,11 @@ struct MainLoop {
     /// program, too.
     asked_to_end: Option<Signal>,
     said: HashSet<String>,
-    received: ReceivedSignals,
-}
-
-/// Signals that this process received lately.
-#[derive(Default)]
-struct ReceivedSignals(Vec<(Instant, SignalInfo)>);
-
-impl ReceivedSignals {
-    /// Reads them.
-    fn read(&mut self, from: &Signals) {
-        self.0.retain(|(when, _)| when.elapsed() < SAME_KILL);
-        while let Some(signal) = from.next() {
-            self.0.push((Instant::now(), signal));
-        }
-    }
-
-    /// Returns true if this process got the same signal from the same sender as the front process:
-    /// then it went to the whole group, the program included.
-    fn take(&mut self, signal: SignalInfo, from: &Signals) -> bool {
-        self.read(from);
-        let same = |(_, own): &(Instant, SignalInfo)| {
-            (own.signal, own.sender, own.code) == (signal.signal, signal.sender, signal.code)
-        };
-        let found = self.0.iter().position(same);
-        found.map(|at| self.0.remove(at)).is_some()
-    }
+    group: GroupWitness,
 }
 
 impl MainLoop {
-    fn new(tree: RunningTree, front: OwnedFd) -> Self {
+    fn new(tree: RunningTree, front: OwnedFd, group: GroupWitness) -> Self {
         Self {
             tree,
             front_pid: getppid(),
@@ -140,7 +114,7 @@ impl MainLoop {
             remarked: false,
             asked_to_end: None,
             said: HashSet::new(),
-            received: ReceivedSignals::default(),
+            group,
         }
     }
 
@@ -151,7 +125,8 @@ impl MainLoop {
             let events = self.tree.supervisor.dispatch();
             events.into_iter().for_each(|event| self.on_event(event));
             self.on_stopped_calls();
-            self.received.read(&self.tree.signals);
+            // Children that have ended are found below; what is sent to this process alone is for nobody.
+            while self.tree.signals.next().is_some() {}
             loop {
                 match Message::receive(&self.front) {
                     Ok(Some(Message::Signal(signal))) => self.forward(signal),
@@ -262,12 +237,7 @@ impl MainLoop {
 
     /// Forwards a signal that the front process received to the program.
     fn forward(&mut self, signal: SignalInfo) {
-        if self.received.take(signal, &self.tree.signals) {
-            return;
-        }
-        // The kernel may still be delivering it to the group.
-        std::thread::sleep(Duration::from_millis(1));
-        if self.received.take(signal, &self.tree.signals) {
+        if self.group.has_received(signal) {
             return;
         }
         let named = Signal::from_named_raw(signal.signal);
@@ -293,9 +263,7 @@ impl MainLoop {
                 // SAFETY: as above.
                 unsafe { libc::kill(self.tree.program.as_raw_nonzero().get(), signal.signal) };
             }
-            (Some(_), Some(signal)) => {
-                process_tree::signal_all(&process_tree::below(getpid()), signal)
-            }
+            (Some(_), Some(signal)) => signal_survivors(signal),
             (Some(_), None) => {}
         }
     }
@@ -362,7 +330,7 @@ impl MainLoop {
             return;
         }
         if let Some(signal) = self.asked_to_end.take() {
-            process_tree::signal_all(&process_tree::below(getpid()), signal);
+            signal_survivors(signal);
         }
         if ended.elapsed() > REMARK && !self.remarked {
             let mut left = process_tree::below(getpid());
@@ -378,5 +346,14 @@ impl MainLoop {
                 self.tree.spec.program.name()
             );
         }
+    }
+}
+
+/// Sends a signal to all processes that outlive the program. One that is stopped acts on a request to end only when it goes on.
+fn signal_survivors(signal: Signal) {
+    let left = process_tree::below(getpid());
+    process_tree::signal_all(&left, signal);
+    if TO_END.contains(&signal) {
+        process_tree::signal_all(&left, Signal::CONT);
     }
 }

@@ -1,0 +1,189 @@
+//! What is sent to the program's process group. It reaches the program by itself, so it is not to be forwarded as what is
+//! sent to the front process alone is; that process's own signals do not show the difference.
+//!
+//! The supervisor has left the group (`start.rs`). So one more process is in it, the *group witness*, which receives
+//! what the group does, and reports it when the supervisor asks. Patterns that match `selfpage` do not match it: what they
+//! send to front process and supervisor is not sent to the group.
+
+use super::front_process::open_descriptors;
+use super::ipc::{Message, SignalInfo};
+use super::signals::Signals;
+use host::seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::time::{Duration, Instant};
+
+/// Most time between the arrivals at front process and witness of one signal sent to their group.
+const SAME_KILL: Duration = Duration::from_millis(200);
+
+/// Longest wait for the witness, which does nothing else.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The witness, as the supervisor knows it.
+pub struct GroupWitness {
+    socket: OwnedFd,
+    /// What it has reported lately.
+    reported: Vec<(Instant, SignalInfo)>,
+}
+
+impl GroupWitness {
+    /// Starts the witness, a child of the front process, with all signals blocked.
+    pub fn start() -> io::Result<(Self, Pid)> {
+        let (ours, theirs) = seqpacket::pair()?;
+        let front = getpid();
+        // SAFETY: this process has one thread, so the child may go on as it likes.
+        match unsafe { libc::fork() } {
+            -1 => Err(host::last_errno()),
+            0 => {
+                drop(ours);
+                serve(&theirs, front);
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) }
+            }
+            witness => {
+                let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
+                let reported = Vec::new();
+                let socket = ours;
+                Ok((Self { socket, reported }, witness))
+            }
+        }
+    }
+
+    /// Returns true if the group received a signal that the front process received.
+    pub fn has_received(&mut self, signal: SignalInfo) -> bool {
+        self.has_reported(signal) || {
+            // The kernel may still be delivering it to the group.
+            std::thread::sleep(Duration::from_millis(1));
+            self.has_reported(signal)
+        }
+    }
+
+    fn has_reported(&mut self, signal: SignalInfo) -> bool {
+        self.reported.retain(|(when, _)| when.elapsed() < SAME_KILL);
+        self.ask();
+        let same = |(_, group): &(Instant, SignalInfo)| {
+            (group.signal, group.sender, group.code) == (signal.signal, signal.sender, signal.code)
+        };
+        let found = self.reported.iter().position(same);
+        found.map(|at| self.reported.remove(at)).is_some()
+    }
+
+    /// Has the witness report what it has received.
+    fn ask(&mut self) {
+        let limit = Timespec::try_from(PATIENCE).ok();
+        if Message::Report.send(&self.socket).is_err() {
+            return;
+        }
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
+        while poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
+            match Message::receive(&self.socket) {
+                Ok(Some(Message::Signal(signal))) => self.reported.push((Instant::now(), signal)),
+                Ok(None) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// The witness: reports what it has received whenever it is asked, until the supervisor or the front process ends.
+fn serve(supervisor: &OwnedFd, front: Pid) {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let Ok(signals) = Signals::open() else { return };
+    if getppid() != Some(front) {
+        return;
+    }
+    hide_name();
+    close_all_but([supervisor.as_raw_fd(), signals.raw_fd()]);
+    let mut ready = [PollFd::new(supervisor, PollFlags::IN)];
+    while poll(&mut ready, None).is_ok() {
+        let Ok(asked) = Message::receive(supervisor) else {
+            return;
+        };
+        while let (Some(_), Some(signal)) = (asked, signals.next()) {
+            let _ = Message::Signal(signal).send(supervisor);
+        }
+        let answered = asked.map_or(Ok(()), |_| Message::Report.send(supervisor));
+        if answered.is_err() {
+            return;
+        }
+    }
+}
+
+/// Readers of the program's output are to see its end of file, and not the witness's.
+fn close_all_but(kept: [i32; 2]) {
+    for fd in open_descriptors() {
+        if !kept.contains(&fd) {
+            // SAFETY: nothing in this process uses it any more.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Takes the name and the command line of the front process away.
+fn hide_name() {
+    let _ = rustix::thread::set_name(c"group-signals");
+    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else {
+        return;
+    };
+    // Behind the name, which may have blanks: the fields from the third on.
+    let fields = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_ascii_whitespace());
+    /// The field `arg_start` is the 48th.
+    const ARGUMENTS: usize = 48 - 3;
+    let mut ends = fields
+        .into_iter()
+        .flatten()
+        .skip(ARGUMENTS)
+        .map_while(|field| field.parse::<usize>().ok());
+    if let (Some(start), Some(end)) = (ends.next(), ends.next()) {
+        // SAFETY: the command line's own memory, of which this process reads nothing more.
+        unsafe { std::ptr::write_bytes(start as *mut u8, 0, end.saturating_sub(start)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_found_once_and_only_as_it_was_sent() {
+        let (socket, witness) = seqpacket::pair().unwrap();
+        let mut group = GroupWitness {
+            socket,
+            reported: Vec::new(),
+        };
+        let signal = SignalInfo {
+            signal: libc::SIGTERM,
+            code: 0,
+            sender: 42,
+            value: 0,
+        };
+        let other = SignalInfo {
+            sender: 43,
+            ..signal
+        };
+        let answers = std::thread::spawn(move || {
+            let mut reports = vec![signal];
+            loop {
+                match Message::receive(&witness) {
+                    Ok(None) => std::thread::yield_now(),
+                    Ok(Some(_)) => {
+                        for signal in reports.drain(..) {
+                            Message::Signal(signal).send(&witness).unwrap();
+                        }
+                        Message::Report.send(&witness).unwrap();
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+        assert!(!group.has_received(other));
+        assert!(group.has_received(signal));
+        assert!(!group.has_received(signal));
+        drop(group);
+        answers.join().unwrap();
+    }
+}
