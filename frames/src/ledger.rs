@@ -144,7 +144,9 @@ impl Ledger {
         slot.wanted.store(0, SeqCst);
         slot.trim.store(0, SeqCst);
         slot.locked.store(0, SeqCst);
-        slot.used_at.store(Millis::now().0, SeqCst);
+        // By a program's thread, before a fork.
+        let now = Millis::of(wired::clock::now_by_call());
+        slot.used_at.store(now.0, SeqCst);
         for word in [
             &slot.activity,
             &slot.taken_over,

@@ -29,6 +29,17 @@ fn call(number: std::ffi::c_long, args: [usize; 5]) -> SyscallResult {
 /// messages go through it.
 pub fn leave_program() {
     super::threads::name(c"selfpage-pager");
+    // The program may have denied itself the processor's counter; the pager's clock needs it.
+    call(
+        libc::SYS_prctl,
+        [
+            libc::PR_SET_TSC as usize,
+            libc::PR_TSC_ENABLE as usize,
+            0,
+            0,
+            0,
+        ],
+    );
     // Its core dump would hold the program's memory.
     let none = libc::rlimit {
         rlim_cur: 0,
