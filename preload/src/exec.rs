@@ -204,7 +204,7 @@ extern "C" fn selfpage_execvpe(
     envp: CStringArray,
 ) -> c_int {
     if !are_readable(file, envp) {
-        return c_result(error(libc::EFAULT)) as c_int;
+        return selfpage_execve(file, argv, envp);
     }
     // SAFETY: the program's string.
     let name = unsafe { CStr::from_ptr(file) };
@@ -334,6 +334,9 @@ mod exports {
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn fexecve(fd: c_int, argv: CStringArray, envp: CStringArray) -> c_int {
+        if fd < 0 || argv.is_null() || envp.is_null() {
+            return c_result(error(libc::EINVAL)) as c_int;
+        }
         c_result(execve_answer(
             fd,
             c"".as_ptr(),

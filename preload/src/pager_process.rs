@@ -19,6 +19,7 @@
 
 mod call_filter;
 mod confine;
+mod deadline;
 mod lifeline;
 mod program;
 pub mod requests;
@@ -106,11 +107,12 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     *START_ARGS.lock() = Some(StartArgs { join, gate });
     let _blocked = SignalsBlocked::new();
     if raw_syscall::pid() == 1 {
-        let clone = threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
+        let spawn = || threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
+        let clone = deadline::clone_of_any_class(spawn);
         await_ready(started(clone)?)?;
     } else {
         let _subreaper = trampoline::SubreaperGuard::new();
-        let trampoline = started(trampoline::clone())?;
+        let trampoline = started(deadline::clone_of_any_class(trampoline::clone))?;
         await_ready(trampoline)?;
         reap(trampoline, libc::__WCLONE);
     }

@@ -93,29 +93,62 @@ pub unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr>
     })
 }
 
-/// Returns false if the path, the array, or a string of it begins at an unmapped address, for which the
-/// kernel returns EFAULT. The strings' ends are not checked.
+/// The longest string of an environment that the kernel takes (MAX_ARG_STRLEN).
+const LONGEST: usize = 32 * PAGE;
+
+/// Returns false if the path, the array, or a string of it is not there to its end, or is longer than the kernel
+/// takes: the call is the kernel's then, with its own error.
 pub fn are_readable(path: *const c_char, environment: CStringArray) -> bool {
-    let word_is_there = |addr: usize| raw_syscall::is_readable(addr & !7, 8);
-    let (mut last_slots, mut last_strings) = (usize::MAX, usize::MAX);
+    let mut pages = ReadablePages(None);
     let mut at = environment.addr();
     while at != 0 {
-        if at / PAGE != last_slots && !word_is_there(at) {
+        if !pages.has(at) {
             return false;
         }
-        last_slots = at / PAGE;
         // SAFETY: readable.
         let string = unsafe { (at as *const usize).read_unaligned() };
         if string == 0 {
             break;
         }
-        if string / PAGE != last_strings && !word_is_there(string) {
+        if !pages.has_string(string, LONGEST) {
             return false;
         }
-        last_strings = string / PAGE;
         at = at.wrapping_add(size_of::<usize>());
     }
-    word_is_there(path.addr())
+    pages.has_string(path.addr(), libc::PATH_MAX as usize)
+}
+
+/// Pages that a program's strings lie in; the last that was found readable.
+struct ReadablePages(Option<usize>);
+
+impl ReadablePages {
+    fn has(&mut self, addr: usize) -> bool {
+        let page = addr / PAGE;
+        if self.0 != Some(page) && !raw_syscall::is_readable(addr & !7, 8) {
+            return false;
+        }
+        self.0 = Some(page);
+        true
+    }
+
+    /// Returns true if a string of at most `limit` bytes, with its end, is readable.
+    fn has_string(&mut self, start: usize, limit: usize) -> bool {
+        let end = start.saturating_add(limit);
+        let mut at = start;
+        while at < end {
+            if !self.has(at) {
+                return false;
+            }
+            let next = (at / PAGE + 1).saturating_mul(PAGE).min(end);
+            // SAFETY: within a page that is readable.
+            let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, next - at) };
+            if bytes.contains(&0) {
+                return true;
+            }
+            at = next;
+        }
+        false
+    }
 }
 
 /// A variable's name with its `=`.
