@@ -18,7 +18,7 @@ use std::io::Write;
 use std::ptr::null;
 
 pub use environment::{CStringArray, save_environment, strings};
-pub use scratch::unmap_left;
+pub use scratch::unmap_leftovers;
 
 /// The decision about a program to execute.
 enum ExecPolicy {
@@ -166,7 +166,7 @@ fn try_exec(
         // SAFETY: as above.
         ExecPolicy::Unpaged => Ok(unsafe {
             with_limits(envp, |envp| {
-                let _limits = limits::for_unpaged_image();
+                let _limits = limits::LimitsWithoutRoom::set();
                 call(envp)
             })
         }),

@@ -22,7 +22,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wired::PAGE;
 
-pub use next_image::{LimitsVariable, for_unpaged_image, is_variable, lift_inherited};
+pub use next_image::{LimitsVariable, LimitsWithoutRoom, is_variable, lift_inherited};
 
 /// A limit, as the kernel has it on machines of 64 bits.
 #[repr(C)]
@@ -34,7 +34,7 @@ pub struct Limit {
 
 impl Limit {
     /// The program's limit where this is the kernel's.
-    fn without(self, room: Room) -> Self {
+    fn as_shown(self, room: Room) -> Self {
         let hard = room.program_limit(self.hard);
         let soft = room.program_limit(self.soft).min(hard);
         Self { soft, hard }
@@ -42,7 +42,7 @@ impl Limit {
 
     /// The kernel's limit where the program requests this one, and has read `shown` for the kernel's `now`. The
     /// kernel checks the right to raise a hard limit.
-    fn with(self, room: Room, shown: Self, now: Self) -> Self {
+    fn for_kernel(self, room: Room, shown: Self, now: Self) -> Self {
         let mut hard = room.kernel_limit(self.hard);
         if self.hard <= shown.hard {
             hard = hard.min(now.hard);
@@ -142,8 +142,8 @@ impl LimitKind {
         let Some(now) = self.current().filter(|_| requested.soft <= requested.hard) else {
             return Err(error(libc::EINVAL));
         };
-        let shown = now.without(self.room());
-        Ok(requested.with(self.fix_reserve(), shown, now))
+        let shown = now.as_shown(self.room());
+        Ok(requested.for_kernel(self.fix_reserve(), shown, now))
     }
 }
 
@@ -244,7 +244,7 @@ pub unsafe fn prlimit(
     // SAFETY: the caller's, and writeable.
     if let Some(old) = unsafe { old.as_mut() }.filter(|_| !is_error(answer)) {
         // Of now: another thread may have set its first limit.
-        *old = old.without(kind.room());
+        *old = old.as_shown(kind.room());
     }
     answer
 }
@@ -305,11 +305,11 @@ mod tests {
             reserve in 1..1u64 << 40,
         ) {
             let room = Room { reserve, first_hard: libc::RLIM_INFINITY };
-            let kernels = first.with(room, UNLIMITED, UNLIMITED);
-            let shown = kernels.without(room);
+            let kernels = first.for_kernel(room, UNLIMITED, UNLIMITED);
+            let shown = kernels.as_shown(room);
             prop_assert_eq!(shown, first);
-            let kernels_then = then.with(room, shown, kernels);
-            prop_assert_eq!(kernels_then.without(room), then);
+            let kernels_then = then.for_kernel(room, shown, kernels);
+            prop_assert_eq!(kernels_then.as_shown(room), then);
             prop_assert_eq!(kernels_then.hard > kernels.hard, then.hard > first.hard);
         }
 
@@ -321,7 +321,7 @@ mod tests {
         ) {
             let room = Room { reserve, first_hard: before.hard };
             let set = Limit { soft: set.soft.min(before.hard), hard: set.hard.min(before.hard) };
-            let kernels = set.with(room, before, before);
+            let kernels = set.for_kernel(room, before, before);
             prop_assert!(kernels.soft <= kernels.hard && kernels.hard <= before.hard);
             prop_assert_eq!(kernels.hard < before.hard, set.hard < before.hard);
         }
@@ -334,19 +334,19 @@ mod tests {
         ) {
             let none = Room { reserve: 0, first_hard: before.hard };
             let room = Room { reserve, ..none };
-            prop_assert_eq!(before.without(none), before);
+            prop_assert_eq!(before.as_shown(none), before);
             let kernels = Limit { soft: room.kernel_limit(before.soft), ..before };
-            let saved = kernels.without(room);
+            let saved = kernels.as_shown(room);
             prop_assert_eq!(saved.hard, before.hard);
             let lowered = Limit { soft: lowered.min(saved.soft), ..saved };
-            let kernels_lowered = lowered.with(room, saved, kernels);
-            let shown = kernels_lowered.without(room);
+            let kernels_lowered = lowered.for_kernel(room, saved, kernels);
+            let shown = kernels_lowered.as_shown(room);
             prop_assert_eq!(kernels_lowered.hard, before.hard);
             prop_assert_eq!(shown.hard, before.hard);
             if before.hard > lowered.soft.saturating_add(reserve) {
                 prop_assert_eq!(shown, lowered);
             }
-            prop_assert_eq!(saved.with(room, shown, kernels_lowered), kernels);
+            prop_assert_eq!(saved.for_kernel(room, shown, kernels_lowered), kernels);
         }
 
         #[test]
@@ -355,7 +355,7 @@ mod tests {
             reserve in 1..1u64 << 40,
         ) {
             let inherited = Limit { soft: hard, hard };
-            prop_assert_eq!(inherited.without(Room { reserve, first_hard: hard }), inherited);
+            prop_assert_eq!(inherited.as_shown(Room { reserve, first_hard: hard }), inherited);
         }
     }
 }

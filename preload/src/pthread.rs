@@ -316,7 +316,7 @@ unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
         unsafe { libc::pthread_setspecific(key, (round - 1) as *const c_void) };
         return;
     }
-    exec::unmap_left();
+    exec::unmap_leftovers();
     let tid = raw_syscall::tid();
     rseq::unregister(tid);
     with_record(|record| record.live.retain(|(live, _)| *live != tid));

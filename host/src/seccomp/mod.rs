@@ -111,7 +111,7 @@ const CALLS: [(libc::c_long, When); 15] = [
     // that end, which no thread reads again: that would cost 0.2 ms a thread.
     (
         libc::SYS_madvise,
-        When::IsOneOfAndIsNot(2, &DISCARDING, 3, wired::PAGER_TAG),
+        When::IsOneOfAndIsNot(2, &NOTIFIED_ADVICE, 3, wired::PAGER_TAG),
     ),
 ];
 
@@ -119,7 +119,7 @@ const CALLS: [(libc::c_long, When); 15] = [
 pub const GUARD_INSTALL: u32 = 102;
 
 /// Advice that discards private memory, or guards it.
-const DISCARDING: [u32; 4] = [
+const NOTIFIED_ADVICE: [u32; 4] = [
     libc::MADV_DONTNEED as u32,
     libc::MADV_FREE as u32,
     libc::MADV_DONTNEED_LOCKED as u32,

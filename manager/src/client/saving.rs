@@ -222,8 +222,8 @@ impl Saving {
         written.map_err(|errno| format!("the file cannot be written: {errno}"))
     }
 
-    /// Finds the contents of a page in a frame. One that is in no page table is mapped, by a call that does nothing where it
-    /// is: a page that the kernel has swapped out, whose read does not fault, looks alike.
+    /// Finds the contents of a page in a frame. A page that is absent from the page table is mapped first, by a call that does nothing
+    /// where it is there: one that the kernel has swapped out is absent, too, and its read does not fault.
     fn find(&self, pager: &ClientPager, page: usize) -> Result<Contents, String> {
         let Some(pagemap) = &self.pagemap else {
             return Ok(Contents::InMemory);

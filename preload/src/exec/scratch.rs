@@ -30,18 +30,18 @@ struct MappingHeader {
     bytes: usize,
     /// The process that made it.
     process: i32,
-    /// The one that the thread had before; 0 where it had none.
-    before: usize,
+    /// The one that the thread had previously; 0 where it had none.
+    previous: usize,
 }
 
 thread_local! {
     /// The thread's last mapping. The child of a vfork has its parent's memory and control block, and unmaps
     /// nothing once it has executed a program.
-    static LAST: Cell<usize> = const { Cell::new(0) };
+    static LAST_MAPPING: Cell<usize> = const { Cell::new(0) };
 }
 
 fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
-    unmap_left();
+    unmap_leftovers();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let bytes = (size_of::<MappingHeader>() + bytes).next_multiple_of(PAGE);
     let start = address_space::map(0, bytes, address_space::RW, flags, -1, 0);
@@ -49,32 +49,32 @@ fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
         return go(None);
     }
     let header = start as *mut MappingHeader;
-    let before = LAST.replace(start as usize);
+    let previous = LAST_MAPPING.replace(start as usize);
     // SAFETY: fresh memory, with room for the header and what follows it.
     let result = unsafe {
         header.write(MappingHeader {
             bytes,
             process: raw_syscall::pid(),
-            before,
+            previous,
         });
         go(Some(header.add(1).cast()))
     };
     // A signal handler's children may have left theirs meanwhile.
-    unmap_left();
-    LAST.set(before);
+    unmap_leftovers();
+    LAST_MAPPING.set(previous);
     address_space::unmap(&(start as usize..start as usize + bytes));
     result
 }
 
 /// Unmaps what children of this thread's vforks have left. What this process, or its parent, has in use is its own.
 /// Also where the thread ends.
-pub fn unmap_left() {
+pub fn unmap_leftovers() {
     let in_use = [raw_syscall::pid(), parent()];
     // SAFETY: the headers of mappings that are there.
-    while let Some(last) = unsafe { (LAST.get() as *const MappingHeader).as_ref() }
+    while let Some(last) = unsafe { (LAST_MAPPING.get() as *const MappingHeader).as_ref() }
         && !in_use.contains(&last.process)
     {
-        let start = LAST.replace(last.before);
+        let start = LAST_MAPPING.replace(last.previous);
         address_space::unmap(&(start..start + last.bytes));
     }
 }

@@ -121,22 +121,24 @@ pub unsafe fn lift_inherited(environment: CStringArray) -> [Option<u64>; 2] {
 }
 
 /// The kernel's limits, while a program without this library is executed; put back where that fails.
-pub struct UnpagedLimits([Option<Limit>; 2]);
+pub struct LimitsWithoutRoom([Option<Limit>; 2]);
 
-/// Gives the kernel the soft limits as the program set them. Safe between vfork and exec.
-pub fn for_unpaged_image() -> UnpagedLimits {
-    UnpagedLimits(LimitKind::ALL.map(|kind| {
-        let now = kind.current()?;
-        let soft = now.without(kind.room()).soft;
-        kind.set(&Limit {
-            soft,
-            hard: now.hard,
-        });
-        Some(now)
-    }))
+impl LimitsWithoutRoom {
+    /// Gives the kernel the soft limits as the program set them. Safe between vfork and exec.
+    pub fn set() -> Self {
+        Self(LimitKind::ALL.map(|kind| {
+            let now = kind.current()?;
+            let soft = now.as_shown(kind.room()).soft;
+            kind.set(&Limit {
+                soft,
+                hard: now.hard,
+            });
+            Some(now)
+        }))
+    }
 }
 
-impl Drop for UnpagedLimits {
+impl Drop for LimitsWithoutRoom {
     fn drop(&mut self) {
         for (kind, before) in LimitKind::ALL.into_iter().zip(self.0) {
             if let Some(before) = before {
