@@ -47,7 +47,7 @@ pub fn is_wanted(len: usize, flags: c_int) -> bool {
 /// Has a fresh shared anonymous mapping paged.
 pub fn page(span: &AddrRange, prot: c_int) {
     let _space = address_space::lock();
-    requests::make(Request::Page {
+    requests::make(ProgramRequest::Page {
         start: span.start,
         len: span.len(),
         prot,
@@ -56,7 +56,7 @@ pub fn page(span: &AddrRange, prot: c_int) {
 
 /// A request of a program's thread, which the pager process makes.
 #[derive(Clone, Copy)]
-pub enum Request {
+pub enum ProgramRequest {
     /// Page a fresh shared anonymous mapping.
     Page {
         /// Its first byte.
@@ -70,7 +70,7 @@ pub enum Request {
     Change(SharedRequest),
 }
 
-impl Request {
+impl ProgramRequest {
     /// Makes the request, in the pager process. Returns true if it is done.
     pub fn make(self, connection: BorrowedFd<'_>) -> bool {
         let (what, made) = match self {
@@ -143,7 +143,7 @@ fn bytes(span: &AddrRange) -> (u64, u64) {
 
 /// Has the tree's pager of shared memory follow a change. Returns false if it does not.
 fn report(change: SharedRequest) -> bool {
-    !is_used() || requests::make(Request::Change(change))
+    !is_used() || requests::make(ProgramRequest::Change(change))
 }
 
 /// The contents of a range have ended for all processes (MADV_REMOVE). Returns false if the pager keeps some.

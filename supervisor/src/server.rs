@@ -21,7 +21,7 @@ use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::program_ends::ProgramEnds;
-use crate::shared_memory::{SharedMemory, TreeParts};
+use crate::shared_memory::SharedMemory;
 use crate::sockets::{self, Listeners, refuse};
 use crate::tree_store::TreeStore;
 use admission::UnidentifiedPeer;
@@ -29,7 +29,6 @@ use frames::{DomainId, Ledger};
 use host::epoll_set::EpollSet;
 use host::fd_reaper::PeerFd;
 use link::handshake::{ChildMessage, Hello, Message, SlotIndex};
-use link::shared_request::SharedRequest;
 use link::stats_page::StatsPage;
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use new_images::NewImages;
@@ -382,27 +381,5 @@ impl Supervisor {
                 }
             }
         }
-    }
-
-    /// A process requests something of the tree's shared memory.
-    fn at_shared_memory(
-        &mut self,
-        slot: SlotIndex,
-        request: SharedRequest,
-        mut fds: impl Iterator<Item = PeerFd>,
-    ) {
-        let (Some(member), Some(answer)) = (self.members.get_mut(slot), fds.next()) else {
-            return;
-        };
-        let tree = TreeParts {
-            ledger: &self.ledger,
-            ledger_fd: &self.ledger_fd,
-            stats_fd: &self.stats_fd,
-            store: self.store.as_ref(),
-            frames: self.settings.frames,
-            links: &mut self.links,
-        };
-        self.shared_memory
-            .serve(answer, member, request, fds.next(), tree);
     }
 }

@@ -7,17 +7,17 @@ use super::connection;
 use super::threads::{self, ThreadRole};
 use crate::process_pager;
 use crate::raw_syscall::SignalsBlocked;
-use crate::shared_memory::Request;
+use crate::shared_memory::ProgramRequest;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::Mailbox;
 
-static REQUESTS: Mailbox<Request> = Mailbox::new();
+static REQUESTS: Mailbox<ProgramRequest> = Mailbox::new();
 
 /// The thread runs.
 static RUNS: AtomicBool = AtomicBool::new(false);
 
 /// Has a request made. Returns true if it is done.
-pub fn make(request: Request) -> bool {
+pub fn make(request: ProgramRequest) -> bool {
     let Some(pager) = process_pager::get() else {
         return false;
     };

@@ -107,8 +107,8 @@ pub(super) fn start(
         SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
         why => RunError::Spawn(why),
     })?;
-    // In a session of its own this process keeps no group of the tree from being orphaned: a process whose parent has ended
-    // is its child, and is stopped by the terminal only where somebody can continue it.
+    // A group is orphaned where no member's parent is in another group of its session. A process whose parent has ended is
+    // this process's child, so this process leaves the session.
     let _ = setsid();
     // Five for each process of the tree, now that the program has its own limit. Where that is not enough, a process
     // that there is no room for is refused with the reason.

@@ -125,7 +125,7 @@ impl MainLoop {
             let events = self.tree.supervisor.dispatch();
             events.into_iter().for_each(|event| self.on_event(event));
             self.on_stopped_calls();
-            // Children that have ended are found below; what is sent to this process alone is for nobody.
+            // Children that have ended are found below; other signals to this process alone have no effect.
             while self.tree.signals.next().is_some() {}
             loop {
                 match Message::receive(&self.front) {

@@ -8,6 +8,7 @@ use super::new_images::NewImage;
 use super::{A_TURN, CONNECTION, LISTENER, PIDFD, STRANGER, Supervisor};
 use crate::TreeEvent;
 use crate::processes::{PagedProcess, program_of};
+use crate::shared_memory::TreeParts;
 use crate::sockets::{self, Peer, answer, refuse};
 use frames::{DomainId, DomainPhase};
 use host::fd_reaper::PeerFd;
@@ -16,6 +17,7 @@ use link::MIN_FRAMES;
 use link::handshake::{
     FdRole, Hello, Message, ProgramPlace, RawDomainId, Reply, SlotIndex, Welcome, slot_of,
 };
+use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
@@ -138,6 +140,28 @@ impl Supervisor {
         } else {
             self.links.open(slot, depth, connection);
         }
+    }
+
+    /// A process requests something of the tree's shared memory.
+    pub(super) fn at_shared_memory(
+        &mut self,
+        slot: SlotIndex,
+        request: SharedRequest,
+        mut fds: impl Iterator<Item = PeerFd>,
+    ) {
+        let (Some(member), Some(answer)) = (self.members.get_mut(slot), fds.next()) else {
+            return;
+        };
+        let tree = TreeParts {
+            ledger: &self.ledger,
+            ledger_fd: &self.ledger_fd,
+            stats_fd: &self.stats_fd,
+            store: self.store.as_ref(),
+            frames: self.settings.frames,
+            links: &mut self.links,
+        };
+        self.shared_memory
+            .serve(answer, member, request, fds.next(), tree);
     }
 
     /// Returns true if a process is the one it claims to be.
