@@ -3,15 +3,13 @@
 //!
 //! What the kernel or the pager itself needs at any moment stays as it is: stacks, the
 //! main thread's control block, the library's own tables, and mappings so small that
-//! paging them gives nothing back.
+//! paging them gives nothing back. The kernel makes one mapping of a library's zero-initialised data and anonymous memory
+//! that the loader has mapped behind it: this library's own, the C library's and the loader's are cut out.
 
 use crate::address_space::{RW, WORTH_ADOPTING};
 use crate::maps_file::{MapsLine, for_each_mapping};
 use crate::vma_map::{AddrRange, MappingAttrs};
-use crate::{address_space, early_alloc, paged_memory, pager_process};
-
-/// A byte of the library's own data: the mapping that holds it is not adopted.
-static OWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+use crate::{address_space, early_alloc, library_data, paged_memory, pager_process};
 
 /// Most mappings adopted; a program has a handful that are large enough.
 const MAX_CANDIDATES: usize = 64;
@@ -22,29 +20,40 @@ pub struct Candidates {
     count: usize,
 }
 
-/// Finds the mappings to adopt. The constructor's first step: the library's own tables are
+/// Finds the mappings to adopt. Among the constructor's first steps: the library's own tables are
 /// mapped later and look the same.
 pub fn find_candidates() -> Candidates {
-    let keep_out = [
-        pager_process::thread_pointer(),
-        std::ptr::from_ref(&OWN) as usize,
-    ];
+    let [own, c_library, loader] = library_data::libraries();
+    let kept = [own, c_library, loader, early_alloc::span()];
     let mut found = Candidates {
         spans: [(0, 0); MAX_CANDIDATES],
         count: 0,
     };
     for_each_mapping(|mapping| {
-        let Some(span) = candidate(mapping) else {
-            return;
-        };
-        let kept_out = keep_out.iter().any(|addr| span.contains(addr));
-        if !kept_out && !early_alloc::owns(span.start as *const u8) && found.count < MAX_CANDIDATES
-        {
-            found.spans[found.count] = (span.start, span.end);
-            found.count += 1;
-        }
+        let span = candidate(mapping).filter(|it| !it.contains(&pager_process::thread_pointer()));
+        let Some(span) = span else { return };
+        each_rest(span, &kept, |rest| {
+            if rest.len() >= WORTH_ADOPTING && found.count < MAX_CANDIDATES {
+                found.spans[found.count] = (rest.start, rest.end);
+                found.count += 1;
+            }
+        });
     });
     found
+}
+
+/// Calls `take` for each part of `span` that is in none of `kept`.
+fn each_rest(span: AddrRange, kept: &[AddrRange], mut take: impl FnMut(AddrRange)) {
+    let mut at = span.start;
+    while at < span.end {
+        let ahead = kept.iter().filter(|it| !it.is_empty() && it.end > at);
+        let next = ahead.min_by_key(|it| it.start);
+        let end = next.map_or(span.end, |it| it.start.clamp(at, span.end));
+        if end > at {
+            take(at..end);
+        }
+        at = next.map_or(span.end, |it| it.end);
+    }
 }
 
 /// Adopts the mappings found.
@@ -74,6 +83,22 @@ fn candidate(mapping: &MapsLine<'_>) -> Option<AddrRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_is_cut_out() {
+        let rest = |kept: &[(usize, usize)]| {
+            let kept: Vec<_> = kept.iter().map(|(start, end)| *start..*end).collect();
+            let mut found = Vec::new();
+            each_rest(10..20, &kept, |rest| found.push((rest.start, rest.end)));
+            found
+        };
+        assert_eq!(rest(&[]), [(10, 20)]);
+        assert_eq!(rest(&[(0, 0), (20, 30), (5, 10)]), [(10, 20)]);
+        assert_eq!(rest(&[(15, 30), (0, 12)]), [(12, 15)]);
+        let pieces = [(10, 11), (15, 17), (18, 20)];
+        assert_eq!(rest(&[(12, 13), (11, 15), (17, 18)]), pieces);
+        assert_eq!(rest(&[(0, 30)]), []);
+    }
 
     #[test]
     fn only_large_private_anonymous_writeable_mappings_are_candidates() {

@@ -2,6 +2,7 @@
 //!
 //! The dynamic loader switches to the program's `malloc` before any constructor runs.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::{PAGE, WiredMemory};
 
@@ -61,6 +62,12 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
 pub fn owns(ptr: *const u8) -> bool {
     let start = START.load(Ordering::Relaxed);
     start != 0 && (ptr as usize).wrapping_sub(start) < POOL
+}
+
+/// The pool's addresses.
+pub fn span() -> Range<usize> {
+    let start = START.load(Ordering::Relaxed);
+    start..start + if start == 0 { 0 } else { POOL }
 }
 
 /// The size requested for a block.

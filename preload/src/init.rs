@@ -33,8 +33,8 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 /// The loader calls this before any other constructor. It passes the environment: the C
 /// library's `environ` is not set yet.
 extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
-    let candidates = adopt::find_candidates();
     library_data::find();
+    let candidates = adopt::find_candidates();
     // SAFETY: the loader's array.
     match unsafe { SupervisorEndpoint::from(environ) } {
         SupervisorEndpoint::None => {

@@ -6,8 +6,8 @@ use crate::{dlsym, pager_process};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Start and end of this library, and of the C library.
-static LIBRARIES: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// Start and end of this library, of the C library, and of the loader.
+static LIBRARIES: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
 
 /// This library's path, as the loader has it.
 static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
@@ -60,12 +60,15 @@ unsafe extern "C" fn record_library(
     if is_own {
         OWN_PATH.store(info.dlpi_name.cast_mut(), Ordering::Release);
     }
-    if is_own || file.starts_with(b"libc.so") {
-        let first = loaded().map(|header| span(start, header).start).min();
-        let end = loaded().map(|header| span(start, header).end).max();
-        let whole = (first.unwrap_or(0), end.unwrap_or(0));
-        put(&LIBRARIES, if is_own { 0 } else { 2 }, whole);
-    }
+    let first = loaded().map(|header| span(start, header).start).min();
+    let end = loaded().map(|header| span(start, header).end).max();
+    let whole = (first.unwrap_or(0), end.unwrap_or(0));
+    let place = match (is_own, file.starts_with(b"libc.so")) {
+        (true, _) => 0,
+        (false, true) => 2,
+        (false, false) => 4,
+    };
+    put(&LIBRARIES, place, whole);
     // What the loader has made read-only after it has relocated it.
     let read_only = headers.iter().find(|it| it.p_type == libc::PT_GNU_RELRO);
     let read_only = read_only.map_or(0..0, |header| span(start, header));
@@ -133,6 +136,14 @@ pub fn is_of_c_library(addr: usize) -> bool {
 fn library_contains(at: usize, addr: usize) -> bool {
     let [start, end] = [at, at + 1].map(|at| LIBRARIES[at].load(Ordering::Acquire));
     (start..end).contains(&addr)
+}
+
+/// This library, the C library and the loader, in whole pages.
+pub fn libraries() -> [AddrRange; 3] {
+    [0, 2, 4].map(|at| {
+        let [start, end] = [at, at + 1].map(|at| LIBRARIES[at].load(Ordering::Acquire));
+        start & !(wired::PAGE - 1)..end.next_multiple_of(wired::PAGE)
+    })
 }
 
 /// Data of the C library and the loader.
