@@ -10,10 +10,10 @@
 //! instruction `ret` in the code of the program's caller, which comes back here. RTLD_DEFAULT finds this library first,
 //! and goes to the C library's own `dlsym` by a jump.
 
-use crate::dlsym::dl_iterate_phdr;
-use crate::library_data::{is_of_c_library, is_own, own_path};
+use crate::dlsym::EachObject;
+use crate::library_data::{is_of_c_library, is_own};
 use std::arch::naked_asm;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,19 +24,38 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
+/// A function of the C library's own: of the first version for this machine, which every C library has, and which a
+/// sanitizer's function of the same name is not. That one may not be called before its runtime has started.
+struct VersionedFunction {
+    found: AtomicPtr<c_void>,
+    name: &'static CStr,
+}
+
+impl VersionedFunction {
+    const fn new(name: &'static CStr) -> Self {
+        Self {
+            found: AtomicPtr::new(null_mut()),
+            name,
+        }
+    }
+
+    fn find(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let version = c"GLIBC_2.2.5".as_ptr();
+        // SAFETY: C strings; the lookup changes nothing.
+        let found = unsafe { dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version) };
+        self.found.store(found, Ordering::Release);
+        found
+    }
+}
+
 /// The C library's own `dlsym`. Not looked up by itself.
 extern "C" fn next_dlsym() -> *mut c_void {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    let known = NEXT.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // Of the first version for this machine, which every C library has.
-    let version = c"GLIBC_2.2.5".as_ptr();
-    // SAFETY: C strings; the lookup changes nothing.
-    let found = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version) };
-    NEXT.store(found, Ordering::Release);
-    found
+    static NEXT: VersionedFunction = VersionedFunction::new(c"dlsym");
+    NEXT.find()
 }
 
 /// `dlsym(handle, name)`.
@@ -123,9 +142,16 @@ extern "C" fn find_return(from: usize) -> usize {
     if is_own(from) || !is_of_c_library(next_dlsym().addr()) {
         return 0;
     }
+    static ITERATE: VersionedFunction = VersionedFunction::new(c"dl_iterate_phdr");
+    type Iterate = unsafe extern "C" fn(EachObject, *mut c_void) -> c_int;
     let mut found = [from, 0];
-    // SAFETY: the callback fits, and the words live through the call.
-    unsafe { dl_iterate_phdr(find_in_object, found.as_mut_ptr().cast()) };
+    if !ITERATE.find().is_null() {
+        // SAFETY: the function of that name; the callback fits, and the words live through the call.
+        unsafe {
+            let iterate: Iterate = transmute(ITERATE.find());
+            iterate(find_in_object, found.as_mut_ptr().cast());
+        }
+    }
     found[1]
 }
 
@@ -167,30 +193,14 @@ fn own_instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if !is_of_c_library(found.addr()) {
         return found;
     }
-    let Some(own) = own_handle() else {
-        return found;
-    };
     // SAFETY: the C library's function of that name has this type.
     let lookup: Lookup = unsafe { transmute(next_dlsym()) };
-    // SAFETY: a name that was found. Neither lookup can fail, as this library depends on the C library,
-    // so that both leave `dlerror` without an error.
-    let (next, ours) = unsafe { (lookup(libc::RTLD_NEXT, name), lookup(own, name)) };
+    // The first of that name, which is this library's but where the executable has its own. Not by this library's handle:
+    // to get that from `dlopen` allocates, and a sanitizer looks names up before its own allocator has begun.
+    // SAFETY: a name that was found. Neither lookup can fail, so that both leave `dlerror` without an error.
+    let [next, ours] = [libc::RTLD_NEXT, libc::RTLD_DEFAULT].map(|it| unsafe { lookup(it, name) });
     match next == found && is_own(ours.addr()) {
         true => ours,
         false => found,
     }
-}
-
-/// This library's own handle.
-fn own_handle() -> Option<*mut c_void> {
-    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    let known = HANDLE.load(Ordering::Acquire);
-    if !known.is_null() {
-        return Some(known);
-    }
-    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
-    // SAFETY: the loader's own string for this library, which is loaded.
-    let found = unsafe { libc::dlopen(own_path()?.as_ptr(), flags) };
-    HANDLE.store(found, Ordering::Release);
-    (!found.is_null()).then_some(found)
 }

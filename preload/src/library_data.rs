@@ -3,14 +3,11 @@
 use crate::raw_syscall::syscall3;
 use crate::vma_map::AddrRange;
 use crate::{dlsym, pager_process};
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Start and end of this library, of the C library, and of the loader.
 static LIBRARIES: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
-
-/// This library's path, as the loader has it.
-static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Start and end of data, in pairs; this library's first.
 static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -56,9 +53,6 @@ unsafe extern "C" fn record_library(
     let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
     if !is_own && !is_c {
         return 0;
-    }
-    if is_own {
-        OWN_PATH.store(info.dlpi_name.cast_mut(), Ordering::Release);
     }
     let first = loaded().map(|header| span(start, header).start).min();
     let end = loaded().map(|header| span(start, header).end).max();
@@ -114,13 +108,6 @@ fn pairs(words: &'static [AtomicUsize]) -> impl Iterator<Item = (usize, usize)> 
         let [one, other] = [&pair[0], &pair[1]].map(|word| word.load(Ordering::Acquire));
         (one, other)
     })
-}
-
-/// This library's path, as the loader has it.
-pub fn own_path() -> Option<&'static CStr> {
-    let path = OWN_PATH.load(Ordering::Acquire);
-    // SAFETY: the loader's string, as long as this library is loaded.
-    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
 /// Returns true if an address is in this library.
