@@ -31,6 +31,9 @@ static void check_by_ptrace(pid_t child, char *p)
     CHECK(ptrace(PTRACE_PEEKDATA, child, NULL, NULL) == -1 && errno == EIO);
 }
 
+/* As _FORTIFY_SOURCE has it. */
+ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
+
 static void check_by_file(pid_t child, char *p)
 {
     char name[64];
@@ -39,7 +42,9 @@ static void check_by_file(pid_t child, char *p)
     int memory = open(name, O_RDWR | O_CLOEXEC);
     CHECK(memory >= 0);
     for (size_t at = 0; at < SIZE; at += STEP) {
-        CHECK(pread(memory, &value, 8, (off_t)(uintptr_t)(p + at)) == 8 && value == word(at));
+        off_t where = (off_t)(uintptr_t)(p + at);
+        ssize_t got = at / STEP % 2 ? pread(memory, &value, 8, where) : __pread_chk(memory, &value, 8, where, 8);
+        CHECK(got == 8 && value == word(at));
         value = at + 1;
         CHECK(pwrite(memory, &value, 8, (off_t)(uintptr_t)(p + at + 16)) == 8);
     }
@@ -62,8 +67,10 @@ int main(void)
     CHECK(child >= 0);
     if (child == 0) {
         CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
-        push_out();
-        raise(SIGSTOP);
+        for (int check = 0; check < 2; check++) {
+            push_out();
+            raise(SIGSTOP);
+        }
         for (size_t at = 0; at < SIZE; at += STEP) {
             CHECK(*(long *)(p + at) == word(at));
             CHECK(*(size_t *)(p + at + 8) == at && *(size_t *)(p + at + 16) == at + 1);
@@ -73,6 +80,8 @@ int main(void)
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
     check_by_ptrace(child, p);
+    CHECK(ptrace(PTRACE_CONT, child, NULL, NULL) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
     check_by_file(child, p);
     CHECK(ptrace(PTRACE_CONT, child, NULL, NULL) == 0);
     reap(child);

@@ -101,6 +101,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// never holds a descriptor of ours, not even for a moment, and may be full.
 pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     threads::prepare()?;
+    if gate.is_none() {
+        program::find_number();
+    }
     STAGE.store(STARTING, Ordering::Release);
     PROGRAM.store(raw_syscall::pid(), Ordering::Release);
     PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);

@@ -117,8 +117,26 @@ macro_rules! at_offset {
         }
     )*};
 }
-at_offset!(PREAD: pread pread64);
-at_offset!(PWRITE: pwrite pwrite64);
+at_offset!(PREAD: pread pread64 __pread64);
+at_offset!(PWRITE: pwrite pwrite64 __pwrite64);
+
+/// Defines the call as programs make it that are compiled with _FORTIFY_SOURCE: `room` is that at `bytes`.
+macro_rules! checked_at_offset {
+    ($($name:ident)*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name(fd: c_int, bytes: *mut c_void, len: usize, at: i64, room: usize) -> isize {
+            crate::dlsym::next_function!(CHECKED = stringify!($name));
+            type Real = unsafe extern "C" fn(c_int, *mut c_void, usize, i64, usize) -> isize;
+            match len <= room {
+                // SAFETY: the caller's bytes.
+                true => unsafe { pread(fd, bytes, len, at) },
+                // SAFETY: the C library's function of that name, which ends the program.
+                false => unsafe { transmute::<*mut c_void, Real>(CHECKED.find())(fd, bytes, len, at, room) },
+            }
+        }
+    )*};
+}
+checked_at_offset!(__pread_chk __pread64_chk);
 
 /// Goes on with a transfer that ended early, where that is of a process's memory at a page that is paged out.
 fn go_on(

@@ -12,16 +12,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{PAGE, WiredMemory};
 
-unsafe extern "C" {
-    fn __clone(
-        entry: extern "C" fn(*mut c_void) -> c_int,
-        stack: *mut c_void,
-        flags: c_int,
-        arg: *mut c_void,
-        ptid: *mut c_void,
-        tls: *mut c_void,
-        ctid: *mut c_void,
-    ) -> c_int;
+type Entry = extern "C" fn(*mut c_void) -> c_int;
+
+crate::dlsym::next! {
+    /// The C library's own `clone`.
+    fn __clone(entry: Entry, stack: *mut c_void, flags: c_int, arg: *mut c_void, ptid: *mut c_void, tls: *mut c_void, ctid: *mut c_void) -> c_int
 }
 
 /// Words the kernel writes for a clone.
@@ -116,7 +111,7 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
 
 /// What the child of `clone` is to run, on the program's stack for it.
 pub struct ClonedProgram {
-    entry: extern "C" fn(*mut c_void) -> c_int,
+    entry: Entry,
     arg: *mut c_void,
     stack: usize,
 }
@@ -171,9 +166,8 @@ impl ClonedProgram {
 }
 
 /// The C library's `clone`: one that copies memory is a fork.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn clone(
-    entry: extern "C" fn(*mut c_void) -> c_int,
+fn clone_by_library(
+    entry: Entry,
     stack: *mut c_void,
     flags: c_int,
     arg: *mut c_void,
@@ -210,4 +204,27 @@ extern "C" fn clone(
         pid
     });
     c_result(pid) as c_int
+}
+
+mod exports {
+    use super::{Entry, c_int, c_void, clone_by_library};
+
+    /// Defines the function under both of its public names.
+    macro_rules! clone {
+        ($($name:ident)*) => {$(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            extern "C" fn $name(
+                entry: Entry,
+                stack: *mut c_void,
+                flags: c_int,
+                arg: *mut c_void,
+                ptid: *mut c_void,
+                tls: *mut c_void,
+                ctid: *mut c_void,
+            ) -> c_int {
+                clone_by_library(entry, stack, flags, arg, ptid, tls, ctid)
+            }
+        )*};
+    }
+    clone!(clone __clone);
 }

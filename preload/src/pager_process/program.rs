@@ -6,15 +6,41 @@
 //! which the kernel clears the first thread's number does: at exec, too, since the memory has
 //! another user.
 
-use crate::raw_syscall::{error, is_error, syscall3, syscall6};
+use super::thread_pointer;
+use crate::raw_syscall::{self, error, is_error, syscall3, syscall6};
 use host::process_tree::ProcStat;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How far into a thread control block glibc's number of the thread is looked for.
+/// Where glibc has a thread's number in its control block, since its version 2.5; looked for where it is not there.
+const KNOWN_OFFSET: usize = 0x2d0;
+
+/// How far into the block it is looked for.
 const REACH: usize = 1024;
+
+/// Where it was found; 0 where it was not.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds where the C library has a thread's number, by that of the calling thread. In the constructor: in the child of a bare
+/// clone the number is the parent's, and the first process of a namespace has one that other words have, too.
+pub fn find_number() {
+    let number = raw_syscall::tid();
+    let storage = thread_pointer();
+    // SAFETY: the control block of this thread.
+    let is_number = |offset: &usize| unsafe { number_at(storage + offset) } == number;
+    let offsets = std::iter::once(KNOWN_OFFSET).chain((0..REACH).step_by(size_of::<i32>()));
+    let found = offsets.into_iter().find(is_number);
+    OFFSET.store(found.unwrap_or(0), Ordering::Release);
+}
+
+/// # Safety
+/// The word is there.
+unsafe fn number_at(addr: usize) -> i32 {
+    // SAFETY: the caller's.
+    unsafe { (addr as *const i32).read_volatile() }
+}
 
 /// The program.
 pub struct Program {
@@ -43,7 +69,8 @@ impl Program {
             let _ = write!(rest, "/proc/{pid}/stat\0");
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let path = std::ffi::CStr::from_bytes_until_nul(&path).ok();
-            path.and_then(|path| open(path, flags, Mode::empty()).ok())
+            path.filter(|_| has_own_proc())
+                .and_then(|path| open(path, flags, Mode::empty()).ok())
         };
         Ok(Self {
             pid,
@@ -93,12 +120,22 @@ impl Program {
     }
 }
 
-/// Where the first thread's control block holds its number.
+/// Where the first thread's control block holds its number. None in the child of a bare clone.
 fn first_number(pid: i32) -> Option<usize> {
-    let storage = super::PROGRAM_STORAGE.load(Ordering::Acquire);
-    let mut words = (storage..storage + REACH).step_by(size_of::<i32>());
+    let offset = OFFSET.load(Ordering::Acquire);
+    let at = super::PROGRAM_STORAGE.load(Ordering::Acquire) + offset;
     // SAFETY: the control block of a thread that waits for the caller.
-    words.find(|at| unsafe { (*at as *const i32).read_volatile() } == pid)
+    (offset != 0 && unsafe { number_at(at) } == pid).then_some(at)
+}
+
+/// Returns true if /proc is that of the calling process's PID namespace: in another one numbers are other processes'.
+fn has_own_proc() -> bool {
+    let mut number = [0u8; 16];
+    let Ok(len) = readlinkat_raw(CWD, c"/proc/self", &mut number[..]) else {
+        return false;
+    };
+    let number = std::str::from_utf8(&number[..len]).ok();
+    number.and_then(|it| it.parse().ok()) == Some(raw_syscall::pid())
 }
 
 /// Returns true if the word at `at` is mapped and holds another number than `pid`. The kernel
