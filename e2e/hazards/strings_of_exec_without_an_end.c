@@ -40,6 +40,8 @@ int main(void)
     memset(longest, 'a', sizeof longest - 1);
     char *const too_long[] = {longest, NULL};
     CHECK(execve("/bin/true", ARGS, too_long) == -1 && errno == E2BIG);
+    CHECK(execvpe("true", ARGS, torn) == -1 && errno == EFAULT);
+    CHECK(execvpe("true", ARGS, too_long) == -1 && errno == E2BIG);
     CHECK(fexecve(-1, ARGS, NONE) == -1 && errno == EINVAL);
     char *const *volatile nothing = NULL;
     CHECK(fexecve(0, nothing, NONE) == -1 && errno == EINVAL);

@@ -10,7 +10,7 @@ mod spawn;
 use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
-use environment::{are_readable, with_limits, with_preload_env};
+use environment::{are_readable, is_readable_path, with_limits, with_preload_env};
 use host::pageable;
 use scratch::with_scratch;
 use std::ffi::{CStr, c_char, c_int};
@@ -203,7 +203,7 @@ extern "C" fn selfpage_execvpe(
     argv: CStringArray,
     envp: CStringArray,
 ) -> c_int {
-    if !are_readable(file, envp) {
+    if !is_readable_path(file) {
         return selfpage_execve(file, argv, envp);
     }
     // SAFETY: the program's string.

@@ -118,6 +118,11 @@ pub fn are_readable(path: *const c_char, environment: CStringArray) -> bool {
     pages.has_string(path.addr(), libc::PATH_MAX as usize)
 }
 
+/// Returns true if a path is readable to its end, and no longer than the kernel takes.
+pub fn is_readable_path(path: *const c_char) -> bool {
+    ReadablePages(None).has_string(path.addr(), libc::PATH_MAX as usize)
+}
+
 /// Pages that a program's strings lie in; the last that was found readable.
 struct ReadablePages(Option<usize>);
 

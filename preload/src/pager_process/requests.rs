@@ -23,13 +23,16 @@ pub fn make(request: ProgramRequest) -> bool {
     };
     let _signals = SignalsBlocked::new();
     let sender = REQUESTS.lock();
-    if !RUNS.load(Ordering::Acquire) {
-        if pager.process.run(start) == FAILED {
-            return false;
+    let runs = RUNS.load(Ordering::Acquire) || pager.process.run(start) != FAILED;
+    RUNS.store(runs, Ordering::Release);
+    let wake = || match runs {
+        true => REQUESTS.wake(),
+        // Without room for another thread the evictor's makes it.
+        false => {
+            pager.process.run(serve_pending);
         }
-        RUNS.store(true, Ordering::Release);
-    }
-    REQUESTS.send(&sender, request, || REQUESTS.wake()) != FAILED
+    };
+    REQUESTS.send(&sender, request, wake) != FAILED
 }
 
 /// The result of a request that is not done.
@@ -41,14 +44,20 @@ fn start() -> u32 {
     started.map_or(FAILED, |()| 0)
 }
 
+/// Makes the request that is pending.
+fn serve_pending() -> u32 {
+    REQUESTS.handle(|request| {
+        let made = connection().is_some_and(|connection| request.make(connection));
+        if made { 0 } else { FAILED }
+    });
+    0
+}
+
 /// The thread's work.
 pub fn serve() -> ! {
     loop {
         REQUESTS.wait();
-        REQUESTS.handle(|request| {
-            let made = connection().is_some_and(|connection| request.make(connection));
-            if made { 0 } else { FAILED }
-        });
+        serve_pending();
     }
 }
 

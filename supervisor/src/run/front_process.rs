@@ -1,8 +1,8 @@
 //! The process that the user started: stands for the program towards its terminal and its shell.
 //!
 //! Program and front process are in one process group. So the program receives the terminal's
-//! signals (interrupt, quit, stop, window size) directly, and the front process forwards only signals
-//! sent to the front process alone. When the program stops, the front process stops, so that the shell sees it.
+//! signals (interrupt, quit, stop, window size) directly, and the supervisor forwards only signals
+//! that the front process received and the group did not. When the program stops, the supervisor stops the front process, so that the shell sees it.
 
 use super::group_signals::GroupWitness;
 use super::ipc::Message;
@@ -75,17 +75,12 @@ fn watch(control: &OwnedFd, signals: &Signals, children: [Pid; 2], killer: &str)
         let _ = poll(&mut fds, None);
         while let Some(arrived) = signals.next() {
             let ours = arrived.sender == supervisor.as_raw_nonzero().get();
-            let sent = arrived.code <= 0 && !ours;
-            if sent && arrived.signal != libc::SIGCHLD {
+            if !ours && arrived.signal != libc::SIGCHLD {
                 let _ = Message::Signal(arrived).send(control);
             }
         }
         loop {
             match Message::receive(control) {
-                Ok(Some(Message::Stopped(_))) => {
-                    // SAFETY: stops this process, until a SIGCONT.
-                    unsafe { libc::raise(libc::SIGSTOP) };
-                }
                 Ok(Some(Message::Ended(status))) => {
                     children.into_iter().for_each(await_release);
                     return end(status);

@@ -22,11 +22,7 @@ const SAME_KILL: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The witness, as the supervisor knows it.
-pub struct GroupWitness {
-    socket: OwnedFd,
-    /// What it has reported lately.
-    reported: Vec<(Instant, SignalInfo)>,
-}
+pub struct GroupWitness(OwnedFd);
 
 impl GroupWitness {
     /// Starts the witness, a child of the front process, with all signals blocked.
@@ -42,17 +38,14 @@ impl GroupWitness {
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(0) }
             }
-            witness => {
-                let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
-                let reported = Vec::new();
-                let socket = ours;
-                Ok((Self { socket, reported }, witness))
-            }
+            witness => Pid::from_raw(witness)
+                .map(|witness| (Self(ours), witness))
+                .ok_or(io::Errno::CHILD),
         }
     }
 
     /// Returns true if the group received a signal that the front process received.
-    pub fn has_received(&mut self, signal: SignalInfo) -> bool {
+    pub fn has_received(&self, signal: SignalInfo) -> bool {
         self.has_reported(signal) || {
             // The kernel may still be delivering it to the group.
             std::thread::sleep(Duration::from_millis(1));
@@ -60,34 +53,29 @@ impl GroupWitness {
         }
     }
 
-    fn has_reported(&mut self, signal: SignalInfo) -> bool {
-        self.reported.retain(|(when, _)| when.elapsed() < SAME_KILL);
-        self.ask();
-        let same = |(_, group): &(Instant, SignalInfo)| {
-            (group.signal, group.sender, group.code) == (signal.signal, signal.sender, signal.code)
-        };
-        let found = self.reported.iter().position(same);
-        found.map(|at| self.reported.remove(at)).is_some()
-    }
-
-    /// Has the witness report what it has received.
-    fn ask(&mut self) {
+    fn has_reported(&self, signal: SignalInfo) -> bool {
         let limit = Timespec::try_from(PATIENCE).ok();
-        if Message::Report.send(&self.socket).is_err() {
-            return;
+        if Message::Report.send(&self.0).is_err() {
+            return false;
         }
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut found = false;
+        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
         while poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
-            match Message::receive(&self.socket) {
-                Ok(Some(Message::Signal(signal))) => self.reported.push((Instant::now(), signal)),
+            match Message::receive(&self.0) {
+                Ok(Some(Message::Signal(group))) => {
+                    found |= (group.signal, group.sender, group.code)
+                        == (signal.signal, signal.sender, signal.code);
+                }
                 Ok(None) => {}
-                _ => return,
+                _ => break,
             }
         }
+        found
     }
 }
 
-/// The witness: reports what it has received whenever it is asked, until the supervisor or the front process ends.
+/// The witness: reports what it has received lately whenever it is asked, until the supervisor or the front process ends.
+/// It reads signals as they come: a second one of a number that waits is lost.
 fn serve(supervisor: &OwnedFd, front: Pid) {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let Ok(signals) = Signals::open() else { return };
@@ -96,15 +84,27 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
     }
     hide_name();
     close_all_but([supervisor.as_raw_fd(), signals.raw_fd()]);
-    let mut ready = [PollFd::new(supervisor, PollFlags::IN)];
-    while poll(&mut ready, None).is_ok() {
-        let Ok(asked) = Message::receive(supervisor) else {
-            return;
-        };
-        while let (Some(_), Some(signal)) = (asked, signals.next()) {
-            let _ = Message::Signal(signal).send(supervisor);
+    let mut received: Vec<(Instant, SignalInfo)> = Vec::new();
+    loop {
+        let mut ready = [
+            PollFd::new(supervisor, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
+        ];
+        let _ = poll(&mut ready, None);
+        received.retain(|(when, _)| when.elapsed() < SAME_KILL);
+        while let Some(signal) = signals.next() {
+            received.retain(|(_, known)| *known != signal);
+            received.push((Instant::now(), signal));
         }
-        let answered = asked.map_or(Ok(()), |_| Message::Report.send(supervisor));
+        let answered = match Message::receive(supervisor) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => received
+                .iter()
+                .map(|(_, signal)| Message::Signal(*signal))
+                .chain([Message::Report])
+                .try_for_each(|message| message.send(supervisor)),
+            Err(gone) => Err(gone),
+        };
         if answered.is_err() {
             return;
         }
@@ -149,40 +149,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_found_once_and_only_as_it_was_sent() {
+    fn a_signal_is_found_as_it_was_sent() {
         let (socket, witness) = seqpacket::pair().unwrap();
-        let mut group = GroupWitness {
-            socket,
-            reported: Vec::new(),
-        };
+        let group = GroupWitness(socket);
         let signal = SignalInfo {
             signal: libc::SIGTERM,
             code: 0,
             sender: 42,
             value: 0,
         };
-        let other = SignalInfo {
-            sender: 43,
-            ..signal
-        };
         let answers = std::thread::spawn(move || {
-            let mut reports = vec![signal];
             loop {
                 match Message::receive(&witness) {
                     Ok(None) => std::thread::yield_now(),
                     Ok(Some(_)) => {
-                        for signal in reports.drain(..) {
-                            Message::Signal(signal).send(&witness).unwrap();
-                        }
+                        Message::Signal(signal).send(&witness).unwrap();
                         Message::Report.send(&witness).unwrap();
                     }
                     Err(_) => return,
                 }
             }
         });
-        assert!(!group.has_received(other));
         assert!(group.has_received(signal));
-        assert!(!group.has_received(signal));
+        assert!(!group.has_received(SignalInfo {
+            sender: 43,
+            ..signal
+        }));
+        assert!(!group.has_received(SignalInfo {
+            code: libc::SI_KERNEL,
+            ..signal
+        }));
         drop(group);
         answers.join().unwrap();
     }

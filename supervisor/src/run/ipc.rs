@@ -25,8 +25,6 @@ pub enum Message {
     Signal(SignalInfo),
     /// To the group witness: report signals; from it: these are all.
     Report,
-    /// To the front process: this signal stopped the program.
-    Stopped(i32),
     /// To the front process: the tree has ended; the program's wait status.
     Ended(i32),
     /// To the front process: the program was not started; the exit status to return.
@@ -70,7 +68,6 @@ mod tests {
         for message in [
             Message::Signal(signal),
             Message::Report,
-            Message::Stopped(20),
             Message::Ended(0x8b),
             Message::Failed(125),
         ] {

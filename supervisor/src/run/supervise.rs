@@ -237,7 +237,10 @@ impl MainLoop {
 
     /// Forwards a signal that the front process received to the program.
     fn forward(&mut self, signal: SignalInfo) {
-        if self.group.has_received(signal) {
+        let group = |pid: Option<Pid>| pid.and_then(|pid| rustix::process::getpgid(Some(pid)).ok());
+        // A program may have left the group (timeout does).
+        let is_in_group = group(self.front_pid) == group(Some(self.tree.program));
+        if is_in_group && self.group.has_received(signal) {
             return;
         }
         let named = Signal::from_named_raw(signal.signal);
@@ -295,20 +298,20 @@ impl MainLoop {
                         let _ = rustix::process::kill_process(pid, Signal::CONT);
                     }
                 }
-                _ if libc::WIFSTOPPED(status) => {
-                    let _ = Message::Stopped(libc::WSTOPSIG(status)).send(&self.front);
-                }
-                _ if libc::WIFCONTINUED(status) => {
-                    // It may have stopped with the program.
-                    let _ = self
-                        .front_pid
-                        .map(|pid| rustix::process::kill_process(pid, Signal::CONT));
-                }
+                // Both by this process, so that they arrive in their order.
+                _ if libc::WIFSTOPPED(status) => self.signal_front(Signal::STOP),
+                _ if libc::WIFCONTINUED(status) => self.signal_front(Signal::CONT),
                 _ => {
                     self.status = Some(status);
                     self.ended = Some(Instant::now());
                 }
             }
+        }
+    }
+
+    fn signal_front(&self, signal: Signal) {
+        if let Some(front) = self.front_pid {
+            let _ = rustix::process::kill_process(front, signal);
         }
     }
 
