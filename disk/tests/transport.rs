@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 use tenant::*;
 
 /// A byte of this page fails.
@@ -289,6 +290,25 @@ fn own_work_that_a_request_waits_for_is_done_where_that_request_is_all_that_may_
     let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
     tenant.channel.write(1, 0, 8);
     tenant.channel.check(1, 0, 8);
+}
+
+#[test]
+fn a_disk_whose_transport_completes_nothing_ends() {
+    let usd = Usd::start_transport(Box::new(Memory::start()), quick()).unwrap();
+    let mut stuck = Tenant::new(&usd, plenty(), Some(space(STUCK)));
+    let mut page = pages(1, 0, 1);
+    // SAFETY: no part of the operation is sent, and the transport has ended before the page has.
+    unsafe { stuck.channel.client.begin(0, true, &pieces(&mut page), 0) };
+    stuck.channel.client.flush();
+    while usd.disk_stats().in_flight == 0 {}
+    let (ended, is_over) = channel();
+    let dropping = std::thread::spawn(move || {
+        drop(usd);
+        ended.send(()).unwrap();
+    });
+    let is_over = is_over.recv_timeout(Duration::from_secs(20));
+    assert_eq!(is_over, Ok(()), "the disk's thread waits for the part");
+    dropping.join().unwrap();
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl DiskThread {
                     let _ = answer.send(stats);
                 }
                 UsdCommand::DiskStats { answer } => _ = answer.send(self.disk_stats()),
-                UsdCommand::Stop => self.stopping = true,
+                UsdCommand::Stop => self.stopped = Some(now),
             }
         }
     }

@@ -26,7 +26,7 @@ impl DiskThread {
     /// Starts transactions as long as the scheduler names one.
     pub(super) fn schedule(&mut self, now: Time) -> Scheduled {
         let mut scheduled = Scheduled::default();
-        while !self.stopping {
+        while self.stopped.is_none() {
             match self.atropos.next(now) {
                 Decision::Dispatch(start) => self.start(now, &start),
                 Decision::WaitUntil(until) => {

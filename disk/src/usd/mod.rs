@@ -141,7 +141,8 @@ pub enum UsdError {
     },
 }
 
-/// A disk and its thread, which ends when this is dropped.
+/// A disk and its thread, which ends when this is dropped: as soon as nothing is in flight, or a second later if that is
+/// a transport's alone.
 #[derive(Debug)]
 pub struct Usd {
     control: CommandSender,

@@ -23,6 +23,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+/// How long parts of a transport may still complete after the disk is dropped. A device moves memory and is waited for; a
+/// transport ends with this thread, and its other end may never answer.
+const TRANSPORT_GRACE: Nanos = Nanos::seconds(1);
+
 /// What a thread is made of.
 pub(super) struct UsdParts {
     pub device: Option<Arc<dyn AsFd + Send + Sync>>,
@@ -56,7 +60,8 @@ pub(super) struct DiskThread {
     answered: Vec<(u32, ChannelId)>,
     pub(super) doorbells: Doorbells,
     pub(super) sleeps: u64,
-    pub(super) stopping: bool,
+    /// When the disk was dropped.
+    pub(super) stopped: Option<Time>,
 }
 
 /// The present time on a clock that began at `began`.
@@ -93,13 +98,16 @@ impl DiskThread {
             answered: Vec::with_capacity(256),
             doorbells: Doorbells::default(),
             sleeps: 0,
-            stopping: false,
+            stopped: None,
         })
     }
 
     pub(super) fn run(mut self) {
-        while !self.stopping || self.in_flight() > 0 {
+        loop {
             let now = time_since(self.began);
+            if self.stopped.is_some_and(|since| self.is_over(since, now)) {
+                return;
+            }
             if let Some(priority) = self.priority_window.on_iteration(now) {
                 self.set_real_time(priority);
             }
@@ -149,6 +157,15 @@ impl DiskThread {
     fn in_flight(&self) -> usize {
         let transport = self.transport.as_ref();
         self.ring.in_flight() + transport.map_or(0, |transport| transport.in_flight())
+    }
+
+    /// Returns true if the thread, which was stopped at a time, waits for no part any more.
+    fn is_over(&self, stopped: Time, now: Time) -> bool {
+        let is_grace_over = now >= stopped + TRANSPORT_GRACE;
+        match is_grace_over {
+            true => self.ring.in_flight() == 0,
+            false => self.in_flight() == 0,
+        }
     }
 
     /// Handles completions, rings and commands. Returns true if there were any.
@@ -267,7 +284,7 @@ impl DiskThread {
 
     /// Takes requests while the windows have room. Returns true if it took any.
     fn take_requests(&mut self, now: Time) -> bool {
-        if self.stopping {
+        if self.stopped.is_some() {
             return false;
         }
         let mut any = false;
@@ -335,7 +352,9 @@ impl DiskThread {
             self.sleeps += 1;
             self.priority_window.on_sleep();
             let asked = self.transport.as_ref().and_then(|it| it.next_due());
-            let due = [self.doorbells.next_due(), asked, until];
+            let stop = self.stopped.map(|since| since + TRANSPORT_GRACE);
+            let stop = stop.filter(|at| now < *at);
+            let due = [self.doorbells.next_due(), asked, until, stop];
             let until = due.into_iter().flatten().min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);

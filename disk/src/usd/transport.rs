@@ -7,7 +7,8 @@
 //!
 //! Rules:
 //! - Nothing blocks, and nothing allocates per transaction.
-//! - A part that was started completes once, whatever happens to the other end.
+//! - A part that was started completes once, whatever happens to the other end, or ends with the transport: nothing moves its
+//!   memory after that.
 
 use super::background::BackgroundWork;
 use crate::time::Time;
