@@ -6,7 +6,8 @@
 //! so it is no answer to a moment. Rule: a round of requests, for a place or for more pages at the only copy, follows each
 //! refusal after [`RETRY`]; the writes fail with the first round that began [`PATIENCE`] after the first refusal and was
 //! refused. Until none was refused for [`FULL`] writes that follow fail with a round, or at once between two rounds, since a
-//! pager tries many pages before it gives up. What fails so for many pages is one line for people.
+//! pager tries many pages before it gives up. These are of many objects: one that is refused beside others has the first
+//! refusal of those, so a cluster that is full makes a program wait once. What fails so for many pages is one line for people.
 
 use crate::placement::FULL;
 use crate::server::Server;
@@ -27,9 +28,20 @@ const RETRY: Nanos = Nanos::seconds(1);
 /// 30 s after which a write without a server fails.
 const PATIENCE: Nanos = FULL;
 
+/// What is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// A place for a first copy.
+    Place,
+    /// More pages at a server, which has the only copy.
+    PagesAt(usize),
+}
+
 /// The refusals of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusals {
+    what: Refused,
+    /// When this object, or another one that goes on being refused, was first refused the same.
     first: Time,
     last: Time,
     /// When the present round, or the last one, began.
@@ -39,9 +51,10 @@ struct Refusals {
 }
 
 impl Refusals {
-    fn new(now: Time) -> Self {
+    fn new(what: Refused, first: Time, now: Time) -> Self {
         Self {
-            first: now,
+            what,
+            first,
             last: now,
             round: now,
             is_in_round: false,
@@ -133,10 +146,27 @@ impl PlacementRefusals {
         last.is_none_or(|last| now >= last + transport::PATIENCE)
     }
 
-    /// No server takes an object in, or has more pages for its only copy.
+    /// No server takes an object in.
     pub fn on_refused(&mut self, object: usize, now: Time) -> RefusedWrites {
+        self.end_round(object, Refused::Place, now)
+    }
+
+    /// The refusals of an object, which others that are refused the same may have begun.
+    fn enter(&mut self, object: usize, what: Refused, now: Time) -> &mut Refusals {
+        let others = self.of.values();
+        let same = others.filter(|it| it.what == what && !it.is_past(now));
+        let first = same.map(|it| it.first).min().unwrap_or(now);
+        let refusals = Refusals::new(what, first, now);
+        let known = self.of.entry(object).or_insert(refusals);
+        if known.what != what {
+            *known = refusals;
+        }
+        known
+    }
+
+    fn end_round(&mut self, object: usize, what: Refused, now: Time) -> RefusedWrites {
         self.unanswered = None;
-        let refusals = self.of.entry(object).or_insert(Refusals::new(now));
+        let refusals = self.enter(object, what, now);
         (refusals.last, refusals.is_in_round) = (now, false);
         match refusals.is_patience_over() {
             true => RefusedWrites::Fail {
@@ -146,12 +176,13 @@ impl PlacementRefusals {
         }
     }
 
-    /// The only copy of an object has no room for a write, and no more pages are being asked for.
-    pub fn on_full(&mut self, object: usize, now: Time) -> FullWrite {
+    /// The only copy of an object, at a server, has no room for a write, and no more pages are being asked for.
+    pub fn on_full(&mut self, object: usize, server: usize, now: Time) -> FullWrite {
+        let what = Refused::PagesAt(server);
         let known = self.of.get(&object).filter(|it| !it.is_past(now)).copied();
         match known {
             // The answer was no, or too few pages.
-            Some(refusals) if refusals.is_in_round => match self.on_refused(object, now) {
+            Some(refusals) if refusals.is_in_round => match self.end_round(object, what, now) {
                 RefusedWrites::Wait => FullWrite::Hold(now + RETRY),
                 RefusedWrites::Fail { .. } => FullWrite::Fail,
             },
@@ -161,8 +192,7 @@ impl PlacementRefusals {
             },
             _ => {
                 self.may_place(object, now);
-                let refusals = self.of.entry(object).or_insert(Refusals::new(now));
-                refusals.is_in_round = true;
+                self.enter(object, what, now).is_in_round = true;
                 FullWrite::RequestPages
             }
         }
@@ -189,10 +219,12 @@ impl PlacementRefusals {
         failed.is_some_and(|failed| now < failed + transport::PATIENCE)
     }
 
-    /// An object has a copy, or room for a write that was refused.
+    /// An object has a copy, or room for a write that was refused. Others that were refused the same wait anew.
     pub fn on_room(&mut self, object: usize) {
         self.unanswered = None;
-        self.of.remove(&object);
+        if let Some(refused) = self.of.remove(&object) {
+            self.of.retain(|_, other| other.what != refused.what);
+        }
     }
 }
 
@@ -225,128 +257,4 @@ pub fn give_up(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(millis: u64) -> Time {
-        Time(0) + Nanos::millis(millis)
-    }
-
-    /// When the writes of an object fail, in milliseconds, if each round takes so long and is refused.
-    fn fails_at(round: u64) -> u64 {
-        let mut refusals = PlacementRefusals::default();
-        let mut now = 0;
-        loop {
-            // The client looks with each tick.
-            while !refusals.may_place(7, at(now)) {
-                now += 20;
-            }
-            now += round;
-            if refusals.on_refused(7, at(now)) != RefusedWrites::Wait {
-                return now;
-            }
-        }
-    }
-
-    #[test]
-    fn writes_fail_with_the_first_round_after_each_excluded_server_was_asked() {
-        assert_eq!(fails_at(0), 5000);
-        for round in [1, 50, 900, 4000, 9000] {
-            let failed = fails_at(round);
-            assert!(failed >= round + 5000 + round, "{failed}");
-            assert!(failed <= round + 6020 + 2 * round, "{failed}");
-        }
-    }
-
-    #[test]
-    fn a_place_is_requested_once_a_second() {
-        let mut refusals = PlacementRefusals::default();
-        let mut rounds = 0;
-        for now in (0..4900).step_by(20) {
-            if refusals.may_place(1, at(now)) {
-                // A server was asked, and then another one.
-                assert!(refusals.may_place(1, at(now)) && refusals.may_place(2, at(now)));
-                rounds += 1;
-                assert_eq!(refusals.on_refused(1, at(now)), RefusedWrites::Wait);
-            }
-        }
-        assert_eq!(rounds, 5);
-    }
-
-    #[test]
-    fn a_write_after_one_that_failed_fails_at_once_unless_it_comes_seconds_later() {
-        let mut refusals = PlacementRefusals::default();
-        for second in 0..6 {
-            assert!(refusals.may_place(1, at(second * 1000)));
-            refusals.on_refused(1, at(second * 1000));
-        }
-        for now in [5001, 5010, 5990] {
-            assert!(refusals.fails_at_once(1, at(now)) && !refusals.may_place(1, at(now)));
-        }
-        for now in [6000, 8000] {
-            assert!(!refusals.fails_at_once(1, at(now)) && refusals.may_place(1, at(now)));
-            let is_first = false;
-            let failed = RefusedWrites::Fail { is_first };
-            assert_eq!(refusals.on_refused(1, at(now)), failed);
-        }
-        assert!(refusals.may_place(1, at(13_500)));
-        assert_eq!(refusals.on_refused(1, at(13_500)), RefusedWrites::Wait);
-    }
-
-    #[test]
-    fn a_full_copy_is_asked_once_a_second_and_its_writes_fail_after_some_seconds() {
-        let mut refusals = PlacementRefusals::default();
-        let mut now = 0;
-        for second in 0..=5 {
-            // The answer is refused, too, and so is the write after it.
-            assert_eq!(refusals.on_full(1, at(now)), FullWrite::RequestPages);
-            let answered = at(now + 20);
-            match refusals.on_full(1, answered) {
-                FullWrite::Hold(until) if second < 5 => now = (until - Time(0)).0 / 1_000_000,
-                FullWrite::Fail if second == 5 => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        // Those that follow do not ask for each page.
-        for later in [30, 500, 900] {
-            assert_eq!(refusals.on_full(1, at(now + later)), FullWrite::Fail);
-        }
-        assert_eq!(refusals.on_full(1, at(now + 1100)), FullWrite::RequestPages);
-        refusals.on_room(1);
-        assert_eq!(refusals.on_full(1, at(now + 1200)), FullWrite::RequestPages);
-        assert!(matches!(
-            refusals.on_full(1, at(now + 1300)),
-            FullWrite::Hold(_)
-        ));
-        // Its write has failed otherwise meanwhile.
-        assert_eq!(refusals.on_full(1, at(now + 2300)), FullWrite::RequestPages);
-        assert_eq!(
-            refusals.on_full(1, at(now + 32_300)),
-            FullWrite::RequestPages
-        );
-        assert!(matches!(
-            refusals.on_full(1, at(now + 32_400)),
-            FullWrite::Hold(_)
-        ));
-    }
-
-    #[test]
-    fn an_outage_of_a_server_is_one_line_for_people() {
-        let mut refusals = PlacementRefusals::default();
-        let mut is_first = |server, now| refusals.on_write_failed(server, at(now));
-        assert!(is_first(0, 0) && is_first(1, 0));
-        assert!((1..100).all(|second| !is_first(0, second * 1000)));
-        assert!(is_first(0, 200_000));
-    }
-
-    #[test]
-    fn an_object_that_had_a_copy_waits_again() {
-        let mut refusals = PlacementRefusals::default();
-        refusals.on_refused(1, at(0));
-        assert!(refusals.may_place(1, at(4900)));
-        refusals.on_room(1);
-        refusals.on_refused(1, at(6000));
-        assert!(refusals.may_place(1, at(7000)));
-        assert_eq!(refusals.on_refused(1, at(7010)), RefusedWrites::Wait);
-    }
-}
+mod tests;

@@ -111,7 +111,7 @@ fn on_full(
             false => drop_refused(transport, object, server, reason.text, now),
         };
     }
-    match transport.placement_refusals.on_full(object, now) {
+    match transport.placement_refusals.on_full(object, server, now) {
         FullWrite::RequestPages => {
             transport.servers[server].short_of = Some(object);
             send_again(transport, slot, server);

@@ -9,6 +9,7 @@ use crate::{
 };
 use remote_wire::control::{ControlRequest, decode};
 use remote_wire::{Header, Kind, Status};
+use selfpage_remote_client::OBJECT_PAGES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ fn writes_that_no_server_has_room_for_fail_within_seconds() {
     servers
         .iter()
         .for_each(|server| refuse_copies(&server.interposer));
-    let mut space = space_on(&servers);
+    let addresses = servers.each_ref().map(PagingServer::address);
+    let mut space = Space::of_objects(4, &addresses, 2);
     let begun = Instant::now();
     assert_eq!(space.write(0, 4, 1), Err(ENOSPC));
     let first = begun.elapsed();
@@ -61,6 +63,8 @@ fn writes_that_no_server_has_room_for_fail_within_seconds() {
     let begun = Instant::now();
     for page in 0..50 {
         assert_eq!(space.write(page, 4, 1), Err(ENOSPC));
+        let in_other_object = (page % 4) * OBJECT_PAGES + page;
+        assert_eq!(space.write(in_other_object, 4, 1), Err(ENOSPC));
     }
     let rest = begun.elapsed();
     assert!(rest < ROUND, "{rest:?}");
