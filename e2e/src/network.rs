@@ -169,6 +169,16 @@ impl Network {
         ))
     }
 
+    /// Has a host reach some others no more, while each of them reaches the rest.
+    pub fn separate(&self, host: usize, others: impl IntoIterator<Item = usize>) -> Verdict {
+        let name = self.namespace(host);
+        for other in others {
+            let address = self.address(other);
+            self.ip(&format!("-n {name} route add blackhole {address}"))?;
+        }
+        Ok(())
+    }
+
     /// Divides the sides of the link.
     pub fn divide(&self) -> Verdict {
         self.ip(&format!("-n {} link set join0 down", self.link()))

@@ -59,6 +59,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         case("two_brokers_at_once_cost_no_page", two_brokers),
         case(
+            "a_broker_that_is_cut_off_from_servers_costs_a_client_that_reaches_them_no_copy",
+            broker_cut_off_from_servers,
+        ),
+        case(
             "packets_that_are_late_and_pass_each_other_cost_no_page",
             disorder,
         ),
@@ -222,6 +226,32 @@ fn two_brokers() -> Verdict {
     hosts.network.join()?;
     hosts.wait_for_servers(0, 4)?;
     load.accesses(UNDER_WAY)?;
+    load.stop()
+}
+
+fn broker_cut_off_from_servers() -> Verdict {
+    let sandbox = Sandbox::new("faults_apart")?;
+    let mut hosts = Hosts::start(&sandbox, "gi", 4, 3)?;
+    let mut load = hosts.load(3)?;
+    let status = wait_for_copies(&hosts, &mut load, 0)?;
+    let broker = hosts.broker(&status)?;
+    let others = (0..3).filter(|host| *host != broker);
+    let others: Vec<_> = others.collect();
+    hosts.network.separate(broker, others.iter().copied())?;
+    for (host, count) in [(broker, 1), (others[0], 2)] {
+        hosts.wait_for(host, "each side has a broker of its own", |status| {
+            servers(status) == count
+        })?;
+    }
+    // What it had gets other copies, at servers of both brokers.
+    hosts.kill(others[1]);
+    load.accesses(UNDER_WAY_FAR)?;
+    std::thread::sleep(SILENCE);
+    hosts.wait_for(broker, "each object is on two servers again", |status| {
+        let all = hosts.objects(status).len();
+        all > 0 && objects_on(status, 2) == all
+    })?;
+    load.accesses(UNDER_WAY_FAR)?;
     load.stop()
 }
 

@@ -1,7 +1,8 @@
 //! The client's side: finds the broker, asks it, and goes on when there is another.
 //!
 //! Rule: an answer is believed from a broker that knows as many servers as the hosts do. A broker that was
-//! regenerated a moment ago has one server, and its refusal says nothing about the others.
+//! regenerated a moment ago has one server, and its refusal says nothing about the others. Nor does that of a broker that is
+//! cut off from hosts which this client reaches: the broker that those have is asked, too.
 
 use crate::discovery;
 use crate::link::ControlLinks;
@@ -19,9 +20,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 mod host_link;
+mod known_hosts;
 
 use host_link::ANSWER;
 pub use host_link::{ClientError, HostLink, find_cluster, status};
+use known_hosts::KnownHosts;
 
 /// How long answers on the link are waited for.
 const ON_LINK: Duration = Duration::from_millis(300);
@@ -62,6 +65,7 @@ struct Shared {
     named: Vec<String>,
     links: ControlLinks,
     cluster: Mutex<Cluster>,
+    known: Mutex<KnownHosts>,
     /// The broker whose refusals are doubted, with the servers that it has reports of, and since when.
     doubt: Mutex<Option<Doubt>>,
     /// A broker did not know this host's key, and a line says so.
@@ -90,6 +94,7 @@ impl BrokerFinder {
             named,
             links,
             cluster: Mutex::default(),
+            known: Mutex::default(),
             doubt: Mutex::default(),
             is_key_refused: AtomicBool::new(false),
         };
@@ -111,6 +116,16 @@ impl BrokerFinder {
         cluster.unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn known(&self) -> MutexGuard<'_, KnownHosts> {
+        let known = self.shared.known.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn on_cluster(&self, cluster: Cluster) {
+        self.known().enter(&cluster);
+        *self.locked() = cluster;
+    }
+
     /// Asks the broker for the hosts, and where it does not answer the hosts for the broker.
     ///
     /// # Errors
@@ -121,7 +136,7 @@ impl BrokerFinder {
         if let Some(broker) = broker
             && let Ok(cluster) = find_cluster(&self.shared.links, broker, &[]).await
         {
-            *self.locked() = cluster;
+            self.on_cluster(cluster);
             return Ok(());
         }
         let named = self.named_addresses().await;
@@ -143,6 +158,9 @@ impl BrokerFinder {
         let mut best: Option<Cluster> = None;
         let mut last = ClientError::NoHost;
         while let Some(Ok(answer)) = asked.join_next().await {
+            if let Ok(cluster) = &answer {
+                self.known().enter(cluster);
+            }
             match answer {
                 Ok(cluster) if best.as_ref().is_none_or(|best| rank(&cluster) > rank(best)) => {
                     best = Some(cluster);
@@ -175,7 +193,9 @@ impl BrokerFinder {
                 Some(Reply::Refused(why)) => {
                     let _ = self.refresh().await;
                     if self.is_believed(why) || self.is_past_doubt(why) {
-                        return Some(PermitAnswer::Refused(why));
+                        let elsewhere = self.request_elsewhere(request, why).await;
+                        let refused = PermitAnswer::Refused(why);
+                        return Some(elsewhere.map_or(refused, PermitAnswer::Granted));
                     }
                 }
                 _ => {
@@ -186,6 +206,45 @@ impl BrokerFinder {
             sleep(PAUSE).await;
         }
         None
+    }
+
+    /// Requests a permit that the broker refuses of the brokers that hosts have which it does not name.
+    async fn request_elsewhere(&self, request: &Request, why: Refusal) -> Option<SealedPermit> {
+        if let Refusal::Reallocation(_) = why {
+            // The permit's server refuses, whichever broker asks.
+            return None;
+        }
+        for broker in self.other_brokers().await {
+            if let Ok((_, Reply::Permit(sealed))) = self.exchange(broker, None, request).await {
+                return Some(sealed);
+            }
+        }
+        None
+    }
+
+    async fn other_brokers(&self) -> BTreeSet<SocketAddr> {
+        let own = self.cluster();
+        let missing = self.known().missing_from(&own);
+        let mut asked = JoinSet::new();
+        for member in missing.into_iter().take(MAX_ASKED) {
+            let links = self.shared.links.clone();
+            asked.spawn(async move {
+                let answer = find_cluster(&links, member.control, &[]).await;
+                (member.host(), answer)
+            });
+        }
+        let mut brokers = BTreeSet::new();
+        while let Some(Ok((host, answer))) = asked.join_next().await {
+            self.known().on_asked(host, answer.is_ok(), Instant::now());
+            let Ok(cluster) = answer else {
+                continue;
+            };
+            let other = cluster
+                .broker()
+                .filter(|other| Some(other.host()) != own.broker.map(|(host, _)| host));
+            brokers.extend(other.map(|other| other.control));
+        }
+        brokers
     }
 
     /// Returns true if refusals of a broker that has reports of as many servers were doubted for long enough: one
@@ -231,7 +290,7 @@ impl BrokerFinder {
         match self.exchange(address, open, request).await {
             Ok((_, Reply::Cluster(cluster))) => {
                 // It has lost the tournament: it knows the winner.
-                *self.locked() = cluster;
+                self.on_cluster(cluster);
                 None
             }
             Ok((link, reply)) => {
@@ -272,3 +331,6 @@ impl BrokerFinder {
         Ok((link, reply))
     }
 }
+
+#[cfg(test)]
+mod tests;
