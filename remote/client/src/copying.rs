@@ -6,7 +6,7 @@
 //! matter.
 
 use crate::background;
-use crate::objects::{CopyState, bit};
+use crate::objects::{CopyState, ObjectMap, ServerSet, bit};
 use crate::requests::{Purpose, Segment};
 use crate::transport::{RemoteTransport, connected};
 use disk::time::{Nanos, Time};
@@ -73,13 +73,17 @@ pub fn start(transport: &mut RemoteTransport) {
     if transport.copy.is_some() {
         return;
     }
-    let up = connected(&transport.servers);
-    let copying = transport.objects.iter().find_map(|(object, of)| {
+    transport.copy = next_copy(&transport.objects, connected(&transport.servers));
+}
+
+/// The first copy that lacks pages and has a source among the servers that are `up`.
+fn next_copy(objects: &ObjectMap, up: ServerSet) -> Option<CopyJob> {
+    let copying = objects.iter().find_map(|(object, of)| {
         let mut copies = of.copies.iter().filter(|_| of.readable() & up != 0);
         let copy = copies.find(|copy| copy.state == CopyState::Copying)?;
         Some((object, copy.server, copy.generation))
     });
-    transport.copy = copying.map(|(object, to, generation)| CopyJob {
+    copying.map(|(object, to, generation)| CopyJob {
         object,
         to,
         generation,
@@ -89,7 +93,7 @@ pub fn start(transport: &mut RemoteTransport) {
         single_until: 0,
         copied: 0,
         passed: 0,
-    });
+    })
 }
 
 /// Returns true if the next run is to be read.
@@ -304,26 +308,33 @@ pub fn on_server_lost(transport: &mut RemoteTransport, server: usize, now: Time)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{ObjectCopy, ObjectMap, SpaceSize};
-    use crate::restore::tests::{CLIENT, transport_of};
+    use crate::objects::{ObjectCopy, SpaceSize};
+    use crate::restore::tests::CLIENT;
 
     #[test]
     fn a_copy_without_a_source_in_reach_keeps_no_other_waiting() {
         let space = SpaceSize {
-            bytes: crate::OBJECT_PAGES * PAGE as u64,
+            bytes: 2 * crate::OBJECT_PAGES * PAGE as u64,
             has_stripes: false,
         };
         let state = ObjectMap::new_state(space, false).unwrap();
-        let mut transport = transport_of(ObjectMap::new(CLIENT.host, space, None, state));
-        for (server, state) in [(0, CopyState::Current), (1, CopyState::Copying)] {
-            transport.objects.get(0).copies.push(ObjectCopy {
+        let mut objects = ObjectMap::new(CLIENT.host, space, None, state);
+        for (object, server, state) in [
+            (0, 0, CopyState::Current),
+            (0, 2, CopyState::Copying),
+            (1, 1, CopyState::Current),
+            (1, 2, CopyState::Copying),
+        ] {
+            objects.get(object).copies.push(ObjectCopy {
                 server,
                 state,
                 is_leaving: false,
                 generation: Generation(1 + server as u64),
             });
         }
-        start(&mut transport);
-        assert!(transport.copy.is_none());
+        let begun = |up| next_copy(&objects, up).map(|job| job.makes());
+        assert_eq!(begun(bit(0) | bit(1) | bit(2)), Some([0, 2]));
+        assert_eq!(begun(bit(1) | bit(2)), Some([1, 2]));
+        assert_eq!(begun(bit(2)), None);
     }
 }

@@ -84,7 +84,8 @@ fn a_permit_that_was_made_smaller_is_enlarged_again_for_a_write() {
 fn a_permit_that_shrank_while_its_server_was_away_is_enlarged_again_for_a_write() {
     let servers = [PagingServer::start(1), PagingServer::start(2)];
     let is_full = Arc::new(AtomicBool::new(false));
-    let of_rule = Arc::clone(&is_full);
+    let is_shrunk = Arc::new(AtomicBool::new(false));
+    let (of_rule, shrinks) = (Arc::clone(&is_full), Arc::clone(&is_shrunk));
     let (mut presented, mut has_closed) = (None, false);
     let seen = watch(&servers[0].interposer, move |direction, header, body| {
         let is_full = of_rule.load(Ordering::Relaxed);
@@ -109,6 +110,7 @@ fn a_permit_that_shrank_while_its_server_was_away_is_enlarged_again_for_a_write(
         {
             sealed.permit.granted_pages = 4;
             *body = encode(&ControlReply::Permit(sealed)).unwrap();
+            shrinks.store(true, Ordering::Relaxed);
         }
         Verdict::Forward
     });
@@ -116,17 +118,20 @@ fn a_permit_that_shrank_while_its_server_was_away_is_enlarged_again_for_a_write(
     space.write(0, 4, 1).unwrap();
     is_full.store(true, Ordering::Relaxed);
     // The next renewal ends the connection.
-    let presents = |request: &ControlRequest| matches!(request, ControlRequest::Present(_));
-    let count = |is: fn(&ControlRequest) -> bool| {
-        let seen = seen.lock().unwrap();
-        seen.requests.iter().filter(|request| is(request)).count()
-    };
-    let before = count(presents);
-    wait_until("the server is back", || count(presents) > before);
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until("the permit is presented, and has shrunk", || {
+        is_shrunk.load(Ordering::Relaxed)
+    });
+    // Its refusal arrives behind that reply.
     space.write(2, 8, 2).unwrap();
-    let enlarges = |request: &ControlRequest| matches!(request, ControlRequest::Reallocate { .. });
-    assert_eq!(count(enlarges), 1, "the copy was given up");
+    let enlarges = |request: &&ControlRequest| matches!(request, ControlRequest::Reallocate { .. });
+    let enlarged = seen
+        .lock()
+        .unwrap()
+        .requests
+        .iter()
+        .filter(enlarges)
+        .count();
+    assert_eq!(enlarged, 1, "the copy was given up");
     assert_eq!(space.read(0, 4), Ok(vec![1, 1, 2, 2]));
 }
 
