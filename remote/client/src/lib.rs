@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `objects`, `page_records`, `page_cipher` | the space, cut into paging objects; their copies; versions and hashes of pages; their encryption |
 //! | `requests` | what is under way |
-//! | `server`, `connector` | one server: connection, permit; the thread that connects to it |
-//! | `transport`, `pages`, `refusals`, `copies` | the transport: links and time; requests of pages; those that are refused; copies of objects |
+//! | `server`, `open_link`, `connector` | one server: permit, what was asked; its connection, and what waits to be sent; the thread that connects to it |
+//! | `transport`, `pages`, `send_queue`, `refusals`, `copies` | the transport: links and time; requests of pages; the order in which they are sent; those that are refused; copies of objects |
 //! | `reading`, `degraded` | where reads go, also those whose server is late; reads from the other parts of a stripe |
 //! | `outage`, `silence` | when a server is given up, and when this host's own network may be out |
 //! | `placement`, `placement_refusals`, `permits`, `notices`, `copying` | which servers get copies; objects that none takes in; under which permits; what servers demand of these, and how copies get their pages |
@@ -36,6 +36,7 @@ mod degraded;
 mod keeper;
 mod notices;
 mod objects;
+mod open_link;
 mod outage;
 mod page_cipher;
 mod page_records;
@@ -50,6 +51,7 @@ mod reading;
 mod refusals;
 mod requests;
 mod restore;
+mod send_queue;
 mod server;
 mod silence;
 mod start;

@@ -6,11 +6,11 @@ use crate::page_records::PageMismatch;
 use crate::placement;
 use crate::refusals::{self, PageRefusal};
 use crate::requests::{Purpose, Segment};
-use crate::transport::{RemoteTransport, connected, since_start};
+use crate::transport::{RemoteTransport, since_start};
 use crate::{degraded, reading, stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
-use remote_policy::identity::{PageNumber, Version};
+use remote_policy::identity::Version;
 use remote_wire::{Frame, Header, Kind, Status};
 use rustix::io::Errno;
 use wired::PAGE;
@@ -61,67 +61,6 @@ impl RemoteTransport {
             Purpose::DegradedRead { at } => degraded::fail(self, at, now),
             Purpose::Part(_) | Purpose::StripeRead | Purpose::StripeWrite => {}
         }
-    }
-
-    /// Sends what is not sent yet to the servers that are connected, as far as their buffers have room.
-    pub(crate) fn send_unsent(&mut self, now: Time) {
-        self.has_unsent = false;
-        let up = connected(&self.servers);
-        for slot in self.requests.slots() {
-            let Some(segment) = self.requests.get(slot).copied() else {
-                continue;
-            };
-            if segment.awaits_route(now) {
-                // It waits for an object or a server.
-                self.route(slot, now);
-            }
-            let Some(segment) = self.requests.get(slot).copied() else {
-                continue;
-            };
-            for server in (0..self.servers.len()).filter(|at| segment.unsent & up & bit(*at) != 0) {
-                if self.send(slot, &segment, server)
-                    && let Some(segment) = self.requests.get(slot)
-                {
-                    segment.unsent &= !bit(server);
-                    segment.sent = now;
-                    if segment.is_awaited() {
-                        self.recent = server;
-                    }
-                }
-            }
-            let left = self.requests.get(slot).map_or(0, |segment| segment.unsent);
-            self.has_unsent |= left & up != 0;
-        }
-    }
-
-    fn send(&mut self, slot: usize, segment: &Segment, server: usize) -> bool {
-        let header = Header {
-            kind: match segment.op {
-                Op::Read => Kind::Read,
-                Op::Write => Kind::Write,
-            },
-            pages: segment.count as u16,
-            request: self.requests.number(slot),
-            object: self.objects.id(segment.object),
-            page: PageNumber(segment.page),
-            version: segment.version,
-            generation: self.objects.generation(segment.object, server),
-        };
-        let len = match segment.op {
-            Op::Read => 0,
-            Op::Write => segment.count * PAGE,
-        };
-        let (requests, records) = (&self.requests, self.objects.records());
-        let first = ObjectMap::number(segment.object, segment.page);
-        self.servers[server].send(&header, len, |room| {
-            let rooms = room.chunks_exact_mut(PAGE).zip(first..);
-            for (page, (room, number)) in requests.pages(segment).zip(rooms) {
-                // SAFETY: a page of the part, mapped until it is reaped. Its program may change it
-                // meanwhile; what was copied is what is hashed and sent.
-                unsafe { std::ptr::copy_nonoverlapping(page, room.as_mut_ptr(), PAGE) };
-                records.on_write_sent(number, segment.version, room);
-            }
-        })
     }
 
     /// Handles a reply. `Err` if the server does not keep to the protocol.

@@ -221,6 +221,12 @@ impl RequestTable {
         0..self.high
     }
 
+    /// Likewise, from one on, and then those before it.
+    pub fn slots_from(&self, first: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        let first = first.min(self.high);
+        (first..self.high).chain(0..first)
+    }
+
     /// The number of a slot's frames. The highest bit is zero.
     pub fn number(&self, slot: usize) -> u32 {
         u32::from(self.slots[slot].uses) << 16 | slot as u32

@@ -2,6 +2,7 @@
 
 use crate::client_state::SavedServer;
 use crate::connector::ServerConnection;
+use crate::open_link::OpenLink;
 use crate::outage::Presence;
 use crate::placement::FULL;
 use disk::time::{Nanos, Time};
@@ -10,20 +11,15 @@ use remote_policy::identity::{HostId, Incarnation, RequestId};
 use remote_policy::latency::MIN_SAMPLES;
 use remote_policy::permit::PermitId;
 use remote_wire::control::{ControlRequest, SealedPermit, encode};
-use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use remote_wire::{Header, Kind};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Frames of the largest size that a link's buffer holds.
-const QUEUED: usize = 16;
 /// Set in the number of every control request.
 const CONTROL: u32 = 1 << 31;
-/// Bytes of the buffer that pages leave to control messages.
-const RESERVE: usize = 4096;
 
 /// How often a lease is renewed at least: the round trips of all servers are measured so, those of servers
 /// without objects, too.
@@ -34,14 +30,6 @@ const FIRST_RENEWALS: Nanos = Nanos::millis(200);
 const PAUSES: [Nanos; 2] = [Nanos::millis(20), Nanos::millis(2000)];
 /// How long a server gets no new copies after it was silent, sent a wrong page or refused a write: at first, and at most.
 const AVOIDED: [Nanos; 2] = [Nanos::seconds(5), Nanos::seconds(300)];
-
-/// A connection that is there.
-pub struct OpenLink {
-    pub link: Link,
-    pub reader: FrameReader,
-    writer: FrameWriter,
-    has_output: bool,
-}
 
 /// A control request that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,12 +194,7 @@ impl Server {
             reader,
             welcome,
         } = connection;
-        epoll::add(
-            epoll,
-            &link,
-            EventData::new_u64(index as u64),
-            EventFlags::IN,
-        )?;
+        let open = OpenLink::new(link, reader, epoll, index)?;
         let is_other = self
             .incarnation
             .is_some_and(|known| known != welcome.server);
@@ -221,12 +204,7 @@ impl Server {
             self.keep_pages = None;
             self.stale.clear();
         }
-        self.open = Some(OpenLink {
-            link,
-            reader,
-            writer: FrameWriter::new(QUEUED)?,
-            has_output: false,
-        });
+        self.open = Some(open);
         self.is_alias = false;
         (self.name, self.lease) = (welcome.name, welcome.lease);
         (self.incarnation, self.lendable_pages) = (Some(welcome.server), welcome.lendable_pages);
@@ -311,7 +289,7 @@ impl Server {
         self.next_control = (self.next_control + 1) & !CONTROL;
         let number = self.next_control | CONTROL;
         let header = Header::control(Kind::Control, number);
-        let is_queued = open.writer.push(&header, &body).is_ok();
+        let is_queued = open.push(&header, &body);
         if is_queued {
             self.asked.insert(number, asked);
         }
@@ -347,35 +325,27 @@ impl Server {
 
     /// Queues a request of pages. Returns false if there is no room.
     pub fn send(&mut self, header: &Header, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        let Some(open) = &mut self.open else {
-            return false;
-        };
-        open.writer.has_room(len + RESERVE) && open.writer.push_with(header, len, fill).is_ok()
+        let open = self.open.as_mut();
+        open.is_some_and(|open| open.push_with(header, len, fill))
     }
 
-    /// Writes what is queued. Watches for room where the socket has none.
+    /// Returns true if a write of a process may be queued.
+    pub fn takes_pages(&self) -> bool {
+        self.open.as_ref().is_some_and(OpenLink::takes_pages)
+    }
+
+    /// Writes what is queued.
     pub fn flush(&mut self, epoll: &OwnedFd, index: usize) -> io::Result<()> {
-        let Some(open) = &mut self.open else {
-            return Ok(());
-        };
-        let has_output = !open.writer.flush(&mut open.link)?;
-        if has_output != open.has_output {
-            open.has_output = has_output;
-            let flags = match has_output {
-                true => EventFlags::IN | EventFlags::OUT,
-                false => EventFlags::IN,
-            };
-            let data = EventData::new_u64(index as u64);
-            epoll::modify(epoll, &open.link, data, flags)?;
+        match &mut self.open {
+            Some(open) => open.flush(epoll, index),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes what the socket takes, before the connection ends.
     pub fn flush_last(&mut self) {
         if let Some(open) = &mut self.open {
-            // What is not written is not: the lease ends, too.
-            let _ = open.writer.flush(&mut open.link);
+            open.flush_last();
         }
     }
 

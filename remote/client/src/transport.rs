@@ -116,6 +116,8 @@ pub struct RemoteTransport {
     done: VecDeque<(PartId, i32)>,
     /// Segments that wait for a connection, an object or room in a link's buffer.
     pub(crate) has_unsent: bool,
+    /// The slot that is sent first: the first one that a link did not take.
+    pub(crate) next_unsent: usize,
     pub(crate) epoll: OwnedFd,
     pub(crate) bell: Arc<OwnedFd>,
     pub(crate) arrivals: Receiver<Arrival>,
@@ -175,6 +177,7 @@ impl RemoteTransport {
             next_version: 1,
             done: VecDeque::with_capacity(512),
             has_unsent: false,
+            next_unsent: 0,
             epoll,
             bell,
             arrivals,
@@ -329,15 +332,7 @@ impl Transport for RemoteTransport {
             self.tick(now);
         }
         reading::hedge_late(self, now);
-        if self.has_unsent {
-            self.send_unsent(now);
-        }
-        self.save();
-        for server in 0..self.servers.len() {
-            if let Err(why) = self.servers[server].flush(&self.epoll, server) {
-                self.on_link_lost(server, now, &why.to_string());
-            }
-        }
+        self.send_and_flush(now);
     }
 
     fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {

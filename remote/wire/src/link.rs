@@ -4,6 +4,7 @@ use remote_keys::{Fingerprint, KeyedStream};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::sockopt;
+use socket2::SockRef;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -55,6 +56,12 @@ impl Link {
         sockopt::set_tcp_keepintvl(stream, probe)?;
         sockopt::set_tcp_keepcnt(stream, 2)?;
         Ok(())
+    }
+
+    /// Has the socket take no more where it holds so many bytes that it has not sent: what is to go first finds a short
+    /// queue on a slow link.
+    pub fn set_unsent_limit(&self, bytes: u32) -> io::Result<()> {
+        SockRef::from(self.carrier.stream()).set_tcp_notsent_lowat(bytes)
     }
 
     /// The peer's address.
