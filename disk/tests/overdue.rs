@@ -4,7 +4,7 @@ mod common;
 
 use common::contract;
 use disk::atropos::{Atropos, ClientId, Decision, DiskContract, InFlightId};
-use disk::atropos::{TransactionDesc, Utilization};
+use disk::atropos::{TransactionDesc, Utilization, WORKERS};
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 
@@ -83,11 +83,15 @@ fn a_client_whose_transactions_do_not_complete_keeps_others_from_the_disk_for_a_
 }
 
 #[test]
-fn a_client_that_lets_go_and_begins_again_delays_the_others_by_two_bounds() {
+fn a_user_that_lets_go_and_begins_again_delays_the_others_by_two_bounds_whatever_its_contracts() {
     let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
-    let locked = disk.admit(extra(90)).unwrap();
     let mut now = at(0);
+    let mut locked = disk.admit_for(now, 7, extra(90)).unwrap();
     for round in 0..4 {
+        if round > 1 {
+            disk.remove(now, locked);
+            locked = disk.admit_for(now, 7, extra(90)).unwrap();
+        }
         submit(&mut disk, now, locked, 10);
         let (stuck, decided) = start(&mut disk, now);
         assert_eq!(stuck.len(), 10);
@@ -96,7 +100,11 @@ fn a_client_that_lets_go_and_begins_again_delays_the_others_by_two_bounds() {
             panic!("{decided:?}");
         };
         let bounds = if round == 0 { 8 } else { 2 };
-        assert_eq!(until, now + Nanos(bounds * BOUND.0));
+        let least = now + Nanos(bounds * BOUND.0);
+        assert!(
+            until >= least && until - least < Nanos::millis(1),
+            "{until:?}"
+        );
         assert_eq!(disk.next(until), Decision::Idle);
         now = until;
         for (_, ticket) in stuck {
@@ -106,6 +114,80 @@ fn a_client_that_lets_go_and_begins_again_delays_the_others_by_two_bounds() {
         assert_eq!(rest.len(), 1);
         disk.complete(now, rest[0].1, Nanos::millis(1));
     }
+}
+
+/// How much longer than two bounds one transaction of user 7 may count.
+fn patience(disk: &mut Disk, now: Time) -> Nanos {
+    let client = disk.admit_for(now, 7, extra(50)).unwrap();
+    submit(disk, now, client, 20);
+    let (started, Decision::Full(until)) = start(disk, now) else {
+        panic!("twice the bound is queued");
+    };
+    disk.remove(now, client);
+    for (_, ticket) in started {
+        disk.complete(now, ticket, Nanos::ZERO);
+    }
+    until - now - Nanos(2 * BOUND.0)
+}
+
+#[test]
+fn a_user_has_its_patience_again_however_long_it_held_its_file() {
+    let mut disk = Disk::new(Utilization::WHOLE, BOUND, ());
+    assert_eq!(patience(&mut disk, at(0)), Nanos::millis(60));
+    let client = disk.admit_for(at(0), 7, extra(50)).unwrap();
+    submit(&mut disk, at(0), client, 20);
+    let (stuck, _) = start(&mut disk, at(0));
+    assert_eq!(start(&mut disk, at(80)).0, []);
+    // Another user has its own.
+    let other = disk.admit_for(at(80), 8, contract(10, 100, 0)).unwrap();
+    submit(&mut disk, at(80), other, 20);
+    let (started, Decision::Full(until)) = start(&mut disk, at(80)) else {
+        panic!("twice the bound is queued");
+    };
+    assert_eq!(until, at(160));
+    for (_, ticket) in started {
+        disk.complete(at(81), ticket, Nanos::millis(1));
+    }
+    disk.remove(at(81), other);
+    assert!(patience(&mut disk, at(81)) < Nanos::millis(1));
+    for (_, ticket) in stuck {
+        disk.complete(at(60_000), ticket, Nanos::seconds(60));
+    }
+    disk.remove(at(60_000), client);
+    assert_eq!(patience(&mut disk, at(60_000)), Nanos::millis(60));
+}
+
+#[test]
+fn users_whose_transactions_wait_leave_workers_to_each_other() {
+    // So much that nothing is late.
+    let mut disk = Disk::new(Utilization::WHOLE, Nanos::seconds(100), ());
+    let mut started = Vec::new();
+    for user in 0..100 {
+        // Ended contracts count, too.
+        for _ in 0..3 {
+            let client = disk.admit_for(at(0), user, extra(0)).unwrap();
+            submit(&mut disk, at(0), client, 2000);
+            let (own, _) = start(&mut disk, at(0));
+            assert!(own.len() <= WORKERS as usize / 6, "{}", own.len());
+            started.push(own);
+            disk.remove(at(0), client);
+        }
+        assert!(!started[user as usize * 3].is_empty(), "user {user}");
+    }
+    assert!(disk.in_flight() <= WORKERS as usize / 4 * 3 + 100);
+    // The device alone delays this one's.
+    let other = disk.admit(extra(0)).unwrap();
+    submit(&mut disk, at(0), other, 2000);
+    assert!(start(&mut disk, at(0)).0.len() > WORKERS as usize / 8);
+    disk.remove(at(0), other);
+    // A user goes on when there is room.
+    let last = disk.admit_for(at(0), 0, extra(0)).unwrap();
+    submit(&mut disk, at(0), last, 1);
+    assert_eq!(start(&mut disk, at(0)).0, []);
+    for (_, ticket) in started.into_iter().flatten() {
+        disk.complete(at(1), ticket, Nanos::millis(1));
+    }
+    assert_eq!(start(&mut disk, at(1)).0.len(), 1);
 }
 
 #[test]

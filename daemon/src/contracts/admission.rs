@@ -133,7 +133,8 @@ impl Contracts {
         tenant: &Tenant,
     ) -> Result<(ClientId, FileId), Refusal> {
         let terms = tenant.record.terms;
-        let client = self.open_client(terms.disk)?;
+        let client = self.disk.usd.admit(terms.disk.into())?;
+        self.check_processor_time(client, terms.disk)?;
         let record = tenant.record.encode();
         match self.disk.swap.create(name, terms.swap, &record) {
             Ok(file) => Ok((client, file)),
@@ -144,14 +145,12 @@ impl Contracts {
         }
     }
 
-    /// A client of the disk, with the processor time that comes with its share.
-    fn open_client(&mut self, disk: DiskSpec) -> Result<ClientId, Refusal> {
-        let client = self.disk.usd.admit(disk.into())?;
+    /// Refuses a new client of the disk where the processor time that comes with its share is not there.
+    fn check_processor_time(&mut self, client: ClientId, disk: DiskSpec) -> Result<(), Refusal> {
         let (tenants, rates) = (&self.frames.tenants, &mut self.fault_rates);
         self.processor_time
             .check(disk, tenants, None, rates)
-            .inspect_err(|_| self.disk.usd.remove(client))?;
-        Ok(client)
+            .inspect_err(|_| self.disk.usd.remove(client))
     }
 
     /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
@@ -368,7 +367,10 @@ impl Contracts {
         let backing = crate::backing::file(fd, &self.disk.swap)?;
         // Nothing fails once it has its share of the disk.
         let doorbell = tenant.share_doorbell()?;
-        let client = self.open_client(disk)?;
+        let user_limits = &self.frames.tenants.connections.user_limits;
+        let person = user_limits.person(tenant.record.uid);
+        let client = self.disk.usd.admit_for(person, disk.into())?;
+        self.check_processor_time(client, disk)?;
         self.disk.usd.set_target(client, backing, doorbell);
         tenant.client = Some(client);
         self.frames.tenants.insert(number, tenant);

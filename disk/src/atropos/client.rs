@@ -92,8 +92,8 @@ pub(super) struct Client {
     pub(super) in_flight: u32,
     /// Cost of those of them that are overdue.
     pub(super) overdue: Nanos,
-    /// Until when its transactions are overdue sooner.
-    pub(super) suspect_until: Time,
+    /// The user that can delay its transactions, if there is one.
+    pub(super) user: Option<u32>,
     /// Time since when none of its transactions is queued or in flight.
     pub(super) idle_since: Time,
     /// True if its last request came within its laxity, as the next one may then.
@@ -123,7 +123,7 @@ impl Client {
             jobs: VecDeque::with_capacity(QUEUE_CAPACITY),
             in_flight: 0,
             overdue: Nanos::ZERO,
-            suspect_until: Time(0),
+            user: None,
             idle_since: Time(0),
             is_prompt: true,
             last_charge: Nanos::ZERO,
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// Returns true if it has as much overdue as the bound.
-    pub(super) fn is_blocked(&self, bound: Nanos) -> bool {
+    pub(super) fn has_too_much_overdue(&self, bound: Nanos) -> bool {
         self.overdue > Nanos::ZERO && self.overdue >= bound
     }
 

@@ -58,6 +58,11 @@ impl ClientTable {
         }
     }
 
+    /// The indices of all clients.
+    pub(super) fn indices(&self) -> std::ops::Range<u32> {
+        0..self.clients.len() as u32
+    }
+
     /// Frees the index of a removed client once nothing of it is in flight.
     pub(super) fn free_index(&mut self, at: u32) {
         if self[at].in_flight == 0 {

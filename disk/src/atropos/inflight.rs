@@ -21,6 +21,8 @@ pub(super) struct InFlight {
     /// When it is overdue.
     pub(super) due: Time,
     pub(super) is_overdue: bool,
+    /// Cost in flight when it started, of what is overdue, too, and of itself.
+    pub(super) queue: Nanos,
 }
 
 /// All transactions in flight. Those that are overdue are there, and do not count.
@@ -29,6 +31,8 @@ pub(super) struct InFlightTable {
     slots: Vec<Option<InFlight>>,
     free: Vec<u32>,
     cost: Nanos,
+    /// Cost of all, whether it counts or not.
+    queue: Nanos,
     count: usize,
     /// None that counts is overdue before.
     due: Time,
@@ -43,6 +47,7 @@ impl Default for InFlightTable {
             slots: Vec::new(),
             free: Vec::new(),
             cost: Nanos::ZERO,
+            queue: Nanos::ZERO,
             count: 0,
             due: Time::NEVER,
             each: Vec::new(),
@@ -72,6 +77,11 @@ impl InFlightTable {
         self.cost
     }
 
+    /// The cost of all transactions.
+    pub(super) fn queue(&self) -> Nanos {
+        self.queue
+    }
+
     /// When to look for overdue transactions, at the latest.
     pub(super) fn due(&self) -> Time {
         self.due
@@ -80,6 +90,7 @@ impl InFlightTable {
     pub(super) fn add(&mut self, flight: InFlight) -> InFlightId {
         self.due = self.due.min(flight.due);
         self.cost += flight.job.cost;
+        self.queue += flight.job.cost;
         self.count += 1;
         let client = flight.client as usize;
         if self.each.len() <= client {
@@ -99,14 +110,15 @@ impl InFlightTable {
     pub(super) fn take(&mut self, ticket: InFlightId) -> Option<InFlight> {
         let flight = self.slots.get_mut(ticket.0 as usize)?.take()?;
         self.free.push(ticket.0);
+        self.queue = self.queue - flight.job.cost;
         if !flight.is_overdue {
             self.discount(flight.client, flight.job.cost);
         }
         Some(flight)
     }
 
-    /// The next transaction that has become overdue, which counts no longer: its client and cost.
-    pub(super) fn discount_overdue(&mut self, now: Time) -> Option<(u32, Nanos)> {
+    /// The next transaction that has become overdue, which counts no longer.
+    pub(super) fn discount_overdue(&mut self, now: Time) -> Option<InFlight> {
         if now < self.due {
             return None;
         }
@@ -117,9 +129,9 @@ impl InFlightTable {
         self.due = first.as_ref().map_or(Time::NEVER, |flight| flight.due);
         let flight = first.filter(|flight| flight.due <= now)?;
         flight.is_overdue = true;
-        let (client, cost) = (flight.client, flight.job.cost);
-        self.discount(client, cost);
-        Some((client, cost))
+        let flight = *flight;
+        self.discount(flight.client, flight.job.cost);
+        Some(flight)
     }
 
     fn discount(&mut self, client: u32, cost: Nanos) {

@@ -33,7 +33,7 @@
 //!   clients lose in proportion. At most twice as many transactions are in flight as are queued,
 //!   from sixteen on, so that the scheduler always has a choice.
 //! - **Overdue transactions.** What the device does not complete in many times the bound does not count towards it
-//!   any longer, and bounds its own client (`overdue.rs`).
+//!   any longer, and bounds its own client (`overdue.rs`), and its user (`users.rs`).
 //!
 //! The cost in flight is bounded: a request first in line waits for at most the bound, or for one
 //! transaction that is larger. A transaction that has the disk to itself is charged its elapsed
@@ -76,11 +76,14 @@ mod overdue;
 mod queue;
 mod schedule;
 mod slack;
+mod slowness;
+mod users;
 
 pub use client::{ClientId, ClientState, ClientTotals};
 pub use contract::{AdmissionError, DiskContract, Utilization};
 pub use correction::CostCorrection;
 pub use inflight::InFlightId;
+pub use users::WORKERS;
 
 use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
@@ -88,6 +91,8 @@ use crate::trace::{Trace, TraceEvent};
 use client::QueueState;
 use client_queues::ClientQueues;
 use inflight::InFlightTable;
+use slowness::Slowness;
+use users::Users;
 
 /// A transaction that a client submits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +144,10 @@ pub struct Atropos<T> {
     queued: usize,
     queues: ClientQueues<T>,
     in_flight: InFlightTable,
+    users: Users,
+    slowness: Slowness,
+    /// Clients that start nothing for now.
+    blocked: Vec<u32>,
 }
 
 impl<T: Trace> Atropos<T> {
@@ -151,6 +160,9 @@ impl<T: Trace> Atropos<T> {
             queued: 0,
             queues: ClientQueues::new(trace),
             in_flight: InFlightTable::default(),
+            users: Users::default(),
+            slowness: Slowness::default(),
+            blocked: Vec::new(),
         }
     }
 
@@ -191,6 +203,20 @@ impl<T: Trace> Atropos<T> {
             .clients
             .room_for(contract, None, self.capacity)?;
         Ok(self.queues.clients.insert(contract))
+    }
+
+    /// Admits a contract of a user that can delay the client's transactions at will (`users.rs`).
+    pub fn admit_for(
+        &mut self,
+        now: Time,
+        user: u32,
+        contract: DiskContract,
+    ) -> Result<ClientId, AdmissionError> {
+        let id = self.admit(contract)?;
+        self.queues.clients[id.at].user = Some(user);
+        self.users.enter(now, user);
+        self.block_if_due(id.at);
+        Ok(id)
     }
 
     /// Replaces a client's contract from its next period on. Until then the greater of the two
@@ -237,6 +263,9 @@ impl<T: Trace> Atropos<T> {
         self.queues.urgent.retain(|&other| other != at);
         let client = &mut self.queues.clients[at];
         client.place = QueueState::Gone;
+        if let Some(user) = client.user {
+            self.users.leave(user);
+        }
         let jobs: Vec<_> = client.jobs.drain(..).collect();
         self.queued -= jobs.len();
         self.queues.share_slack(at);
@@ -348,9 +377,7 @@ impl<T: Trace> Atropos<T> {
             bytes: flight.job.bytes,
             slack: flight.slack,
         });
-        if flight.is_overdue {
-            self.on_overdue_completed(now, at, flight.job.cost);
-        }
+        self.note_delay(now, elapsed, &flight);
         match self.queues.clients[at].place {
             QueueState::Gone => self.queues.clients.free_index(at),
             _ => self.queues.requeue(at),

@@ -157,6 +157,7 @@ impl<T: Trace> Atropos<T> {
             self.queues.urgent.pop_front();
         }
         self.queues.requeue(at);
+        self.block_user_if_due(at);
         let ticket = self.in_flight.add(InFlight {
             client: at,
             job,
@@ -165,6 +166,7 @@ impl<T: Trace> Atropos<T> {
             started: now,
             due,
             is_overdue: false,
+            queue: self.in_flight.queue() + job.cost,
         });
         Decision::Dispatch(Dispatch {
             ticket,

@@ -33,6 +33,8 @@ pub enum UsdEvent {
 
 pub(super) enum UsdCommand {
     Admit {
+        /// The user that can delay the client's requests, if there is one.
+        user: Option<u32>,
         contract: DiskContract,
         answer: Sender<Result<ClientId, AdmissionError>>,
     },

@@ -28,8 +28,15 @@ impl DiskThread {
         debug_assert!(listened.is_ok(), "{listened:?}");
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                UsdCommand::Admit { contract, answer } => {
-                    let admitted = self.atropos.admit(contract);
+                UsdCommand::Admit {
+                    user,
+                    contract,
+                    answer,
+                } => {
+                    let admitted = match user {
+                        Some(user) => self.atropos.admit_for(now, user, contract),
+                        None => self.atropos.admit(contract),
+                    };
                     if let Ok(id) = admitted {
                         self.enter(id);
                     }

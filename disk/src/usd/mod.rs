@@ -226,8 +226,26 @@ impl Usd {
 
     /// Admits a contract. The client is served once it has a target and channels.
     pub fn admit(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
-        self.ask(|answer| UsdCommand::Admit { contract, answer })
-            .unwrap_or(Err(AdmissionError::Gone))
+        self.admit_as(None, contract)
+    }
+
+    /// Admits a contract of a user for an [`IoTarget::File`], whose lock the user may hold: all contracts of the user share
+    /// what that may cost others.
+    pub fn admit_for(&self, user: u32, contract: DiskContract) -> Result<ClientId, AdmissionError> {
+        self.admit_as(Some(user), contract)
+    }
+
+    fn admit_as(
+        &self,
+        user: Option<u32>,
+        contract: DiskContract,
+    ) -> Result<ClientId, AdmissionError> {
+        self.ask(|answer| UsdCommand::Admit {
+            user,
+            contract,
+            answer,
+        })
+        .unwrap_or(Err(AdmissionError::Gone))
     }
 
     /// Admits a client of the transport's own work, which has no channels. Without one that work is not done.

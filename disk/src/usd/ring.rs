@@ -4,6 +4,7 @@
 //! kernel checks it anew each time and no ring is lost.
 
 use super::UsdError;
+use crate::atropos::WORKERS;
 use crate::uring;
 use io_uring::squeue::Entry;
 use io_uring::types::{self, SubmitArgs, Timespec};
@@ -17,11 +18,6 @@ use std::time::Duration;
 const SUBMITTED: u32 = 256;
 /// Completion entries. More in flight would not be lost, only slower.
 const COMPLETED: u32 = 2048;
-
-/// Most kernel threads that wait in operations on the ring's behalf. An operation that finds its file locked takes one
-/// until it gets the lock, and by default there are four a processor: the requests of one client on such a file would take all,
-/// and the others' operations that need one would wait.
-const MAX_WORKERS: u32 = 1024;
 
 /// Attempts to submit: the kernel refuses only while it is short of memory.
 const TRIES: usize = 1000;
@@ -94,10 +90,11 @@ impl Ring {
     /// Creates the ring of the calling thread; no other thread may use it.
     pub(super) fn new() -> Result<Self, UsdError> {
         let ring = uring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
-        // A kernel that refuses keeps its own limit.
+        // An operation that finds its file locked takes a kernel thread until it gets the lock. By default there are four
+        // a processor, and one client's would take all. A kernel that refuses keeps its own limit.
         let _ = ring
             .submitter()
-            .register_iowq_max_workers(&mut [MAX_WORKERS, 0]);
+            .register_iowq_max_workers(&mut [WORKERS, 0]);
         Ok(Self { ring, in_flight: 0 })
     }
 
