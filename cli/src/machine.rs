@@ -4,6 +4,7 @@ use host::cgroup_membership::{self, CgroupMembership};
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use supervisor::run::OWN_FAILURE;
 use wired::Bytes;
 
 /// Kernel magic of file systems that keep files in memory, unsuitable for a swap file.
@@ -97,7 +98,7 @@ pub fn end_at_closed_pipes() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Lets a failed print to standard output end this process with an error, where the library
+/// Lets a failed print to standard output end this process as any other failure does, where the library
 /// panics.
 pub fn end_at_full_output() {
     let others = std::panic::take_hook();
@@ -106,7 +107,7 @@ pub fn end_at_full_output() {
         match text.filter(|text| text.starts_with("failed printing to stdout")) {
             Some(text) => {
                 print_error!("selfpage: {text}");
-                std::process::exit(1)
+                std::process::exit(OWN_FAILURE.into())
             }
             None => others(panic),
         }

@@ -26,6 +26,7 @@ mod vm;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 use supervisor::run::OWN_FAILURE;
 use tracing::level_filters::LevelFilter;
@@ -60,11 +61,13 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(said) => {
             // Help and the version are errors to clap; a closed pipe is ignored.
-            let _ = said.print();
-            return if said.use_stderr() {
-                OWN_FAILURE.into()
-            } else {
-                ExitCode::SUCCESS
+            return match said.print() {
+                Err(why) if why.kind() != ErrorKind::BrokenPipe => {
+                    print_error!("selfpage: failed printing to stdout: {why}");
+                    OWN_FAILURE.into()
+                }
+                _ if said.use_stderr() => OWN_FAILURE.into(),
+                _ => ExitCode::SUCCESS,
             };
         }
     };

@@ -65,3 +65,17 @@ fn doctor_says_what_run_needs_and_exits_by_it() {
         "{text}"
     );
 }
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_of_selfpage() {
+    for arguments in [&["doctor"][..], &["--version"], &["run", "--help"]] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let ended = selfpage(arguments).stdout(full).output().unwrap();
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(125), "{arguments:?}: {errors}");
+        assert!(errors.contains("No space left"), "{arguments:?}: {errors}");
+    }
+}
