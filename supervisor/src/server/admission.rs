@@ -179,7 +179,9 @@ impl Supervisor {
             .ledger
             .stats(domain)
             .is_some_and(|v| matches!(v.phase, DomainPhase::Nascent | DomainPhase::Live));
-        match free && there {
+        // Taken back a second time, it would take the pages of the next domain in its slot.
+        let is_ending = self.unfinished.iter().any(|(ending, _)| *ending == domain);
+        match free && there && !is_ending {
             true => Ok(domain),
             false => Err("the domain admitted for this child is gone or another's".into()),
         }
