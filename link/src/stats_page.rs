@@ -171,9 +171,11 @@ impl<'a> ProcessStats<'a> {
         words.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Empties the block for its next process.
+    /// Empties the block for its next process, but for [`ProcessStats::inherited`]: the parent of a refused child may not
+    /// have read it, and the next one's parent empties it.
     pub fn clear(&self) {
-        self.words
+        self.careful_seen().store(0, Ordering::Relaxed);
+        self.words[1..]
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
     }

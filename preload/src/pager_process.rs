@@ -41,7 +41,7 @@ use std::time::Duration;
 use threads::ThreadRole;
 use wired::{Lock, futex};
 
-pub use threads::{HANDLERS, is_pager, thread_pointer};
+pub use threads::{HANDLERS, is_pager, prepare_handlers, thread_pointer};
 
 /// How a process joins the tree: handshake and pager. Runs in the pager process, whose
 /// program is there.
@@ -234,21 +234,22 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
     let connection = (args.join)(args.gate, place)?;
     let number = connection.as_ref().map(|it| it.fd().as_raw_fd());
     CONNECTION.store(number.unwrap_or(-1), Ordering::Release);
+    // Steps that need rights come before these are dropped.
+    let realtime = threads::set_rt_priority(program.pid());
+    let is_prepared = process_pager::handlers_need_rights();
+    if realtime && !is_prepared {
+        threads::prepare_handlers()?;
+    }
+    // Last: a failure from here on kills a program whose fork or exec any other one refuses.
     let lifeline = match &connection {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,
     };
-    // Steps that need rights come before these are dropped.
-    let realtime = threads::set_rt_priority(program.pid());
-    let prepared = realtime || process_pager::handlers_need_rights();
-    if prepared {
-        threads::prepare_handlers()?;
-    }
     Ok(ProgramWatch {
         program,
         connection: connection.map(Connection::into_fd),
         lifeline,
-        handlers: if prepared {
+        handlers: if realtime || is_prepared {
             HandlerState::Prepared
         } else {
             HandlerState::None

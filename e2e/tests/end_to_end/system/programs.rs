@@ -6,6 +6,7 @@ use e2e::daemon::Settings;
 use e2e::noise::Noise;
 use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard, workload};
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ pub const CASES: &[(&str, Case)] = &[
         side_by_side,
     ),
     ("forks_and_their_parents_keep_their_pages", forks),
+    (
+        "a_fork_that_the_daemon_has_no_descriptor_for_is_refused",
+        few_descriptors,
+    ),
     ("memory_within_a_contract_is_counted_once", counted_once),
 ];
 
@@ -133,6 +138,27 @@ fn forks(disks: &Arc<Disks>, _: Size) -> Verdict {
         })?;
     }
     daemon.has_everything_back()
+}
+
+/// A child takes nine descriptors of the daemon's on two processors, one after another: for each of them some limit is
+/// where there is one too few.
+fn few_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::prepare(disks, &Settings::new(32))?;
+    let sandbox = Sandbox::new("few")?;
+    let program = hazard::build(&sandbox, "forks_until_one_is_refused", &[])?;
+    let launch = hazard::launch(&sandbox, &program, Size::Quick);
+    for limit in 90..99 {
+        let option = format!("--nofile={limit}:{limit}");
+        daemon.through(&[OsStr::new("prlimit"), OsStr::new(&option)]);
+        daemon.again()?;
+        let contract = daemon.terms(24, 64).with("--disk=100ms/250ms,extra");
+        let outcome = launch.run(&Under::Contract(contract))?.succeeded()?;
+        ensure(outcome.stderr.contains("fork refused"), || {
+            format!("{limit} descriptors were enough")
+        })?;
+        daemon.end()?;
+    }
+    Ok(())
 }
 
 /// The daemon counts the memory of a program once, though its pager process has it too. A count
