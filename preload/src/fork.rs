@@ -175,13 +175,14 @@ fn after_in_parent(made: bool) {
         raw_syscall::errno()
     };
     match state.pause.take().map(|pause| pause.end(made)) {
-        None => birth::note_refused(),
-        Some(None) => {}
+        None if state.call_waits => birth::note_refused(),
+        None | Some(None) => {}
         Some(Some(child)) => {
             // What the parent shares is what the child inherits: both hold still until then.
             let waits_later =
                 state.call_waits && !shared_memory::is_used() && birth::note_made(child);
-            if !waits_later && !birth::gets_pager(child, || false) {
+            let is_refused = !waits_later && !birth::gets_pager(child, || false);
+            if is_refused && state.call_waits {
                 birth::note_refused();
             }
         }

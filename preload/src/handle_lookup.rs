@@ -10,13 +10,14 @@
 //! instruction `ret` in the code of the program's caller, which comes back here. RTLD_DEFAULT finds this library first,
 //! and goes to the C library's own `dlsym` by a jump.
 
-use crate::dlsym::EachObject;
 use crate::library_data::{is_of_c_library, is_own};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use wired::PAGE;
 
 type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -77,7 +78,7 @@ extern "C" fn dlsym() {
         "test rax, rax",
         "jnz 3f",
         "mov rdi, [rsp + 24]",
-        "call {find_return}",
+        "call {find_ret}",
         "test rax, rax",
         "jz 3f",
         "add rsp, 8",
@@ -91,7 +92,7 @@ extern "C" fn dlsym() {
         "pop rdi",
         "jmp rax",
         "2: jmp {in_handle}",
-        find_return = sym find_return,
+        find_ret = sym find_ret,
         next_behind = sym next_behind,
         next = sym next_dlsym,
         in_handle = sym in_handle,
@@ -105,14 +106,14 @@ extern "C" fn in_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void
     own_instead_of(unsafe { lookup(handle, name) }, name)
 }
 
-/// The function of that name behind the library that has a `ret` at `gate`.
-extern "C" fn next_behind(name: *const c_char, gate: usize) -> *mut c_void {
+/// The function of that name behind the library that has a `ret` at `return_site`.
+extern "C" fn next_behind(name: *const c_char, return_site: usize) -> *mut c_void {
     // SAFETY: the program's own call, in its caller's place.
-    let found = unsafe { lookup_from(next_dlsym(), name, gate) };
+    let found = unsafe { lookup_from(next_dlsym(), name, return_site) };
     own_instead_of(found, name)
 }
 
-/// Calls `lookup(RTLD_NEXT, name)` with `gate` as its return address, where a `ret` leads back here.
+/// Calls `lookup(RTLD_NEXT, name)` with `return_site` as its return address, where a `ret` leads back here.
 ///
 /// # Safety
 /// As told; `lookup` is a `dlsym`.
@@ -120,7 +121,7 @@ extern "C" fn next_behind(name: *const c_char, gate: usize) -> *mut c_void {
 unsafe extern "C" fn lookup_from(
     lookup: *mut c_void,
     name: *const c_char,
-    gate: usize,
+    return_site: usize,
 ) -> *mut c_void {
     naked_asm!(
         "mov rax, rdi",
@@ -138,53 +139,52 @@ const RET: u8 = 0xc3;
 
 /// Finds a `ret` in the code of the library that `from` is in, at or behind that; 0 if there is none. What this library
 /// looks up is the next behind it, also by the functions below.
-extern "C" fn find_return(from: usize) -> usize {
+extern "C" fn find_ret(from: usize) -> usize {
     if is_own(from) || !is_of_c_library(next_dlsym().addr()) {
         return 0;
     }
-    static ITERATE: VersionedFunction = VersionedFunction::new(c"dl_iterate_phdr");
-    type Iterate = unsafe extern "C" fn(EachObject, *mut c_void) -> c_int;
-    let mut found = [from, 0];
-    if !ITERATE.find().is_null() {
-        // SAFETY: the function of that name; the callback fits, and the words live through the call.
-        unsafe {
-            let iterate: Iterate = transmute(ITERATE.find());
-            iterate(find_in_object, found.as_mut_ptr().cast());
-        }
-    }
-    found[1]
+    let Some(code) = code_of(from) else { return 0 };
+    // SAFETY: code of an object that is loaded, which may be read.
+    let code = unsafe { std::slice::from_raw_parts(from as *const u8, code.end - from) };
+    let at = code.iter().position(|byte| *byte == RET);
+    at.map_or(0, |at| from + at)
 }
 
-unsafe extern "C" fn find_in_object(
-    info: *mut libc::dl_phdr_info,
-    _: usize,
-    words: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader's record, its array of program headers, and the words passed above.
-    let (start, headers, [from, found]) = unsafe {
-        let info = &*info;
-        let count = usize::from(info.dlpi_phnum);
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, count);
-        (
-            info.dlpi_addr as usize,
-            headers,
-            &mut *words.cast::<[usize; 2]>(),
-        )
+/// The segment of code that `addr` is in. Its object is found without the lock of the loader's list, which another thread
+/// may hold, for ever in the child of a fork.
+fn code_of(addr: usize) -> Option<Range<usize>> {
+    static DLADDR: VersionedFunction = VersionedFunction::new(c"dladdr");
+    type Dladdr = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int;
+    if DLADDR.find().is_null() {
+        return None;
+    }
+    // SAFETY: the function of that name; the object's headers, which the loader has mapped with it.
+    let (start, headers) = unsafe {
+        let dladdr: Dladdr = transmute(DLADDR.find());
+        let mut object: libc::Dl_info = std::mem::zeroed();
+        if dladdr(addr as *const c_void, &raw mut object) == 0 {
+            return None;
+        }
+        let start = object.dli_fbase.addr();
+        let elf = &*(start as *const libc::Elf64_Ehdr);
+        let table_len = usize::from(elf.e_phnum) * size_of::<libc::Elf64_Phdr>();
+        // The loader maps it with the first segment, but for objects of odd making.
+        if !elf.e_ident.starts_with(b"\x7fELF") || elf.e_phoff as usize + table_len > PAGE {
+            return None;
+        }
+        let table = (start + elf.e_phoff as usize) as *const libc::Elf64_Phdr;
+        let headers = std::slice::from_raw_parts(table, usize::from(elf.e_phnum));
+        (start, headers)
     };
+    // A program that is not relocated has its addresses in its headers.
+    let first = headers.iter().find(|it| it.p_type == libc::PT_LOAD)?;
+    let bias = start - (first.p_vaddr as usize & !(PAGE - 1));
     let is_code = libc::PF_R | libc::PF_X;
-    let code = headers
+    headers
         .iter()
         .filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & is_code == is_code)
-        .map(|it| start + it.p_vaddr as usize..start + (it.p_vaddr + it.p_filesz) as usize)
-        .find(|code| code.contains(from));
-    let Some(code) = code else { return 0 };
-    // SAFETY: code of an object that is loaded, which may be read.
-    let code = unsafe { std::slice::from_raw_parts(*from as *const u8, code.end - *from) };
-    *found = code
-        .iter()
-        .position(|byte| *byte == RET)
-        .map_or(0, |at| *from + at);
-    1
+        .map(|it| bias + it.p_vaddr as usize..bias + (it.p_vaddr + it.p_filesz) as usize)
+        .find(|code| code.contains(&addr))
 }
 
 /// This library's function of that name, where the one that was `found` is the C library's, and the one that this

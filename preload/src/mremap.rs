@@ -26,25 +26,6 @@ pub fn mremap(
     flags: c_int,
     new: usize,
 ) -> SyscallResult {
-    let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
-    let is_reported = shared_memory::is_used()
-        && address_space::is_active()
-        && shared_memory::maps_more(old_len, new_len, keeps)
-        && is_kernels_at(old);
-    let answer = remap(old, old_len, new_len, flags, new);
-    if is_reported && !is_error(answer) {
-        shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
-    }
-    answer
-}
-
-/// Returns true if the memory at `addr` is not paged by this process.
-fn is_kernels_at(addr: usize) -> bool {
-    page_range(addr, PAGE).is_some_and(|page| is_kernels(&address_space::lock(), &page))
-}
-
-/// `mremap` but for the paging of shared memory.
-fn remap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> SyscallResult {
     let through = |to: usize| {
         let args = [old, old_len, new_len, flags as usize, to, 0];
         // SAFETY: the program asked for exactly this.
@@ -53,7 +34,26 @@ fn remap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -
     if !address_space::is_active() {
         return through(new);
     }
+    let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
+    // Until the pager of shared memory knows of the change: no fork comes between.
     let space = &mut address_space::lock();
+    let is_reported = shared_memory::is_used()
+        && shared_memory::maps_more(old_len, new_len, keeps)
+        && page_range(old, PAGE).is_some_and(|page| is_kernels(space, &page));
+    let answer = remap(space, [old, old_len, new_len, new], flags, through);
+    if is_reported && !is_error(answer) {
+        shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
+    }
+    answer
+}
+
+/// `mremap` but for the paging of shared memory.
+fn remap(
+    space: &mut AddressSpace,
+    [old, old_len, new_len, new]: [usize; 4],
+    flags: c_int,
+    through: impl Fn(usize) -> SyscallResult,
+) -> SyscallResult {
     let range = page_range(old, old_len);
     let len = new_len.checked_next_multiple_of(PAGE);
     if !space.map.contains(old) {

@@ -18,6 +18,7 @@ use link::client::JoinError;
 use link::handshake::RawDomainId;
 use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use translation::{Capabilities, UserfaultOptions};
@@ -104,9 +105,10 @@ fn page_mapping(
 ) -> Result<(), JoinError> {
     let (addr, len) = bytes(span);
     let memory = SharedRequest::Create { len }.send(connection, None)?;
-    let Some(memory) = memory.filter(|memory| replace(span, prot, memory.as_fd())) else {
-        return Ok(());
-    };
+    // The kernel has mapped as much before.
+    let cannot_map = JoinError::Unreachable(Errno::NOMEM);
+    let mapped = memory.filter(|memory| replace(span, prot, memory.as_fd()));
+    let memory = mapped.ok_or(cannot_map)?;
     let request = SharedRequest::Share { addr, len };
     let shared = request.send(connection, Some(memory.as_fd()));
     // A fork's child need not inherit what the pager has refused, and may fork without it.

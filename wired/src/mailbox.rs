@@ -17,8 +17,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// One command at a time.
 pub struct Mailbox<C> {
     sender: Lock<()>,
-    /// Whose turn it is, the sender's or the receiver's: see [`EMPTY`] and so on.
-    turn: AtomicU32,
+    /// [`EMPTY`], [`PENDING`] or [`COMPLETED`].
+    state: AtomicU32,
     command: Lock<Option<C>>,
     result: AtomicU32,
 }
@@ -34,7 +34,7 @@ impl<C> Mailbox<C> {
     pub const fn new() -> Self {
         Self {
             sender: Lock::new(()),
-            turn: AtomicU32::new(EMPTY),
+            state: AtomicU32::new(EMPTY),
             command: Lock::new(None),
             result: AtomicU32::new(0),
         }
@@ -48,51 +48,67 @@ impl<C> Mailbox<C> {
     /// Passes a command to the receiver, which `wake` wakes, and waits for its result.
     pub fn send(&self, _sender: &Guard<'_, ()>, command: C, wake: impl FnOnce()) -> u32 {
         *self.command.lock() = Some(command);
-        self.turn.store(PENDING, Ordering::Release);
+        self.state.store(PENDING, Ordering::Release);
         wake();
-        while self.turn.load(Ordering::Acquire) == PENDING {
-            futex::wait(&self.turn, PENDING, Some(POLL_INTERVAL));
+        while self.state.load(Ordering::Acquire) == PENDING {
+            futex::wait(&self.state, PENDING, Some(POLL_INTERVAL));
         }
-        self.turn.store(EMPTY, Ordering::Relaxed);
+        self.state.store(EMPTY, Ordering::Relaxed);
         self.result.load(Ordering::Acquire)
     }
 
     /// Wakes the receiver that is in [`Mailbox::wait`].
     pub fn wake(&self) {
-        futex::wake_all(&self.turn);
+        futex::wake_all(&self.state);
     }
 
     /// Waits until a command is pending.
     pub fn wait(&self) {
         loop {
-            match self.turn.load(Ordering::Acquire) {
+            match self.state.load(Ordering::Acquire) {
                 PENDING => return,
-                turn => futex::wait(&self.turn, turn, None),
+                state => futex::wait(&self.state, state, None),
             }
         }
     }
 
     /// Runs the command that is pending, if any.
     pub fn handle(&self, run: impl FnOnce(C) -> u32) {
-        if self.turn.load(Ordering::Acquire) != PENDING {
+        if self.state.load(Ordering::Acquire) != PENDING {
             return;
         }
         let command = self.command.lock().take();
         let result = command.map_or(0, run);
         self.result.store(result, Ordering::Release);
-        self.turn.store(COMPLETED, Ordering::Release);
-        futex::wake_all(&self.turn);
+        self.state.store(COMPLETED, Ordering::Release);
+        futex::wake_all(&self.state);
     }
 
-    /// Empties it in the child of a fork.
-    pub fn clear(&self) {
-        self.turn.store(EMPTY, Ordering::Release);
+    /// Empties it in the child of a fork, whose other threads are gone: one may have sent a command.
+    pub fn reset_after_fork(&self) {
+        self.state.store(EMPTY, Ordering::Release);
+        // SAFETY: no other thread runs yet; a command is whole, or none.
+        unsafe {
+            self.command.reset();
+            self.sender.reset();
+        }
+        *self.command.lock() = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_mailbox_is_free() {
+        let mailbox = Mailbox::<u32>::new();
+        std::mem::forget(mailbox.lock());
+        mailbox.state.store(PENDING, Ordering::Release);
+        mailbox.reset_after_fork();
+        mailbox.handle(|_| panic!("no command is pending"));
+        drop(mailbox.lock());
+    }
 
     #[test]
     fn each_sender_has_the_result_of_its_command() {

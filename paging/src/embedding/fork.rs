@@ -163,7 +163,7 @@ impl ProcessPager {
         words: SharedWords,
     ) -> Result<(), DomainError> {
         self.running.store(0, Ordering::Release);
-        self.mail.clear();
+        self.mail.reset_after_fork();
         // SAFETY: the caller's promise.
         unsafe {
             self.pager

@@ -102,7 +102,8 @@ pub fn are_readable(path: *const c_char, environment: CStringArray) -> bool {
     let mut pages = ReadablePages(None);
     let mut at = environment.addr();
     while at != 0 {
-        if !pages.has(at) {
+        // A slot need not be aligned.
+        if !pages.has(at) || !pages.has(at.wrapping_add(size_of::<usize>() - 1)) {
             return false;
         }
         // SAFETY: readable.

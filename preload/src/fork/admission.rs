@@ -3,7 +3,7 @@
 //!
 //! A fork that this library sees in its handlers only, as the C library's own calls, has its child admitted there.
 
-use super::birth::{self, await_birth};
+use super::birth::{OuterChild, await_birth};
 use super::thread_words::ThreadWords;
 use crate::process_pager::{admit_child, dismiss_child};
 use crate::raw_syscall::{SyscallResult, error};
@@ -49,7 +49,7 @@ pub fn clone_admitted(clone: impl FnOnce() -> SyscallResult) -> SyscallResult {
             return error(libc::EAGAIN);
         }
     }
-    birth::forget();
+    let _outer = OuterChild::take();
     raw_syscall::set_errno(errno);
     let pid = clone();
     if pid == 0 {

@@ -27,9 +27,19 @@ pub fn note_made(child: DomainId) -> bool {
     CHILDREN.put(child.raw())
 }
 
-/// Forgets a child of the calling thread that a call of the C library's own made.
-pub fn forget() {
-    CHILDREN.take();
+/// The calling thread's child whose fork a signal's handler has interrupted: that forks, too.
+pub struct OuterChild(Option<u32>);
+
+impl OuterChild {
+    pub fn take() -> Self {
+        Self(CHILDREN.take())
+    }
+}
+
+impl Drop for OuterChild {
+    fn drop(&mut self) {
+        self.0.map(|child| CHILDREN.put(child));
+    }
 }
 
 /// In the child of a fork.

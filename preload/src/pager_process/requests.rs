@@ -13,8 +13,8 @@ use wired::Mailbox;
 
 static REQUESTS: Mailbox<ProgramRequest> = Mailbox::new();
 
-/// The thread runs.
-static RUNS: AtomicBool = AtomicBool::new(false);
+/// The thread is started.
+static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Has a request made. Returns true if it is done.
 pub fn make(request: ProgramRequest) -> bool {
@@ -23,9 +23,9 @@ pub fn make(request: ProgramRequest) -> bool {
     };
     let _signals = SignalsBlocked::new();
     let sender = REQUESTS.lock();
-    let runs = RUNS.load(Ordering::Acquire) || pager.process.run(start) != FAILED;
-    RUNS.store(runs, Ordering::Release);
-    let wake = || match runs {
+    let is_started = IS_STARTED.load(Ordering::Acquire) || pager.process.run(start) != FAILED;
+    IS_STARTED.store(is_started, Ordering::Release);
+    let wake = || match is_started {
         true => REQUESTS.wake(),
         // Without room for another thread the evictor's makes it.
         false => {
@@ -40,8 +40,10 @@ const FAILED: u32 = 1;
 
 /// Starts the thread, by a thread of the pager process.
 fn start() -> u32 {
-    let started = threads::start(ThreadRole::Requester as usize);
-    started.map_or(FAILED, |()| 0)
+    match threads::start(ThreadRole::Requester as usize) {
+        Ok(()) => 0,
+        Err(_) => FAILED,
+    }
 }
 
 /// Makes the request that is pending.
@@ -63,6 +65,6 @@ pub fn serve() -> ! {
 
 /// In the child of a fork, which has no such thread yet.
 pub fn forget() {
-    REQUESTS.clear();
-    RUNS.store(false, Ordering::Release);
+    REQUESTS.reset_after_fork();
+    IS_STARTED.store(false, Ordering::Release);
 }

@@ -38,7 +38,8 @@ pub fn run(
         .collect();
     let (signals, inherited) = Signals::take()?;
     set_child_subreaper(Some(getpid()))?;
-    let (group, witness) = GroupWitness::start()?;
+    let (group, witness) = GroupWitness::start()
+        .map_err(|errno| format!("cannot start the group witness: {errno}"))?;
     let (mine, theirs) = host::seqpacket::pair()?;
     // SAFETY: this process has one thread, so the child may go on as it likes.
     match unsafe { libc::fork() } {
@@ -59,14 +60,31 @@ pub fn run(
             // Readers of the program's output must see its end of file, not ours.
             release(&inherited_fds);
             let supervisor = Pid::from_raw(supervisor).ok_or("fork gave no process")?;
-            Ok(watch(&mine, &signals, [supervisor, witness], killer))
+            let children = Children {
+                supervisor,
+                witness,
+            };
+            Ok(watch(&mine, &signals, &children, killer))
         }
     }
 }
 
-/// `children`: the supervisor, and the group witness, which ends with it.
-fn watch(control: &OwnedFd, signals: &Signals, children: [Pid; 2], killer: &str) -> ExitCode {
-    let [supervisor, _] = children;
+/// The children of the front process.
+struct Children {
+    supervisor: Pid,
+    /// The group witness, which ends with it.
+    witness: Pid,
+}
+
+impl Children {
+    fn await_release(&self) {
+        await_release(self.supervisor);
+        await_release(self.witness);
+    }
+}
+
+fn watch(control: &OwnedFd, signals: &Signals, children: &Children, killer: &str) -> ExitCode {
+    let supervisor = children.supervisor;
     loop {
         let mut fds = [
             PollFd::new(control, PollFlags::IN),
@@ -82,14 +100,14 @@ fn watch(control: &OwnedFd, signals: &Signals, children: [Pid; 2], killer: &str)
         loop {
             match Message::receive(control) {
                 Ok(Some(Message::Ended(status))) => {
-                    children.into_iter().for_each(await_release);
+                    children.await_release();
                     return end(status);
                 }
                 Ok(Some(Message::Failed(status))) => {
-                    children.into_iter().for_each(await_release);
+                    children.await_release();
                     return ExitCode::from(status as u8);
                 }
-                Ok(Some(Message::Signal(_) | Message::Report)) => {}
+                Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return orphaned(supervisor, killer),
             }

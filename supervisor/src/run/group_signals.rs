@@ -16,13 +16,17 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use std::time::{Duration, Instant};
 
 /// Most time between the arrivals at front process and witness of one signal sent to their group.
-const SAME_KILL: Duration = Duration::from_millis(200);
+const MATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest wait for the witness, which does nothing else.
-const PATIENCE: Duration = Duration::from_millis(200);
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The witness, as the supervisor knows it.
-pub struct GroupWitness(OwnedFd);
+pub struct GroupWitness {
+    socket: OwnedFd,
+    /// The number of the last report.
+    reports: u32,
+}
 
 impl GroupWitness {
     /// Starts the witness, a child of the front process, with all signals blocked.
@@ -38,14 +42,16 @@ impl GroupWitness {
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(0) }
             }
-            witness => Pid::from_raw(witness)
-                .map(|witness| (Self(ours), witness))
-                .ok_or(io::Errno::CHILD),
+            witness => {
+                let socket = ours;
+                let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
+                Ok((Self { socket, reports: 0 }, witness))
+            }
         }
     }
 
     /// Returns true if the group received a signal that the front process received.
-    pub fn has_received(&self, signal: SignalInfo) -> bool {
+    pub fn has_received(&mut self, signal: SignalInfo) -> bool {
         self.has_reported(signal) || {
             // The kernel may still be delivering it to the group.
             std::thread::sleep(Duration::from_millis(1));
@@ -53,21 +59,28 @@ impl GroupWitness {
         }
     }
 
-    fn has_reported(&self, signal: SignalInfo) -> bool {
-        let limit = Timespec::try_from(PATIENCE).ok();
-        if Message::Report.send(&self.0).is_err() {
+    fn has_reported(&mut self, signal: SignalInfo) -> bool {
+        let limit = Timespec::try_from(REPORT_TIMEOUT).ok();
+        self.reports = self.reports.wrapping_add(1);
+        if Message::ReportRequest(self.reports)
+            .send(&self.socket)
+            .is_err()
+        {
             return false;
         }
         let mut found = false;
-        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         while poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
-            match Message::receive(&self.0) {
+            match Message::receive(&self.socket) {
                 Ok(Some(Message::Signal(group))) => {
                     found |= (group.signal, group.sender, group.code)
                         == (signal.signal, signal.sender, signal.code);
                 }
+                Ok(Some(Message::ReportEnd(number))) if number == self.reports => break,
+                // One that came too late has signals of before.
+                Ok(Some(_)) => found = false,
                 Ok(None) => {}
-                _ => break,
+                Err(_) => break,
             }
         }
         found
@@ -91,18 +104,18 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
             PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
         ];
         let _ = poll(&mut ready, None);
-        received.retain(|(when, _)| when.elapsed() < SAME_KILL);
+        received.retain(|(when, _)| when.elapsed() < MATCH_WINDOW);
         while let Some(signal) = signals.next() {
             received.retain(|(_, known)| *known != signal);
             received.push((Instant::now(), signal));
         }
         let answered = match Message::receive(supervisor) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => received
+            Ok(Some(Message::ReportRequest(number))) => received
                 .iter()
                 .map(|(_, signal)| Message::Signal(*signal))
-                .chain([Message::Report])
+                .chain([Message::ReportEnd(number)])
                 .try_for_each(|message| message.send(supervisor)),
+            Ok(_) => Ok(()),
             Err(gone) => Err(gone),
         };
         if answered.is_err() {
@@ -148,38 +161,48 @@ fn hide_name() {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_signal_is_found_as_it_was_sent() {
+    const SENT: SignalInfo = SignalInfo {
+        signal: libc::SIGTERM,
+        code: 0,
+        sender: 42,
+        value: 0,
+    };
+
+    /// Has a witness answer each request so.
+    fn answered(answer: impl Fn(&OwnedFd, u32) + Send + 'static) -> GroupWitness {
         let (socket, witness) = seqpacket::pair().unwrap();
-        let group = GroupWitness(socket);
-        let signal = SignalInfo {
-            signal: libc::SIGTERM,
-            code: 0,
-            sender: 42,
-            value: 0,
-        };
-        let answers = std::thread::spawn(move || {
-            loop {
-                match Message::receive(&witness) {
-                    Ok(None) => std::thread::yield_now(),
-                    Ok(Some(_)) => {
-                        Message::Signal(signal).send(&witness).unwrap();
-                        Message::Report.send(&witness).unwrap();
-                    }
-                    Err(_) => return,
+        std::thread::spawn(move || {
+            while let Ok(request) = Message::receive(&witness) {
+                match request {
+                    Some(Message::ReportRequest(number)) => answer(&witness, number),
+                    _ => std::thread::yield_now(),
                 }
             }
         });
-        assert!(group.has_received(signal));
-        assert!(!group.has_received(SignalInfo {
-            sender: 43,
-            ..signal
-        }));
+        GroupWitness { socket, reports: 0 }
+    }
+
+    #[test]
+    fn a_signal_is_found_as_it_was_sent() {
+        let mut group = answered(|witness, number| {
+            Message::Signal(SENT).send(witness).unwrap();
+            Message::ReportEnd(number).send(witness).unwrap();
+        });
+        assert!(group.has_received(SENT));
+        assert!(!group.has_received(SignalInfo { sender: 43, ..SENT }));
         assert!(!group.has_received(SignalInfo {
             code: libc::SI_KERNEL,
-            ..signal
+            ..SENT
         }));
-        drop(group);
-        answers.join().unwrap();
+    }
+
+    #[test]
+    fn what_a_late_report_has_does_not_count() {
+        let mut group = answered(|witness, number| {
+            Message::Signal(SENT).send(witness).unwrap();
+            Message::ReportEnd(number - 1).send(witness).unwrap();
+            Message::ReportEnd(number).send(witness).unwrap();
+        });
+        assert!(!group.has_received(SENT));
     }
 }

@@ -293,7 +293,7 @@ impl MainLoop {
                 // A program that has been reaped may have left its number to another process.
                 pid if self.status.is_some() || pid != self.tree.program.as_raw_nonzero().get() => {
                     let pager = Pid::from_raw(pid).filter(|_| libc::WIFSTOPPED(status));
-                    // By a pattern that both command lines match: a stopped program needs no frames, its pager gives them up.
+                    // A pattern of `pkill` can stop the pager, too, which has to run to give a stopped program's frames up.
                     if let Some(pid) = pager.filter(|pid| self.tree.supervisor.is_pager(*pid)) {
                         let _ = rustix::process::kill_process(pid, Signal::CONT);
                     }
