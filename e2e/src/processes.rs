@@ -50,8 +50,17 @@ impl Process {
 
     /// Returns true if it is the process beside a program that resolves that one's faults.
     pub fn is_pager(&self) -> bool {
+        self.has_name("selfpage-pager")
+    }
+
+    /// Returns true if it is the process of `run` that receives what the program's group does. A run goes on without it.
+    pub fn is_witness(&self) -> bool {
+        self.has_name("group-signals")
+    }
+
+    fn has_name(&self, expected: &str) -> bool {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", self.pid));
-        name.is_ok_and(|name| name.trim_end() == "selfpage-pager")
+        name.is_ok_and(|name| name.trim_end() == expected)
     }
 
     /// Its command line, for messages.

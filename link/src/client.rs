@@ -19,7 +19,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
-pub use crate::connection::Connection;
+pub use crate::connection::{Connection, open_channel};
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
 use crate::stats_page::StatsPage;
@@ -162,22 +162,6 @@ impl SupervisorPort {
     /// Gives back the domain admitted for a child: the fork failed, or the child has no pager.
     pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
         self.ask(Hello::Release { parent, child }).map(|_| ())
-    }
-
-    /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
-    /// bell. Waits for the system's daemon, if that is away.
-    pub fn open_channel(&self, domain: RawDomainId, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
-        let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
-        match Reply::decode(answer.as_slice()) {
-            Some(Reply::Channel) => {}
-            other => return Err(JoinError::of(other)),
-        }
-        let [memory, doorbell, bell, ..] = &mut answer.fds;
-        match (memory.take(), doorbell.take(), bell.take()) {
-            (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
-            // This process has no descriptors left.
-            _ => Err(JoinError::Unreachable(Errno::MFILE)),
-        }
     }
 
     /// Sends a message before, or without, joining.

@@ -1,10 +1,14 @@
 //! A process's connection to its supervisor, once it has joined.
 
-use crate::handshake::{ChildMessage, Message};
-use host::seqpacket;
+// Refusals carry their text in place.
+#![allow(clippy::result_large_err)]
+
+use crate::handshake::{ChildMessage, Message, Reply};
+use crate::join_error::JoinError;
+use host::seqpacket::{self, Received};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io;
-use rustix::net::SendFlags;
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags};
 
 /// A process's own connection to the supervisor.
 #[derive(Debug)]
@@ -47,5 +51,42 @@ impl Connection {
     /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
     pub fn say(&self, what: ChildMessage) -> io::Result<()> {
         seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
+    }
+}
+
+/// Sends a request by a process's connection, with at most one descriptor, and returns the answer.
+pub(crate) fn request(
+    connection: BorrowedFd<'_>,
+    request: ChildMessage<'_>,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<Received, JoinError> {
+    let (ours, theirs) = seqpacket::pair().map_err(JoinError::Unreachable)?;
+    let all = [theirs.as_fd(), fd.unwrap_or(theirs.as_fd())];
+    let fds = &all[..1 + usize::from(fd.is_some())];
+    let message = request.encode();
+    seqpacket::send(connection, message.as_slice(), fds, SendFlags::empty())
+        .map_err(JoinError::Unreachable)?;
+    // The supervisor has the only other copy: where it ends, the answer does.
+    drop(theirs);
+    let answer = seqpacket::receive(&ours, RecvFlags::empty()).map_err(JoinError::Unreachable)?;
+    match answer.len {
+        0 => Err(JoinError::Unreachable(Errno::PIPE)),
+        _ => Ok(answer),
+    }
+}
+
+/// Gets an IO channel to the system's disk by a process's connection: its memory, the doorbell and the client's
+/// bell. Waits for the system's daemon, if that is away.
+pub fn open_channel(connection: BorrowedFd<'_>, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
+    let mut answer = request(connection, ChildMessage::Channel(depth), None)?;
+    match Reply::decode(answer.as_slice()) {
+        Some(Reply::Channel) => {}
+        other => return Err(JoinError::of(other)),
+    }
+    let [memory, doorbell, bell, ..] = &mut answer.fds;
+    match (memory.take(), doorbell.take(), bell.take()) {
+        (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
+        // This process has no descriptors left.
+        _ => Err(JoinError::Unreachable(Errno::MFILE)),
     }
 }

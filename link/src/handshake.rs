@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_470a;
+pub const VERSION: u32 = 0x5350_470b;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -56,14 +56,6 @@ pub enum Hello {
         /// As for an image.
         program: ProgramPlace,
     },
-    /// A process requests an IO channel to the system's disk. The connection ends with the
-    /// answer.
-    Channel {
-        /// The asking process's domain.
-        domain: RawDomainId,
-        /// Operations at a time.
-        depth: u32,
-    },
     /// The fork did not happen, or its child has no pager: the domain goes.
     Release {
         /// The asking process's domain.
@@ -83,6 +75,8 @@ pub enum ChildMessage<'a> {
     /// A pager process serves. The supervisor is to keep what comes along until that has
     /// ended: a socket by which the kernel then kills the program, the userfaultfd, and that of shared memory.
     Lifeline,
+    /// A request for an IO channel to the system's disk, with so many operations at a time. A socket for the answer comes along.
+    Channel(u32),
     /// A request for the tree's shared memory. A socket for the answer comes along, then what the request needs.
     Shared(SharedRequest),
 }
@@ -208,7 +202,7 @@ impl<'a> Message<'a> for ChildMessage<'a> {
     fn cut(self) -> Self {
         match self {
             Self::Notice(text) => Self::Notice(&text[..text.len().min(TEXT)]),
-            Self::Careful | Self::Lifeline | Self::Shared(_) => self,
+            Self::Careful | Self::Lifeline | Self::Channel(_) | Self::Shared(_) => self,
         }
     }
 }
@@ -275,10 +269,6 @@ mod tests {
                 parent: 9,
                 child: 10,
             },
-            Hello::Channel {
-                domain: 9,
-                depth: 64,
-            },
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
@@ -287,6 +277,7 @@ mod tests {
             ChildMessage::Notice(b""),
             ChildMessage::Careful,
             ChildMessage::Lifeline,
+            ChildMessage::Channel(64),
         ] {
             assert_eq!(ChildMessage::decode(say.encode().as_slice()), Some(say));
         }

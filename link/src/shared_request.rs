@@ -4,12 +4,11 @@
 // Refusals carry their text in place.
 #![allow(clippy::result_large_err)]
 
+use crate::connection::request;
 use crate::handshake::{ChildMessage, Message, RawDomainId, Reply};
 use crate::join_error::JoinError;
-use host::seqpacket;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
 /// A request. What of a range is not paged as shared memory is left as it is.
@@ -85,19 +84,7 @@ impl SharedRequest {
         connection: BorrowedFd<'_>,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<Option<OwnedFd>, JoinError> {
-        let (ours, theirs) = seqpacket::pair().map_err(JoinError::Unreachable)?;
-        let message = ChildMessage::Shared(self).encode();
-        let all = [theirs.as_fd(), fd.unwrap_or(theirs.as_fd())];
-        let fds = &all[..1 + usize::from(fd.is_some())];
-        seqpacket::send(connection, message.as_slice(), fds, SendFlags::empty())
-            .map_err(JoinError::Unreachable)?;
-        // The supervisor has the only other copy: where it ends, the answer does.
-        drop(theirs);
-        let mut answer =
-            seqpacket::receive(&ours, RecvFlags::empty()).map_err(JoinError::Unreachable)?;
-        if answer.len == 0 {
-            return Err(JoinError::Unreachable(Errno::PIPE));
-        }
+        let mut answer = request(connection, ChildMessage::Shared(self), fd)?;
         let memory = answer.fds[0].take();
         match Reply::decode(answer.as_slice()) {
             Some(Reply::Shared) => Ok(None),

@@ -165,6 +165,7 @@ fn join(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connecti
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
     supervisor::on_welcome(&joined.welcome);
+    pager_process::set_connection(&joined.connection);
     let connection = process_pager::attach(gate, joined)?;
     if is_fork {
         shared_memory::inherit(parent, connection.fd())?;

@@ -200,8 +200,13 @@ pub fn say(message: ChildMessage<'_>) -> bool {
     })
 }
 
+/// Makes this connection the one that requests go by. The caller has it open until the pager process ends.
+pub fn set_connection(connection: &Connection) {
+    CONNECTION.store(connection.fd().as_raw_fd(), Ordering::Release);
+}
+
 /// The connection to the supervisor, of a thread of the pager process.
-fn connection() -> Option<BorrowedFd<'static>> {
+pub fn connection() -> Option<BorrowedFd<'static>> {
     let number = CONNECTION.load(Ordering::Acquire);
     if number < 0 || !is_pager() {
         return None;
@@ -232,8 +237,6 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
         .take()
         .ok_or("the pager process has no args")?;
     let connection = (args.join)(args.gate, place)?;
-    let number = connection.as_ref().map(|it| it.fd().as_raw_fd());
-    CONNECTION.store(number.unwrap_or(-1), Ordering::Release);
     // Steps that need rights come before these are dropped.
     let realtime = threads::set_rt_priority(program.pid());
     let is_prepared = process_pager::handlers_need_rights();

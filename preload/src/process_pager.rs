@@ -111,7 +111,7 @@ fn start(joined: Joined) -> Result<Connection, String> {
         false => StoreKind::None,
     };
     if disk == StoreKind::Channels {
-        store.set_transport(Box::new(SupervisorDisk(welcome.domain)));
+        store.set_transport(Box::new(SupervisorDisk));
     }
     if let Some(pressure_bell) = joined.pressure_bell {
         ledger.set_bell(pressure_bell);
@@ -165,7 +165,7 @@ fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String>
                 .store
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
-        StoreKind::Channels => pager.store.set_transport(Box::new(SupervisorDisk(domain))),
+        StoreKind::Channels => pager.store.set_transport(Box::new(SupervisorDisk)),
     }
     if let Some(pressure_bell) = joined.pressure_bell {
         pager.ledger.set_bell(pressure_bell);

@@ -128,7 +128,10 @@ impl TreeEvent {
                 pid,
                 text: String::from_utf8_lossy(line).into_owned(),
             }),
-            ChildMessage::Careful | ChildMessage::Lifeline | ChildMessage::Shared(_) => None,
+            ChildMessage::Careful
+            | ChildMessage::Lifeline
+            | ChildMessage::Channel(_)
+            | ChildMessage::Shared(_) => None,
         }
     }
 }

@@ -364,9 +364,16 @@ impl Supervisor {
                 return;
             };
             match sockets::receive(&member.connection, member.connection.uid()) {
-                Ok((message, fds)) if message.len > 0 => {
+                Ok((message, mut fds)) if message.len > 0 => {
                     match ChildMessage::decode(message.as_slice()) {
                         Some(ChildMessage::Lifeline) => member.keep_lifeline(fds),
+                        Some(ChildMessage::Channel(depth)) => {
+                            let depth = depth.min(u16::MAX.into()) as u16;
+                            let answer = fds.next();
+                            answer
+                                .into_iter()
+                                .for_each(|it| self.links.open(slot, depth, it));
+                        }
                         Some(ChildMessage::Shared(request)) => {
                             self.at_shared_memory(slot, request, fds);
                         }

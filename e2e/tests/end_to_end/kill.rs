@@ -150,7 +150,7 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
 
 fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise) -> Vec<Process> {
     let own = |p: &&Process| p.command().contains("selfpage run");
-    let second = |p: &&Process| parent(p.pid) == Some(running.pid());
+    let second = |p: &&Process| parent(p.pid) == Some(running.pid()) && !p.is_witness();
     let chosen = match victim {
         Victim::Both => {
             let is_own = |p: &&Process| p.pid == running.pid() || second(p);
@@ -158,7 +158,10 @@ fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise)
         }
         Victim::First => now.iter().find(|p| p.pid == running.pid()),
         Victim::Second => now.iter().find(second),
-        Victim::Program => now.iter().find(|p| !own(p) && p.pid != running.pid()),
+        Victim::Program => {
+            let is_program = |p: &&Process| !own(p) && !p.is_witness() && p.pid != running.pid();
+            now.iter().find(is_program)
+        }
         Victim::Anyone => now.get(noise.below(now.len() as u64) as usize),
     };
     // At the first moments there is only one.
@@ -204,7 +207,7 @@ fn survivors(size: Size) -> Verdict {
     let mut before = Vec::new();
     while Instant::now() < until {
         let mut now = running.processes();
-        now.retain(|process| !process.is_pager());
+        now.retain(|process| !process.is_pager() && !process.is_witness());
         let pids = now.iter().map(|process| process.pid).collect();
         let seen: Vec<i32> = std::mem::replace(&mut before, pids);
         // Only what the program has forked: the first three are ours and the program. A fourth

@@ -111,7 +111,8 @@ fn killed() -> Verdict {
             .limit(Duration::from_secs(60))
             .spawn(&Under::Contract(contract))?;
         std::thread::sleep(Duration::from_millis(500));
-        let now = running.processes();
+        let mut now = running.processes();
+        now.retain(|process| !process.is_witness());
         match now.get(victim) {
             Some(process) => process.kill(),
             None => end(&running),

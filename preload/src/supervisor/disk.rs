@@ -1,20 +1,18 @@
 //! This process's IO channels to the daemon's disk, which the supervisor opens for it.
 
-use crate::{diagnostics, supervisor};
+use crate::{diagnostics, pager_process};
 use iochannel::ChannelClient;
-use link::handshake::RawDomainId;
+use link::client::open_channel;
 use rustix::io::Errno;
 
-/// For the process with this domain.
-pub struct SupervisorDisk(pub RawDomainId);
+/// For this process.
+pub struct SupervisorDisk;
 
 impl store::DiskTransport for SupervisorDisk {
     fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
-        let port = supervisor::port().ok_or(Errno::NOTCONN)?;
+        let connection = pager_process::connection().ok_or(Errno::NOTCONN)?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        let opened = port
-            .open_channel(self.0, depth)
-            .map_err(|why| why.to_string());
+        let opened = open_channel(connection, depth).map_err(|why| why.to_string());
         let attached = opened.and_then(|[memory, doorbell, bell]| {
             ChannelClient::attach(memory, doorbell, bell).map_err(|why| why.to_string())
         });

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 const MATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest wait for the witness, which does nothing else.
-const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The witness, as the supervisor knows it.
 pub struct GroupWitness {
     socket: OwnedFd,
-    /// The number of the last report.
-    reports: u32,
+    /// The number of the last question.
+    questions: u32,
 }
 
 impl GroupWitness {
@@ -45,49 +45,42 @@ impl GroupWitness {
             witness => {
                 let socket = ours;
                 let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
-                Ok((Self { socket, reports: 0 }, witness))
+                let questions = 0;
+                Ok((Self { socket, questions }, witness))
             }
         }
     }
 
-    /// Returns true if the group received a signal that the front process received.
+    /// Returns true if the group received a signal that the front process received; once for each time.
     pub fn has_received(&mut self, signal: SignalInfo) -> bool {
-        self.has_reported(signal) || {
+        self.ask(signal) || {
             // The kernel may still be delivering it to the group.
             std::thread::sleep(Duration::from_millis(1));
-            self.has_reported(signal)
+            self.ask(signal)
         }
     }
 
-    fn has_reported(&mut self, signal: SignalInfo) -> bool {
-        let limit = Timespec::try_from(REPORT_TIMEOUT).ok();
-        self.reports = self.reports.wrapping_add(1);
-        if Message::ReportRequest(self.reports)
-            .send(&self.socket)
-            .is_err()
-        {
-            return false;
-        }
-        let mut found = false;
+    fn ask(&mut self, signal: SignalInfo) -> bool {
+        let limit = Timespec::try_from(ANSWER_TIMEOUT).ok();
+        self.questions = self.questions.wrapping_add(1);
+        let question = Message::IsOfGroup(self.questions, signal);
+        let mut is_asked = question.send(&self.socket).is_ok();
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        while poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
+        while is_asked && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
             match Message::receive(&self.socket) {
-                Ok(Some(Message::Signal(group))) => {
-                    found |= (group.signal, group.sender, group.code)
-                        == (signal.signal, signal.sender, signal.code);
+                Ok(Some(Message::OfGroup(number, found))) if number == self.questions => {
+                    return found;
                 }
-                Ok(Some(Message::ReportEnd(number))) if number == self.reports => break,
-                // One that came too late has signals of before.
-                Ok(Some(_)) => found = false,
-                Ok(None) => {}
-                Err(_) => break,
+                // An answer that came too late, or none yet.
+                Ok(_) => {}
+                Err(_) => is_asked = false,
             }
         }
-        found
+        false
     }
 }
 
-/// The witness: reports what it has received lately whenever it is asked, until the supervisor or the front process ends.
+/// The witness: answers from what it has received lately, until the supervisor or the front process ends.
 /// It reads signals as they come: a second one of a number that waits is lost.
 fn serve(supervisor: &OwnedFd, front: Pid) {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -106,15 +99,18 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
         let _ = poll(&mut ready, None);
         received.retain(|(when, _)| when.elapsed() < MATCH_WINDOW);
         while let Some(signal) = signals.next() {
-            received.retain(|(_, known)| *known != signal);
             received.push((Instant::now(), signal));
         }
         let answered = match Message::receive(supervisor) {
-            Ok(Some(Message::ReportRequest(number))) => received
-                .iter()
-                .map(|(_, signal)| Message::Signal(*signal))
-                .chain([Message::ReportEnd(number)])
-                .try_for_each(|message| message.send(supervisor)),
+            Ok(Some(Message::IsOfGroup(number, signal))) => {
+                let same = |(_, group): &(Instant, SignalInfo)| {
+                    (group.signal, group.sender, group.code)
+                        == (signal.signal, signal.sender, signal.code)
+                };
+                let found = received.iter().position(same);
+                let found = found.map(|at| received.remove(at)).is_some();
+                Message::OfGroup(number, found).send(supervisor)
+            }
             Ok(_) => Ok(()),
             Err(gone) => Err(gone),
         };
@@ -168,41 +164,33 @@ mod tests {
         value: 0,
     };
 
-    /// Has a witness answer each request so.
-    fn answered(answer: impl Fn(&OwnedFd, u32) + Send + 'static) -> GroupWitness {
+    /// Has a witness answer each question so.
+    fn answered(answer: impl Fn(&OwnedFd, u32, SignalInfo) + Send + 'static) -> GroupWitness {
         let (socket, witness) = seqpacket::pair().unwrap();
         std::thread::spawn(move || {
-            while let Ok(request) = Message::receive(&witness) {
-                match request {
-                    Some(Message::ReportRequest(number)) => answer(&witness, number),
+            while let Ok(question) = Message::receive(&witness) {
+                match question {
+                    Some(Message::IsOfGroup(number, signal)) => answer(&witness, number, signal),
                     _ => std::thread::yield_now(),
                 }
             }
         });
-        GroupWitness { socket, reports: 0 }
+        let questions = 0;
+        GroupWitness { socket, questions }
     }
 
     #[test]
-    fn a_signal_is_found_as_it_was_sent() {
-        let mut group = answered(|witness, number| {
-            Message::Signal(SENT).send(witness).unwrap();
-            Message::ReportEnd(number).send(witness).unwrap();
+    fn an_answer_counts_for_its_question_alone() {
+        let mut group = answered(|witness, number, signal| {
+            // Of the question before, which came too late.
+            let late = Message::OfGroup(number - 1, signal != SENT);
+            late.send(witness).unwrap();
+            let answer = Message::OfGroup(number, signal == SENT);
+            answer.send(witness).unwrap();
         });
+        let other = SignalInfo { sender: 43, ..SENT };
         assert!(group.has_received(SENT));
-        assert!(!group.has_received(SignalInfo { sender: 43, ..SENT }));
-        assert!(!group.has_received(SignalInfo {
-            code: libc::SI_KERNEL,
-            ..SENT
-        }));
-    }
-
-    #[test]
-    fn what_a_late_report_has_does_not_count() {
-        let mut group = answered(|witness, number| {
-            Message::Signal(SENT).send(witness).unwrap();
-            Message::ReportEnd(number - 1).send(witness).unwrap();
-            Message::ReportEnd(number).send(witness).unwrap();
-        });
-        assert!(!group.has_received(SENT));
+        assert!(!group.has_received(other));
+        assert!(group.has_received(SENT));
     }
 }

@@ -23,10 +23,10 @@ pub struct SignalInfo {
 pub enum Message {
     /// To the supervisor: the sender has received this signal.
     Signal(SignalInfo),
-    /// To the group witness: report signals. The number is the report's.
-    ReportRequest(u32),
-    /// From it, behind the signals: the report with this number ends.
-    ReportEnd(u32),
+    /// To the group witness: whether the group has received this signal. The number is the question's.
+    IsOfGroup(u32, SignalInfo),
+    /// Its answer.
+    OfGroup(u32, bool),
     /// To the front process: the tree has ended; the program's wait status.
     Ended(i32),
     /// To the front process: the program was not started; the exit status to return.
@@ -69,8 +69,8 @@ mod tests {
         };
         for message in [
             Message::Signal(signal),
-            Message::ReportRequest(7),
-            Message::ReportEnd(7),
+            Message::IsOfGroup(7, signal),
+            Message::OfGroup(7, true),
             Message::Ended(0x8b),
             Message::Failed(125),
         ] {

@@ -76,9 +76,6 @@ impl Supervisor {
                 }
             }
             Hello::Fork { child, .. } => self.claim(child),
-            Hello::Channel { domain, depth } => {
-                return self.open_channel(connection, pid, domain, depth);
-            }
             Hello::Release { parent, child } => {
                 if self.is(parent, pid) && self.claim(child).is_ok() {
                     self.take_back(DomainId::from_raw(child));
@@ -125,20 +122,6 @@ impl Supervisor {
                  store and can read each other's pages in it, so another user's process is not given it. Start \
                  this program in a `selfpage run` of its own, as that user, or allow it with --share-store"
             )),
-        }
-    }
-
-    /// A process asks for a channel to the system's disk.
-    fn open_channel(&mut self, connection: PeerFd, pid: Pid, domain: RawDomainId, depth: u32) {
-        let is_its_own = self.is(domain, pid);
-        let (slot, depth) = (slot_of(domain), depth.min(u16::MAX.into()) as u16);
-        if !is_its_own && self.links.has_channels() {
-            refuse(
-                &connection,
-                "a channel is asked for in another process's name",
-            );
-        } else {
-            self.links.open(slot, depth, connection);
         }
     }
 

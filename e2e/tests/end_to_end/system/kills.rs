@@ -168,7 +168,8 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
         }
         let scale = 12 + noise.below(8);
         std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
-        let now = running.processes();
+        let mut now = running.processes();
+        now.retain(|process| !process.is_witness());
         let victim = match noise.below(3) {
             // Front process, supervisor, or any other process.
             0 => now.first(),
