@@ -10,7 +10,7 @@
 
 use crate::bitset::BitSet;
 use crate::buffer_pool::BufferPool;
-use crate::doorbell::{check_bell, drain_bell, ring_server};
+use crate::doorbell::{drain_bell, ring_server};
 use crate::error::{ChannelError, needs};
 use crate::geometry::{MAX_RUN, MAX_SLOTS};
 use crate::memory::ChannelMemory;
@@ -81,7 +81,6 @@ impl ChannelClient {
     /// Attaches a new channel by the descriptors that its server made: [`crate::ClientFds::memory`],
     /// a descriptor of the [`crate::Doorbell`], and [`crate::ClientFds::bell`]. Allocates.
     pub fn attach(memory: OwnedFd, doorbell: OwnedFd, bell: OwnedFd) -> Result<Self, ChannelError> {
-        check_bell(&bell)?;
         let memory = ChannelMemory::attach(memory)?;
         // SAFETY: `ChannelClient` keeps the memory beside what points into it.
         let queue = SubmissionQueue::new(unsafe { memory.words() }).ok_or(ChannelError::Used)?;

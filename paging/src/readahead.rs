@@ -78,7 +78,7 @@ impl Readahead {
         let wired =
             |bytes| WiredMemory::wiped_in_children(bytes).map_err(crate::DomainError::Memory);
         Ok(Self {
-            channel: store.channel(DEPTH)?,
+            channel: store.readahead_channel(DEPTH)?,
             lanes: LaneTable::new(wired(LaneTable::BYTES)?),
             memory: wired(LANES * length * PAGE)?,
             length,
@@ -117,7 +117,7 @@ impl Readahead {
         if !self.channel.is_unopened() {
             // A channel that a fork inherited detects the fork: dropping it closes no descriptor
             // of this process.
-            self.channel = store.channel(DEPTH)?;
+            self.channel = store.readahead_channel(DEPTH)?;
         }
         Ok(())
     }

@@ -7,28 +7,45 @@ use crate::inner::StoreInner;
 use crate::traits::{Channel, Completion, ReadPage, Submitted, Wait, WritePage};
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a channel that could not be opened is not tried again, where no page is lost without it: each attempt may leave
+/// one open at the daemon.
+pub(crate) const RETRY: Duration = Duration::from_secs(60);
 
 /// A channel, open or not yet. Where it cannot be opened, the page that needs it is refused, and
-/// the next tries again.
+/// the next after `pause` tries again.
 pub(crate) struct OnDemand {
     inner: Arc<StoreInner>,
     depth: usize,
+    pause: Duration,
+    /// When it could not be opened, and why.
+    failed: Option<(Instant, StoreError)>,
     channel: Option<Box<StoreChannel>>,
 }
 
 impl OnDemand {
-    pub fn new(inner: Arc<StoreInner>, depth: usize) -> Self {
+    pub fn new(inner: Arc<StoreInner>, depth: usize, pause: Duration) -> Self {
         Self {
             inner,
             depth,
+            pause,
+            failed: None,
             channel: None,
         }
     }
 
     fn open(&mut self) -> Result<&mut StoreChannel, StoreError> {
+        if let (None, Some((when, why))) = (&self.channel, &self.failed)
+            && when.elapsed() < self.pause
+        {
+            return Err(*why);
+        }
         let channel = match self.channel.take() {
             Some(channel) => channel,
-            None => StoreChannel::new(self.inner.clone(), self.depth)?,
+            None => StoreChannel::new(self.inner.clone(), self.depth).inspect_err(|why| {
+                self.failed = Some((Instant::now(), *why));
+            })?,
         };
         Ok(self.channel.insert(channel))
     }

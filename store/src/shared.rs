@@ -11,7 +11,7 @@ use crate::inner::{StoreCounter, StoreInner};
 use crate::io::fault_injection::{FaultPlan, Injector};
 use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::location::Location;
-use crate::on_demand::OnDemand;
+use crate::on_demand::{OnDemand, RETRY};
 use crate::page_index::Lookup;
 use crate::ram_resizer::RamResizer;
 use crate::segment::room_for;
@@ -23,6 +23,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use wired::{PAGE, WiredMemory};
 
 /// A store in shared memory, as mapped by one process; clones share the mapping.
@@ -263,6 +264,12 @@ pub(crate) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, SetupError> {
     })
 }
 
+impl SharedStore {
+    fn channel_on_demand(&self, depth: usize, pause: Duration) -> Box<dyn Channel> {
+        Box::new(OnDemand::new(self.inner.clone(), depth, pause))
+    }
+}
+
 impl Store for SharedStore {
     fn describe(&self) -> String {
         let mut text = self.inner.tables.line();
@@ -283,14 +290,18 @@ impl Store for SharedStore {
     }
 
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
-        // An IO channel to the daemon's disk comes as descriptors, which a process takes before it
-        // gives up its rights.
-        let on_demand = self.is_attached && !self.inner.tables.geometry.by_daemon;
-        Ok(if on_demand {
-            Box::new(OnDemand::new(self.inner.clone(), depth))
-        } else {
-            StoreChannel::new(self.inner.clone(), depth)?
-        })
+        // An IO channel to the daemon's disk may be refused: then the process is, before it begins.
+        match self.is_attached && !self.inner.tables.geometry.by_daemon {
+            true => Ok(self.channel_on_demand(depth, Duration::ZERO)),
+            false => Ok(StoreChannel::new(self.inner.clone(), depth)?),
+        }
+    }
+
+    fn readahead_channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
+        match self.is_attached {
+            true => Ok(self.channel_on_demand(depth, RETRY)),
+            false => self.channel(depth),
+        }
     }
 
     fn discard(&self, slot: HolderId, handles: &[PageHandle]) {

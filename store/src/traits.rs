@@ -19,6 +19,12 @@ pub trait Store: Send + Sync {
     /// allocates.
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError>;
 
+    /// The same for reads that nothing waits for: where the store has it opened by its first page, a page whose channel
+    /// cannot be opened is not read.
+    fn readahead_channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
+        self.channel(depth)
+    }
+
     /// `slot` releases these pages; a page without holders is freed.
     fn discard(&self, slot: HolderId, handles: &[PageHandle]);
 

@@ -4,7 +4,7 @@
 use crate::raw_syscall::syscall3;
 
 /// Calls without conditions: memory, waiting, the descriptors that there are, its own threads.
-const ALLOWED: [std::ffi::c_long; 52] = [
+const ALLOWED: [std::ffi::c_long; 53] = [
     libc::SYS_ioctl,
     libc::SYS_futex,
     libc::SYS_poll,
@@ -51,6 +51,8 @@ const ALLOWED: [std::ffi::c_long; 52] = [
     libc::SYS_close,
     libc::SYS_fcntl,
     libc::SYS_fstat,
+    // Of an IO channel's memory.
+    libc::SYS_fstatfs,
     libc::SYS_eventfd2,
     libc::SYS_socketpair,
     libc::SYS_sendmsg,
