@@ -10,115 +10,113 @@ use remote_policy::identity::PageNumber;
 use remote_wire::{Header, Kind};
 use wired::PAGE;
 
-impl RemoteTransport {
-    /// Sends what waits, as fast as the links take it.
-    pub(crate) fn send_and_flush(&mut self, now: Time) {
-        loop {
-            let left = match self.has_unsent {
-                true => self.send_unsent(now),
-                false => 0,
-            };
-            self.save();
-            for server in 0..self.servers.len() {
-                if let Err(why) = self.servers[server].flush(&self.epoll, server) {
-                    self.on_link_lost(server, now, &why.to_string());
-                }
+/// Sends what waits, as fast as the links take it.
+pub(crate) fn send_and_flush(transport: &mut RemoteTransport, now: Time) {
+    loop {
+        let left = match transport.has_unsent {
+            true => send_unsent(transport, now),
+            false => 0,
+        };
+        transport.save();
+        for server in 0..transport.servers.len() {
+            if let Err(why) = transport.servers[server].flush(&transport.epoll, server) {
+                transport.on_link_lost(server, now, &why.to_string());
             }
-            let mut servers = self.servers.iter().enumerate();
-            if !servers.any(|(at, server)| left & bit(at) != 0 && server.takes_pages()) {
-                return;
-            }
+        }
+        let mut servers = transport.servers.iter().enumerate();
+        if !servers.any(|(at, server)| left & bit(at) != 0 && server.takes_pages()) {
+            return;
         }
     }
+}
 
-    /// Sends what is not sent yet to the servers that are connected, reads of processes first, as far as their links take
-    /// it. Returns the servers whose links do not take all of it.
-    fn send_unsent(&mut self, now: Time) -> ServerSet {
-        self.has_unsent = false;
-        for slot in self.requests.slots() {
-            let segment = self.requests.get(slot);
-            if segment.is_some_and(|segment| segment.awaits_route(now)) {
-                // It waits for an object or a server.
-                self.route(slot, now);
-            }
+/// Sends what is not sent yet to the servers that are connected, reads of processes first, as far as their links take
+/// it. Returns the servers whose links do not take all of it.
+fn send_unsent(transport: &mut RemoteTransport, now: Time) -> ServerSet {
+    transport.has_unsent = false;
+    for slot in transport.requests.slots() {
+        let segment = transport.requests.get(slot);
+        if segment.is_some_and(|segment| segment.awaits_route(now)) {
+            // It waits for an object or a server.
+            transport.route(slot, now);
         }
-        let up = connected(&self.servers);
-        let mut left = 0;
-        let slots = self.requests.slots_from(self.next_unsent);
-        let mut first_left = None;
-        for is_first in [true, false] {
-            for slot in slots.clone() {
-                let is_due = |it: &Segment| (it.op == Op::Read && it.is_awaited()) == is_first;
-                let Some(segment) = self.requests.get(slot).copied().filter(is_due) else {
-                    continue;
-                };
-                let of_segment = self.send_to_all(slot, &segment, segment.unsent & up, now);
-                left |= of_segment;
-                first_left = first_left.or((of_segment != 0).then_some(slot));
-            }
-        }
-        self.next_unsent = first_left.unwrap_or(0);
-        self.has_unsent |= left != 0;
-        left
     }
-
-    /// Sends a segment to servers. Returns those whose links do not take it.
-    fn send_to_all(
-        &mut self,
-        slot: usize,
-        segment: &Segment,
-        servers: ServerSet,
-        now: Time,
-    ) -> ServerSet {
-        let mut left = servers;
-        for server in (0..self.servers.len()).filter(|at| servers & bit(*at) != 0) {
-            if !self.send(slot, segment, server) {
+    let up = connected(&transport.servers);
+    let mut left = 0;
+    let slots = transport.requests.slots_from(transport.next_unsent);
+    let mut first_left = None;
+    for is_first in [true, false] {
+        for slot in slots.clone() {
+            let is_due = |it: &Segment| (it.op == Op::Read && it.is_awaited()) == is_first;
+            let Some(segment) = transport.requests.get(slot).copied().filter(is_due) else {
                 continue;
-            }
-            left &= !bit(server);
-            if let Some(segment) = self.requests.get(slot) {
-                segment.unsent &= !bit(server);
-                segment.sent = now;
-            }
-            if segment.is_awaited() {
-                self.recent = server;
-            }
+            };
+            let of_segment = send_to_all(transport, slot, &segment, segment.unsent & up, now);
+            left |= of_segment;
+            first_left = first_left.or((of_segment != 0).then_some(slot));
         }
-        left
     }
+    transport.next_unsent = first_left.unwrap_or(0);
+    transport.has_unsent |= left != 0;
+    left
+}
 
-    fn send(&mut self, slot: usize, segment: &Segment, server: usize) -> bool {
-        if segment.op == Op::Write && !self.servers[server].takes_pages() {
-            return false;
+/// Sends a segment to servers. Returns those whose links do not take it.
+fn send_to_all(
+    transport: &mut RemoteTransport,
+    slot: usize,
+    segment: &Segment,
+    servers: ServerSet,
+    now: Time,
+) -> ServerSet {
+    let mut left = servers;
+    for server in (0..transport.servers.len()).filter(|at| servers & bit(*at) != 0) {
+        if !send(transport, slot, segment, server) {
+            continue;
         }
-        let header = Header {
-            kind: match segment.op {
-                Op::Read => Kind::Read,
-                Op::Write => Kind::Write,
-            },
-            pages: segment.count as u16,
-            request: self.requests.number(slot),
-            object: self.objects.id(segment.object),
-            page: PageNumber(segment.page),
-            version: segment.version,
-            generation: self.objects.generation(segment.object, server),
-        };
-        let len = match segment.op {
-            Op::Read => 0,
-            Op::Write => segment.count * PAGE,
-        };
-        let (requests, records) = (&self.requests, self.objects.records());
-        let first = ObjectMap::number(segment.object, segment.page);
-        self.servers[server].send(&header, len, |room| {
-            let rooms = room.chunks_exact_mut(PAGE).zip(first..);
-            for (page, (room, number)) in requests.pages(segment).zip(rooms) {
-                // SAFETY: a page of the part, mapped until it is reaped. Its program may change it
-                // meanwhile; what was copied is what is hashed and sent.
-                unsafe { std::ptr::copy_nonoverlapping(page, room.as_mut_ptr(), PAGE) };
-                records.on_write_sent(number, segment.version, room);
-            }
-        })
+        left &= !bit(server);
+        if let Some(segment) = transport.requests.get(slot) {
+            segment.unsent &= !bit(server);
+            segment.sent = now;
+        }
+        if segment.is_awaited() {
+            transport.recent = server;
+        }
     }
+    left
+}
+
+fn send(transport: &mut RemoteTransport, slot: usize, segment: &Segment, server: usize) -> bool {
+    if segment.op == Op::Write && !transport.servers[server].takes_pages() {
+        return false;
+    }
+    let header = Header {
+        kind: match segment.op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write,
+        },
+        pages: segment.count as u16,
+        request: transport.requests.number(slot),
+        object: transport.objects.id(segment.object),
+        page: PageNumber(segment.page),
+        version: segment.version,
+        generation: transport.objects.generation(segment.object, server),
+    };
+    let len = match segment.op {
+        Op::Read => 0,
+        Op::Write => segment.count * PAGE,
+    };
+    let (requests, records) = (&transport.requests, transport.objects.records());
+    let first = ObjectMap::number(segment.object, segment.page);
+    transport.servers[server].send(&header, len, |room| {
+        let rooms = room.chunks_exact_mut(PAGE).zip(first..);
+        for (page, (room, number)) in requests.pages(segment).zip(rooms) {
+            // SAFETY: a page of the part, mapped until it is reaped. Its program may change it
+            // meanwhile; what was copied is what is hashed and sent.
+            unsafe { std::ptr::copy_nonoverlapping(page, room.as_mut_ptr(), PAGE) };
+            records.on_write_sent(number, segment.version, room);
+        }
+    })
 }
 
 #[cfg(test)]
@@ -176,7 +174,7 @@ mod tests {
         let mut reader = FrameReader::new().unwrap();
         let (mut arrived, mut added) = (Vec::new(), 0);
         while arrived.len() < WRITES + 1 + later {
-            transport.send_and_flush(NOW);
+            send_and_flush(transport, NOW);
             let _ = reader.fill(peer);
             while let Some(frame) = reader.next_frame().unwrap() {
                 arrived.push((frame.header.kind, frame.header.page.0));
@@ -196,7 +194,7 @@ mod tests {
     fn a_page_in_goes_before_writes_that_wait() {
         let (mut transport, mut peer) = with_server();
         (0..WRITES).for_each(|at| add(&mut transport, Op::Write, at as u64 * 32, MAX_RUN));
-        transport.send_and_flush(NOW);
+        send_and_flush(&mut transport, NOW);
         add(&mut transport, Op::Read, 7, 1);
         let arrived = arrivals(&mut transport, &mut peer, 0);
         let read = arrived

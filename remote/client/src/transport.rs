@@ -38,6 +38,7 @@ use crate::placement_refusals::PlacementRefusals;
 use crate::progress::ClientProgress;
 use crate::requests::{Purpose, RequestTable, Segment};
 use crate::restore::{restore_objects, restore_servers};
+use crate::send_queue::send_and_flush;
 use crate::server::Server;
 use crate::stripes::Stripes;
 use crate::{permits, reading, silence, stripe_state, usage};
@@ -332,7 +333,7 @@ impl Transport for RemoteTransport {
             self.tick(now);
         }
         reading::hedge_late(self, now);
-        self.send_and_flush(now);
+        send_and_flush(self, now);
     }
 
     fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {
