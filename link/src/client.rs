@@ -19,6 +19,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
+use crate::connection::receive_answer;
 pub use crate::connection::{Connection, open_channel};
 use crate::handshake::{ChildMessage, FdRole, Hello, Message, RawDomainId, Reply, Welcome};
 pub use crate::join_error::{JoinError, RefusalText};
@@ -27,7 +28,7 @@ use host::seccomp::call::{self, CarriedMessage};
 use host::seqpacket::{self, Received};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Set to [`BY_FILTER`] where processes join through the filter.
 pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
@@ -179,11 +180,7 @@ impl SupervisorPort {
 
     fn ask(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
         let connection = self.send(hello).map_err(JoinError::Unreachable)?;
-        match seqpacket::receive(&connection, RecvFlags::empty()) {
-            Ok(answer) if answer.len > 0 => Ok((Connection(connection), answer)),
-            Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
-            Err(errno) => Err(JoinError::Unreachable(errno)),
-        }
+        receive_answer(&connection).map(|answer| (Connection(connection), answer))
     }
 
     /// Sends a first message, and returns the connection that the answer comes by.

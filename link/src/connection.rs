@@ -68,10 +68,15 @@ pub(crate) fn request(
         .map_err(JoinError::Unreachable)?;
     // The supervisor has the only other copy: where it ends, the answer does.
     drop(theirs);
-    let answer = seqpacket::receive(&ours, RecvFlags::empty()).map_err(JoinError::Unreachable)?;
-    match answer.len {
-        0 => Err(JoinError::Unreachable(Errno::PIPE)),
-        _ => Ok(answer),
+    receive_answer(&ours)
+}
+
+/// Receives the answer to a request.
+pub(crate) fn receive_answer(from: &OwnedFd) -> Result<Received, JoinError> {
+    match seqpacket::receive(from, RecvFlags::empty()) {
+        Ok(answer) if answer.len > 0 => Ok(answer),
+        Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
+        Err(errno) => Err(JoinError::Unreachable(errno)),
     }
 }
 

@@ -40,8 +40,8 @@ struct ForkState {
     locks: ForkLocks,
     /// The call is this library's, and waits for the child.
     call_waits: bool,
-    turn: Option<Guard<'static, ()>>,
-    signals: Option<SignalsBlocked>,
+    _turn: Guard<'static, ()>,
+    _signals: SignalsBlocked,
     /// Of a `clone`.
     cloned: Option<clone::ClonedProgram>,
     /// The thread that forks.
@@ -142,8 +142,8 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         pause,
         locks,
         call_waits,
-        turn: Some(turn),
-        signals: Some(signals),
+        _turn: turn,
+        _signals: signals,
         cloned: None,
         tid: raw_syscall::tid(),
         errno,
@@ -188,7 +188,7 @@ fn after_in_parent(made: bool) {
         }
     }
     state.locks.release(false);
-    state.finish();
+    drop(state);
     raw_syscall::set_errno(errno);
 }
 
@@ -209,15 +209,8 @@ fn after_in_child() {
     };
     let errno = state.errno;
     state.locks.release(true);
-    state.finish();
+    drop(state);
     raw_syscall::set_errno(errno);
-}
-
-impl ForkState {
-    fn finish(mut self) {
-        drop(self.turn.take());
-        drop(self.signals.take());
-    }
 }
 
 /// In the child's pager process, before the child or its parent goes on: what was advised not

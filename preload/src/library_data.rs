@@ -121,14 +121,18 @@ pub fn is_of_c_library(addr: usize) -> bool {
 }
 
 fn library_contains(at: usize, addr: usize) -> bool {
+    library(at).contains(&addr)
+}
+
+fn library(at: usize) -> AddrRange {
     let [start, end] = [at, at + 1].map(|at| LIBRARIES[at].load(Ordering::Acquire));
-    (start..end).contains(&addr)
+    start..end
 }
 
 /// This library, the C library and the loader, in whole pages.
 pub fn libraries() -> [AddrRange; 3] {
     [0, 2, 4].map(|at| {
-        let [start, end] = [at, at + 1].map(|at| LIBRARIES[at].load(Ordering::Acquire));
+        let AddrRange { start, end } = library(at);
         start & !(wired::PAGE - 1)..end.next_multiple_of(wired::PAGE)
     })
 }

@@ -15,14 +15,19 @@ fn a_program_ended_by_a_signal_looks_so_from_outside() {
     }
 }
 
-#[test]
-fn a_signal_sent_to_run_reaches_the_program_once() {
-    let pids = Pids::new();
-    let script = format!(
+/// A shell that writes how many SIGUSR1 it has received, and ends with 42 by SIGTERM.
+fn counts_signals(pids: &Pids) -> String {
+    format!(
         "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
         pids.path("count"),
         pids.path("program")
-    );
+    )
+}
+
+#[test]
+fn a_signal_sent_to_run_reaches_the_program_once() {
+    let pids = Pids::new();
+    let script = counts_signals(&pids);
     let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
     pids.get("program");
     kill(child.pid(), libc::SIGUSR1);
@@ -35,11 +40,7 @@ fn a_signal_sent_to_run_reaches_the_program_once() {
 #[test]
 fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
     let pids = Pids::new();
-    let script = format!(
-        "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
-        pids.path("count"),
-        pids.path("program")
-    );
+    let script = counts_signals(&pids);
     let mut child = Running::start(
         run(&["sh", "-c", &script])
             .process_group(0)
@@ -57,11 +58,7 @@ fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
 #[test]
 fn a_signal_sent_to_each_process_of_run_is_sent_to_the_program_once() {
     let pids = Pids::new();
-    let script = format!(
-        "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
-        pids.path("count"),
-        pids.path("program")
-    );
+    let script = counts_signals(&pids);
     let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
     pids.get("program");
     // As `pkill` does, which matches both.
