@@ -1,6 +1,6 @@
 //! Fork: the child must never see zeros where the parent had pages.
 //!
-//! A child inherits memory without its registration. So the pager pauses across the clone.
+//! A child inherits memory without its registration. So the pager is quiesced across the clone.
 //! Before other code of the program runs in the child, the child joins the tree as a process
 //! of its own, registers every arena again and starts its own threads.
 //!
@@ -15,7 +15,7 @@ mod clone;
 mod libc_data;
 mod libc_forks;
 mod locks;
-mod pause;
+mod quiesce;
 mod thread_words;
 
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
@@ -28,7 +28,7 @@ use wired::{Guard, Lock};
 
 use admission::clone_admitted;
 use locks::ForkLocks;
-use pause::PagerPause;
+use quiesce::QuiescedPager;
 
 pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 
@@ -36,7 +36,7 @@ pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 /// Fields are dropped in order.
 struct ForkState {
     /// None where the child has no room and must end.
-    pause: Option<PagerPause>,
+    pager: Option<QuiescedPager>,
     locks: ForkLocks,
     /// The call is this library's, and waits for the child.
     call_waits: bool,
@@ -131,15 +131,15 @@ unsafe extern "C" fn child() {
     }
 }
 
-fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
+fn stop_for_clone(kind: ForkKind, written_by_clone: &[AddrRange]) {
     let errno = raw_syscall::errno();
     let signals = SignalsBlocked::new();
     let turn = FORK_LOCK.lock();
     let admitted = admission::take();
     let call_waits = admitted.is_some();
-    let (pause, locks) = pause::pause(admitted, || ForkLocks::take(kind, also));
+    let (pager, locks) = quiesce::quiesce(admitted, || ForkLocks::take(kind, written_by_clone));
     let state = ForkState {
-        pause,
+        pager,
         locks,
         call_waits,
         _turn: turn,
@@ -174,16 +174,16 @@ fn after_in_parent(made: bool) {
     } else {
         raw_syscall::errno()
     };
-    match state.pause.take().map(|pause| pause.end(made)) {
-        None if state.call_waits => birth::note_refused(),
+    match state.pager.take().map(|pager| pager.end(made)) {
+        None if state.call_waits => birth::record_refusal(),
         None | Some(None) => {}
         Some(Some(child)) => {
             // What the parent shares is what the child inherits: both hold still until then.
             let waits_later =
-                state.call_waits && !shared_memory::is_used() && birth::note_made(child);
-            let is_refused = !waits_later && !birth::gets_pager(child, || false);
+                state.call_waits && !shared_memory::is_used() && birth::record_child(child);
+            let is_refused = !waits_later && !birth::await_pager(child, || false);
             if is_refused && state.call_waits {
-                birth::note_refused();
+                birth::record_refusal();
             }
         }
     }
@@ -194,7 +194,7 @@ fn after_in_parent(made: bool) {
 
 fn after_in_child() {
     let Some(state) = state() else { return };
-    let Some(gate) = state.pause.take().map(PagerPause::into_gate) else {
+    let Some(gate) = state.pager.take().map(QuiescedPager::into_gate) else {
         init::exit_group(init::EXIT_FAILED)
     };
     admission::forget_all();

@@ -23,7 +23,7 @@ use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::futex;
 
 pub use fork_gate::{
-    ForkGate, ForkOutcome, admit_child, await_inheritance, dismiss_child, is_coming,
+    ForkGate, ForkOutcome, admit_child, await_inheritance, dismiss_child, is_retryable,
 };
 
 /// State that lives as long as the process, and continues in its children.

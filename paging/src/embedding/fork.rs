@@ -69,7 +69,7 @@ impl ProcessPager {
         Ok(self.pager.frames.client().admit_child(child)?)
     }
 
-    /// Gives back the domain of a child that was never born.
+    /// Gives back the domain of a child that the kernel did not make.
     pub fn dismiss_child(&self, child: DomainId) {
         self.pager.frames.client().dismiss_child(child);
     }
@@ -77,7 +77,7 @@ impl ProcessPager {
     /// Returns true if a fork that could not close the gate is to try again. Frames are waited for briefly: those of
     /// processes that have just ended, or were killed, come back only when the supervisor has noticed. Frames that the
     /// tenant is owed are waited for until they have come.
-    pub fn is_coming(&self, why: &ForkError, begun: Instant) -> bool {
+    pub fn is_retryable(&self, why: &ForkError, begun: Instant) -> bool {
         matches!(why, ForkError::Frames { .. })
             && (begun.elapsed() < FORK_TIMEOUT || self.pager.frames.client().request_guaranteed())
     }

@@ -17,13 +17,13 @@ static CHILDREN: ThreadWords = ThreadWords::new();
 const REFUSED: u32 = 0;
 
 /// The calling thread's child ends at once.
-pub fn note_refused() {
+pub fn record_refusal() {
     CHILDREN.put(REFUSED);
 }
 
 /// The calling thread's child is made, and waited for by [`await_birth`]. Returns false where more threads fork than
 /// there are places.
-pub fn note_made(child: DomainId) -> bool {
+pub fn record_child(child: DomainId) -> bool {
     CHILDREN.put(child.raw())
 }
 
@@ -49,12 +49,12 @@ pub fn forget_all() {
 
 /// Waits until the child of a fork that returned `pid` has its pager. Returns the result for the program.
 pub fn await_birth(pid: SyscallResult) -> SyscallResult {
-    let gets_pager = match CHILDREN.take() {
+    let has_pager = match CHILDREN.take() {
         None => true,
         Some(REFUSED) => false,
-        Some(child) => gets_pager(DomainId::from_raw(child), || has_ended(pid as i32)),
+        Some(child) => await_pager(DomainId::from_raw(child), || has_ended(pid as i32)),
     };
-    if gets_pager || is_error(pid) {
+    if has_pager || is_error(pid) {
         return pid;
     }
     reap(pid as i32, libc::__WALL);
@@ -62,10 +62,10 @@ pub fn await_birth(pid: SyscallResult) -> SyscallResult {
 }
 
 /// Waits until a child has its pager. Returns false if it ends without one.
-pub fn gets_pager(child: DomainId, has_ended: impl Fn() -> bool) -> bool {
-    let gets_pager = await_inheritance(child, has_ended);
-    if !gets_pager && let Some(port) = supervisor::port() {
+pub fn await_pager(child: DomainId, has_ended: impl Fn() -> bool) -> bool {
+    let has_pager = await_inheritance(child, has_ended);
+    if !has_pager && let Some(port) = supervisor::port() {
         let _ = port.release_child(supervisor::domain(), child.raw());
     }
-    gets_pager
+    has_pager
 }

@@ -66,7 +66,7 @@ fn words(space: &AddressSpace, span: AddrRange, reached: &mut Vec<usize>) {
 
 /// Nails the pages that are touched while the gate is closed. Returns false if some of them
 /// cannot be nailed.
-pub fn nail_touched(library: bool, also: &[AddrRange]) -> (Vec<AddrRange>, bool) {
+pub fn nail_touched(library: bool, written_by_clone: &[AddrRange]) -> (Vec<AddrRange>, bool) {
     pthread::release_dead_nails();
     let mut pages = BTreeSet::new();
     let mut want = |span: AddrRange| {
@@ -78,7 +78,7 @@ pub fn nail_touched(library: bool, also: &[AddrRange]) -> (Vec<AddrRange>, bool)
     want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
     // Its thread-local storage, which lies on the same stack.
     library_data::thread_local().for_each(&mut want);
-    also.iter().cloned().for_each(&mut want);
+    written_by_clone.iter().cloned().for_each(&mut want);
     let space = address_space::lock();
     if library {
         each(&space, &mut want);

@@ -25,8 +25,8 @@ pub struct ForkLocks {
 }
 
 impl ForkLocks {
-    /// `also`: what the kernel writes for the clone.
-    pub fn take(kind: ForkKind, also: &[AddrRange]) -> Self {
+    /// `written_by_clone`: what the kernel writes for the clone.
+    pub fn take(kind: ForkKind, written_by_clone: &[AddrRange]) -> Self {
         let stdio = kind == ForkKind::Library && !single_threaded();
         if stdio {
             // Held until after the clone: a thread that held it while it waited for a
@@ -34,7 +34,7 @@ impl ForkLocks {
             // SAFETY: the C library's lock for exactly this.
             unsafe { _IO_list_lock() };
         }
-        let (nails, is_complete) = libc_data::nail_touched(stdio, also);
+        let (nails, is_complete) = libc_data::nail_touched(stdio, written_by_clone);
         Self {
             space: Some(address_space::lock()),
             threads: Some(pthread::hold()),

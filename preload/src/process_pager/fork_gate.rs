@@ -48,7 +48,7 @@ pub fn admit_child() -> Result<Option<DomainId>, ForkError> {
     }
 }
 
-/// Gives back the domain of a child that was never born. The supervisor need not know: a program's thread may have
+/// Gives back the domain of a child that the kernel did not make. The supervisor need not know: a program's thread may have
 /// no descriptor for a request.
 pub fn dismiss_child(child: DomainId) {
     if let Some(pager) = get() {
@@ -69,8 +69,8 @@ impl AttachedPager {
 }
 
 /// Returns true if a fork that could not stop the pager is to try again.
-pub fn is_coming(why: &ForkError, begun: Instant) -> bool {
-    get().is_some_and(|pager| pager.process.is_coming(why, begun))
+pub fn is_retryable(why: &ForkError, begun: Instant) -> bool {
+    get().is_some_and(|pager| pager.process.is_retryable(why, begun))
 }
 
 /// Waits until the child of a fork has what it inherits: until then its memory is not yet what the parent may read and
@@ -118,13 +118,13 @@ impl ForkGate {
         self.0
     }
 
-    /// Restarts the pager of a fork's parent. Returns the child where one was `born`, whose domain is its own from now
+    /// Restarts the pager of a fork's parent. Returns the child where the kernel made one, whose domain is its own from now
     /// on; one that was not is dismissed.
-    pub fn open(self, born: bool) -> Option<DomainId> {
+    pub fn open(self, is_cloned: bool) -> Option<DomainId> {
         let (pager, fork) = (get()?, self.0?);
         let child = ProcessPager::child_of(&fork);
         pager.process.open_after_fork(fork);
-        if !born {
+        if !is_cloned {
             pager.dismiss(child);
             return None;
         }

@@ -42,23 +42,23 @@ pub struct Background {
     whole: u64,
     /// The most pages of each job since then, by what it makes: one that begins anew makes no progress until it
     /// comes further.
-    furthest: BTreeMap<(Job, [usize; 2]), u64>,
+    furthest_position: BTreeMap<(Job, [usize; 2]), u64>,
     /// When a job made progress last.
-    pub advanced: Time,
+    pub last_progress: Time,
 }
 
 impl Background {
     fn on_whole(&mut self, whole: u64, now: Time) {
         if whole > self.whole {
-            (self.whole, self.advanced) = (whole, now);
-            self.furthest.clear();
+            (self.whole, self.last_progress) = (whole, now);
+            self.furthest_position.clear();
         }
     }
 
     fn on_pages(&mut self, job: Job, makes: [usize; 2], pages: u64, now: Time) {
-        let furthest = self.furthest.entry((job, makes)).or_default();
-        if pages > *furthest {
-            (*furthest, self.advanced) = (pages, now);
+        let furthest_position = self.furthest_position.entry((job, makes)).or_default();
+        if pages > *furthest_position {
+            (*furthest_position, self.last_progress) = (pages, now);
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         let mut advances = |whole, object, pages, now| {
             background.on_whole(whole, Time(now));
             background.on_pages(Job::Copy, [object, 1], pages, Time(now));
-            background.advanced == Time(now)
+            background.last_progress == Time(now)
         };
         assert!(advances(0, 3, 8, 1) && advances(0, 3, 64, 2));
         assert!(!advances(0, 3, 0, 3) && !advances(0, 3, 64, 4));

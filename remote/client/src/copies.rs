@@ -223,14 +223,14 @@ impl RemoteTransport {
     /// copied for it, or for another one before it: all of them are copied one after the other, as fast as the link is.
     pub(crate) fn give_up_late(&mut self, now: Time) {
         background::note_progress(self, now);
-        let advanced = self.background.advanced;
+        let last_progress = self.background.last_progress;
         for slot in self.requests.slots() {
             let Some(mut segment) = self.requests.get(slot).copied() else {
                 continue;
             };
             let is_held = self.awaits_stripe(&segment);
             if let Some(kept) = self.requests.get(slot).filter(|_| is_held) {
-                kept.begun = kept.begun.max(advanced);
+                kept.begun = kept.begun.max(last_progress);
                 segment = *kept;
             }
             let patience = self.patience_of(&segment, now);

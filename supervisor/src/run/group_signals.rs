@@ -2,7 +2,7 @@
 //! sent to the front process alone is; that process's own signals do not show the difference.
 //!
 //! The supervisor has left the group (`start.rs`). So one more process is in it, the *group witness*, which receives
-//! what the group does, and reports it when the supervisor asks. Patterns that match `selfpage` do not match it: what they
+//! what the group does, and reports it when the supervisor requests it. Patterns that match `selfpage` do not match it: what they
 //! send to front process and supervisor is not sent to the group.
 
 use super::front_process::open_descriptors;
@@ -24,8 +24,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// The witness, as the supervisor knows it.
 pub struct GroupWitness {
     socket: OwnedFd,
-    /// The number of the last question.
-    questions: u32,
+    /// The number of the last request.
+    requests: u32,
 }
 
 impl GroupWitness {
@@ -45,35 +45,35 @@ impl GroupWitness {
             witness => {
                 let socket = ours;
                 let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
-                let questions = 0;
-                Ok((Self { socket, questions }, witness))
+                let requests = 0;
+                Ok((Self { socket, requests }, witness))
             }
         }
     }
 
     /// Returns true if the group received a signal that the front process received; once for each time.
     pub fn has_received(&mut self, signal: SignalInfo) -> bool {
-        self.ask(signal) || {
+        self.request_report(signal) || {
             // The kernel may still be delivering it to the group.
             std::thread::sleep(Duration::from_millis(1));
-            self.ask(signal)
+            self.request_report(signal)
         }
     }
 
-    fn ask(&mut self, signal: SignalInfo) -> bool {
+    fn request_report(&mut self, signal: SignalInfo) -> bool {
         let limit = Timespec::try_from(ANSWER_TIMEOUT).ok();
-        self.questions = self.questions.wrapping_add(1);
-        let question = Message::IsOfGroup(self.questions, signal);
-        let mut is_asked = question.send(&self.socket).is_ok();
+        self.requests = self.requests.wrapping_add(1);
+        let request = Message::IsOfGroup(self.requests, signal);
+        let mut is_sent = request.send(&self.socket).is_ok();
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        while is_asked && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
+        while is_sent && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
             match Message::receive(&self.socket) {
-                Ok(Some(Message::OfGroup(number, found))) if number == self.questions => {
+                Ok(Some(Message::OfGroup(number, found))) if number == self.requests => {
                     return found;
                 }
                 // An answer that came too late, or none yet.
                 Ok(_) => {}
-                Err(_) => is_asked = false,
+                Err(_) => is_sent = false,
             }
         }
         false
@@ -164,25 +164,25 @@ mod tests {
         value: 0,
     };
 
-    /// Has a witness answer each question so.
+    /// Has a witness answer each request so.
     fn answered(answer: impl Fn(&OwnedFd, u32, SignalInfo) + Send + 'static) -> GroupWitness {
         let (socket, witness) = seqpacket::pair().unwrap();
         std::thread::spawn(move || {
-            while let Ok(question) = Message::receive(&witness) {
-                match question {
+            while let Ok(request) = Message::receive(&witness) {
+                match request {
                     Some(Message::IsOfGroup(number, signal)) => answer(&witness, number, signal),
                     _ => std::thread::yield_now(),
                 }
             }
         });
-        let questions = 0;
-        GroupWitness { socket, questions }
+        let requests = 0;
+        GroupWitness { socket, requests }
     }
 
     #[test]
-    fn an_answer_counts_for_its_question_alone() {
+    fn an_answer_counts_for_its_request_alone() {
         let mut group = answered(|witness, number, signal| {
-            // Of the question before, which came too late.
+            // Of the request before, which came too late.
             let late = Message::OfGroup(number - 1, signal != SENT);
             late.send(witness).unwrap();
             let answer = Message::OfGroup(number, signal == SENT);

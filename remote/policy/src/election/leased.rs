@@ -41,7 +41,7 @@ enum LeasedRole {
         /// The servers, and the ticks since each answered last.
         servers: BTreeMap<HostId, u8>,
         /// Ticks since it has had more than half of the hosts.
-        few_ticks: u8,
+        minority_ticks: u8,
     },
     /// Another host does.
     Follower { broker: HostId },
@@ -58,7 +58,7 @@ pub struct LeasedCandidate {
     role: LeasedRole,
     peers: BTreeSet<HostId>,
     /// Hosts that were in reach at once, this one included; after an offer of the lease those that it then had.
-    known: usize,
+    known_hosts: usize,
 }
 
 impl LeasedCandidate {
@@ -72,7 +72,7 @@ impl LeasedCandidate {
             },
             role: LeasedRole::Vacant,
             peers: BTreeSet::new(),
-            known: 1,
+            known_hosts: 1,
         }
     }
 
@@ -104,7 +104,7 @@ impl LeasedCandidate {
         let hosts: BTreeSet<_> = hosts.into_iter().filter(|host| *host != own).collect();
         let before = std::mem::replace(&mut self.peers, hosts);
         if !self.peers.is_subset(&before) {
-            self.known = self.known.max(self.peers.len() + 1);
+            self.known_hosts = self.known_hosts.max(self.peers.len() + 1);
         }
         self.claims(self.peers.difference(&before))
     }
@@ -127,7 +127,7 @@ impl LeasedCandidate {
         self.role = LeasedRole::Leader {
             epoch,
             servers,
-            few_ticks: 0,
+            minority_ticks: 0,
         };
         self.held = epoch;
         let mut actions = elected([
@@ -152,7 +152,9 @@ impl LeasedCandidate {
         let mut actions = Vec::new();
         let own = self.incarnation.host;
         if let LeasedRole::Leader {
-            servers, few_ticks, ..
+            servers,
+            minority_ticks,
+            ..
         } = &mut self.role
         {
             servers.retain(|server, silent_ticks| {
@@ -166,11 +168,11 @@ impl LeasedCandidate {
                 }
                 kept
             });
-            let has_most = servers.len() * 2 > self.known;
-            *few_ticks = if has_most { 0 } else { *few_ticks + 1 };
-            if *few_ticks == OFFER_TICKS {
+            let has_majority = servers.len() * 2 > self.known_hosts;
+            *minority_ticks = if has_majority { 0 } else { *minority_ticks + 1 };
+            if *minority_ticks == OFFER_TICKS {
                 // Those that are away may have ended, and then no host takes it.
-                (*few_ticks, self.known) = (0, servers.len());
+                (*minority_ticks, self.known_hosts) = (0, servers.len());
                 actions.push(LeasedAction::OfferLease);
             }
         }
@@ -186,7 +188,7 @@ impl LeasedCandidate {
     /// The process of another host has ended: its kernel refuses connections.
     pub fn on_host_gone(&mut self, host: HostId) -> Vec<LeasedAction> {
         if self.peers.remove(&host) {
-            self.known = self.known.saturating_sub(1).max(1);
+            self.known_hosts = self.known_hosts.saturating_sub(1).max(1);
         }
         match &mut self.role {
             LeasedRole::Leader { servers, .. } if host != self.incarnation.host => {

@@ -1,26 +1,26 @@
-//! The pager's pause around a fork's clone. What is not there yet (a domain, frames, this library's heap, which another
+//! Quiesces the pager around a fork's clone. What is not there yet (a domain, frames, this library's heap, which another
 //! thread has) is waited for without locks: other threads map and unmap meanwhile.
 
 use super::locks::ForkLocks;
 use crate::cancellation::CancellationDisabled;
 use crate::diagnostics;
 use crate::heap::{HEAPS, HeapGuard};
-use crate::process_pager::{ForkGate, admit_child, dismiss_child, is_coming};
+use crate::process_pager::{ForkGate, admit_child, dismiss_child, is_retryable};
 use frames::DomainId;
 use selfpage::embedding::FORK_POLL_INTERVAL;
 use std::time::Instant;
 
 /// The pager and this library's heaps stand still.
-pub struct PagerPause {
+pub struct QuiescedPager {
     gate: ForkGate,
     heap: HeapGuard,
 }
 
-impl PagerPause {
-    /// In the parent: ends the pause. Returns the child where one was `made`.
-    pub fn end(self, made: bool) -> Option<DomainId> {
+impl QuiescedPager {
+    /// In the parent: the pager goes on. Returns the child where the kernel made one.
+    pub fn end(self, is_cloned: bool) -> Option<DomainId> {
         drop(self.heap);
-        self.gate.open(made)
+        self.gate.open(is_cloned)
     }
 
     /// In the child, whose pager is to start.
@@ -30,7 +30,7 @@ impl PagerPause {
 }
 
 /// Why the pager cannot stand still now.
-enum Obstacle {
+enum QuiesceError {
     /// Frames for this child are coming.
     Frames(DomainId),
     /// Another thread has the heap.
@@ -39,11 +39,11 @@ enum Obstacle {
     Refused,
 }
 
-/// Pauses the pager for a fork, under locks. Without a pause the child is refused; the user has been told.
-pub fn pause(
+/// Quiesces the pager for a fork, under locks. Where that fails the child is refused; the user has been told.
+pub fn quiesce(
     admitted: Option<DomainId>,
     locks: impl Fn() -> ForkLocks,
-) -> (Option<PagerPause>, ForkLocks) {
+) -> (Option<QuiescedPager>, ForkLocks) {
     let _uncancelled = CancellationDisabled::new();
     let begun = Instant::now();
     let mut admitted = admitted;
@@ -52,9 +52,9 @@ pub fn pause(
             .take()
             .map_or_else(admit_child, |child| Ok(Some(child)));
         let mut locks = locks();
-        let paused = match child {
+        let quiesced = match child {
             Err(why) => Err(refused(&why)),
-            Ok(child) if locks.is_complete => try_to_pause(child, begun),
+            Ok(child) if locks.is_complete => try_to_quiesce(child, begun),
             Ok(child) => {
                 child.into_iter().for_each(dismiss_child);
                 Err(refused(
@@ -63,15 +63,15 @@ pub fn pause(
                 ))
             }
         };
-        match paused {
-            Ok(pause) => return (Some(pause), locks),
-            Err(Obstacle::Refused) => return (None, locks),
-            Err(Obstacle::Frames(child)) => {
+        match quiesced {
+            Ok(pager) => return (Some(pager), locks),
+            Err(QuiesceError::Refused) => return (None, locks),
+            Err(QuiesceError::Frames(child)) => {
                 admitted = Some(child);
                 locks.release(false);
                 std::thread::sleep(FORK_POLL_INTERVAL);
             }
-            Err(Obstacle::Heap) => {
+            Err(QuiesceError::Heap) => {
                 locks.release(false);
                 HEAPS.wait();
             }
@@ -79,25 +79,25 @@ pub fn pause(
     }
 }
 
-fn try_to_pause(child: Option<DomainId>, begun: Instant) -> Result<PagerPause, Obstacle> {
+fn try_to_quiesce(child: Option<DomainId>, begun: Instant) -> Result<QuiescedPager, QuiesceError> {
     let gate = ForkGate::close(child).map_err(|why| match child {
-        Some(child) if is_coming(&why, begun) => Obstacle::Frames(child),
+        Some(child) if is_retryable(&why, begun) => QuiesceError::Frames(child),
         _ => {
             child.into_iter().for_each(dismiss_child);
             refused(&why)
         }
     })?;
     match HEAPS.try_lock() {
-        Some(heap) => Ok(PagerPause { gate, heap }),
+        Some(heap) => Ok(QuiescedPager { gate, heap }),
         None => {
             // The child goes with the frames that it has: the next gate reserves as many anew.
             gate.open(false);
-            Err(Obstacle::Heap)
+            Err(QuiesceError::Heap)
         }
     }
 }
 
-fn refused(why: &dyn std::fmt::Display) -> Obstacle {
+fn refused(why: &dyn std::fmt::Display) -> QuiesceError {
     diagnostics::log(format_args!("fork refused: {why}"));
-    Obstacle::Refused
+    QuiesceError::Refused
 }
