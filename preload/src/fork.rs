@@ -164,17 +164,17 @@ fn take_state() -> Option<ForkState> {
     unsafe { (*STATE.0.get()).take() }
 }
 
-/// `made`: the kernel has made the child.
-fn after_in_parent(made: bool) {
+/// `is_cloned`: the kernel has made the child.
+fn after_in_parent(is_cloned: bool) {
     let Some(mut state) = take_state() else {
         return;
     };
-    let errno = if made {
+    let errno = if is_cloned {
         state.errno
     } else {
         raw_syscall::errno()
     };
-    match state.pager.take().map(|pager| pager.end(made)) {
+    match state.pager.take().map(|pager| pager.end(is_cloned)) {
         None if state.call_waits => birth::record_refusal(),
         None | Some(None) => {}
         Some(Some(child)) => {

@@ -48,8 +48,8 @@ pub fn admit_child() -> Result<Option<DomainId>, ForkError> {
     }
 }
 
-/// Gives back the domain of a child that the kernel did not make. The supervisor need not know: a program's thread may have
-/// no descriptor for a request.
+/// Gives back the domain of a child that the kernel did not make. The supervisor need not know: a program's thread may
+/// have no descriptor for a request.
 pub fn dismiss_child(child: DomainId) {
     if let Some(pager) = get() {
         pager.dismiss(child);
@@ -118,8 +118,8 @@ impl ForkGate {
         self.0
     }
 
-    /// Restarts the pager of a fork's parent. Returns the child where the kernel made one, whose domain is its own from now
-    /// on; one that was not is dismissed.
+    /// Restarts the pager of a fork's parent. Returns the child where the kernel made one: its domain is its own from now
+    /// on. The domain of a child that the kernel did not make is given back.
     pub fn open(self, is_cloned: bool) -> Option<DomainId> {
         let (pager, fork) = (get()?, self.0?);
         let child = ProcessPager::child_of(&fork);

@@ -42,7 +42,7 @@ pub struct Background {
     whole: u64,
     /// The most pages of each job since then, by what it makes: one that begins anew makes no progress until it
     /// comes further.
-    furthest_position: BTreeMap<(Job, [usize; 2]), u64>,
+    most_pages: BTreeMap<(Job, [usize; 2]), u64>,
     /// When a job made progress last.
     pub last_progress: Time,
 }
@@ -51,14 +51,14 @@ impl Background {
     fn on_whole(&mut self, whole: u64, now: Time) {
         if whole > self.whole {
             (self.whole, self.last_progress) = (whole, now);
-            self.furthest_position.clear();
+            self.most_pages.clear();
         }
     }
 
     fn on_pages(&mut self, job: Job, makes: [usize; 2], pages: u64, now: Time) {
-        let furthest_position = self.furthest_position.entry((job, makes)).or_default();
-        if pages > *furthest_position {
-            (*furthest_position, self.last_progress) = (pages, now);
+        let most_pages = self.most_pages.entry((job, makes)).or_default();
+        if pages > *most_pages {
+            (*most_pages, self.last_progress) = (pages, now);
         }
     }
 }

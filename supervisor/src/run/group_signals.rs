@@ -2,8 +2,8 @@
 //! sent to the front process alone is; that process's own signals do not show the difference.
 //!
 //! The supervisor has left the group (`start.rs`). So one more process is in it, the *group witness*, which receives
-//! what the group does, and reports it when the supervisor requests it. Patterns that match `selfpage` do not match it: what they
-//! send to front process and supervisor is not sent to the group.
+//! what the group does, and reports it when the supervisor requests it. Patterns that match `selfpage` do not match it:
+//! what they send to front process and supervisor is not sent to the group.
 
 use super::front_process::open_descriptors;
 use super::ipc::{Message, SignalInfo};
@@ -25,7 +25,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 pub struct GroupWitness {
     socket: OwnedFd,
     /// The number of the last request.
-    requests: u32,
+    last_request: u32,
 }
 
 impl GroupWitness {
@@ -45,8 +45,14 @@ impl GroupWitness {
             witness => {
                 let socket = ours;
                 let witness = Pid::from_raw(witness).ok_or(io::Errno::CHILD)?;
-                let requests = 0;
-                Ok((Self { socket, requests }, witness))
+                let last_request = 0;
+                Ok((
+                    Self {
+                        socket,
+                        last_request,
+                    },
+                    witness,
+                ))
             }
         }
     }
@@ -62,18 +68,18 @@ impl GroupWitness {
 
     fn request_report(&mut self, signal: SignalInfo) -> bool {
         let limit = Timespec::try_from(ANSWER_TIMEOUT).ok();
-        self.requests = self.requests.wrapping_add(1);
-        let request = Message::IsOfGroup(self.requests, signal);
-        let mut is_sent = request.send(&self.socket).is_ok();
+        self.last_request = self.last_request.wrapping_add(1);
+        let request = Message::IsOfGroup(self.last_request, signal);
+        let mut is_connected = request.send(&self.socket).is_ok();
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        while is_sent && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
+        while is_connected && poll(&mut ready, limit.as_ref()).is_ok_and(|ready| ready > 0) {
             match Message::receive(&self.socket) {
-                Ok(Some(Message::OfGroup(number, found))) if number == self.requests => {
+                Ok(Some(Message::OfGroup(number, found))) if number == self.last_request => {
                     return found;
                 }
                 // An answer that came too late, or none yet.
                 Ok(_) => {}
-                Err(_) => is_sent = false,
+                Err(_) => is_connected = false,
             }
         }
         false
@@ -175,8 +181,11 @@ mod tests {
                 }
             }
         });
-        let requests = 0;
-        GroupWitness { socket, requests }
+        let last_request = 0;
+        GroupWitness {
+            socket,
+            last_request,
+        }
     }
 
     #[test]
