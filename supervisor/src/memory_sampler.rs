@@ -167,14 +167,14 @@ impl Sampler {
 fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     let begin = processor_time();
     let pids = process_tree::below(rustix::process::getpid());
-    let mut sample = take(observed, members, &pids, |_| 0);
+    let mut sample = take(observed, members, &pids, |_| None);
     let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
     // Dearer to find out, so only where it matters.
     let is_most = sample.unpaged > most;
     let unpaged = sample.unpaged;
     if is_most {
         // Each process's figures together: pagers take and give back their own memory.
-        sample = take(observed, members, &pids, pagers_own);
+        sample = take(observed, members, &pids, MappedAnonymous::read);
     }
     let store = observed.store.as_ref();
     let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
@@ -215,12 +215,18 @@ fn is_pager(pid: &Pid) -> bool {
         .is_ok_and(|name| name.trim_end() == "selfpage-pager")
 }
 
-/// Adds up what the processes have. `own` is a pager's own memory in a process.
-fn take(observed: &Observed, members: &Members, pids: &[Pid], own: impl Fn(Pid) -> u64) -> Sample {
+/// Adds up what the processes have. `mapped` reads what the mappings of a process hold, or None for
+/// a first estimate.
+fn take(
+    observed: &Observed,
+    members: &Members,
+    pids: &[Pid],
+    mapped: impl Fn(Pid) -> Option<MappedAnonymous>,
+) -> Sample {
     let mut all = Sample::default();
     // A pager process has its program's memory.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
-        let add = || add(&mut all, observed, slot_of(members, *pid), *pid, &own);
+        let add = || add(&mut all, observed, slot_of(members, *pid), *pid, &mapped);
         observed.program_ends.read(*pid, add);
     }
     all
@@ -232,7 +238,7 @@ fn add(
     observed: &Observed,
     slot: Option<SlotIndex>,
     pid: Pid,
-    own: impl Fn(Pid) -> u64,
+    mapped: impl Fn(Pid) -> Option<MappedAnonymous>,
 ) {
     if slot.is_none() && shares_paged_memory(pid) {
         return;
@@ -252,9 +258,15 @@ fn add(
     }
     // What is evicted meanwhile counts as paged.
     let resident = before.max(in_frames());
-    let own = own(pid);
-    all.pagers += own;
-    all.unpaged += memory.anonymous.saturating_sub(resident + own);
+    let Some(mapped) = mapped(pid) else {
+        all.unpaged += memory.anonymous.saturating_sub(resident);
+        return;
+    };
+    all.pagers += mapped.pagers;
+    // A page that moves during the kernel's walk (evicted behind it, brought in before it) counts
+    // twice among the anonymous ones. It is registered in both places.
+    let beyond_frames = memory.anonymous.saturating_sub(resident + mapped.pagers);
+    all.unpaged += beyond_frames.min(mapped.unregistered);
 }
 
 /// Bytes that a process has in frames.
@@ -277,38 +289,54 @@ fn is_registered(line: &str) -> bool {
         .is_some_and(|flags| flags.split(' ').any(|flag| flag == "um"))
 }
 
-/// Anonymous memory of a process that is its pager's own, in bytes, pages shared after a
-/// fork counted once: what [`wired::WiredMemory`] marks, and the library's data.
-fn pagers_own(pid: Pid) -> u64 {
-    std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
-        .map_or(0, |text| marked(&text))
+/// Anonymous memory of a process by its mappings, in bytes, pages shared after a fork counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MappedAnonymous {
+    /// The pager's own: what [`wired::WiredMemory`] marks, and the library's data.
+    pagers: u64,
+    /// The program's, in mappings that no userfaultfd is registered for.
+    unregistered: u64,
 }
 
-/// Bytes of the mappings that are a pager's own, in the text of smaps. The mark is *not in
-/// core dumps* (`dd`). A program's own mapping may bear it too, and is then a stretch (`um`,
-/// registered) or has a name.
-fn marked(smaps: &str) -> u64 {
-    let (mut name, mut share, mut anonymous, mut all) = ("", 0, 0, 0);
-    for line in smaps.lines() {
-        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match key {
-            "Pss:" => share = field(line, key).unwrap_or(0),
-            "Anonymous:" => anonymous = field(line, key).unwrap_or(0),
-            "VmFlags:" => {
-                let has = |flag| rest.split(' ').any(|word| word == flag);
-                if name.ends_with(LIBRARY) || name.is_empty() && has("dd") && !has("um") {
-                    // The library's code is shared, and a share, too, but not anonymous.
-                    all += share.min(anonymous);
-                }
-            }
-            // The first line of a mapping: addresses, rights, offset, device, inode, name.
-            _ if !key.ends_with(':') => {
-                name = rest.splitn(5, ' ').nth(4).unwrap_or("").trim();
-            }
-            _ => {}
-        }
+impl MappedAnonymous {
+    /// Returns None if the process has ended.
+    fn read(pid: Pid) -> Option<Self> {
+        std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
+            .ok()
+            .map(|text| Self::of(&text))
     }
-    all
+
+    /// Adds up the mappings in the text of smaps. The mark of a pager's own is *not in core dumps*
+    /// (`dd`). A program's own mapping may bear it too, and is then a stretch (`um`, registered) or
+    /// has a name. A reservation of the pager's (`nr`, `nh`) holds standby pages, which are in frames.
+    fn of(smaps: &str) -> Self {
+        let (mut name, mut share, mut anonymous) = ("", 0, 0);
+        let mut all = Self::default();
+        for line in smaps.lines() {
+            let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match key {
+                "Pss:" => share = field(line, key).unwrap_or(0),
+                "Anonymous:" => anonymous = field(line, key).unwrap_or(0),
+                "VmFlags:" => {
+                    let has = |flag| rest.split(' ').any(|word| word == flag);
+                    // The library's code is shared, and a share, too, but not anonymous.
+                    let bytes = share.min(anonymous);
+                    let is_nameless = name.is_empty() && !has("um");
+                    if name.ends_with(LIBRARY) || is_nameless && has("dd") {
+                        all.pagers += bytes;
+                    } else if !has("um") && !(is_nameless && has("nr") && has("nh")) {
+                        all.unregistered += bytes;
+                    }
+                }
+                // The first line of a mapping: addresses, rights, offset, device, inode, name.
+                _ if !key.ends_with(':') => {
+                    name = rest.splitn(5, ' ').nth(4).unwrap_or("").trim();
+                }
+                _ => {}
+            }
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -329,7 +357,7 @@ mod tests {
                 "7f00-7f08 rw-p 00000000 00:00 0    {name}\nPss: 8 kB\nAnonymous: 12 kB\nVmFlags: {flags} \n"
             )
         };
-        let count = |name: &str, flags: &str| marked(&mapping(name, flags));
+        let count = |name: &str, flags: &str| MappedAnonymous::of(&mapping(name, flags)).pagers;
         assert_eq!(count("", "rd wr nr dd nh"), 8 << 10);
         assert_eq!(count("/opt/lib/libselfpage_preload.so", "rd wr"), 8 << 10);
         for (name, flags) in [
@@ -340,17 +368,27 @@ mod tests {
             assert_eq!(count(name, flags), 0, "{name} {flags}");
         }
         let both = mapping("", "rd dd") + &mapping("/lib/libc.so.6", "rd");
-        assert_eq!(marked(&both), 8 << 10);
+        let expected = MappedAnonymous {
+            pagers: 8 << 10,
+            unregistered: 8 << 10,
+        };
+        assert_eq!(MappedAnonymous::of(&both), expected);
+        let in_frames = mapping("", "rd um") + &mapping("", "rd wr nr nh");
+        assert_eq!(MappedAnonymous::of(&in_frames), MappedAnonymous::default());
     }
 
     #[test]
     fn the_kernel_shows_the_mark() {
         let own = wired::WiredMemory::private(1 << 20).unwrap();
         let words = own.slice::<std::sync::atomic::AtomicU64>(0, (1 << 20) / 8);
-        let before = pagers_own(rustix::process::getpid());
+        let pagers = || {
+            let mapped = MappedAnonymous::read(rustix::process::getpid());
+            mapped.unwrap_or_default().pagers
+        };
+        let before = pagers();
         words
             .iter()
             .for_each(|word| word.store(1, std::sync::atomic::Ordering::Relaxed));
-        assert!(pagers_own(rustix::process::getpid()) >= before + own.len() as u64);
+        assert!(pagers() >= before + own.len() as u64);
     }
 }
