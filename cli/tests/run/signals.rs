@@ -56,6 +56,38 @@ fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
 }
 
 #[test]
+fn a_signal_sent_to_the_group_of_a_stopped_job_is_not_sent_again() {
+    let pids = Pids::new();
+    let script = counts_signals(&pids);
+    let mut child = Running::start(
+        run(&["sh", "-c", &script])
+            .process_group(0)
+            .stderr(Stdio::null()),
+    );
+    let program = pids.get("program");
+    kill(program, libc::SIGSTOP);
+    until("both stop", || {
+        state(program) == Some('T') && state(child.pid()) == Some('T')
+    });
+    kill(-(child.pid()), libc::SIGUSR1);
+    // Longer than the group's witness remembers a signal of a job that runs.
+    std::thread::sleep(Duration::from_millis(500));
+    kill(-(child.pid()), libc::SIGCONT);
+    pids.get("count");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(pids.get("count"), 1);
+    kill(-(child.pid()), libc::SIGTERM);
+    assert_eq!(child.wait().code(), Some(42));
+}
+
+/// The letter of a process's state.
+fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    state.chars().next()
+}
+
+#[test]
 fn a_signal_sent_to_each_process_of_run_is_sent_to_the_program_once() {
     let pids = Pids::new();
     let script = counts_signals(&pids);
@@ -93,15 +125,6 @@ fn run_stops_when_the_program_stops_and_goes_on_with_it() {
     let script = format!("echo $$ > {0}; kill -STOP $$; exit 5", pids.path("program"));
     let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
     let program = pids.get("program");
-    let state = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .trim_start()
-            .chars()
-            .next()
-    };
     until("both stop", || {
         state(program) == Some('T') && state(child.pid()) == Some('T')
     });

@@ -8,6 +8,7 @@
 use super::front_process::open_descriptors;
 use super::ipc::{Message, SignalInfo};
 use super::signals::Signals;
+use host::process_tree::ProcStat;
 use host::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -15,7 +16,8 @@ use rustix::io;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::time::{Duration, Instant};
 
-/// Most time between the arrivals at front process and witness of one signal sent to their group.
+/// Most time between the arrivals at front process and witness of one signal sent to their group, while the front process
+/// is not stopped.
 const MATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest wait for the witness, which does nothing else.
@@ -96,26 +98,23 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
     }
     hide_name();
     close_all_but([supervisor.as_raw_fd(), signals.raw_fd()]);
-    let mut received: Vec<(Instant, SignalInfo)> = Vec::new();
+    let mut received = Received::default();
     loop {
         let mut ready = [
             PollFd::new(supervisor, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
         ];
-        let _ = poll(&mut ready, None);
-        received.retain(|(when, _)| when.elapsed() < MATCH_WINDOW);
+        let limit = received.expiry().and_then(|it| Timespec::try_from(it).ok());
+        let _ = poll(&mut ready, limit.as_ref());
+        received.expire(Instant::now(), || {
+            ProcStat::of(front).is_some_and(|stat| stat.is_still())
+        });
         while let Some(signal) = signals.next() {
-            received.push((Instant::now(), signal));
+            received.signals.push((Instant::now(), signal));
         }
         let answered = match Message::receive(supervisor) {
             Ok(Some(Message::IsOfGroup(number, signal))) => {
-                let same = |(_, group): &(Instant, SignalInfo)| {
-                    (group.signal, group.sender, group.code)
-                        == (signal.signal, signal.sender, signal.code)
-                };
-                let found = received.iter().position(same);
-                let found = found.map(|at| received.remove(at)).is_some();
-                Message::OfGroup(number, found).send(supervisor)
+                Message::OfGroup(number, received.take(signal)).send(supervisor)
             }
             Ok(_) => Ok(()),
             Err(gone) => Err(gone),
@@ -123,6 +122,45 @@ fn serve(supervisor: &OwnedFd, front: Pid) {
         if answered.is_err() {
             return;
         }
+    }
+}
+
+/// What the witness has received lately. The front process receives the same, but nothing while it is stopped (a job's
+/// ^Z): ages count again from its continuation.
+#[derive(Default)]
+struct Received {
+    signals: Vec<(Instant, SignalInfo)>,
+    /// The front process was stopped when a signal would have expired.
+    is_front_stopped: bool,
+}
+
+impl Received {
+    /// How long until one expires; None while none can.
+    fn expiry(&self) -> Option<Duration> {
+        let oldest = self.signals.iter().map(|(when, _)| *when).min()?;
+        (!self.is_front_stopped).then(|| MATCH_WINDOW.saturating_sub(oldest.elapsed()))
+    }
+
+    /// Forgets what is older than the window.
+    fn expire(&mut self, now: Instant, is_front_stopped: impl Fn() -> bool) {
+        let is_old = |when: Instant| now.saturating_duration_since(when) >= MATCH_WINDOW;
+        if !self.signals.iter().any(|(when, _)| is_old(*when)) {
+            return;
+        }
+        let was_stopped = std::mem::replace(&mut self.is_front_stopped, is_front_stopped());
+        if was_stopped || self.is_front_stopped {
+            self.signals.iter_mut().for_each(|(when, _)| *when = now);
+        }
+        self.signals.retain(|(when, _)| !is_old(*when));
+    }
+
+    /// Returns true if a signal is among them, and takes it out.
+    fn take(&mut self, signal: SignalInfo) -> bool {
+        let same = |(_, group): &(Instant, SignalInfo)| {
+            (group.signal, group.sender, group.code) == (signal.signal, signal.sender, signal.code)
+        };
+        let found = self.signals.iter().position(same);
+        found.map(|at| self.signals.remove(at)).is_some()
     }
 }
 
@@ -169,6 +207,30 @@ mod tests {
         sender: 42,
         value: 0,
     };
+
+    #[test]
+    fn a_signal_expires_while_the_front_process_runs_alone() {
+        let start = Instant::now();
+        let mut received = Received::default();
+        received.signals.push((start, SENT));
+        // Stopped, seen twice; then it goes on, and may read what it has received.
+        received.expire(start + MATCH_WINDOW, || true);
+        assert_eq!(received.expiry(), None);
+        received.expire(start + MATCH_WINDOW * 5, || true);
+        received.expire(start + MATCH_WINDOW * 9, || false);
+        assert_eq!(received.signals.len(), 1);
+        assert!(received.expiry().is_some());
+        received.expire(start + MATCH_WINDOW * 10, || false);
+        assert!(!received.take(SENT));
+    }
+
+    #[test]
+    fn a_signal_is_taken_once() {
+        let mut received = Received::default();
+        received.signals.push((Instant::now(), SENT));
+        assert!(received.take(SENT));
+        assert!(!received.take(SENT));
+    }
 
     /// Has a witness answer each request so.
     fn answered(answer: impl Fn(&OwnedFd, u32, SignalInfo) + Send + 'static) -> GroupWitness {
