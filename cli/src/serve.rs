@@ -299,8 +299,9 @@ fn identity(listen: SocketAddr, key: Option<Fingerprint>) -> String {
     }
 }
 
-/// SIGTERM and SIGINT wait from now on, for this thread and those it starts.
+/// SIGTERM and SIGINT wait from now on, for this thread and those it starts. No limit on the size of files ends it.
 pub fn block_signals() -> libc::sigset_t {
+    signals::block_file_size();
     let set = signals::set_of(&[libc::SIGTERM, libc::SIGINT]);
     signals::block(&set);
     set

@@ -114,6 +114,7 @@ impl Daemon {
         // Before there are threads, so that all of them block these signals.
         let handled = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]);
         signals::block(&handled);
+        signals::block_file_size();
         let signals = SignalFd::open(&handled).map_err(call("receive signals"))?;
         // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
         let passed = unsafe { systemd::listener() };

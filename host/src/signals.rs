@@ -33,6 +33,12 @@ pub fn block(set: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) };
 }
 
+/// Makes a write beyond the limit on the size of files an error of that write (EFBIG), for this thread and those that
+/// it starts: the signal that comes with it ends no service.
+pub fn block_file_size() {
+    block(&set_of(&[libc::SIGXFSZ]));
+}
+
 /// The blocked signals of a set, read from a descriptor.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
