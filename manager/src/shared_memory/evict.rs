@@ -230,11 +230,12 @@ impl SharedPager {
         for waiter in self.fetches.cancel_all(id) {
             self.mapped.wake(waiter);
         }
-        for unit in 0..object.pages().div_ceil(UNIT) {
+        let all = 0..object.pages();
+        for unit in object.used_units(all.clone()) {
             self.order.emptied(Key::new(id, unit));
         }
         let mut frames = self.slots.forget(id);
-        for page in 0..object.pages() {
+        for page in object.used_pages(all) {
             let state = object.get(page);
             frames += u32::from(state.is_resident());
             self.release_copy(state);

@@ -1,10 +1,9 @@
 //! The objects of a tree and the processes that map them: what is done to a page in one mapping, or in all.
 
-use super::UNIT;
 use super::clients::{ClientId, Clients, ObjectClient};
 use super::fetches::Waiter;
 use super::mappings::ObjectId;
-use super::object::Object;
+use super::object::{Object, most_objects};
 use crate::page_table::PageState;
 use rustix::fd::OwnedFd;
 use selfpage::Key;
@@ -12,9 +11,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use translation::{Errno, MapError, Modes, Wake};
 use wired::PAGE;
-
-/// Objects of a tree: each is a descriptor of the supervisor's.
-const MOST_OBJECTS: usize = 4096;
 
 /// A fault on a page that the object lacks. Pages that it has the kernel maps by itself, with their neighbours.
 const MODES: Modes = Modes {
@@ -66,10 +62,9 @@ impl MappedObjects {
         len: usize,
         memory: OwnedFd,
     ) -> Result<(), String> {
-        if self.objects.len() >= MOST_OBJECTS {
-            return Err(format!(
-                "the tree shares {MOST_OBJECTS} ranges of memory already"
-            ));
+        let most = most_objects();
+        if self.objects.len() >= most {
+            return Err(format!("the tree shares {most} ranges of memory already"));
         }
         let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
         let mut others = self.objects.values();
@@ -215,6 +210,16 @@ impl MappedObjects {
         parts.collect()
     }
 
+    /// Of the pages of a range of a client's addresses, those that may be others than zeros, by object.
+    pub fn used_pages_in(&self, id: ClientId, range: &Range<usize>) -> Vec<(ObjectId, Vec<usize>)> {
+        let parts = self.pages_in(id, range).into_iter();
+        let used = parts.filter_map(|(number, pages)| {
+            let object = self.objects.get(&number)?;
+            Some((number, object.used_pages(pages).collect()))
+        });
+        used.collect()
+    }
+
     /// Pages that are locked.
     pub fn locked(&self) -> usize {
         self.objects.values().map(Object::locked).sum()
@@ -252,7 +257,7 @@ impl MappedObjects {
                 continue;
             };
             object.unlock(id, &pages);
-            let units = pages.start / UNIT..pages.end.div_ceil(UNIT);
+            let units = object.used_units(pages);
             let units = units.filter(|unit| object.residents(*unit) > 0);
             keys.extend(units.map(|unit| Key::new(number, unit)));
         }

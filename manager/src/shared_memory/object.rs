@@ -8,20 +8,28 @@ use crate::page_table::PageState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{self, Errno};
+use rustix::process::{Resource, getrlimit};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use wired::PAGE;
+
+/// Objects of a tree.
+const MOST_OBJECTS: usize = 4096;
+
+/// Objects of a tree: each is a descriptor of the supervisor's, which needs most of its own for the processes that start.
+pub fn most_objects() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(MOST_OBJECTS, |limit| MOST_OBJECTS.min(limit as usize / 4))
+}
 
 /// An object.
 #[derive(Debug)]
 pub struct Object {
     memory: OwnedFd,
     inode: u64,
-    /// A state, exclusive or that of a page of zeros: what was never used takes no memory.
-    words: Vec<u32>,
-    /// When each page left last, by the clock of [`ReuseClock`](super::reuse::ReuseClock).
-    left: Vec<u16>,
-    /// Resident pages of each unit.
-    residents: Vec<u8>,
+    pages: usize,
+    /// The units that were ever used: an object is as long as its mapping, which costs a program no memory.
+    units: BTreeMap<usize, UnitPages>,
     /// Processes that may map it.
     pub users: Vec<ClientId>,
     /// Pages that a process has locked.
@@ -32,9 +40,24 @@ pub struct Object {
     pub pairs: Pairs,
 }
 
-/// The word of a page of zeros.
-fn empty() -> u32 {
-    PageState::Zero.pack()
+/// The pages of a unit.
+#[derive(Clone, Copy, Debug)]
+struct UnitPages {
+    /// A [`PageState`] each.
+    words: [u32; UNIT],
+    /// When each page left last, by the clock of [`ReuseClock`](super::reuse::ReuseClock).
+    left: [u16; UNIT],
+    residents: u8,
+}
+
+impl Default for UnitPages {
+    fn default() -> Self {
+        Self {
+            words: [PageState::Zero.pack(); UNIT],
+            left: [0; UNIT],
+            residents: 0,
+        }
+    }
 }
 
 /// Why a descriptor is no memory for an object.
@@ -73,9 +96,8 @@ impl Object {
         Ok(Self {
             memory,
             inode: stat.st_ino,
-            words: vec![0; pages],
-            left: vec![0; pages],
-            residents: vec![0; pages.div_ceil(UNIT)],
+            pages,
+            units: BTreeMap::new(),
             users: Vec::new(),
             locks: Vec::new(),
             streams: Streams::default(),
@@ -90,7 +112,7 @@ impl Object {
 
     /// Its pages.
     pub fn pages(&self) -> usize {
-        self.words.len()
+        self.pages
     }
 
     /// The pages of a unit.
@@ -100,21 +122,42 @@ impl Object {
 
     /// Resident pages of a unit; none of one that the object does not have.
     pub fn residents(&self, unit: usize) -> u32 {
-        self.residents.get(unit).copied().unwrap_or(0).into()
+        self.units.get(&unit).map_or(0, |it| it.residents).into()
+    }
+
+    /// The units with some of these pages that were ever used; the pages of all others are zeros.
+    pub fn used_units(&self, pages: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        let units = pages.start / UNIT..pages.end.div_ceil(UNIT);
+        self.units.range(units).map(|(unit, _)| *unit)
+    }
+
+    /// Of these pages, those of units that were ever used.
+    pub fn used_pages(&self, pages: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        self.used_units(pages.clone())
+            .flat_map(|unit| self.unit(unit))
+            .filter(move |page| pages.contains(page))
     }
 
     /// The state of a page.
     pub fn get(&self, page: usize) -> PageState {
-        PageState::unpack(self.words[page] ^ empty())
+        let unit = self.units.get(&(page / UNIT));
+        unit.map_or(PageState::Zero, |unit| {
+            PageState::unpack(unit.words[page % UNIT])
+        })
+    }
+
+    /// The pages of the unit of a page, from now on among those used.
+    fn unit_of(&mut self, page: usize) -> &mut UnitPages {
+        self.units.entry(page / UNIT).or_default()
     }
 
     /// Sets the state of a page, and returns the former.
     pub fn set(&mut self, page: usize, state: PageState) -> PageState {
-        let was = self.get(page);
-        self.words[page] = state.pack() ^ empty();
-        let residents = &mut self.residents[page / UNIT];
-        *residents += u8::from(state.is_resident());
-        *residents -= u8::from(was.is_resident());
+        let unit = self.unit_of(page);
+        let word = &mut unit.words[page % UNIT];
+        let was = PageState::unpack(std::mem::replace(word, state.pack()));
+        unit.residents += u8::from(state.is_resident());
+        unit.residents -= u8::from(was.is_resident());
         was
     }
 
@@ -195,12 +238,13 @@ impl Object {
 
     /// When a page left last.
     pub fn left(&self, page: usize) -> u16 {
-        self.left[page]
+        let unit = self.units.get(&(page / UNIT));
+        unit.map_or(0, |unit| unit.left[page % UNIT])
     }
 
     /// A page leaves now.
     pub fn set_left(&mut self, page: usize, now: u16) {
-        self.left[page] = now;
+        self.unit_of(page).left[page % UNIT] = now;
     }
 
     /// Resident pages of a unit.
@@ -287,6 +331,21 @@ mod tests {
             9,
             "the stream went on past it, to the end"
         );
+    }
+
+    #[test]
+    fn an_object_as_long_as_an_address_space_takes_what_is_used_of_it() {
+        let mut object = object(1 << 34);
+        object.set(3, PageState::Resident);
+        object.set((1 << 34) - 1, PageState::Lost);
+        let last = (1 << 34) / UNIT - 1;
+        let all = 0..object.pages();
+        assert_eq!(object.used_units(all).collect::<Vec<_>>(), [0, last]);
+        assert_eq!(
+            object.used_pages(2..1 << 33).collect::<Vec<_>>(),
+            Vec::from_iter(2..UNIT)
+        );
+        assert_eq!(object.get(1 << 20), PageState::Zero);
     }
 
     #[test]

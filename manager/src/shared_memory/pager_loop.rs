@@ -219,8 +219,10 @@ impl PagerLoop {
         self.pager.receive(id);
         match change {
             Change::Discard(range) => {
-                for (object, pages) in self.pager.mapped.pages_in(id, &range) {
-                    pages.for_each(|page| self.pager.forget_page(object, page));
+                for (object, pages) in self.pager.mapped.used_pages_in(id, &range) {
+                    for page in pages {
+                        self.pager.forget_page(object, page);
+                    }
                 }
                 Ok(())
             }
