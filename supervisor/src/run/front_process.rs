@@ -6,6 +6,7 @@
 
 use super::group_signals::GroupWitness;
 use super::ipc::Message;
+use super::limits;
 use super::signals::{Signals, die_by};
 use super::supervise::supervise;
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
@@ -149,8 +150,12 @@ fn how_it_ended(supervisor: Pid, killer: &str) -> String {
             Ok(Some((_, status))) => {
                 return match (status.terminating_signal(), status.exit_status()) {
                     (Some(libc::SIGKILL), _) => {
+                        let limit = limits::processor_time().map(|seconds| {
+                            format!(", or for its limit on processor time (`ulimit -t {seconds}`)")
+                        });
                         format!(
-                            "was killed by signal 9: {killer}, or by the kernel for want of memory"
+                            "was killed by signal 9: {killer}, or by the kernel for want of memory{}",
+                            limit.unwrap_or_default()
                         )
                     }
                     (Some(signal), _) => format!("was ended by signal {signal}"),

@@ -2,7 +2,7 @@
 //! high enough. The calls that fail by them report only a failure.
 
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::StoreConfig;
 use wired::Bytes;
 
@@ -113,6 +113,26 @@ pub fn check_space() -> Result<(), Limit> {
         }),
         false => Ok(()),
     }
+}
+
+/// Raises this process's limit on processor time as far as it may: a process's own limit is not for what it does for a
+/// whole tree.
+pub fn raise_processor_time() {
+    let hard = getrlimit(Resource::Cpu).maximum;
+    for most in [None, hard] {
+        let raised = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        if setrlimit(Resource::Cpu, raised).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The seconds of processor time after which the kernel kills a process; None for no such limit.
+pub fn processor_time() -> Option<u64> {
+    getrlimit(Resource::Cpu).maximum
 }
 
 /// The limit that made a call fail, if a limit did.

@@ -113,6 +113,7 @@ pub(super) fn start(
     // Five for each process of the tree, now that the program has its own limit. Where that is not enough, a process
     // that there is no room for is refused with the reason.
     let _ = descriptor_limit::raise();
+    limits::raise_processor_time();
     match attach(&mut supervisor, listener, fds) {
         Ok((notifier, sampler)) => Ok(RunningTree {
             spec,
