@@ -69,6 +69,11 @@ pub fn hard_limits() -> Verdict {
         let (output, said) = script(&sandbox, &text)?;
         ensure(output.status.success(), || format!("{text}: {said}"))?;
     }
+    // Shared memory leaves the supervisor descriptors for the processes that start.
+    let program = hazard::build(&sandbox, "forks_beside_many_shared_mappings", &[])?;
+    let text = format!("ulimit -n 300; $RUN --frames 8M -- {}", program.display());
+    let (output, said) = script(&sandbox, &text)?;
+    ensure(output.status.success(), || format!("{text}: {said}"))?;
     sandbox.check_clean()
 }
 
