@@ -141,8 +141,9 @@ fn serve_new(
     };
     // A manager that stops leaves its clients to the keeper, which ends with it.
     if !shared.is_stopping() {
-        connection.end();
+        // Before the connection: only hand-offs that are under way take the keeper's places for such.
         slot.inspect(KeptSlot::release);
+        connection.end();
     }
     drop(served);
 }
@@ -184,8 +185,8 @@ fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>)
     let connection = PeerConnection::from(Arc::new(UnixStream::from(client.connection)));
     match readmit(shared, client.parts, &connection, slot.as_ref()) {
         Ok(_served) if !shared.is_stopping() => {
-            connection.end();
             slot.inspect(KeptSlot::release);
+            connection.end();
         }
         Ok(_) => {}
         Err(why) => tracing::error!(

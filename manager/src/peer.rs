@@ -8,13 +8,12 @@
 //! manager that follows a killed one receives it again.
 
 use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
+use host::fd_reaper::PeerFd;
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, IoSliceMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
@@ -46,7 +45,11 @@ pub struct Peer {
 
 /// A connection that is closed without a word, whatever was not read of it. It is kept open as long as the client is
 /// served: its close tells the peer that it is not served any more.
-pub struct PeerConnection(Arc<UnixStream>);
+pub struct PeerConnection {
+    stream: Arc<UnixStream>,
+    /// The peer's user.
+    uid: u32,
+}
 
 /// Why a peer is not served.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +95,7 @@ impl Peer {
         covered: u64,
         patience: Duration,
     ) -> Result<Self, PeerError> {
-        let stream = &*connection.0;
+        let stream = &*connection.stream;
         peek_from_start(stream).map_err(PeerError::Connection)?;
         let deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
@@ -142,26 +145,30 @@ impl Peer {
 impl PeerConnection {
     /// Ends the connection: nothing arrives there any more, and what did is closed.
     pub fn end(&self) {
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.stream.shutdown(Shutdown::Both);
         self.take_message();
     }
 
-    /// Takes the message, which holds its descriptors until then. Nothing else is expected there.
+    /// Takes the message, which holds its descriptors until then. Nothing else is expected there. The close of what came
+    /// with it may wait for the peer, and so is not this thread's.
     pub fn take_message(&self) {
-        let mut part = [0; 4096];
+        let (mut part, mut fds) = ([0; 4096], Vec::new());
         loop {
-            match recv(&*self.0, &mut part, RecvFlags::DONTWAIT) {
+            match receive(&*self.stream, &mut part, &mut fds, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) if bytes > 0 => {}
                 Err(Errno::INTR) => {}
                 _ => return,
             }
+            fds.drain(..).for_each(|fd| drop(PeerFd::new(fd, self.uid)));
         }
     }
 }
 
 impl From<Arc<UnixStream>> for PeerConnection {
-    fn from(connection: Arc<UnixStream>) -> Self {
-        Self(connection)
+    fn from(stream: Arc<UnixStream>) -> Self {
+        let credentials = rustix::net::sockopt::socket_peercred(&stream);
+        let uid = credentials.map_or(u32::MAX, |it| it.uid.as_raw());
+        Self { stream, uid }
     }
 }
 
@@ -199,22 +206,33 @@ fn receive_part(
 ) -> Result<usize, Errno> {
     // All of what one call sent: its descriptors come with each peek at a part of it.
     let mut part = vec![0; MAX_MESSAGE + 1 - bytes.len()];
+    let (received, is_cut) = receive(from, &mut part, fds, RecvFlags::PEEK)?;
+    // The kernel drops descriptors for which there is no number left.
+    if is_cut && fds.len() < MAX_FDS {
+        return Err(Errno::MFILE);
+    }
+    bytes.extend_from_slice(&part[..received]);
+    Ok(received)
+}
+
+/// One call. Returns how many bytes it received, and whether the kernel dropped descriptors.
+fn receive(
+    from: impl AsFd,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> Result<(usize, bool), Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(&mut part)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let mut into = [IoSliceMut::new(into)];
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(from, &mut into, &mut control, flags)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = message {
             fds.extend(more);
         }
     }
-    // The kernel drops descriptors for which there is no number left.
-    if received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
-        return Err(Errno::MFILE);
-    }
-    bytes.extend_from_slice(&part[..received.bytes]);
-    Ok(received.bytes)
+    Ok((received.bytes, received.flags.contains(ReturnFlags::CTRUNC)))
 }
 
 fn check_memory(memfd: &OwnedFd, handoff: &Handoff) -> Result<(), PeerError> {

@@ -3,10 +3,12 @@
 use crate::Test;
 use crate::common::{Service, await_that, mib};
 use crate::guest::{PAGE, open_userfaultfd, send};
+use host::fd_reaper::lingering_socket;
 use manager::control::control_path;
 use rustix::fd::{AsFd, OwnedFd};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 pub const TESTS: &[Test] = &[
     ("bad_peers_are_refused", bad_peers_are_refused),
@@ -17,6 +19,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_process_that_takes_all_places_loses_the_oldest",
         a_process_that_takes_all_places_loses_the_oldest,
+    ),
+    (
+        "descriptors_whose_close_waits_delay_no_end",
+        descriptors_whose_close_waits_delay_no_end,
     ),
     (
         "a_hand_off_may_come_in_pieces",
@@ -113,6 +119,20 @@ fn a_process_that_takes_all_places_loses_the_oldest() {
     let read = last.read(&mut [0]).map_err(|why| why.kind());
     assert_eq!(read, Err(std::io::ErrorKind::WouldBlock));
     assert!(is_refused(idle.into_iter().next().unwrap()));
+}
+
+fn descriptors_whose_close_waits_delay_no_end() {
+    let service = Service::start(mib(1), |_| {});
+    let (slow, other) = lingering_socket(Duration::from_secs(60)).unwrap();
+    let peer = UnixStream::connect(service.socket()).unwrap();
+    send(&peer, b"[", &[slow.as_fd()]);
+    drop(slow);
+    send(&peer, b"x", &[]);
+    assert!(is_refused(peer));
+    let begin = Instant::now();
+    drop(service);
+    assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");
+    drop(other);
 }
 
 fn a_hand_off_may_come_in_pieces() {
