@@ -23,14 +23,14 @@ impl Commands {
     }
 
     /// Appends a command and wakes the handler thread.
-    pub fn send(&self, request: SaveRequest) {
+    pub(crate) fn send(&self, request: SaveRequest) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(request);
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
     /// Takes the oldest command.
-    pub fn take(&self) -> Option<SaveRequest> {
+    pub(crate) fn take(&self) -> Option<SaveRequest> {
         let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = queue.pop_front();

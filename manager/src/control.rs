@@ -5,7 +5,7 @@
 
 use crate::arrivals::{ACCEPT_PAUSE, await_arrival};
 use crate::manager_state::{ClientEntry, ManagerState};
-use crate::save::{SaveEvent, SaveRequest};
+use crate::save::{SaveEvent, SaveProgress, SaveRequest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -144,12 +144,16 @@ fn answer(shared: &ManagerState, stream: &UnixStream) -> io::Result<()> {
                 let why = format!("there is no client {client}; `selfpage vm show` lists them");
                 return reply(ControlReply::Refused(why));
             };
-            let (events, received) = channel();
-            found.commands.send(SaveRequest { path: to, events });
+            let (progress, received) = channel();
+            found.commands.send(SaveRequest { path: to, progress });
             // A client that ends drops its sender.
             drop(found);
             let mut last = None;
-            for event in received {
+            for progress in received {
+                let event = match progress {
+                    SaveProgress::Event(event) => event,
+                    SaveProgress::Written(written) => written.finish(),
+                };
                 last = Some(event.clone());
                 reply(ControlReply::Save(event))?;
             }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wired::PAGE;
 
 /// What happens to a save, in this order.
@@ -35,18 +35,50 @@ pub enum SaveEvent {
     },
 }
 
+/// What the thread of a client reports of a save to that of its request.
+pub(crate) enum SaveProgress {
+    /// It happened.
+    Event(SaveEvent),
+    /// All pages are in the file: to make it durable takes as long as the disk does, and the guest's faults do not wait
+    /// for that.
+    Written(WrittenFile),
+}
+
+/// A file that has all pages, and neither is durable nor has its name.
+pub(crate) struct WrittenFile {
+    pub file: DifferentialFile,
+    /// When the save was requested.
+    pub begin: Instant,
+}
+
+impl WrittenFile {
+    /// Completes the file, and returns how that ended.
+    pub fn finish(self) -> SaveEvent {
+        match self.file.finish() {
+            Ok(pages) => SaveEvent::Saved {
+                pages,
+                micros: micros(self.begin.elapsed()),
+            },
+            Err(errno) => SaveEvent::Failed {
+                why: format!("the file cannot be completed: {errno}"),
+            },
+        }
+    }
+}
+
 /// A request to save a client's memory as the difference to its snapshot.
-pub struct SaveRequest {
+pub(crate) struct SaveRequest {
     /// Where to; the name appears when the file is complete.
     pub path: PathBuf,
     /// Receives what happens.
-    pub events: Sender<SaveEvent>,
+    pub progress: Sender<SaveProgress>,
 }
 
 impl SaveRequest {
     /// Reports that there is no file.
     pub(crate) fn fail(&self, why: String) {
-        let _ = self.events.send(SaveEvent::Failed { why });
+        let failed = SaveEvent::Failed { why };
+        let _ = self.progress.send(SaveProgress::Event(failed));
     }
 }
 
@@ -109,11 +141,15 @@ impl DifferentialFile {
         }
     }
 
-    /// Makes the file durable and gives it its name. Returns its pages.
+    /// Gives the file its name, and makes both durable. Returns its pages.
     pub fn finish(mut self) -> Result<u64, Errno> {
         rustix::fs::fsync(&self.file)?;
         rustix::fs::rename(&self.part, &self.path)?;
         self.is_named = true;
+        let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), how, Mode::empty())?;
+        rustix::fs::fsync(&folder)?;
         Ok(self.pages)
     }
 }

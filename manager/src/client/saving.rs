@@ -17,7 +17,7 @@ use super::pager::ClientPager;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::{PageState, UNIT};
-use crate::save::{DifferentialFile, SaveEvent, SaveRequest, micros};
+use crate::save::{DifferentialFile, SaveEvent, SaveProgress, SaveRequest, WrittenFile, micros};
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(super) enum BeginError {
 /// A save in progress.
 pub(super) struct Saving {
     file: DifferentialFile,
-    events: Sender<SaveEvent>,
+    progress: Sender<SaveProgress>,
     begin: Instant,
     /// A bit for each page that is to be saved.
     pending: Vec<u64>,
@@ -67,7 +67,8 @@ impl Saving {
 impl Saving {
     /// Protects the memory and begins.
     pub fn begin(pager: &mut ClientPager, request: &SaveRequest) -> Result<(), BeginError> {
-        if pager.saving.is_some() {
+        // The file of the last one may be on its way to the disk yet.
+        if pager.saving.is_some() || pager.record.unfinished_file().is_some() {
             return Err("another save of this client is in progress; wait for its end".into());
         }
         if pager.table.page_size() != PAGE {
@@ -99,7 +100,7 @@ impl Saving {
         protect_all(pager).inspect_err(|_| pager.unprotect())?;
         let saving = Saving {
             file,
-            events: request.events.clone(),
+            progress: request.progress.clone(),
             begin,
             pending,
             unit: 0,
@@ -107,12 +108,13 @@ impl Saving {
             pagemap,
         };
         let micros = micros(begin.elapsed());
-        let _ = saving.events.send(SaveEvent::Protected { micros });
+        let protected = SaveEvent::Protected { micros };
+        let _ = saving.progress.send(SaveProgress::Event(protected));
         pager.saving = Some(saving);
         Ok(())
     }
 
-    /// Saves the next unit; reports the end after the last.
+    /// Saves the next unit; passes the file on after the last.
     pub fn step(pager: &mut ClientPager) {
         let Some(saving) = &mut pager.saving else {
             return;
@@ -124,17 +126,14 @@ impl Saving {
             Self::save_pages(pager, pages);
             return;
         }
-        if let Some(saving) = pager.saving.take() {
-            let event = match saving.file.finish() {
-                Ok(pages) => SaveEvent::Saved {
-                    pages,
-                    micros: micros(saving.begin.elapsed()),
-                },
-                Err(errno) => SaveEvent::Failed {
-                    why: format!("the file cannot be completed: {errno}"),
-                },
-            };
-            let _ = saving.events.send(event);
+        if let Some(Saving {
+            file,
+            progress,
+            begin,
+            ..
+        }) = pager.saving.take()
+        {
+            let _ = progress.send(SaveProgress::Written(WrittenFile { file, begin }));
         }
     }
 
@@ -183,7 +182,8 @@ impl Saving {
         pager.unprotect();
         // Without the file, before the requester is told.
         drop(self.file);
-        let _ = self.events.send(SaveEvent::Failed { why });
+        let failed = SaveEvent::Failed { why };
+        let _ = self.progress.send(SaveProgress::Event(failed));
     }
 
     fn save_page(&mut self, pager: &mut ClientPager, page: usize) -> Result<(), String> {
@@ -224,6 +224,10 @@ impl Saving {
 
     /// Finds the contents of a page in a frame. A page that is absent from the page table is mapped first, by a call that does nothing
     /// where it is there: one that the kernel has swapped out is absent, too, and its read does not fault.
+    ///
+    /// The process that connected is to have the memory, and may be another: one that launched the VMM, or one that got the
+    /// number of one that has ended. A page that waits to be saved is write-protected by the guest's userfaultfd, which tells
+    /// the guest's own from that of another process.
     fn find(&self, pager: &ClientPager, page: usize) -> Result<Contents, String> {
         let Some(pagemap) = &self.pagemap else {
             return Ok(Contents::InMemory);
@@ -235,7 +239,8 @@ impl Saving {
         // The kernel may take a page of the cache away again before it is read; a page of the guest's own is swapped at most.
         match (found.present, found.file_or_shared && is_cached) {
             (true, true) => return Ok(Contents::InOrigin),
-            (true, false) => return Ok(Contents::InMemory),
+            (true, false) if found.write_protected => return Ok(Contents::InMemory),
+            (true, false) => return Err(other_process(addr)),
             (false, _) => {}
         }
         let is_of_cache = is_cached && pager.table.get(page) == PageState::ResidentOrigin;
@@ -249,7 +254,13 @@ impl Saving {
         };
         match mapped {
             Ok(()) => Ok(contents),
-            Err(MapError::Exists { .. }) => Ok(Contents::InMemory),
+            Err(MapError::Exists { .. }) => {
+                let found = pagemap.trans(addr).map_err(|errno| fail(&errno))?;
+                match found.write_protected {
+                    true => Ok(Contents::InMemory),
+                    false => Err(other_process(addr)),
+                }
+            }
             Err(why) => Err(fail(&why)),
         }
     }
@@ -260,6 +271,13 @@ impl Saving {
             Self::save_pages(pager, page..page + 1);
         }
     }
+}
+
+fn other_process(addr: usize) -> String {
+    format!(
+        "the process that handed the memory over has other memory at {addr:#x}: the guest's can be saved where its own process \
+         connects, or hands over the memfd that it maps"
+    )
 }
 
 /// A bit for each page that differs from the origin, perhaps.

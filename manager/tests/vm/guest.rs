@@ -23,6 +23,8 @@ pub const PAGE: usize = 4096;
 pub enum Kind {
     /// Private anonymous memory.
     Private,
+    /// The same, handed over by a process that has other memory at these addresses.
+    Launched,
     /// A memfd, mapped shared and handed over.
     Memfd,
     /// A private mapping of the cache at this path.
@@ -70,6 +72,7 @@ pub struct Memory {
 pub fn main(args: &[String]) {
     let kind = match args[0].split_once(':') {
         Some(("cache", path)) => Kind::Cache(path.to_owned()),
+        _ if args[0] == "launched" => Kind::Launched,
         _ if args[0] == "memfd" => Kind::Memfd,
         _ if args[0] == "huge" => Kind::Huge,
         _ if args[0] == "split" => Kind::Split,
@@ -91,7 +94,7 @@ impl Memory {
     pub fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
         let (mut flags, mut page_size, mut memfd) = (libc::MAP_PRIVATE, PAGE, None);
         match kind {
-            Kind::Private | Kind::Split => flags |= libc::MAP_ANONYMOUS,
+            Kind::Private | Kind::Launched | Kind::Split => flags |= libc::MAP_ANONYMOUS,
             Kind::Huge => {
                 flags |= libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
                 page_size = 2 << 20;
@@ -137,7 +140,10 @@ impl Memory {
             0 => format!("[{}]", mapping(0, len, 0)),
             _ => format!("[{},{}]", mapping(0, half, half), mapping(half, half, 0)),
         };
-        let connection = UnixStream::connect(socket).expect("the manager's socket");
+        let connection = match kind {
+            Kind::Launched => uffd::connect_from_child(socket, start, len),
+            _ => UnixStream::connect(socket).expect("the manager's socket"),
+        };
         let mut fds = vec![uffd.as_fd()];
         if let (Kind::Memfd, Some(memfd)) = (kind, &memfd) {
             fds.push(memfd.as_fd());

@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
         "a_save_that_cannot_be_whole_leaves_no_file",
         a_save_that_cannot_be_whole_leaves_no_file,
     ),
+    (
+        "a_save_of_another_process_than_the_guest_fails",
+        a_save_of_another_process_than_the_guest_fails,
+    ),
 ];
 
 /// Requests a save and runs `protected` when the guest may run again. Returns the last event.
@@ -174,6 +178,21 @@ fn a_save_finds_pages_of_the_cache_that_the_kernel_has_unmapped() {
     assert_eq!(whole[10 * PAGE..][..8], word(10, 1, 0).to_ne_bytes());
     assert_eq!(guest.wrong("verify 10 5 1"), 0);
     assert_eq!(guest.wrong(&format!("verify 15 {} 0", pages - 15)), 0);
+}
+
+fn a_save_of_another_process_than_the_guest_fails() {
+    let pages = mib(1);
+    let service = Service::start(pages, |_| {});
+    let mut guest = service.guest("launched", pages * PAGE);
+    guest.run(&format!("write 0 {pages} 1"));
+    let to = service.folder.path().join("differential");
+    match save(&service, 1, &to, || ()) {
+        SaveEvent::Failed { why } => assert!(why.contains("handed the memory over"), "{why}"),
+        event => panic!("{event:?}"),
+    }
+    assert!(!to.exists());
+    guest.run(&format!("write 0 {pages} 2"));
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 2")), 0);
 }
 
 fn a_save_that_cannot_be_whole_leaves_no_file() {

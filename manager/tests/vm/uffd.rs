@@ -48,3 +48,27 @@ pub fn register(fd: &OwnedFd, start: usize, len: usize) {
         std::io::Error::last_os_error()
     );
 }
+
+/// Connects by a child process, which writes to its own copy of the memory and stays as long as this one.
+pub fn connect_from_child(path: &str, start: *mut libc::c_void, len: usize) -> UnixStream {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+    let address = SocketAddrUnix::new(path).unwrap();
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: ends with its parent, and uses its own copy of the mapping until then.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            std::ptr::write_bytes(start.cast::<u8>(), b'L', len);
+            rustix::net::connect(&socket, &address).unwrap();
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    while rustix::net::getpeername(&socket).is_err() {
+        std::thread::yield_now();
+    }
+    socket.into()
+}
