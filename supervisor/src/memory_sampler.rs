@@ -324,7 +324,7 @@ impl MappedAnonymous {
                     let is_nameless = name.is_empty() && !has("um");
                     if name.ends_with(LIBRARY) || is_nameless && has("dd") {
                         all.pagers += bytes;
-                    } else if !has("um") && !(is_nameless && has("nr") && has("nh")) {
+                    } else if !(has("um") || is_nameless && has("nr") && has("nh")) {
                         all.unregistered += bytes;
                     }
                 }
