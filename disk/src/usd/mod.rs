@@ -18,6 +18,7 @@
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
 //! | `doorbells` | which doorbells are watched, and which muted |
 //! | `waiting_threads` | the threads that wait for a client's requests |
+//! | `last_resort` | a transport with a local file beside it, for writes that it does not finish |
 //! | `stats` | statistics of the disk and its clients |
 //!
 //! Rules:
@@ -38,6 +39,7 @@ mod command;
 mod control;
 mod dispatch;
 mod doorbells;
+pub mod last_resort;
 mod poll_policy;
 mod priority_window;
 mod ring;

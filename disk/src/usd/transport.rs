@@ -57,6 +57,11 @@ pub trait Transport: Send {
     /// When it is to be asked again though nothing is readable.
     fn next_due(&self) -> Option<Time>;
 
+    /// Ends a write soon, with an error that [`Transport::reap`] returns, though the other end has not answered: its memory
+    /// is not used after that. What the other end still does of it has no effect on later writes of the same place.
+    /// A transport that cannot lets it go on.
+    fn give_up(&mut self, _now: Time, _id: PartId) {}
+
     /// The next piece of the transport's own work, if there is one and none is in flight.
     fn background(&mut self) -> Option<BackgroundWork> {
         None
