@@ -55,6 +55,7 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = RemoteConfig {
         servers: ServerSource::Broker(args.hosts),
         size: args.size,
+        paging_file: None,
         replicas: REPLICAS,
         keys: match args.insecure {
             true => None,

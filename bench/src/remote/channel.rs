@@ -51,6 +51,7 @@ impl ChannelReader {
         let config = RemoteConfig {
             servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
             size: pages * PAGE as u64,
+            paging_file: None,
             replicas,
             // As the arms beside it: in the clear.
             keys: None,

@@ -11,6 +11,7 @@ use crate::server::{Asked, Server};
 use crate::transport::{LATE, PATIENCE, RemoteTransport, connected};
 use crate::{background, permits, placement, stripes};
 use disk::time::{Nanos, Time};
+use disk::usd::PartId;
 use iochannel::Op;
 use remote_wire::control::ControlRequest;
 use rustix::io::Errno;
@@ -255,6 +256,17 @@ impl RemoteTransport {
                 self.servers[server].presence.on_request_failed(since, now);
             }
             self.end_read(slot, Err(Errno::IO), now);
+        }
+    }
+
+    /// Ends a write that its part's owner does not wait for any more. Copies may have it or not, as where it was late.
+    pub(crate) fn give_up_write(&mut self, id: PartId) {
+        for slot in self.requests.slots() {
+            let is_of_it = |segment: &&mut Segment| segment.op == Op::Write && segment.is_own();
+            let segment = self.requests.get(slot).filter(is_of_it).copied();
+            if segment.is_some_and(|segment| self.requests.part_of(&segment) == Some(id)) {
+                self.end(slot, Err(Errno::TIMEDOUT));
+            }
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `background` | when these are moved, beside the tree's own pages |
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
 //! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
+//! | `paging_file` | the local file that has the pages that no server takes, by [`disk::usd::last_resort`] |
 //! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
 //! | `keeper`, `client_state`, `restore` | its parent, which starts another one; what that one goes on from |
 //!
@@ -41,6 +42,7 @@ mod outage;
 mod page_cipher;
 mod page_records;
 mod pages;
+mod paging_file;
 mod permits;
 mod placement;
 mod placement_refusals;
@@ -66,5 +68,6 @@ mod usage;
 pub use broker_link::ServerSource;
 pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
+pub use paging_file::PagingFile;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
 pub use progress::ClientProgress;

@@ -12,31 +12,30 @@ use crate::connector::Connectors;
 use crate::degraded::DegradedReads;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
+use crate::paging_file::{self, PagingFile};
 use crate::progress::ClientProgress;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use crate::restore::REQUESTS;
-use crate::start::{first_servers, resumed_broker};
+use crate::start::{first_servers, new_client, resumed_broker};
 use crate::stripes::Stripes;
 use crate::transport::RemoteTransport;
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
-use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
+use disk::usd::{ChannelId, IoTarget, Transport, Usd, UsdConfig, UsdEvent};
 use host::seqpacket;
 use iochannel::{ChannelGeometry, ChannelServer, Doorbell};
 use remote_keys::Keyring;
-use remote_policy::identity::{HostId, Incarnation};
 use remote_wire::control::short_name;
-use remote_wire::identity::own_incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use wired::WiredMemory;
 
 /// Most servers: they are counted by the bits of a word.
 pub const MAX_SERVERS: usize = 32;
@@ -64,8 +63,10 @@ const WHOLE: DiskContract = DiskContract {
 pub struct RemoteConfig {
     /// Where its servers are.
     pub servers: ServerSource,
-    /// Bytes of the space.
+    /// Bytes of pages at its servers: of the space, where there is no larger paging file.
     pub size: u64,
+    /// Where pages are that no server takes.
+    pub paging_file: Option<PagingFile>,
     /// Copies of each page, as far as there are servers.
     pub replicas: u8,
     /// This host's key and the members of its cluster; `None` for links in the clear.
@@ -81,7 +82,7 @@ pub struct RemoteConfig {
 impl RemoteConfig {
     fn space(&self) -> SpaceSize {
         SpaceSize {
-            bytes: self.size,
+            bytes: (self.paging_file.as_ref()).map_or(self.size, |file| file.size.max(self.size)),
             has_stripes: self.stripe_after.is_some(),
         }
     }
@@ -137,6 +138,8 @@ impl ClientError {
 pub(crate) struct Kept {
     state: ClientState,
     doorbell: Doorbell,
+    /// Which pages the paging file has.
+    places: Option<Arc<WiredMemory>>,
 }
 
 impl Kept {
@@ -147,11 +150,16 @@ impl Kept {
             call("get memory for the table of versions")(errno)
         };
         let state = ObjectMap::new_state(config.space(), config.is_encrypted).map_err(memory)?;
+        let places = paging_file::new_places(config).map_err(memory)?;
         if config.is_encrypted {
             state.set_key(&PageCipher::new_key().map_err(|why| thread(&why))?);
         }
         let doorbell = Doorbell::new().map_err(|why| thread(&why))?;
-        Ok(Self { state, doorbell })
+        Ok(Self {
+            state,
+            doorbell,
+            places,
+        })
     }
 
     /// How many processes of the client have served.
@@ -225,8 +233,7 @@ impl Process {
         let bell = Arc::new(eventfd(0, flags).map_err(call("make an eventfd"))?);
         let (queue, arrived) = channel();
         let arrivals = Arrivals { queue, bell };
-        let name = rustix::system::uname();
-        let name = short_name(&name.nodename().to_string_lossy());
+        let name = short_name(&rustix::system::uname().nodename().to_string_lossy());
         let connectors = Connectors {
             client,
             name,
@@ -257,8 +264,11 @@ impl Process {
             transport.restore(starts).map_err(|why| thread(&why))?;
         }
         transport.save();
-        let usd =
-            Usd::start_transport(Box::new(transport), settings()).map_err(|why| thread(&why))?;
+        let transport: Box<dyn Transport> = match (&config.paging_file, &kept.places) {
+            (Some(file), Some(places)) => file.wrap(transport, config.size, places)?,
+            _ => Box::new(transport),
+        };
+        let usd = Usd::start_transport(transport, settings()).map_err(|why| thread(&why))?;
         let client = usd.admit(WHOLE).map_err(|why| thread(&why))?;
         usd.admit_background(background::CONTRACT)
             .map_err(|why| thread(&why))?;
@@ -266,7 +276,7 @@ impl Process {
         let (doorbell, own) = (bell()?, bell()?);
         let space = IoTarget::Space {
             number: 0,
-            size: config.size,
+            size: config.space().bytes,
         };
         usd.set_target(client, space, own);
         let process = Self {
@@ -386,12 +396,4 @@ fn settings() -> UsdConfig {
         bound: BOUND,
         spin: SPIN,
     }
-}
-
-/// A client that is no other: each tree is one of its own, as its permits die with it. Nothing that a process reads of
-/// itself tells it from all others: in PID namespaces its number, and the /proc that it sees, may be those of another.
-fn new_client() -> Result<Incarnation, ClientError> {
-    let mut host = [0; size_of::<u64>()];
-    getrandom(&mut host, GetRandomFlags::empty()).map_err(call("get random bytes"))?;
-    Ok(own_incarnation(HostId(u64::from_ne_bytes(host))))
 }

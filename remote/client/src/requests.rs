@@ -216,6 +216,14 @@ impl RequestTable {
         segments.any(|segment| segment.object == object && segment.op == Op::Write)
     }
 
+    /// The part that a segment is of, if it is a part's own.
+    pub fn part_of(&self, segment: &Segment) -> Option<PartId> {
+        let Purpose::Part(at) = segment.purpose else {
+            return None;
+        };
+        self.parts[at].as_ref().map(|part| part.id)
+    }
+
     /// The slots in use.
     pub fn slots(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.high

@@ -360,6 +360,10 @@ impl Transport for RemoteTransport {
         Some(self.late_at.min(self.ticked + self.tick_length()))
     }
 
+    fn give_up(&mut self, _: Time, id: PartId) {
+        self.give_up_write(id);
+    }
+
     fn background(&mut self) -> Option<BackgroundWork> {
         background::work(self)
     }

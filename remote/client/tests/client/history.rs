@@ -5,9 +5,9 @@
 
 use crate::interposer::{Direction, Network, Verdict};
 use crate::space::{Page, Space};
-use crate::{PagingServer, encryption, space_on, wait_until};
+use crate::{PagingServer, encryption, refuse, space_on, wait_until};
 use iochannel::IoVec;
-use remote_wire::Kind;
+use remote_wire::{Kind, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -350,5 +350,30 @@ fn no_read_is_older_than_the_last_write_while_requests_of_pages_are_reordered() 
             });
         }
         pause(3000);
+    });
+}
+
+/// Writes that were given up arrive late, once others of the same pages are in the file or at the server.
+#[test]
+fn no_read_is_older_than_the_last_write_while_writes_are_late_or_refused_before_a_paging_file() {
+    let space = |servers: &[PagingServer]| Space::with_file(servers[0].address(), PAGES / 2, PAGES);
+    none_fails_in(1, space, 1, 8, |servers| {
+        let mut random = fastrand::Rng::with_seed(8);
+        let interposer = &servers[0].interposer;
+        interposer.set(move |direction, header, body| {
+            match (direction == Direction::ToServer && header.kind == Kind::Write)
+                .then(|| random.u32(0..100))
+            {
+                Some(0..3) => Verdict::Delay(Duration::from_millis(random.u64(600..2500))),
+                Some(3) => Verdict::Drop,
+                Some(4) => refuse(header, body, Status::Full),
+                _ => Verdict::Forward,
+            }
+        });
+        pause(3000);
+        interposer.set_network(Network::Partitioned);
+        pause(700);
+        interposer.set_network(Network::Connected);
+        pause(3500);
     });
 }

@@ -10,6 +10,7 @@ mod interposer;
 mod keyed;
 mod lies;
 mod outages;
+mod paging_file;
 mod permits;
 mod refusals;
 mod space;

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use selfpage_remote_client::protocol::{self, ClientEvent, ClientRequest};
-use selfpage_remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
+use selfpage_remote_client::{ClientProgress, PagingFile, RemoteConfig, ServerSource, run};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +77,24 @@ impl Space {
         Self::run(RemoteConfig {
             servers: ServerSource::Broker(hosts),
             ..config(1, &[], replicas)
+        })
+    }
+
+    /// One copy of each page, of so many pages at one server and so many in a paging file.
+    pub fn with_file(server: SocketAddr, at_server: u64, in_file: u64) -> Self {
+        Self::run(RemoteConfig {
+            size: at_server * PAGE as u64,
+            paging_file: Some(paging_file(in_file)),
+            ..config(1, &[server], 1)
+        })
+    }
+
+    /// Like [`Space::striped`], with a small paging file.
+    pub fn striped_with_file(objects: u64, servers: &[SocketAddr]) -> Self {
+        Self::run(RemoteConfig {
+            stripe_after: Some(COLD),
+            paging_file: Some(paging_file(64)),
+            ..config(objects, servers, 2)
         })
     }
 
@@ -163,10 +181,22 @@ fn config(objects: u64, servers: &[SocketAddr], replicas: u8) -> RemoteConfig {
     RemoteConfig {
         servers: ServerSource::Alone(servers.iter().map(SocketAddr::to_string).collect()),
         size: objects * SIZE,
+        paging_file: None,
         replicas,
         keys: None,
         is_encrypted: false,
         stripe_after: None,
         progress: Arc::default(),
+    }
+}
+
+/// A file for so many pages.
+fn paging_file(pages: u64) -> PagingFile {
+    let size = pages * PAGE as u64;
+    let file = tempfile::tempfile_in("/var/tmp").unwrap();
+    file.set_len(PagingFile::bytes(size)).unwrap();
+    PagingFile {
+        file: Arc::new(file.into()),
+        size,
     }
 }
