@@ -3,7 +3,7 @@
 use host::seqpacket;
 use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
 use remote_client::protocol::{self, ClientEvent};
-use remote_client::{RemoteConfig, ServerSource, keep};
+use remote_client::{PagingFile, RemoteConfig, ServerSource, keep};
 use remote_keys::{Keyring, KeyringError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{DiskLocation, StoreConfig};
+use store::{DiskConfig, DiskLocation, SetupError, StoreConfig};
 use supervisor::remote_link::RemoteConnection;
 
 /// How long the client may take to say that it serves: as long as connecting, and some more.
@@ -39,9 +39,15 @@ pub struct Args {
     /// Seconds after which an object that is not used becomes part of a stripe
     #[arg(long)]
     stripe_after: Option<u64>,
-    /// Bytes of the space
+    /// Bytes of pages at servers
     #[arg(long)]
     size: u64,
+    /// The descriptor of the paging file
+    #[arg(long, requires = "paging_file_size")]
+    paging_file: Option<RawFd>,
+    /// Bytes of pages in the paging file
+    #[arg(long)]
+    paging_file_size: Option<u64>,
     /// The descriptor of the socket to the supervisor
     #[arg(long)]
     socket: RawFd,
@@ -49,13 +55,17 @@ pub struct Args {
 
 /// Runs the client.
 pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    // SAFETY: `run` passes the descriptor, and nothing else of this process uses it.
-    let socket = unsafe { OwnedFd::from_raw_fd(args.socket) };
-    fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
+    let socket = inherited(args.socket)?;
+    let file = args.paging_file.map(inherited).transpose()?;
+    let paging_file = file.zip(args.paging_file_size);
+    let paging_file = paging_file.map(|(file, size)| PagingFile {
+        file: Arc::new(file),
+        size,
+    });
     let config = RemoteConfig {
         servers: ServerSource::Broker(args.hosts),
         size: args.size,
-        paging_file: None,
+        paging_file,
         replicas: REPLICAS,
         keys: match args.insecure {
             true => None,
@@ -75,6 +85,14 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// A descriptor that `run` passes, and nothing else of this process uses.
+fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
+    // SAFETY: as above.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    fcntl_setfd(&fd, fcntl_getfd(&fd)? | FdFlags::CLOEXEC)?;
+    Ok(fd)
 }
 
 /// Options of `selfpage run` for remote memory.
@@ -186,37 +204,62 @@ pub fn start_for(
             let stripe = options.stripe_after;
             let stripe = stripe.map(|seconds| format!("--stripe-after={seconds}"));
             let options: Vec<String> = hosts.chain(insecure).chain(encrypt).chain(stripe).collect();
-            start(&options, disk.size).map(Some)
+            start(&options, disk).map(Some)
         }
         _ => Ok(None),
     }
 }
 
-/// Starts a client for a space of `size` bytes, and waits until it serves.
-fn start(options: &[String], size: u64) -> Result<RemoteConnection, Box<dyn Error>> {
+/// The file that has the pages which no server takes, and its option.
+fn paging_file(disk: &DiskConfig) -> Result<Option<(OwnedFd, [String; 2])>, SetupError> {
+    let Some(file) = &disk.last_resort else {
+        return Ok(None);
+    };
+    let whole = DiskConfig {
+        size: PagingFile::bytes(file.size),
+        ..(**file).clone()
+    };
+    let fd = whole.create_file()?;
+    let options = [
+        format!("--paging-file={}", fd.as_raw_fd()),
+        format!("--paging-file-size={}", file.size),
+    ];
+    Ok(Some((fd, options)))
+}
+
+/// Starts a client for a store's pages, and waits until it serves.
+fn start(options: &[String], disk: &DiskConfig) -> Result<RemoteConnection, Box<dyn Error>> {
+    let (file, file_options) = paging_file(disk)?.unzip();
     let (own, theirs) = seqpacket::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("remote-client")
         .args(options)
-        .args(["--size", &size.to_string()])
+        .args(file_options.iter().flatten())
+        .args(["--size", &disk.size.to_string()])
         .args(["--socket", &theirs.as_raw_fd().to_string()])
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         // A signal of the terminal is the program's, not the pager's.
         .process_group(0);
-    let passed = theirs.as_raw_fd();
-    // SAFETY: makes one system call.
+    let passed = [
+        Some(theirs.as_raw_fd()),
+        file.as_ref().map(AsRawFd::as_raw_fd),
+    ];
+    // SAFETY: makes a system call for each descriptor.
     unsafe {
         command.pre_exec(move || {
-            let fd = rustix::fd::BorrowedFd::borrow_raw(passed);
-            Ok(fcntl_setfd(fd, FdFlags::empty())?)
+            for fd in passed.into_iter().flatten() {
+                let fd = rustix::fd::BorrowedFd::borrow_raw(fd);
+                fcntl_setfd(fd, FdFlags::empty())?;
+            }
+            Ok(())
         })
     };
     // It ends when its socket is closed, and is not waited for.
     drop(command.spawn()?);
-    drop(theirs);
+    drop((theirs, file));
     let patience = Timespec::try_from(START)?;
     let mut fds = [PollFd::new(&own, PollFlags::IN)];
     if poll(&mut fds, Some(&patience))? == 0 {

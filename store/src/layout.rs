@@ -5,7 +5,7 @@
 
 use crate::error::SetupError;
 use crate::segment::RamLimit;
-use crate::{HolderId, StoreConfig};
+use crate::{DiskConfig, HolderId, StoreConfig};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain, WiredMemory};
@@ -45,7 +45,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     pub fn of(config: &StoreConfig, holders: u16) -> Self {
         let ram = config.ram.unwrap_or(0);
-        let disk = config.disk.as_ref().map_or(0, |disk| disk.size);
+        let disk = config.disk.as_ref().map_or(0, DiskConfig::space);
         // At least 64 segments, so that one of them is a small part; over 64 KiB only where there
         // are more than a thousand, since each channel of each process of a tree fills one of its
         // own. At most 256 KiB, because a location has 15 bits for an offset in units of 8.

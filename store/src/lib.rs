@@ -21,6 +21,7 @@ mod codec;
 mod completion_queue;
 mod compressed_ram;
 mod config;
+mod config_error;
 mod demotion;
 mod disk_backing;
 mod disk_io;
@@ -51,7 +52,8 @@ mod traits;
 mod usage;
 
 pub use checksum::Checksum;
-pub use config::{ConfigError, DiskConfig, DiskLocation, MIN_RAM, StoreConfig};
+pub use config::{DiskConfig, DiskLocation, MIN_RAM, StoreConfig};
+pub use config_error::ConfigError;
 pub use disk_transport::DiskTransport;
 pub use error::{DiskOp, PageLocation, SetupError, StoreError};
 pub use handle::{HolderId, PageHandle};

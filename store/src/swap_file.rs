@@ -4,9 +4,9 @@
 //! nowhere to go (Mach's default memory manager, section on the paging file). Unlinked because a
 //! killed process cleans nothing up: the file lives as long as a descriptor of it.
 
-use crate::DiskConfig;
 use crate::error::SetupError;
 use crate::growth::EXTENT;
+use crate::{DiskConfig, DiskLocation};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl,
@@ -30,6 +30,19 @@ pub(crate) mod notes {
 
 /// f_type of tmpfs, from magic.h.
 const TMPFS: u64 = 0x0102_1994;
+
+impl DiskConfig {
+    /// Makes a file of its own size, with no name; for another place than a file, an error.
+    pub fn create_file(&self) -> Result<OwnedFd, SetupError> {
+        match &self.place {
+            DiskLocation::File(path) => create(path, self).map(|(file, _)| file),
+            DiskLocation::Remote | DiskLocation::System => Err(SetupError::Path {
+                path: PathBuf::new(),
+                why: "the store has no file of its own".to_owned(),
+            }),
+        }
+    }
+}
 
 /// Opens and allocates a swap file at `path`.
 pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {

@@ -77,7 +77,8 @@ pub struct Args {
     ram: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written] or remote:SIZE (memory
-    /// of other machines), or ram: and one of the others joined by +
+    /// of other machines), or several joined by +: ram: before the others, remote: before disk:, which then has what
+    /// other machines do not take
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,

@@ -2,6 +2,7 @@
 //! server.
 
 mod cluster;
+mod last_resort;
 
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
@@ -25,7 +26,7 @@ const KILLS: u32 = 5;
 const BETWEEN_KILLS: Duration = Duration::from_millis(400);
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    vec![
+    let mut trials = vec![
         trial("remote", "pages_come_back_from_two_servers", || {
             come_back(&[])
         }),
@@ -84,7 +85,9 @@ pub fn trials(_: Size) -> Vec<Trial> {
             "without_a_server_or_with_options_that_do_not_fit_nothing_starts",
             refused,
         ),
-    ]
+    ];
+    trials.extend(last_resort::trials());
+    trials
 }
 
 /// `selfpage serve` on a port of its own.

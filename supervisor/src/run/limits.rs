@@ -1,9 +1,10 @@
 //! The limits (`ulimit`) that are too low for `run`: which limit, its value, and a value that is
 //! high enough. The calls that fail by them report only a failure.
 
+use remote_client::PagingFile;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use store::StoreConfig;
+use store::{DiskConfig, DiskLocation, StoreConfig};
 use wired::Bytes;
 
 /// Descriptors that `run` opens beyond those it was started with. With two processors a
@@ -89,10 +90,18 @@ pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
     }
     let needed = asked
         .and_then(|store| store.disk.as_ref())
-        .map_or(0, |disk| disk.size);
+        .map_or(0, file_bytes);
     match current(Resource::Fsize) {
         Some(there) if there < needed => Err(Limit::SwapFile { there, needed }),
         _ => Ok(()),
+    }
+}
+
+/// Bytes of the file that a store makes.
+fn file_bytes(disk: &DiskConfig) -> u64 {
+    match (disk.file(), &disk.place) {
+        (Some(file), DiskLocation::Remote) => PagingFile::bytes(file.size),
+        (file, _) => file.map_or(0, |file| file.size),
     }
 }
 
