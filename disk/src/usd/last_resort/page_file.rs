@@ -90,12 +90,13 @@ impl PageFile {
         Ok(())
     }
 
-    /// Submits what was started.
-    pub fn submit(&mut self) {
+    /// Submits what was started. Returns false where some of it is still to be submitted.
+    pub fn submit(&mut self) -> bool {
         if !self.ring.submission().is_empty() {
-            // What the kernel does not take now stays queued.
+            // What the kernel does not take now, short of memory, stays queued.
             let _ = self.ring.submit();
         }
+        self.ring.submission().is_empty()
     }
 
     /// The next page that completed. A part of a page is an error: the file has its whole length.

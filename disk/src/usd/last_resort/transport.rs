@@ -18,7 +18,7 @@ use super::page_file::PageFile;
 use super::part::Part;
 use super::places::{BlokPlace, Places, PlacesSize};
 use super::readers::SlotReaders;
-use crate::time::Time;
+use crate::time::{Nanos, Time};
 use crate::usd::background::BackgroundWork;
 use crate::usd::transport::{PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -31,6 +31,8 @@ use wired::{PAGE, WiredMemory};
 
 /// Most parts in flight: more than the window of a client.
 const PARTS: usize = 256;
+/// The pause before the kernel gets what it did not take, short of memory.
+const SUBMIT_PAUSE: Nanos = Nanos::millis(1);
 /// Most pages that wait for the file's ring.
 const WAITING: usize = PARTS * iochannel::MAX_RUN;
 
@@ -44,6 +46,8 @@ pub struct LastResort {
     in_use: usize,
     /// No write is late before this time.
     late_at: Time,
+    /// When the file's ring is submitted again, since the kernel did not take all.
+    submit_at: Time,
     /// Pages that wait for room in the file's ring.
     waiting: VecDeque<(usize, usize)>,
     readers: SlotReaders,
@@ -74,6 +78,7 @@ impl LastResort {
             parts: (0..PARTS).map(|_| None).collect(),
             in_use: 0,
             late_at: Time::NEVER,
+            submit_at: Time::NEVER,
             waiting: VecDeque::with_capacity(WAITING),
             readers: SlotReaders::new(size.slots()),
             space: 0,
@@ -201,7 +206,7 @@ impl LastResort {
     }
 
     /// Hands waiting pages to the file.
-    fn start_waiting(&mut self) {
+    fn start_waiting(&mut self, now: Time) {
         while self.file.has_room()
             && let Some((at, page)) = self.waiting.pop_front()
         {
@@ -215,7 +220,10 @@ impl LastResort {
                 self.on_page(word, Err(errno));
             }
         }
-        self.file.submit();
+        self.submit_at = match self.file.submit() {
+            true => Time::NEVER,
+            false => now + SUBMIT_PAUSE,
+        };
     }
 
     fn on_inner(&mut self, now: Time, id: PartId, result: i32) {
@@ -331,7 +339,7 @@ impl Transport for LastResort {
 
     fn flush(&mut self, now: Time) {
         self.give_up_late(now);
-        self.start_waiting();
+        self.start_waiting(now);
         self.inner.flush(now);
     }
 
@@ -359,8 +367,9 @@ impl Transport for LastResort {
         if !self.done.is_empty() || (!self.waiting.is_empty() && self.file.has_room()) {
             return Some(Time(0));
         }
-        let late = (self.late_at != Time::NEVER).then_some(self.late_at);
-        [late, self.inner.next_due()].into_iter().flatten().min()
+        let own = [self.late_at, self.submit_at].into_iter();
+        let own = own.filter(|at| *at != Time::NEVER);
+        own.chain(self.inner.next_due()).min()
     }
 
     fn background(&mut self) -> Option<BackgroundWork> {
