@@ -166,6 +166,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let size = snapshot
         .as_ref()
         .map_or(args.empty.map_or(0, |it| it.0), Snapshot::len);
+    let most_clients = most_clients(args.clients)?;
     let cache = match (&args.shared_cache, &snapshot) {
         (Some(path), Some(snapshot)) => Some(Arc::new(make_cache(path, snapshot)?)),
         _ => None,
@@ -180,19 +181,22 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             .disk
             .map_or_else(ManagerConfig::equal_share, DiskContract::from),
         cache: cache.clone(),
-        most_clients: most_clients(args.clients)?,
+        most_clients,
         patience: PATIENCE,
     };
     wire(&config);
-    let sockets = Sockets::listen(&args.socket)?;
+    let remove_cache = || {
+        if let (Some(path), Some(cache)) = (&args.shared_cache, &cache) {
+            cache.remove(path);
+        }
+    };
+    let sockets = Sockets::listen(&args.socket).inspect_err(|_| remove_cache())?;
     let serve = |from: Inheritance| Ok(manage(config, from, &signals)?);
     let end = keep(sockets, &signals, RestartPolicy::default(), serve);
     for path in [&args.socket, &control_path(&args.socket)] {
         remove_socket(path);
     }
-    if let (Some(path), Some(cache)) = (&args.shared_cache, &cache) {
-        cache.remove(path);
-    }
+    remove_cache();
     match end? {
         KeeperEnd::Stopped => Ok(ExitCode::SUCCESS),
         KeeperEnd::NeverServed { last } => {

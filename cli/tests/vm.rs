@@ -237,7 +237,7 @@ fn guests_are_as_many_as_descriptors_allow() {
     assert_eq!(output.status.code(), Some(125));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("ulimit -n"), "{error}");
-    let mut manager = serve(656).spawn().unwrap();
+    let mut manager = serve(696).spawn().unwrap();
     let lines = BufReader::new(manager.stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
     assert!(lines.any(|line| line.contains("10 guests at most")));

@@ -35,8 +35,9 @@ use std::time::{Duration, Instant};
 /// Hand-offs that are not complete, at once: more than the manager receives at once, which ends some for others.
 /// Beyond that they wait in the socket's backlog.
 const MOST_PENDING: usize = 2 * MAX_PENDING;
-/// Descriptors of one client that the keeper has at most: its connection and parts, with room for some children.
-const OF_A_CLIENT: u64 = 8;
+/// Descriptors of one client that the keeper has at most: its connection, userfaultfd, memfd, process, record, and three
+/// of a store, with room for some children.
+const OF_A_CLIENT: u64 = 12;
 /// Its others, and those of connections to `selfpage vm`.
 const OTHERS: u64 = 64;
 

@@ -10,6 +10,7 @@ use rustix::fs::fstat;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use translation::ForeignUserfault;
 
 /// The slot of the anchors, and the first one of a process.
 const ANCHORS: SlotIndex = 1;
@@ -60,7 +61,13 @@ impl PagerMember {
         let lacks = || SpaceError::Pager("a descriptor comes with this request".into());
         let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
         match request {
-            PagerRequest::Join => self.userfault = Some(descriptor.ok_or_else(lacks)?),
+            PagerRequest::Join => {
+                let userfault = descriptor.ok_or_else(lacks)?;
+                // Here, and not on the pager's thread: to close another file may wait for whoever sent it.
+                let checked = ForeignUserfault::check(&userfault);
+                checked.map_err(|why| SpaceError::Pager(why.to_string()))?;
+                self.userfault = Some(userfault);
+            }
             PagerRequest::Create => return self.create(descriptor.ok_or_else(lacks)?),
             PagerRequest::Hold => return self.hold(&descriptor.ok_or_else(lacks)?),
             PagerRequest::Release { object } => self.release(object),

@@ -12,11 +12,13 @@
 //! from its request until all of the reply is there.
 
 use crate::address_space::MemoryStatus;
+use crate::error::SpaceError;
 use crate::flags::{CommitFlags, MapFlags};
 use crate::object::MemoryObject;
 use crate::space_protocol::{
     RemoteSpaceError, SpaceReply, SpaceRequest, receive_message, send_message,
 };
+use rustix::net::{Shutdown, shutdown};
 use selfpage::Rights;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -147,7 +149,9 @@ fn exchange(
 ) -> Result<SpaceReply, RemoteSpaceError> {
     send_message(socket, request)?;
     if let Some(object) = object {
-        object.send(socket)?;
+        // The other side waits for the object, and would take the next message for it.
+        let end = |_: &SpaceError| _ = shutdown(socket, Shutdown::Both);
+        object.send(socket).inspect_err(end)?;
     }
     match receive_message(socket)? {
         SpaceReply::Refused(reason) => Err(RemoteSpaceError::Refused(reason)),

@@ -24,6 +24,7 @@ use rustix::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
+use translation::ForeignUserfault;
 
 /// The pager's state.
 #[derive(Default)]
@@ -100,7 +101,11 @@ impl SharedMemory {
                         "the descriptor is no memory of the supervisor's: it has no seals",
                     );
                 };
-                let uffd = member.take_shared_userfault().map(PeerFd::into_owned);
+                let uffd = member.take_shared_userfault();
+                if let Some(Err(why)) = uffd.as_ref().map(ForeignUserfault::check) {
+                    return refuse(&connection, &why.to_string());
+                }
+                let uffd = uffd.map(PeerFd::into_owned);
                 return self.send(connection, |respond| Request::Share {
                     slot,
                     uffd,
@@ -111,6 +116,9 @@ impl SharedMemory {
                 });
             }
             (SharedRequest::Inherit { parent }, Some(uffd)) => {
+                if let Err(why) = ForeignUserfault::check(&uffd) {
+                    return refuse(&connection, &why.to_string());
+                }
                 return self.send(connection, |respond| Request::Fork {
                     parent: slot_of(parent),
                     child: slot,

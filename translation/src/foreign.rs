@@ -95,14 +95,20 @@ const NAME: &str = "anon_inode:[userfaultfd]";
 const UNMAPPED: usize = 1 << 20;
 
 impl ForeignUserfault {
-    /// Takes a received descriptor over, and makes reads of it return at once.
-    pub fn adopt(fd: OwnedFd) -> Result<Self, NotUserfault> {
-        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    /// Finds out whether a descriptor is a userfaultfd. One that is may be closed by any thread: that waits for nobody.
+    pub fn check(fd: impl AsFd) -> Result<(), NotUserfault> {
+        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let name = rustix::fs::readlink(link, Vec::new()).map_err(NotUserfault::Refused)?;
         let name = name.to_string_lossy();
-        if name != NAME {
-            return Err(NotUserfault::OtherFile(name.into_owned()));
+        match name == NAME {
+            true => Ok(()),
+            false => Err(NotUserfault::OtherFile(name.into_owned())),
         }
+    }
+
+    /// Takes a received descriptor over, and makes reads of it return at once.
+    pub fn adopt(fd: OwnedFd) -> Result<Self, NotUserfault> {
+        Self::check(&fd)?;
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(NotUserfault::Refused)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(NotUserfault::Refused)?;
         let options = UserfaultOptions::default();
