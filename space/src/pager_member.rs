@@ -63,7 +63,7 @@ impl PagerMember {
         match request {
             PagerRequest::Join => {
                 let userfault = descriptor.ok_or_else(lacks)?;
-                // Here, and not on the pager's thread: to close another file may wait for whoever sent it.
+                // Not on the pager's thread: the close of another file may wait for its sender.
                 let checked = ForeignUserfault::check(&userfault);
                 checked.map_err(|why| SpaceError::Pager(why.to_string()))?;
                 self.userfault = Some(userfault);

@@ -95,7 +95,7 @@ const NAME: &str = "anon_inode:[userfaultfd]";
 const UNMAPPED: usize = 1 << 20;
 
 impl ForeignUserfault {
-    /// Finds out whether a descriptor is a userfaultfd. One that is may be closed by any thread: that waits for nobody.
+    /// Checks that a descriptor is a userfaultfd. Its close never waits for a peer, so any thread may close it.
     pub fn check(fd: impl AsFd) -> Result<(), NotUserfault> {
         let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let name = rustix::fs::readlink(link, Vec::new()).map_err(NotUserfault::Refused)?;
