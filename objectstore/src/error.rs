@@ -1,0 +1,115 @@
+//! Why a store cannot be opened, and why an operation of it fails.
+
+use opendal::ErrorKind;
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+/// What is supported, and how it is written.
+pub(crate) const FORMS: &str = "expected fs:///FOLDER, redis://HOST:PORT[/DB], or s3://BUCKET[/FOLDER][?region=REGION&endpoint=URL]";
+
+/// Why a URL names no store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It does not parse.
+    #[error("invalid URL of an object store {0:?}: {FORMS}")]
+    Url(String),
+    /// A scheme of no store.
+    #[error("no object store has URLs of {0}://: {FORMS}")]
+    Scheme(String),
+    /// A folder that is not absolute.
+    #[error("fs://{0} is no folder from the root: write three slashes, as in fs:///var/tmp/pages")]
+    Folder(String),
+    /// A secret where all users of the machine can read it.
+    #[error(
+        "the URL of an object store has a secret ({0}), which all users of this machine could read: {1}"
+    )]
+    Secret(String, &'static str),
+    /// What OpenDAL finds wrong.
+    #[error("{url}: {why}; {FORMS}")]
+    Options {
+        /// The store.
+        url: String,
+        /// The mistake.
+        why: String,
+    },
+    /// No threads.
+    #[error("cannot start threads for an object store: {0}")]
+    Threads(io::Error),
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {} {} at {}: {why}", context.operation, context.object, context.store)]
+pub struct ObjectError {
+    context: Context,
+    why: Cause,
+}
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub operation: &'static str,
+    pub object: String,
+    pub store: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error("{0}")]
+    Failed(opendal::Error),
+    #[error("no answer for {0:?}")]
+    Late(Duration),
+    #[error("it has {there} bytes of {expected}")]
+    Ends { expected: u64, there: u64 },
+    #[error("it has other contents than were written")]
+    Differs,
+}
+
+impl Context {
+    fn because(self, why: Cause) -> ObjectError {
+        ObjectError { context: self, why }
+    }
+
+    pub fn failed(self, why: opendal::Error) -> ObjectError {
+        self.because(Cause::Failed(why))
+    }
+
+    pub fn late(self, patience: Duration) -> ObjectError {
+        self.because(Cause::Late(patience))
+    }
+
+    pub fn ends(self, expected: u64, there: u64) -> ObjectError {
+        self.because(Cause::Ends { expected, there })
+    }
+
+    pub fn differs(self) -> ObjectError {
+        self.because(Cause::Differs)
+    }
+}
+
+impl ObjectError {
+    /// Returns true if there is no such object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(&self.why, Cause::Failed(why) if why.kind() == ErrorKind::NotFound)
+    }
+
+    /// Returns true if the store has no room: a folder's file system or quota, Redis by its `maxmemory`.
+    pub fn is_full(&self) -> bool {
+        let Cause::Failed(why) = &self.why else {
+            return false;
+        };
+        let mut source = why.source();
+        while let Some(error) = source {
+            let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            if matches!(
+                io,
+                Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            ) || error.to_string().contains("OOM")
+            {
+                return true;
+            }
+            source = error.source();
+        }
+        false
+    }
+}

@@ -1,0 +1,199 @@
+//! Objects of a store that is named by a URL: a folder, Redis, S3.
+//!
+//! [OpenDAL](https://opendal.apache.org) speaks to the stores, and its URLs name them. This crate adds what pages and
+//! snapshots need of them: errors that say what is supported and how it is written, one bound on the time that an
+//! operation takes, retries within it, and threads of its own for tokio.
+//!
+//! Rule: a secret is never part of a URL. A command line is readable by all users of a machine, and a URL is logged; so
+//! the stores take their credentials from the environment, and a URL that has one is refused.
+
+mod error;
+mod url;
+
+pub use error::{ObjectError, OpenError};
+pub use url::ObjectUrl;
+
+use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::{Buffer, Operator};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+/// How long one attempt may take before another is made.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// Pauses between attempts double from the one to the other.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// More attempts than any bound on time permits: the bound ends them.
+const ATTEMPTS: usize = 10_000;
+/// Threads for the store's connections, beside those of the program.
+const THREADS: usize = 2;
+/// Most threads that wait for a folder's files, and the stack of a thread: it may be locked in RAM.
+const FILE_THREADS: usize = 16;
+const STACK: usize = 512 << 10;
+
+/// A store of objects. Its clones share its connections and threads.
+#[derive(Clone)]
+pub struct ObjectStore {
+    url: ObjectUrl,
+    operator: Operator,
+    runtime: Arc<Runtime>,
+    /// How long an operation may take, with all its attempts.
+    patience: Duration,
+}
+
+impl ObjectStore {
+    /// The store at a URL, of which nothing is asked yet. Operations end after `patience`.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the URL's options do not fit its store, or the kernel has no threads.
+    pub fn open(url: &ObjectUrl, patience: Duration) -> Result<Self, OpenError> {
+        let retry = RetryLayer::new()
+            .with_jitter()
+            .with_min_delay(MIN_PAUSE)
+            .with_max_delay(MAX_PAUSE)
+            .with_max_times(ATTEMPTS);
+        let attempts = TimeoutLayer::new()
+            .with_timeout(ATTEMPT)
+            .with_io_timeout(ATTEMPT);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(FILE_THREADS)
+            .thread_stack_size(STACK)
+            .thread_name("selfpage-object")
+            .enable_all()
+            .build()
+            .map_err(OpenError::Threads)?;
+        let runtime = Arc::new(runtime);
+        let entered = runtime.enter();
+        let operator = url.operator()?.layer(attempts).layer(retry);
+        drop(entered);
+        Ok(Self {
+            url: url.clone(),
+            operator,
+            runtime,
+            patience,
+        })
+    }
+
+    /// The same store, whose operations end after another time.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self {
+            patience,
+            ..self.clone()
+        }
+    }
+
+    /// Where it is, without its options.
+    pub fn url(&self) -> &ObjectUrl {
+        &self.url
+    }
+
+    /// Runs an operation to its end. Not for a thread of the store's own.
+    pub fn wait<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.runtime.block_on(operation)
+    }
+
+    /// Runs an operation beside the caller.
+    pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(operation));
+    }
+
+    /// Bytes of an object.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn size(&self, name: &str) -> Result<u64, ObjectError> {
+        let stat = self.operator.stat(name);
+        let metadata = self.within("size", name, stat).await?;
+        Ok(metadata.content_length())
+    }
+
+    /// A range of an object's bytes, all of it.
+    ///
+    /// # Errors
+    /// [`ObjectError`], also where the object ends before the range does.
+    pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Buffer, ObjectError> {
+        let expected = range.end.saturating_sub(range.start);
+        let read = self.operator.read_with(name).range(range);
+        let bytes = self.within("read", name, read).await?;
+        match bytes.len() as u64 == expected {
+            true => Ok(bytes),
+            false => Err(self.error("read", name).ends(expected, bytes.len() as u64)),
+        }
+    }
+
+    /// Writes an object, whole.
+    ///
+    /// # Errors
+    /// [`ObjectError`]: the object may be there, or a part of it, in a store that shows parts.
+    pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<(), ObjectError> {
+        let write = self.operator.write(name, bytes.into());
+        self.within("write", name, write).await.map(drop)
+    }
+
+    /// Deletes an object. One that is not there is deleted.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn delete(&self, name: &str) -> Result<(), ObjectError> {
+        let delete = self.operator.delete(name);
+        self.within("delete", name, delete).await
+    }
+
+    /// The names that begin with a prefix, of a folder (which ends with `/`) with those below it.
+    ///
+    /// # Errors
+    /// [`ObjectError`]: Redis has no list.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<String>, ObjectError> {
+        let list = self.operator.list_with(prefix).recursive(true);
+        let entries = self.within("list", prefix, list).await?;
+        let objects = entries
+            .into_iter()
+            .filter(|entry| entry.metadata().is_file());
+        Ok(objects.map(|entry| entry.path().to_owned()).collect())
+    }
+
+    /// Writes an object, reads it and deletes it: what is wrong with a URL, a credential or a permission is found
+    /// before a page depends on it.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn check(&self, name: &str) -> Result<(), ObjectError> {
+        const CONTENTS: &[u8] = b"selfpage";
+        self.put(name, CONTENTS).await?;
+        let read = self.read(name, 0..CONTENTS.len() as u64).await;
+        let deleted = self.delete(name).await;
+        let is_same = read?.to_vec() == CONTENTS;
+        deleted?;
+        match is_same {
+            true => Ok(()),
+            false => Err(self.error("read", name).differs()),
+        }
+    }
+
+    fn error(&self, operation: &'static str, name: &str) -> error::Context {
+        error::Context {
+            operation,
+            object: name.to_owned(),
+            store: self.url.to_string(),
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        name: &str,
+        future: impl IntoFuture<Output = opendal::Result<T>>,
+    ) -> Result<T, ObjectError> {
+        match timeout(self.patience, future.into_future()).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(why)) => Err(self.error(operation, name).failed(why)),
+            Err(_) => Err(self.error(operation, name).late(self.patience)),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The URL of a store, as OpenDAL has it.
+
+use crate::error::OpenError;
+use opendal::{Operator, OperatorUri};
+use std::fmt;
+use std::str::FromStr;
+
+/// The variables that have Redis's credentials: `redis-cli` has the first of them.
+const REDIS_PASSWORD: &str = "REDISCLI_AUTH";
+const REDIS_USER: &str = "REDIS_USERNAME";
+
+/// Options that are secrets.
+const SECRETS: [&str; 6] = [
+    "password",
+    "username",
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "server_side_encryption_customer_key",
+];
+
+/// Where a store is. What is displayed of it has no options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectUrl {
+    text: String,
+    kind: StoreKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoreKind {
+    Folder,
+    Redis,
+    S3,
+}
+
+impl StoreKind {
+    /// Where the store takes its credentials from.
+    fn credentials(self) -> &'static str {
+        match self {
+            Self::Folder => "a folder has none",
+            Self::Redis => "set REDISCLI_AUTH, and REDIS_USERNAME where the user has a name",
+            Self::S3 => {
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile or a role"
+            }
+        }
+    }
+}
+
+impl FromStr for ObjectUrl {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(OpenError::Url(without_options(text)));
+        };
+        let kind = match scheme {
+            "fs" | "file" => StoreKind::Folder,
+            "redis" | "rediss" => StoreKind::Redis,
+            "s3" => StoreKind::S3,
+            _ => return Err(OpenError::Scheme(scheme.to_owned())),
+        };
+        // What is before an `@` may be a password: no error repeats it.
+        let parse_error = |_| OpenError::Url(format!("{scheme}://..."));
+        let parsed = OperatorUri::new(text, []).map_err(parse_error)?;
+        if parsed.username().is_some() || parsed.password().is_some() {
+            let what = "USER:PASSWORD@".to_owned();
+            return Err(OpenError::Secret(what, kind.credentials()));
+        }
+        let secret = SECRETS.iter().find(|name| parsed.option(name).is_some());
+        if let Some(name) = secret {
+            return Err(OpenError::Secret((*name).to_owned(), kind.credentials()));
+        }
+        let has_place = match kind {
+            StoreKind::Folder if parsed.name().is_some() => {
+                return Err(OpenError::Folder(without_options(rest)));
+            }
+            StoreKind::Folder => parsed.root().is_some(),
+            StoreKind::Redis | StoreKind::S3 => parsed.name().is_some(),
+        };
+        match has_place {
+            true => Ok(Self {
+                text: text.to_owned(),
+                kind,
+            }),
+            false => Err(OpenError::Url(without_options(text))),
+        }
+    }
+}
+
+fn without_options(text: &str) -> String {
+    text.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+impl fmt::Display for ObjectUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_options(&self.text))
+    }
+}
+
+impl ObjectUrl {
+    /// The URL with its options, which are no secrets.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn operator(&self) -> Result<Operator, OpenError> {
+        // Fails where a provider is installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        opendal::install_default();
+        let credentials = match self.kind {
+            StoreKind::Redis => [("password", REDIS_PASSWORD), ("username", REDIS_USER)]
+                .into_iter()
+                .filter_map(|(option, name)| Some((option.to_owned(), std::env::var(name).ok()?)))
+                .collect(),
+            StoreKind::Folder | StoreKind::S3 => Vec::new(),
+        };
+        let wrong = |why: opendal::Error| OpenError::Options {
+            url: self.to_string(),
+            why: why.to_string(),
+        };
+        let uri = OperatorUri::new(&self.with_scheme(), credentials).map_err(wrong)?;
+        Operator::from_uri(uri).map_err(wrong)
+    }
+
+    /// OpenDAL knows the encrypted form by an option only.
+    fn with_scheme(&self) -> String {
+        match self.text.strip_prefix("rediss://") {
+            Some(rest) => {
+                let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+                let host = place.split('/').next().unwrap_or_default();
+                format!("redis://{place}?endpoint=rediss://{host}&{options}")
+            }
+            None => self.text.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_without_its_options_is_displayed() {
+        for (text, shown) in [
+            ("fs:///var/tmp/pages", "fs:///var/tmp/pages"),
+            ("redis://127.0.0.1:6379/2", "redis://127.0.0.1:6379/2"),
+            ("s3://bucket/a?region=eu-west-1", "s3://bucket/a"),
+        ] {
+            let url: ObjectUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(url.as_str(), text);
+            url.operator().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_mistake_and_what_to_write() {
+        for (text, part) in [
+            ("/var/tmp", "fs:///FOLDER"),
+            ("tape://x", "no object store has URLs of tape://"),
+            ("fs://var/tmp", "three slashes"),
+            ("fs:///", "fs:///FOLDER"),
+            ("redis:///", "redis://HOST:PORT"),
+            ("s3:///folder", "s3://BUCKET"),
+            ("redis://me:pass@host", "REDISCLI_AUTH"),
+            ("s3://b?secret_access_key=pass", "AWS_SECRET_ACCESS_KEY"),
+        ] {
+            let error = text.parse::<ObjectUrl>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+            assert!(!error.contains("pass"), "{error}");
+        }
+    }
+}
