@@ -93,6 +93,12 @@ impl ObjectError {
         matches!(&self.why, Cause::Failed(why) if why.kind() == ErrorKind::NotFound)
     }
 
+    /// Returns true if another attempt may do better.
+    pub(crate) fn is_temporary(&self) -> bool {
+        let is_temporary = matches!(&self.why, Cause::Failed(why) if why.is_temporary());
+        is_temporary && !self.is_full()
+    }
+
     /// Returns true if the store has no room: a folder's file system or quota, Redis by its `maxmemory`.
     pub fn is_full(&self) -> bool {
         let Cause::Failed(why) = &self.why else {

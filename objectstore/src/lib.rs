@@ -13,22 +13,20 @@ mod url;
 pub use error::{ObjectError, OpenError};
 pub use url::ObjectUrl;
 
-use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::layers::TimeoutLayer;
 use opendal::{Buffer, Operator};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long one attempt may take before another is made.
 const ATTEMPT: Duration = Duration::from_secs(10);
 /// Pauses between attempts double from the one to the other.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// More attempts than any bound on time permits: the bound ends them.
-const ATTEMPTS: usize = 10_000;
 /// Threads for the store's connections, beside those of the program.
 const THREADS: usize = 2;
 /// Most threads that wait for a folder's files, and the stack of a thread: it may be locked in RAM.
@@ -51,11 +49,6 @@ impl ObjectStore {
     /// # Errors
     /// [`OpenError`]: the URL's options do not fit its store, or the kernel has no threads.
     pub fn open(url: &ObjectUrl, patience: Duration) -> Result<Self, OpenError> {
-        let retry = RetryLayer::new()
-            .with_jitter()
-            .with_min_delay(MIN_PAUSE)
-            .with_max_delay(MAX_PAUSE)
-            .with_max_times(ATTEMPTS);
         let attempts = TimeoutLayer::new()
             .with_timeout(ATTEMPT)
             .with_io_timeout(ATTEMPT);
@@ -69,7 +62,7 @@ impl ObjectStore {
             .map_err(OpenError::Threads)?;
         let runtime = Arc::new(runtime);
         let entered = runtime.enter();
-        let operator = url.operator()?.layer(attempts).layer(retry);
+        let operator = url.operator()?.layer(attempts);
         drop(entered);
         Ok(Self {
             url: url.clone(),
@@ -108,7 +101,7 @@ impl ObjectStore {
     /// # Errors
     /// [`ObjectError`].
     pub async fn size(&self, name: &str) -> Result<u64, ObjectError> {
-        let stat = self.operator.stat(name);
+        let stat = || self.operator.stat(name);
         let metadata = self.within("size", name, stat).await?;
         Ok(metadata.content_length())
     }
@@ -119,7 +112,7 @@ impl ObjectStore {
     /// [`ObjectError`], also where the object ends before the range does.
     pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Buffer, ObjectError> {
         let expected = range.end.saturating_sub(range.start);
-        let read = self.operator.read_with(name).range(range);
+        let read = || self.operator.read_with(name).range(range.clone());
         let bytes = self.within("read", name, read).await?;
         match bytes.len() as u64 == expected {
             true => Ok(bytes),
@@ -132,7 +125,8 @@ impl ObjectStore {
     /// # Errors
     /// [`ObjectError`]: the object may be there, or a part of it, in a store that shows parts.
     pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<(), ObjectError> {
-        let write = self.operator.write(name, bytes.into());
+        let bytes = bytes.into();
+        let write = || self.operator.write(name, bytes.clone());
         self.within("write", name, write).await.map(drop)
     }
 
@@ -141,8 +135,18 @@ impl ObjectStore {
     /// # Errors
     /// [`ObjectError`].
     pub async fn delete(&self, name: &str) -> Result<(), ObjectError> {
-        let delete = self.operator.delete(name);
+        let delete = || self.operator.delete(name);
         self.within("delete", name, delete).await
+    }
+
+    /// Deletes objects, many by one request where the store permits it.
+    ///
+    /// # Errors
+    /// [`ObjectError`] of the first one that stays, which the others may, too.
+    pub async fn delete_all(&self, names: Vec<String>) -> Result<(), ObjectError> {
+        let first = names.first().cloned().unwrap_or_default();
+        let delete = || self.operator.delete_iter(names.clone());
+        self.within("delete", &first, delete).await
     }
 
     /// The names that begin with a prefix, of a folder (which ends with `/`) with those below it.
@@ -150,7 +154,7 @@ impl ObjectStore {
     /// # Errors
     /// [`ObjectError`]: Redis has no list.
     pub async fn list(&self, prefix: &str) -> Result<Vec<String>, ObjectError> {
-        let list = self.operator.list_with(prefix).recursive(true);
+        let list = || self.operator.list_with(prefix).recursive(true);
         let entries = self.within("list", prefix, list).await?;
         let objects = entries
             .into_iter()
@@ -184,16 +188,36 @@ impl ObjectStore {
         }
     }
 
-    async fn within<T>(
+    /// Attempts an operation until it is done, is refused for good, or takes too long.
+    async fn within<T, F>(
         &self,
         operation: &'static str,
         name: &str,
-        future: impl IntoFuture<Output = opendal::Result<T>>,
-    ) -> Result<T, ObjectError> {
-        match timeout(self.patience, future.into_future()).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(why)) => Err(self.error(operation, name).failed(why)),
-            Err(_) => Err(self.error(operation, name).late(self.patience)),
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, ObjectError>
+    where
+        F: IntoFuture<Output = opendal::Result<T>>,
+    {
+        let until = Instant::now() + self.patience;
+        let mut pause = MIN_PAUSE;
+        let mut last = None;
+        loop {
+            match timeout_at(until, attempt().into_future()).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(why)) => {
+                    let error = self.error(operation, name).failed(why);
+                    if !error.is_temporary() || Instant::now() + pause > until {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+                Err(_) => {
+                    let late = || self.error(operation, name).late(self.patience);
+                    return Err(last.unwrap_or_else(late));
+                }
+            }
+            sleep(pause).await;
+            pause = MAX_PAUSE.min(pause * 2);
         }
     }
 }

@@ -103,6 +103,11 @@ impl ObjectUrl {
         &self.text
     }
 
+    /// Where the store's credentials come from.
+    pub fn credentials(&self) -> &'static str {
+        self.kind.credentials()
+    }
+
     pub(crate) fn operator(&self) -> Result<Operator, OpenError> {
         // Fails where a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
