@@ -15,6 +15,7 @@ mod contract;
 mod disk;
 mod doctor;
 mod machine;
+mod page_client;
 mod preload;
 mod remote;
 mod remote_client;

@@ -1,25 +1,18 @@
 //! `selfpage remote-client`, which `selfpage run --store remote:SIZE` starts, and the start itself.
 
-use host::seqpacket;
+use crate::page_client::{self, begin, inherited};
 use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
-use remote_client::protocol::{self, ClientEvent};
 use remote_client::{PagingFile, RemoteConfig, ServerSource, keep};
 use remote_keys::{Keyring, KeyringError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
-use rustix::net::RecvFlags;
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use std::error::Error;
 use std::net::Ipv6Addr;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DiskConfig, DiskLocation, SetupError, StoreConfig};
 use supervisor::remote_link::RemoteConnection;
 
-/// How long the client may take to say that it serves: as long as connecting, and some more.
-const START: Duration = Duration::from_secs(15);
 /// Copies of each page, as far as there are servers.
 const REPLICAS: u8 = 2;
 
@@ -75,24 +68,11 @@ pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         stripe_after: args.stripe_after.map(Duration::from_secs),
         progress: Arc::default(),
     };
-    let begin = || {
-        for lack in host::wiring::wire_pager() {
-            tracing::debug!("{lack}");
-        }
-    };
     // What fails at the start is said by `run`.
     Ok(match keep(&config, &socket, begin)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
-}
-
-/// A descriptor that `run` passes, and nothing else of this process uses.
-fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
-    // SAFETY: as above.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    fcntl_setfd(&fd, fcntl_getfd(&fd)? | FdFlags::CLOEXEC)?;
-    Ok(fd)
 }
 
 /// Options of `selfpage run` for remote memory.
@@ -230,54 +210,12 @@ fn paging_file(disk: &DiskConfig) -> Result<Option<(OwnedFd, [String; 2])>, Setu
 /// Starts a client for a store's pages, and waits until it serves.
 fn start(options: &[String], disk: &DiskConfig) -> Result<RemoteConnection, Box<dyn Error>> {
     let (file, file_options) = paging_file(disk)?.unzip();
-    let (own, theirs) = seqpacket::pair()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .arg("remote-client")
-        .args(options)
-        .args(file_options.iter().flatten())
-        .args(["--size", &disk.size.to_string()])
-        .args(["--socket", &theirs.as_raw_fd().to_string()])
-        .env_remove("LD_PRELOAD")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        // A signal of the terminal is the program's, not the pager's.
-        .process_group(0);
-    let passed = [
-        Some(theirs.as_raw_fd()),
-        file.as_ref().map(AsRawFd::as_raw_fd),
-    ];
-    // SAFETY: makes a system call for each descriptor.
-    unsafe {
-        command.pre_exec(move || {
-            for fd in passed.into_iter().flatten() {
-                let fd = rustix::fd::BorrowedFd::borrow_raw(fd);
-                fcntl_setfd(fd, FdFlags::empty())?;
-            }
-            Ok(())
-        })
-    };
-    // It ends when its socket is closed, and is not waited for.
-    drop(command.spawn()?);
-    drop((theirs, file));
-    let patience = Timespec::try_from(START)?;
-    let mut fds = [PollFd::new(&own, PollFlags::IN)];
-    if poll(&mut fds, Some(&patience))? == 0 {
-        return Err("the remote client does not start: it has not answered for 15 s".into());
-    }
-    let mut message = seqpacket::receive(&own, RecvFlags::DONTWAIT)?;
-    let doorbell = message.fds[0].take();
-    match (protocol::decode(message.as_slice()), doorbell) {
-        (Some(ClientEvent::Ready { connected, named }), Some(doorbell)) => {
-            warn_of_copies(connected, named);
-            Ok(RemoteConnection {
-                socket: own,
-                doorbell,
-            })
-        }
-        (Some(ClientEvent::Failed { why }), _) => Err(why.into()),
-        _ => Err("the remote client has ended at its start".into()),
-    }
+    let size = format!("--size={}", disk.size);
+    let options = options.iter().chain(file_options.iter().flatten());
+    let options: Vec<&str> = options.chain([&size]).map(String::as_str).collect();
+    let client = page_client::start("remote-client", &options, file)?;
+    warn_of_copies(client.connected, client.named);
+    Ok(client.connection)
 }
 
 fn warn_of_copies(connected: u32, named: u32) {

@@ -12,7 +12,7 @@ use crate::sockets::refuse;
 use host::fd_reaper::PeerFd;
 use host::seqpacket;
 use link::handshake::SlotIndex;
-use remote_client::protocol::{self, ClientEvent, ClientRequest};
+use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

@@ -10,7 +10,7 @@ use iochannel::ChannelGeometry;
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{Hello, ProgramPlace};
 use link::shared_request::SharedRequest;
-use remote_client::protocol::{self, ClientEvent, ClientRequest};
+use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

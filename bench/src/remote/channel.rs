@@ -4,7 +4,7 @@ use super::source::{PageBuffer, PageSource};
 use crate::prelude::*;
 use host::seqpacket::{self, Received};
 use iochannel::{ChannelClient, IoVec};
-use remote_client::protocol::{self, ClientEvent, ClientRequest};
+use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;

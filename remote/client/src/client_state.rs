@@ -1,6 +1,6 @@
 //! What a remote client needs to go on after its process was killed, in memory that outlives it.
 //!
-//! The memory is shared with the client's keeper ([`crate::keeper`]), which starts another process with it. It has
+//! The memory is shared with the client's keeper ([`pageclient::keep`]), which starts another process with it. It has
 //! the client's name, its servers and their permits, the copies of each object, and the records of all pages
 //! (`page_records`). What is not here is measured again, or asked for again.
 //!

@@ -18,8 +18,8 @@
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
 //! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
 //! | `paging_file` | the local file that has the pages that no server takes, by [`disk::usd::last_resort`] |
-//! | `process`, `start`, `protocol` | the process; its first servers; its messages with the supervisor that started it |
-//! | `keeper`, `client_state`, `restore` | its parent, which starts another one; what that one goes on from |
+//! | `process`, `start` | the process, which is a `pageclient`; its first servers |
+//! | `client_state`, `restore` | what another process goes on from |
 //!
 //! Rules:
 //! - Processes get no socket, key or heap on their page paths: only an IO channel.
@@ -34,7 +34,6 @@ mod connector;
 mod copies;
 mod copying;
 mod degraded;
-mod keeper;
 mod notices;
 mod objects;
 mod open_link;
@@ -48,7 +47,6 @@ mod placement;
 mod placement_refusals;
 mod process;
 mod progress;
-pub mod protocol;
 mod reading;
 mod refusals;
 mod requests;
@@ -66,8 +64,7 @@ mod transport;
 mod usage;
 
 pub use broker_link::ServerSource;
-pub use keeper::keep;
 pub use objects::OBJECT_PAGES;
 pub use paging_file::PagingFile;
-pub use process::{ClientError, MAX_SERVERS, RemoteConfig, run};
+pub use process::{ClientError, MAX_SERVERS, RemoteConfig, keep, run};
 pub use progress::ClientProgress;

@@ -1,4 +1,4 @@
-//! Messages of a supervisor and the remote client that serves its tree.
+//! Messages of a supervisor and the client that carries its tree's pages.
 //!
 //! Each is a packet of a UNIX socket, with descriptors. When the socket closes, either side ends what
 //! depends on the other: the client itself, the supervisor its tree, since its pages are out of reach. Where the

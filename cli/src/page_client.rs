@@ -1,0 +1,96 @@
+//! The start of a process that carries pages of a `selfpage run`: a remote client.
+
+use host::seqpacket;
+use pageclient::protocol::{self, ClientEvent};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::net::RecvFlags;
+use std::error::Error;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use supervisor::remote_link::RemoteConnection;
+
+/// How long the client may take to say that it serves: as long as connecting, and some more.
+const START: Duration = Duration::from_secs(15);
+
+/// A client that serves.
+pub struct PageClient {
+    /// For the supervisor.
+    pub connection: RemoteConnection,
+    /// Servers that are connected, and those that were named.
+    pub connected: u32,
+    pub named: u32,
+}
+
+/// Starts `selfpage COMMAND`, with the number of its socket as `--socket`, and waits until it serves. `file` is passed, too.
+pub fn start(
+    command: &str,
+    options: &[&str],
+    file: Option<OwnedFd>,
+) -> Result<PageClient, Box<dyn Error>> {
+    let (own, theirs) = seqpacket::pair()?;
+    let mut process = Command::new(std::env::current_exe()?);
+    process
+        .arg(command)
+        .args(options)
+        .args(["--socket", &theirs.as_raw_fd().to_string()])
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        // A signal of the terminal is the program's, not the pager's.
+        .process_group(0);
+    let passed = [
+        Some(theirs.as_raw_fd()),
+        file.as_ref().map(AsRawFd::as_raw_fd),
+    ];
+    // SAFETY: makes a system call for each descriptor.
+    unsafe {
+        process.pre_exec(move || {
+            for fd in passed.into_iter().flatten() {
+                let fd = BorrowedFd::borrow_raw(fd);
+                fcntl_setfd(fd, FdFlags::empty())?;
+            }
+            Ok(())
+        })
+    };
+    // It ends when its socket is closed, and is not waited for.
+    drop(process.spawn()?);
+    drop((theirs, file));
+    let patience = Timespec::try_from(START)?;
+    let mut fds = [PollFd::new(&own, PollFlags::IN)];
+    let name = command.replace('-', " ");
+    if poll(&mut fds, Some(&patience))? == 0 {
+        return Err(format!("the {name} does not start: it has not answered for 15 s").into());
+    }
+    let mut message = seqpacket::receive(&own, RecvFlags::DONTWAIT)?;
+    let doorbell = message.fds[0].take();
+    match (protocol::decode(message.as_slice()), doorbell) {
+        (Some(ClientEvent::Ready { connected, named }), Some(doorbell)) => Ok(PageClient {
+            connection: RemoteConnection {
+                socket: own,
+                doorbell,
+            },
+            connected,
+            named,
+        }),
+        (Some(ClientEvent::Failed { why }), _) => Err(why.into()),
+        _ => Err(format!("the {name} has ended at its start").into()),
+    }
+}
+
+/// A descriptor that `run` passes, and nothing else of this process uses.
+pub fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
+    // SAFETY: as above.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    fcntl_setfd(&fd, fcntl_getfd(&fd)? | FdFlags::CLOEXEC)?;
+    Ok(fd)
+}
+
+/// Keeps the memory of a client's process in RAM.
+pub fn begin() {
+    for lack in host::wiring::wire_pager() {
+        tracing::debug!("{lack}");
+    }
+}

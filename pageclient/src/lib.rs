@@ -1,0 +1,18 @@
+//! The process beside a tree that carries its pages elsewhere: to other machines' memory.
+//!
+//! A tree's processes reach it by IO channels, as they reach the daemon's disk: the disk's thread ([`disk::usd`]) takes
+//! their requests, schedules them, and hands them to a [`disk::usd::Transport`]. What differs is that transport, and what
+//! of it outlives the process: a [`PageClient`] has both.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `process` | the process, which opens and closes channels |
+//! | `keeper` | its parent, which starts another one |
+//! | `protocol` | its messages with the supervisor that started it |
+
+mod keeper;
+mod process;
+pub mod protocol;
+
+pub use keeper::keep;
+pub use process::{PageClient, ServeError, Serving, serve, start_usd};

@@ -1,0 +1,272 @@
+//! The process of a client.
+//!
+//! It is wired, since the pages of programs come through it: a page of its own that had to be read
+//! from where it puts others' would wait for itself. Its main thread opens and closes channels, and the disk's thread
+//! does the rest.
+
+use crate::protocol::{self, ClientEvent, ClientRequest, short};
+use disk::atropos::{ClientId, DiskContract, Utilization};
+use disk::cost_model::{CostModel, OpCost};
+use disk::time::Nanos;
+use disk::usd::{ChannelId, IoTarget, Transport, Usd, UsdConfig, UsdEvent};
+use host::seqpacket;
+use iochannel::{ChannelGeometry, ChannelServer, Doorbell};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a page costs on a link: only its proportions matter, since a tree has the link to itself.
+const PAGE_COST: OpCost = OpCost {
+    base: Nanos::micros(5),
+    per_kib: Nanos(1000),
+};
+/// Cost that may be under way: some hundred pages.
+const BOUND: Nanos = Nanos::millis(2);
+/// How long the disk's thread polls before it sleeps, at least.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The contract of the tree with its own client.
+const WHOLE: DiskContract = DiskContract {
+    period: Nanos::millis(100),
+    slice: Nanos::millis(90),
+    extra: true,
+    laxity: Nanos::ZERO,
+};
+
+/// Why a client's process cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The kernel.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What for.
+        what: &'static str,
+        /// What it said.
+        errno: Errno,
+    },
+    /// The disk's thread.
+    #[error("{0}")]
+    Thread(String),
+}
+
+pub(crate) fn call(what: &'static str) -> impl Fn(Errno) -> ServeError {
+    move |errno| ServeError::Call { what, errno }
+}
+
+fn thread(why: &dyn std::fmt::Display) -> ServeError {
+    ServeError::Thread(why.to_string())
+}
+
+/// Carries the pages of a tree. It is what outlives the processes of the client, which each go on from it.
+pub trait PageClient {
+    /// What it is, as in "the remote client was ended".
+    const NAME: &'static str;
+    /// Why it cannot serve.
+    type Error: std::error::Error + From<ServeError>;
+
+    /// How many processes of the client have served.
+    fn served(&self) -> u64;
+
+    /// A process of the client serves.
+    fn count_served(&self);
+
+    /// The doorbell of all channels.
+    fn doorbell(&self) -> &Doorbell;
+
+    /// Bytes of the space.
+    fn size(&self) -> u64;
+
+    /// Starts what carries pages, in a new process.
+    fn start(&self) -> Result<Serving, Self::Error>;
+}
+
+/// What carries pages in a process.
+pub struct Serving {
+    /// The disk's thread.
+    pub usd: Usd,
+    /// The number of the process's first channel. A request that an earlier process left is of a later one: its channel is
+    /// none of the earlier ones.
+    pub first_channel: u64,
+    /// Servers that are connected.
+    pub connected: u32,
+    /// Servers that were named, or that the broker named at first.
+    pub named: u32,
+}
+
+/// Serves channels until the supervisor at `socket` is gone.
+///
+/// # Errors
+/// Of the client.
+pub fn serve<C: PageClient>(client: &C, socket: &OwnedFd) -> Result<(), C::Error> {
+    match Process::start(client) {
+        Ok((mut process, ready)) => {
+            let doorbell = [process.doorbell.as_fd()];
+            client.count_served();
+            match protocol::send(socket, &ready, &doorbell) {
+                Ok(()) => Ok(process.serve(socket)?),
+                // The supervisor ended while this process started.
+                Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+                Err(errno) => Err(call("answer the supervisor")(errno).into()),
+            }
+        }
+        Err(why) => {
+            let failed = ClientEvent::Failed {
+                why: short(&why.to_string()),
+            };
+            let _ = protocol::send(socket, &failed, &[]);
+            Err(why)
+        }
+    }
+}
+
+struct Process {
+    usd: Usd,
+    client: ClientId,
+    doorbell: Doorbell,
+    channels: BTreeMap<u64, ChannelId>,
+    next_channel: u64,
+}
+
+impl Process {
+    fn start<C: PageClient>(of: &C) -> Result<(Self, ClientEvent), C::Error> {
+        let serving = of.start()?;
+        let usd = serving.usd;
+        let client = usd.admit(WHOLE).map_err(|why| thread(&why))?;
+        let bell = || Doorbell::attach(of.doorbell()).map_err(|why| thread(&why));
+        let (doorbell, own) = (bell()?, bell()?);
+        let space = IoTarget::Space {
+            number: 0,
+            size: of.size(),
+        };
+        usd.set_target(client, space, own);
+        let process = Self {
+            usd,
+            client,
+            doorbell,
+            channels: BTreeMap::new(),
+            next_channel: serving.first_channel,
+        };
+        let ready = ClientEvent::Ready {
+            connected: serving.connected,
+            named: serving.named,
+        };
+        Ok((process, ready))
+    }
+
+    fn serve(&mut self, socket: &OwnedFd) -> Result<(), ServeError> {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.usd.event_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(call("wait")(errno)),
+            }
+            self.on_events(socket);
+            loop {
+                let received = seqpacket::receive(socket, RecvFlags::DONTWAIT);
+                let message = match received {
+                    Ok(message) if message.len > 0 => message,
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    _ => return Ok(()),
+                };
+                match protocol::decode(message.as_slice()) {
+                    Some(ClientRequest::Open { cookie, depth }) => self.open(socket, cookie, depth),
+                    Some(ClientRequest::Attach { channel }) => self.attach(channel, &message),
+                    Some(ClientRequest::Close { channel }) => self.close(socket, channel),
+                    None => tracing::error!("an unknown message of the supervisor"),
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, socket: &OwnedFd, cookie: u64, depth: u16) {
+        let (server, ends) = match iochannel::create(ChannelGeometry::for_depth(depth.into())) {
+            Ok(made) => made,
+            Err(why) => {
+                let why = short(&why.to_string());
+                return tell(socket, &ClientEvent::NotOpened { cookie, why }, &[]);
+            }
+        };
+        let channel = self.next_channel;
+        self.next_channel += 1;
+        self.channels
+            .insert(channel, self.usd.add_channel(self.client, server));
+        let fds = [
+            ends.memory.as_fd(),
+            ends.bell.as_fd(),
+            ends.server_bell.as_fd(),
+        ];
+        tell(socket, &ClientEvent::Opened { cookie, channel }, &fds);
+    }
+
+    /// Serves a channel of an earlier process, and what waits there.
+    fn attach(&mut self, channel: u64, message: &seqpacket::Received) {
+        let [Some(memory), Some(bell), ..] = &message.fds else {
+            return tracing::error!("a channel came without its memory");
+        };
+        match ChannelServer::attach(memory, bell) {
+            Ok(server) => {
+                let id = self.usd.add_channel(self.client, server);
+                self.channels.insert(channel, id);
+            }
+            Err(why) => tracing::error!("a process has corrupted its IO channel: {why}"),
+        }
+    }
+
+    fn close(&mut self, socket: &OwnedFd, channel: u64) {
+        match self.channels.get(&channel) {
+            Some(id) => self.usd.close_channel(*id),
+            None => tell(socket, &ClientEvent::Closed { channel }, &[]),
+        }
+    }
+
+    fn on_events(&mut self, socket: &OwnedFd) {
+        while let Some(event) = self.usd.next_event() {
+            match event {
+                UsdEvent::Closed(id) => {
+                    let of = self.channels.iter().find(|(_, known)| **known == id);
+                    if let Some(channel) = of.map(|(channel, _)| *channel) {
+                        self.channels.remove(&channel);
+                        tell(socket, &ClientEvent::Closed { channel }, &[]);
+                    }
+                }
+                UsdEvent::CutOff { why, .. } => {
+                    tracing::error!(
+                        "a process has corrupted its IO channel, which is closed: {why}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A supervisor that is gone is noticed by the next receive.
+fn tell(socket: &OwnedFd, event: &ClientEvent, fds: &[BorrowedFd<'_>]) {
+    let _ = protocol::send(socket, event, fds);
+}
+
+/// Starts the disk's thread over a transport.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn start_usd(transport: Box<dyn Transport>) -> Result<Usd, ServeError> {
+    Usd::start_transport(transport, settings()).map_err(|why| thread(&why))
+}
+
+fn settings() -> UsdConfig {
+    UsdConfig {
+        model: CostModel {
+            read: PAGE_COST,
+            write: PAGE_COST,
+            bound: BOUND,
+            capacity: Utilization::WHOLE,
+        },
+        bound: BOUND,
+        spin: SPIN,
+    }
+}
