@@ -55,7 +55,7 @@ pub(crate) struct Context {
 
 #[derive(Debug, thiserror::Error)]
 enum Cause {
-    #[error("{0}")]
+    #[error("{}", described(.0))]
     Failed(opendal::Error),
     #[error("no answer for {0:?}")]
     Late(Duration),
@@ -63,6 +63,14 @@ enum Cause {
     Ends { expected: u64, there: u64 },
     #[error("it has other contents than were written")]
     Differs,
+}
+
+/// What failed and why, without OpenDAL's context: a message of a process has room for 400 bytes.
+fn described(why: &opendal::Error) -> String {
+    match why.source() {
+        Some(source) => format!("{}: {source}", why.message()),
+        None => why.message().to_owned(),
+    }
 }
 
 impl Context {
