@@ -15,6 +15,7 @@ mod contract;
 mod disk;
 mod doctor;
 mod machine;
+mod object_client;
 mod page_client;
 mod preload;
 mod remote;
@@ -51,6 +52,7 @@ enum Command {
     Cluster(cluster::Args),
     Remote(remote::Args),
     RemoteClient(remote_client::Args),
+    ObjectClient(object_client::Args),
     Trace(trace::Args),
     Vm(vm::Args),
     Doctor(doctor::Args),
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
             | Command::System(_)
             | Command::Serve(_)
             | Command::RemoteClient(_)
+            | Command::ObjectClient(_)
             | Command::Bench(_)
             | Command::Vm(_)
     ) {
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::cluster(args),
         Command::Remote(args) => remote::remote(args),
         Command::RemoteClient(args) => remote_client::remote_client(args),
+        Command::ObjectClient(args) => object_client::object_client(args),
         Command::Trace(args) => trace::trace(args),
         Command::Vm(args) => vm::vm(args),
         Command::Doctor(args) => doctor::doctor(args),

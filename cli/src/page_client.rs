@@ -1,4 +1,4 @@
-//! The start of a process that carries pages of a `selfpage run`: a remote client.
+//! The start of a process that carries pages of a `selfpage run`: a remote client, or an object client.
 
 use host::seqpacket;
 use pageclient::protocol::{self, ClientEvent};

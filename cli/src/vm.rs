@@ -303,8 +303,10 @@ fn contract(frames: Bytes, store: &StoreConfig) -> Result<(usize, StoreConfig), 
             Bytes(most)
         ));
     }
-    if store.is_remote() {
-        return Err("--store remote: is not served here; use ram: and disk:".to_owned());
+    if store.is_remote() || store.object_store().is_some() {
+        return Err(
+            "--store remote: or opendal: is not served here; use ram: and disk:".to_owned(),
+        );
     }
     // Each guest gets one: that none can be made shows here, not at the first guest.
     SharedStore::create(store, 1).map_err(|why| format!("--store {store}: {why}"))?;

@@ -1,4 +1,4 @@
-//! The process beside a tree that carries its pages elsewhere: to other machines' memory.
+//! The process beside a tree that carries its pages elsewhere: to other machines' memory, or to an object store.
 //!
 //! A tree's processes reach it by IO channels, as they reach the daemon's disk: the disk's thread ([`disk::usd`]) takes
 //! their requests, schedules them, and hands them to a [`disk::usd::Transport`]. What differs is that transport, and what

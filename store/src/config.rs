@@ -13,6 +13,9 @@ pub const MIN_DISK: u64 = 128 << 10;
 /// Largest size of either: a sanity limit; also, a location would no longer fit its word.
 pub const MAX_SIZE: u64 = 1 << 42;
 
+/// Longest URL of an object store: the line is in the store's tables, which have room for it.
+pub const MAX_URL: usize = 1024;
+
 /// The tiers of a store and their sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StoreConfig {
@@ -29,6 +32,8 @@ pub enum DiskLocation {
     File(PathBuf),
     /// The memory of paging servers, reached through IO channels to a remote client.
     Remote,
+    /// Objects of the store at a URL, reached through IO channels to an object client.
+    Objects(String),
     /// The daemon's, reached through IO channels that a [`crate::DiskTransport`] opens. It has a
     /// swap file for the store already; a configuration line cannot request one.
     System,
@@ -77,11 +82,21 @@ impl DiskConfig {
         }
     }
 
+    /// `size` bytes of pages in the objects of the store at a URL.
+    pub fn objects(url: impl Into<String>, size: u64) -> Self {
+        Self {
+            place: DiskLocation::Objects(url.into()),
+            ..Self::new("", size)
+        }
+    }
+
     /// The swap file, also that behind remote memory.
     pub fn file(&self) -> Option<&Self> {
         match self.place {
             DiskLocation::File(_) => Some(self),
-            DiskLocation::Remote | DiskLocation::System => self.last_resort.as_deref(),
+            DiskLocation::Remote | DiskLocation::Objects(_) | DiskLocation::System => {
+                self.last_resort.as_deref()
+            }
         }
     }
 
@@ -112,6 +127,14 @@ impl StoreConfig {
         disk.is_some_and(|disk| disk.place == DiskLocation::Remote)
     }
 
+    /// The URL of the object store that pages go to.
+    pub fn object_store(&self) -> Option<&str> {
+        match &self.disk.as_ref()?.place {
+            DiskLocation::Objects(url) => Some(url),
+            _ => None,
+        }
+    }
+
     /// Checks that the sizes are possible.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bound = |what, asked: u64, least, most| {
@@ -136,6 +159,7 @@ impl StoreConfig {
             }
             let what = match disk.place {
                 DiskLocation::Remote => "remote memory",
+                DiskLocation::Objects(_) => "the pages of an object store",
                 _ => "a swap file",
             };
             bound(what, disk.size, MIN_DISK, MAX_SIZE)?;
@@ -166,6 +190,8 @@ impl FromStr for StoreConfig {
             } else if let Some(size) = part.strip_prefix("remote:") {
                 let remote = DiskConfig::remote(size.parse::<Bytes>()?.0);
                 set_disk(&mut config, remote, "remote:")?;
+            } else if let Some(rest) = part.strip_prefix("opendal:") {
+                set_disk(&mut config, parse_objects(rest)?, "opendal:")?;
             } else {
                 return Err(ConfigError::Nothing(text.to_owned()));
             }
@@ -181,9 +207,13 @@ fn set_disk(
     disk: DiskConfig,
     name: &'static str,
 ) -> Result<(), ConfigError> {
-    use DiskLocation::Remote;
+    use DiskLocation::{Objects, Remote};
+    let is_objects = |disk: &DiskConfig| matches!(disk.place, Objects(_));
     let set = match config.disk.take() {
         None => disk,
+        Some(before) if is_objects(&before) != is_objects(&disk) => {
+            return Err(ConfigError::BesideObjects);
+        }
         Some(before) if (before.place == Remote) == (disk.place == Remote) => {
             return Err(ConfigError::Twice(name));
         }
@@ -210,6 +240,7 @@ fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
             here.find("+ram:"),
             here.find("+disk:"),
             here.find("+remote:"),
+            here.find("+opendal:"),
         ]
         .into_iter()
         .flatten()
@@ -267,6 +298,17 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     })
 }
 
+/// A URL may contain commas and `=`: the last `,size=` is the size.
+fn parse_objects(text: &str) -> Result<DiskConfig, ConfigError> {
+    let without_size =
+        || ConfigError::NoObjectSize(text.split('?').next().unwrap_or("").to_owned());
+    let (url, size) = text.rsplit_once(",size=").ok_or_else(without_size)?;
+    if url.len() > MAX_URL {
+        return Err(ConfigError::LongUrl(url.len()));
+    }
+    Ok(DiskConfig::objects(url, size.parse::<Bytes>()?.0))
+}
+
 impl std::fmt::Display for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(ram) = self.ram {
@@ -278,6 +320,7 @@ impl std::fmt::Display for StoreConfig {
             match &disk.place {
                 DiskLocation::File(path) => write!(f, "{join}disk:{},size={size}", path.display())?,
                 DiskLocation::Remote => write!(f, "{join}remote:{size}")?,
+                DiskLocation::Objects(url) => write!(f, "{join}opendal:{url},size={size}")?,
                 DiskLocation::System => write!(f, "{join}disk by the system,size={size}")?,
             }
             if disk.written {
@@ -299,82 +342,4 @@ impl std::fmt::Display for StoreConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn the_documented_forms_are_parsed() {
-        let both: StoreConfig = "ram:256M+disk:/var/tmp,size=2GiB".parse().unwrap();
-        assert_eq!(both.ram, Some(256 << 20));
-        assert_eq!(both.disk, Some(DiskConfig::new("/var/tmp", 2 << 30)));
-        assert_eq!(both.to_string(), "ram:256MiB+disk:/var/tmp,size=2GiB");
-        let remote: StoreConfig = "ram:256M+remote:4G".parse().unwrap();
-        assert_eq!(remote.disk, Some(DiskConfig::remote(4 << 30)));
-        assert_eq!(remote.to_string().parse::<StoreConfig>(), Ok(remote));
-        let line = "ram:256MiB+remote:4GiB+disk:/var/tmp,size=8GiB,written";
-        let all: StoreConfig = line.parse().unwrap();
-        assert_eq!(all.to_string(), line);
-        assert!(all.is_remote() && !all.has_file());
-        let disk = all.disk.unwrap();
-        assert_eq!((disk.size, disk.space()), (4 << 30, 8 << 30));
-        assert_eq!(disk.file().unwrap().size, 8 << 30);
-    }
-
-    #[test]
-    fn a_path_may_hold_a_plus() {
-        let config: StoreConfig = "disk:/a+b/c,size=1M+ram:1M".parse().unwrap();
-        let place = DiskLocation::File(PathBuf::from("/a+b/c"));
-        assert_eq!(config.disk.unwrap().place, place);
-    }
-
-    #[test]
-    fn an_error_names_the_mistake() {
-        for (text, part) in [
-            ("ram:0", "too small"),
-            ("ram:64X", "not a size"),
-            ("ram:", "not a size"),
-            ("ram:-5M", "not a size"),
-            ("ram:1.5G", "not a size"),
-            ("ram:99999999999999999999", "too large"),
-            ("ram:9999T", "too large"),
-            ("ram:1M+ram:1M", "twice"),
-            ("disk:,size=1G", "needs a path"),
-            ("disk:/tmp", "needs a size"),
-            ("disk:2G", "disk:/var/tmp,size=2G"),
-            ("disk:/tmp,size=0", "too small"),
-            ("disk:/tmp,size=1G,size=2G", "two sizes"),
-            ("disk:/tmp,colour=red,size=1G", "unknown option"),
-            ("disk:/tmp,size=1G,grow,written", "not both"),
-            ("remote:1G+remote:1G", "twice"),
-            ("disk:/tmp,size=1G+remote:1G", "remote: before disk:"),
-            ("remote:1G+disk:/tmp,size=1G+disk:/tmp,size=1G", "twice"),
-            ("remote:1G+disk:/tmp,size=1G+remote:1G", "twice"),
-            ("remote:1G+disk:/tmp,size=1G,grow", "written alone"),
-            ("remote:1G+disk:/tmp,size=0", "too small"),
-            ("remote:0", "too small"),
-            ("tape:1G", "no store"),
-            ("", "no store"),
-        ] {
-            let error = text.parse::<StoreConfig>().unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn options_and_faults_survive_display_and_parsing() {
-        let grows = "disk:/tmp,size=1GiB,grow";
-        assert_eq!(grows.parse::<StoreConfig>().unwrap().to_string(), grows);
-        let text = "disk:/tmp,size=1MiB,written,fail=eio@1000,slow=200us";
-        let config: StoreConfig = text.parse().unwrap();
-        assert_eq!(config.to_string(), text);
-    }
-
-    proptest! {
-        #[test]
-        fn a_displayed_line_parses_to_the_same(ram in MIN_RAM..MAX_SIZE, disk in MIN_DISK..MAX_SIZE) {
-            let config = StoreConfig { ram: Some(ram), disk: Some(DiskConfig::new("/x/y", disk)) };
-            prop_assert_eq!(config.to_string().parse::<StoreConfig>().unwrap(), config);
-        }
-    }
-}
+mod tests;

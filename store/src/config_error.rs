@@ -8,7 +8,7 @@ use wired::{Bytes, SizeError};
 pub enum ConfigError {
     /// No tier's name.
     #[error(
-        "no store in {0:?}: write ram:SIZE, disk:PATH,size=SIZE or remote:SIZE, or several joined by +, remote: before disk:"
+        "no store in {0:?}: write ram:SIZE, disk:PATH,size=SIZE, remote:SIZE or opendal:URL,size=SIZE, or several joined by +, remote: before disk:"
     )]
     Nothing(String),
     /// The same tier twice.
@@ -24,6 +24,17 @@ pub enum ConfigError {
         "disk: behind remote: takes size=SIZE and written alone: its file is allocated when the program starts"
     )]
     NotBehindRemote,
+    /// An object store and another place.
+    #[error(
+        "opendal: and disk: or remote: are given; pages that leave compressed RAM go to one of them: leave the other out"
+    )]
+    BesideObjects,
+    /// `opendal:` with no size.
+    #[error("opendal:{0} needs a size at its end, as in opendal:fs:///mnt/pages,size=4G")]
+    NoObjectSize(String),
+    /// A URL that is too long.
+    #[error("the URL of the object store has {0} bytes: at most {max}", max = crate::config::MAX_URL)]
+    LongUrl(usize),
     /// `disk:` with no path.
     #[error("disk: needs a path, as in disk:/var/tmp,size=2G")]
     NoPath,

@@ -55,7 +55,7 @@ impl SharedStore {
         let disk = match &config.disk {
             Some(disk) => match &disk.place {
                 DiskLocation::File(path) => Some(swap_file::create(path, disk)?),
-                DiskLocation::System | DiskLocation::Remote => None,
+                DiskLocation::System | DiskLocation::Remote | DiskLocation::Objects(_) => None,
             },
             None => None,
         };

@@ -36,10 +36,12 @@ impl DiskConfig {
     pub fn create_file(&self) -> Result<OwnedFd, SetupError> {
         match &self.place {
             DiskLocation::File(path) => create(path, self).map(|(file, _)| file),
-            DiskLocation::Remote | DiskLocation::System => Err(SetupError::Path {
-                path: PathBuf::new(),
-                why: "the store has no file of its own".to_owned(),
-            }),
+            DiskLocation::Remote | DiskLocation::Objects(_) | DiskLocation::System => {
+                Err(SetupError::Path {
+                    path: PathBuf::new(),
+                    why: "the store has no file of its own".to_owned(),
+                })
+            }
         }
     }
 }

@@ -76,8 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size_in_bytes)]
     ram: Option<u64>,
 
-    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written] or remote:SIZE (memory
-    /// of other machines), or several joined by +: ram: before the others, remote: before disk:, which then has what
+    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written], remote:SIZE (memory
+    /// of other machines) or opendal:URL,size=SIZE (objects of a store), or several joined by +: ram: before the others, remote: before disk:, which then has what
     /// other machines do not take
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,

@@ -2,8 +2,8 @@
 
 use super::store::{choose, without_a_file};
 use super::{Args, Format, OnExit};
-use crate::remote_client::start_for;
-use crate::{machine, preload, remote_client};
+use crate::remote_client::RemoteOptions;
+use crate::{machine, object_client, preload, remote_client};
 use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
 use link::client::SupervisorPort;
@@ -108,6 +108,27 @@ pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
     ))
 }
 
+/// Checks what the process that carries the store's pages is given.
+fn check_client(
+    store: Option<&StoreConfig>,
+    options: &RemoteOptions,
+    has_daemon: bool,
+) -> Result<(), Box<dyn Error>> {
+    remote_client::check(store, options, has_daemon)?;
+    object_client::check(store)
+}
+
+/// Starts the process that carries the store's pages, where one does.
+fn start_client(
+    store: Option<&StoreConfig>,
+    options: &RemoteOptions,
+) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
+    match object_client::start_for(store)? {
+        None => remote_client::start_for(store, options),
+        objects => Ok(objects),
+    }
+}
+
 impl Plan {
     /// Checks the options against the machine.
     pub fn make(args: Args) -> Result<Self, PlanError> {
@@ -124,7 +145,7 @@ impl Plan {
         let capabilities = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
-        remote_client::check(args.store.as_ref(), &args.remote, has_daemon)?;
+        check_client(args.store.as_ref(), &args.remote, has_daemon)?;
         let is_default_store = args.store.is_none();
         let store = match args.store {
             _ if nested => {
@@ -155,7 +176,7 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote = start_for(store.as_ref(), &args.remote)?;
+        let remote = start_client(store.as_ref(), &args.remote)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),

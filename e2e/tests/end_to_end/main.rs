@@ -6,6 +6,7 @@ mod command;
 mod edge;
 mod kill;
 mod lending_hosts;
+mod objects;
 mod player;
 mod remote;
 mod remote_etcd;
@@ -52,6 +53,7 @@ fn main() {
         trials.extend(kill::trials(size));
         trials.extend(throttle::trials(size));
         trials.extend(player::trials(size));
+        trials.extend(objects::trials(size));
         trials.extend(remote::trials(size));
         trials.extend(remote_hosts::trials(size));
         trials.extend(remote_faults::trials(size));

@@ -1,0 +1,319 @@
+//! Pages in the objects of a store: a folder, and Redis.
+
+use crate::trial;
+use e2e::contract::{Contract, MIB, Size, Under};
+use e2e::processes::Process;
+use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
+use e2e::{Launch, Outcome, Running, Sandbox, hazard};
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to serve, or a store to be emptied.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After this long the threads of a program page.
+const UNDER_WAY: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often a client is killed, and the pause in which the next one serves.
+const KILLS: u32 = 5;
+const BETWEEN_KILLS: Duration = Duration::from_millis(400);
+/// The program's memory, and the most that is stored of it, with what is being written and deleted:
+/// `objectpages/src/segments.rs` has the rule.
+const MEMORY_MIB: u64 = 64;
+const MOST_STORED: u64 = (3 * MEMORY_MIB + 48) * MIB;
+
+pub fn trials(_: Size) -> Vec<Trial> {
+    vec![
+        trial(
+            "objects",
+            "pages_come_back_from_a_folder_that_is_empty_at_the_end",
+            folder,
+        ),
+        trial(
+            "objects",
+            "pages_come_back_from_redis_that_is_empty_at_the_end",
+            redis,
+        ),
+        trial(
+            "objects",
+            "an_object_client_killed_while_threads_page_loses_no_page",
+            client_killed,
+        ),
+        trial(
+            "objects",
+            "objects_that_are_gone_or_damaged_are_errors_and_no_wrong_pages",
+            damaged,
+        ),
+        trial(
+            "objects",
+            "a_redis_that_is_stopped_for_a_second_loses_no_page",
+            redis_stopped,
+        ),
+        trial(
+            "objects",
+            "a_redis_that_has_started_again_is_an_error_and_no_wrong_page",
+            redis_restarted,
+        ),
+        trial(
+            "objects",
+            "a_url_with_a_mistake_is_named_and_nothing_starts",
+            refused,
+        ),
+    ]
+}
+
+/// Eight threads that write and check eight times their frames.
+fn launch(sandbox: &Sandbox) -> Verdict<Launch<'_>> {
+    let program = hazard::build(sandbox, "eight_threads_write_and_check", &[])?;
+    let launch = Launch::new(sandbox, &program).variable("HAZARD_MB", &MEMORY_MIB.to_string());
+    Ok(launch.limit(Duration::from_secs(120)))
+}
+
+fn contract(url: &str) -> Under {
+    Under::Contract(Contract::new(8 * MIB).with(&format!("--store=opendal:{url},size=128M")))
+}
+
+/// A folder for objects, and its URL.
+fn folder_of(sandbox: &Sandbox) -> Verdict<(PathBuf, String)> {
+    let folder = sandbox.join("objects");
+    std::fs::create_dir(&folder).doing(|| "make a folder".into())?;
+    let url = format!("fs://{}", folder.display());
+    Ok((folder, url))
+}
+
+/// The objects in a folder, with their sizes.
+fn objects_in(folder: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(there) if there.is_dir() => found.extend(objects_in(&entry.path())),
+            Ok(there) => found.push((entry.path(), there.len())),
+            // It was deleted meanwhile.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// The client deletes what there is after the program has ended.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Verdict {
+    let begun = Instant::now();
+    while !is_so() {
+        ensure(begun.elapsed() < PATIENCE, || {
+            format!("it is not so that {what}")
+        })?;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn check(outcome: Outcome, expected: &str) -> Verdict {
+    let outcome = outcome.succeeded()?;
+    ensure(outcome.text() == expected, || {
+        format!("{} instead of {expected}", outcome.text())
+    })
+}
+
+fn expected(sandbox: &Sandbox) -> Verdict<String> {
+    Ok(launch(sandbox)?.run(&Under::Nothing)?.succeeded()?.text())
+}
+
+fn folder() -> Verdict {
+    let sandbox = Sandbox::new("objects_folder")?;
+    let (folder, url) = folder_of(&sandbox)?;
+    let expected = expected(&sandbox)?;
+    let mut running = launch(&sandbox)?.spawn(&contract(&url))?;
+    let mut most = 0;
+    while !running.ended() {
+        most = most.max(objects_in(&folder).iter().map(|(_, bytes)| bytes).sum());
+        std::thread::sleep(PAUSE);
+    }
+    println!("{} MiB stored at most", most / MIB);
+    ensure(most > 0 && most <= MOST_STORED, || {
+        format!("{most} bytes are stored")
+    })?;
+    check(running.wait()?, &expected)?;
+    wait_until("the folder is empty", || is_empty(&folder))?;
+    sandbox.check_clean()
+}
+
+/// The object client of a run, the child of its keeper.
+fn client_of(running: &Running) -> Verdict<Process> {
+    let begun = Instant::now();
+    loop {
+        let mut found: Vec<_> = running.processes();
+        found.retain(|process| process.command().contains("object-client"));
+        found.sort_by_key(|process| (process.started, process.pid));
+        match found[..] {
+            [_, client] => return Ok(client),
+            _ if begun.elapsed() > PATIENCE => {
+                return failed(format!("{} processes of an object client run", found.len()));
+            }
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn client_killed() -> Verdict {
+    let sandbox = Sandbox::new("objects_killed")?;
+    let (folder, url) = folder_of(&sandbox)?;
+    let expected = expected(&sandbox)?;
+    let mut running = launch(&sandbox)?.spawn(&contract(&url))?;
+    wait_until("pages are stored", || !objects_in(&folder).is_empty())?;
+    let mut kills = 0;
+    while kills < KILLS && !running.ended() {
+        client_of(&running)?.kill();
+        kills += 1;
+        std::thread::sleep(BETWEEN_KILLS);
+    }
+    println!("{kills} kills");
+    check(running.wait()?, &expected)?;
+    wait_until("the folder is empty", || is_empty(&folder))?;
+    sandbox.check_clean()
+}
+
+/// The program ended by an error of its own pages, and found none with wrong contents.
+fn ended_by_lost_pages(outcome: &Outcome) -> Verdict {
+    let (status, said) = (outcome.status, &outcome.stderr);
+    let is_error = !status.success() && said.contains("is lost");
+    ensure(is_error && outcome.text().is_empty(), || {
+        format!(
+            "it ended with {status:?}, wrote {:?} and said {said:?}",
+            outcome.text()
+        )
+    })
+}
+
+fn damaged() -> Verdict {
+    for is_gone in [true, false] {
+        let sandbox = Sandbox::new("objects_damaged")?;
+        let (folder, url) = folder_of(&sandbox)?;
+        let running = launch(&sandbox)?.spawn(&contract(&url))?;
+        let stored = || objects_in(&folder).len() > 40;
+        wait_until("pages are stored", stored)?;
+        for (path, bytes) in objects_in(&folder) {
+            // One that was deleted meanwhile is none to damage.
+            let _ = match is_gone {
+                true => std::fs::remove_file(path),
+                false => std::fs::write(path, vec![0x55; bytes as usize]),
+            };
+        }
+        ended_by_lost_pages(&running.wait()?)?;
+    }
+    Ok(())
+}
+
+/// A Redis of our own, without a file.
+struct Redis {
+    child: Child,
+    port: u16,
+}
+
+impl Redis {
+    fn start() -> Verdict<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").doing(|| "find a port".into())?;
+        let port = listener.local_addr().doing(|| "find a port".into())?.port();
+        drop(listener);
+        Self::start_at(port)
+    }
+
+    fn start_at(port: u16) -> Verdict<Self> {
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--save", "", "--appendonly", "no"]);
+        let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() else {
+            return skipped("no redis-server here: apt-get install redis-server");
+        };
+        let redis = Self { child, port };
+        wait_until("redis-server listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        })?;
+        Ok(redis)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Keys that there are, by Redis's own protocol.
+    fn keys(&self) -> Option<String> {
+        use std::io::{BufRead, BufReader, Write};
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.write_all(b"DBSIZE\r\n").ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        Some(line.trim().to_owned())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    fn has_pages(&self) -> bool {
+        self.keys().is_some_and(|keys| keys.len() > 2)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn redis() -> Verdict {
+    let sandbox = Sandbox::new("objects_redis")?;
+    let redis = Redis::start()?;
+    let expected = expected(&sandbox)?;
+    check(launch(&sandbox)?.run(&contract(&redis.url()))?, &expected)?;
+    wait_until("Redis is empty", || redis.keys().as_deref() == Some(":0"))?;
+    sandbox.check_clean()
+}
+
+fn redis_stopped() -> Verdict {
+    let sandbox = Sandbox::new("objects_redis_stopped")?;
+    let redis = Redis::start()?;
+    let expected = expected(&sandbox)?;
+    let running = launch(&sandbox)?.spawn(&contract(&redis.url()))?;
+    wait_until("Redis has pages", || redis.has_pages())?;
+    redis.signal(Signal::STOP);
+    std::thread::sleep(UNDER_WAY);
+    redis.signal(Signal::CONT);
+    check(running.wait()?, &expected)
+}
+
+fn redis_restarted() -> Verdict {
+    let sandbox = Sandbox::new("objects_redis_restarted")?;
+    let redis = Redis::start()?;
+    let running = launch(&sandbox)?.spawn(&contract(&redis.url()))?;
+    wait_until("Redis has pages", || redis.has_pages())?;
+    let port = redis.port;
+    drop(redis);
+    let _empty = Redis::start_at(port)?;
+    ended_by_lost_pages(&running.wait()?)
+}
+
+fn refused() -> Verdict {
+    let sandbox = Sandbox::new("objects_refused")?;
+    let launch = Launch::new(&sandbox, "/bin/true");
+    for (url, words) in [
+        ("tape://x", "fs:///FOLDER"),
+        ("fs://relative/folder", "three slashes"),
+        ("fs:///proc/selfpage", "create root dir"),
+        ("redis://me:secret@host", "REDISCLI_AUTH"),
+    ] {
+        let outcome = launch.run(&contract(url))?.ended_with(125)?;
+        let said = &outcome.stderr;
+        ensure(said.contains(words) && !said.contains("secret@"), || {
+            format!("{url}: it says {said:?}")
+        })?;
+    }
+    sandbox.check_clean()
+}

@@ -1,0 +1,143 @@
+//! What is asked of the store, in its threads, and how it ends.
+
+use crate::page_table::Place;
+use crate::segments::SegmentNumber;
+use objectstore::{ObjectError, ObjectStore};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{read, write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use wired::PAGE;
+
+/// Pages of a part that are read at once, since they are one after the other in a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRun {
+    /// The index of its part.
+    pub part: usize,
+    /// First page within the part.
+    pub at: usize,
+    /// First page within the space.
+    pub page: u32,
+    pub count: u32,
+    /// Where the first one is.
+    pub place: Place,
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub enum Ended {
+    Read(ReadRun, Result<Vec<u8>, ObjectError>),
+    Written(SegmentNumber, Result<(), ObjectError>),
+    Deleted(SegmentNumber, Result<(), ObjectError>),
+    /// All of a segment was read, to be cleaned.
+    ReadToClean(SegmentNumber, Result<Vec<u8>, ObjectError>),
+}
+
+/// The way to the store.
+pub struct Operations {
+    store: ObjectStore,
+    folder: String,
+    sender: Sender<Ended>,
+    receiver: Receiver<Ended>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Operations {
+    /// Objects are in `folder` of the store, which ends with a slash.
+    pub fn new(store: ObjectStore, folder: String) -> rustix::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (sender, receiver) = channel();
+        Ok(Self {
+            store,
+            folder,
+            sender,
+            receiver,
+            bell: Arc::new(eventfd(0, flags)?),
+        })
+    }
+
+    /// The object of a segment.
+    pub fn name(&self, segment: SegmentNumber) -> String {
+        format!("{}{}", self.folder, segment.0)
+    }
+
+    fn run(&self, operation: impl Future<Output = Ended> + Send + 'static) {
+        let (sender, bell) = (self.sender.clone(), Arc::clone(&self.bell));
+        self.store.spawn(async move {
+            // The transport may have ended meanwhile.
+            let _ = sender.send(operation.await);
+            let _ = write(&bell, &1u64.to_ne_bytes());
+        });
+    }
+
+    async fn read_pages(
+        store: ObjectStore,
+        name: String,
+        first: u32,
+        count: u32,
+    ) -> Result<Vec<u8>, ObjectError> {
+        let byte = |page: u32| u64::from(page) * PAGE as u64;
+        let bytes = store.read(&name, byte(first)..byte(first + count)).await?;
+        Ok(bytes.to_vec())
+    }
+
+    pub fn read(&self, run: ReadRun) {
+        let (store, name) = (self.store.clone(), self.name(run.place.segment));
+        self.run(async move {
+            let result = Self::read_pages(store, name, run.place.index, run.count).await;
+            Ended::Read(run, result)
+        });
+    }
+
+    pub fn read_to_clean(&self, segment: SegmentNumber, count: u32) {
+        let (store, name) = (self.store.clone(), self.name(segment));
+        self.run(async move {
+            Ended::ReadToClean(segment, Self::read_pages(store, name, 0, count).await)
+        });
+    }
+
+    pub fn write(&self, segment: SegmentNumber, bytes: Vec<u8>) {
+        let (store, name) = (self.store.clone(), self.name(segment));
+        self.run(async move { Ended::Written(segment, store.put(&name, bytes).await) });
+    }
+
+    pub fn delete(&self, segment: SegmentNumber) {
+        let (store, name) = (self.store.clone(), self.name(segment));
+        self.run(async move { Ended::Deleted(segment, store.delete(&name).await) });
+    }
+
+    /// Deletes segments and the folder, which none is written to any more.
+    pub fn delete_run(&self, segments: impl Iterator<Item = SegmentNumber>) {
+        let names: Vec<String> = segments.map(|segment| self.name(segment)).collect();
+        let deleted = self.store.wait(async {
+            self.store.delete_all(names).await?;
+            self.store.delete(&self.folder).await
+        });
+        if let Err(why) = deleted {
+            let (folder, url) = (&self.folder, self.store.url());
+            tracing::warn!("pages stay in {folder} at {url}, which may be deleted: {why}");
+        }
+    }
+
+    /// The next operation that has ended.
+    pub fn next(&self) -> Option<Ended> {
+        if let Ok(ended) = self.receiver.try_recv() {
+            return Some(ended);
+        }
+        let mut count = [0; 8];
+        let _ = read(&self.bell, &mut count);
+        self.receiver.try_recv().ok()
+    }
+
+    /// Likewise, and waits for it.
+    pub fn wait(&self, most: Duration) -> Option<Ended> {
+        self.receiver.recv_timeout(most).ok()
+    }
+
+    /// Readable when an operation has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

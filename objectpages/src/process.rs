@@ -1,0 +1,131 @@
+//! The process of an object client, and its parent.
+
+use crate::page_table::PageTable;
+use crate::transport::{ObjectTransport, PATIENCE};
+use iochannel::Doorbell;
+use objectstore::{ObjectError, ObjectStore, ObjectUrl, OpenError};
+use pageclient::{PageClient, ServeError, Serving, start_usd};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use wired::PAGE;
+
+/// How long the store may take before the program is started.
+const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a client is started for.
+#[derive(Clone, Debug)]
+pub struct ObjectConfig {
+    /// The store.
+    pub url: ObjectUrl,
+    /// Bytes of the space.
+    pub size: u64,
+}
+
+/// Why a client cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectClientError {
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store does not do what is asked of it.
+    #[error("{why}; its credentials: {credentials}")]
+    Store {
+        /// What it said.
+        why: Box<ObjectError>,
+        /// Where they come from.
+        credentials: &'static str,
+    },
+    /// No memory for the table of pages.
+    #[error("cannot get memory for the table of pages: {0}")]
+    Memory(std::io::Error),
+    /// The process.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// What outlives the processes of a client.
+struct ObjectClient<'a> {
+    config: &'a ObjectConfig,
+    table: Arc<PageTable>,
+    doorbell: Doorbell,
+}
+
+impl<'a> ObjectClient<'a> {
+    fn new(config: &'a ObjectConfig) -> Result<Self, ObjectClientError> {
+        let pages = config.size.div_ceil(PAGE as u64) as usize;
+        let thread = |why: &dyn std::fmt::Display| ServeError::Thread(why.to_string());
+        Ok(Self {
+            config,
+            table: Arc::new(PageTable::new(pages).map_err(ObjectClientError::Memory)?),
+            doorbell: Doorbell::new().map_err(|why| thread(&why))?,
+        })
+    }
+}
+
+/// Serves the supervisor at `socket` until it is gone, in another process, and in a further one where that one ends.
+/// `begin` is called at the start of each process, and of this one.
+///
+/// # Errors
+/// [`ObjectClientError`], of this process, which has one thread.
+pub fn keep(
+    config: &ObjectConfig,
+    socket: &OwnedFd,
+    begin: impl Fn(),
+) -> Result<bool, ObjectClientError> {
+    pageclient::keep(|| ObjectClient::new(config), socket, begin)
+}
+
+/// Serves channels until the supervisor at `socket` is gone.
+///
+/// # Errors
+/// [`ObjectClientError`].
+pub fn run(config: &ObjectConfig, socket: &OwnedFd) -> Result<(), ObjectClientError> {
+    pageclient::serve(&ObjectClient::new(config)?, socket)
+}
+
+impl PageClient for ObjectClient<'_> {
+    const NAME: &'static str = "object client";
+    type Error = ObjectClientError;
+
+    fn served(&self) -> u64 {
+        self.table.served()
+    }
+
+    fn count_served(&self) {
+        self.table.count_served();
+    }
+
+    fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    fn size(&self) -> u64 {
+        self.config.size
+    }
+
+    fn start(&self) -> Result<Serving, ObjectClientError> {
+        let store = ObjectStore::open(&self.config.url, PATIENCE)?;
+        if self.served() == 0 {
+            let first = store.with_patience(FIRST_PATIENCE);
+            let object = format!("{}check", self.table.folder());
+            let failed = |why| ObjectClientError::Store {
+                why: Box::new(why),
+                credentials: self.config.url.credentials(),
+            };
+            first.wait(first.check(&object)).map_err(failed)?;
+        }
+        let starts = self.table.count_start();
+        let call = |errno| ServeError::Call {
+            what: "make an eventfd",
+            errno,
+        };
+        let transport = ObjectTransport::new(store, Arc::clone(&self.table)).map_err(call)?;
+        Ok(Serving {
+            usd: start_usd(Box::new(transport))?,
+            first_channel: (starts << 32) + 1,
+            connected: 1,
+            named: 1,
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! Which segments there are, how much of each is live, and which one to clean.
+//!
+//! A page that is written again, or moved, is dead in its old segment. A segment without live pages is deleted. Where
+//! much is dead the segment with the least part of live pages is *cleaned*: these are written to another segment.
+//!
+//! Rule: what is stored is at most twice what is live, and [`SLACK_PAGES`], once cleaning has caught up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most pages of a segment: 1 MiB.
+pub const SEGMENT_PAGES: usize = 256;
+/// Dead pages that are never worth cleaning: 16 MiB.
+pub const SLACK_PAGES: u64 = 4096;
+
+/// The number of a segment, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentNumber(pub u64);
+
+#[derive(Debug)]
+struct SegmentUse {
+    /// The page that each of its places was written with.
+    pages: Box<[u32]>,
+    live: u32,
+    is_written: bool,
+    /// It is being cleaned, or could not be.
+    is_kept_from_cleaning: bool,
+}
+
+impl SegmentUse {
+    /// Its live part, in thousandths.
+    fn rank(&self) -> u32 {
+        self.live * 1000 / (self.pages.len() as u32).max(1)
+    }
+}
+
+/// The segments of a space.
+#[derive(Debug, Default)]
+pub struct Segments {
+    all: BTreeMap<SegmentNumber, SegmentUse>,
+    /// Those that may be cleaned, by their live parts.
+    by_rank: BTreeSet<(u32, SegmentNumber)>,
+    stored: u64,
+    live: u64,
+    dead: Vec<SegmentNumber>,
+}
+
+impl Segments {
+    /// A segment is being written with these pages, none of which is live yet.
+    pub fn begin(&mut self, number: SegmentNumber, pages: Box<[u32]>) {
+        self.stored += pages.len() as u64;
+        let segment = SegmentUse {
+            pages,
+            live: 0,
+            is_written: false,
+            is_kept_from_cleaning: false,
+        };
+        self.all.insert(number, segment);
+    }
+
+    /// The write of a segment has ended, and its pages were placed: [`Segments::place`].
+    pub fn complete(&mut self, number: SegmentNumber) {
+        self.update(number, |segment| segment.is_written = true);
+    }
+
+    /// A page is in a segment now, and not any more in an earlier one.
+    pub fn place(&mut self, number: SegmentNumber, earlier: Option<SegmentNumber>) {
+        self.update(number, |segment| segment.live += 1);
+        self.live += 1;
+        if let Some(earlier) = earlier {
+            self.live -= 1;
+            self.update(earlier, |segment| segment.live -= 1);
+        }
+    }
+
+    /// Changes a segment, and ranks it anew.
+    fn update(&mut self, number: SegmentNumber, change: impl FnOnce(&mut SegmentUse)) {
+        let Some(segment) = self.all.get_mut(&number) else {
+            return;
+        };
+        self.by_rank.remove(&(segment.rank(), number));
+        change(segment);
+        match segment {
+            segment if !segment.is_written => {}
+            segment if segment.live == 0 => {
+                self.stored -= segment.pages.len() as u64;
+                self.all.remove(&number);
+                self.dead.push(number);
+            }
+            segment if segment.is_kept_from_cleaning => {}
+            segment => _ = self.by_rank.insert((segment.rank(), number)),
+        }
+    }
+
+    /// Takes the segments that are to be deleted.
+    pub fn take_dead(&mut self) -> Vec<SegmentNumber> {
+        std::mem::take(&mut self.dead)
+    }
+
+    /// Takes the segment that is to be cleaned now, if too much is dead. It is not taken again.
+    pub fn take_to_clean(&mut self) -> Option<SegmentNumber> {
+        if self.stored <= 2 * self.live + SLACK_PAGES {
+            return None;
+        }
+        let (_, number) = *self.by_rank.first()?;
+        self.update(number, |segment| segment.is_kept_from_cleaning = true);
+        Some(number)
+    }
+
+    /// Returns true if so much is dead that writes wait for the cleaning that is under way.
+    pub fn is_overfull(&self) -> bool {
+        self.stored > 3 * self.live + 2 * SLACK_PAGES
+    }
+
+    /// The pages that a segment was written with.
+    pub fn pages(&self, number: SegmentNumber) -> &[u32] {
+        self.all.get(&number).map_or(&[], |segment| &segment.pages)
+    }
+
+    /// Pages that are stored, and those of them that are live.
+    #[cfg(test)]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.stored, self.live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// Pages and their segments, beside the policy.
+    #[derive(Default)]
+    struct Model {
+        segments: Segments,
+        places: HashMap<u32, SegmentNumber>,
+        objects: BTreeSet<SegmentNumber>,
+        next: u64,
+    }
+
+    impl Model {
+        fn write(&mut self, pages: &[u32]) {
+            self.next += 1;
+            let number = SegmentNumber(self.next);
+            self.segments.begin(number, pages.into());
+            self.objects.insert(number);
+            for page in pages {
+                let earlier = self.places.insert(*page, number);
+                self.segments.place(number, earlier);
+            }
+            self.segments.complete(number);
+            self.delete();
+        }
+
+        fn delete(&mut self) {
+            for number in self.segments.take_dead() {
+                assert!(self.places.values().all(|place| *place != number));
+                assert!(self.objects.remove(&number));
+            }
+        }
+
+        fn clean(&mut self) {
+            while let Some(number) = self.segments.take_to_clean() {
+                let pages = self.segments.pages(number).iter().copied();
+                let live = pages.filter(|page| self.places[page] == number);
+                let live: BTreeSet<u32> = live.collect();
+                self.write(&live.into_iter().collect::<Vec<_>>());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_is_bounded_and_no_live_page_is_deleted(
+            writes in vec(vec(0..2000u32, 1..SEGMENT_PAGES), 1..200)
+        ) {
+            let mut model = Model::default();
+            for pages in &writes {
+                model.write(pages);
+                model.clean();
+                let (stored, live) = model.segments.counts();
+                prop_assert_eq!(live, model.places.len() as u64);
+                prop_assert!(stored <= 2 * live + SLACK_PAGES);
+                prop_assert!(model.places.values().all(|number| model.objects.contains(number)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_being_written_is_not_deleted() {
+        let mut segments = Segments::default();
+        segments.begin(SegmentNumber(1), [7].into());
+        segments.begin(SegmentNumber(2), [7].into());
+        segments.place(SegmentNumber(1), None);
+        segments.place(SegmentNumber(2), Some(SegmentNumber(1)));
+        assert!(segments.take_dead().is_empty());
+        segments.complete(SegmentNumber(1));
+        assert_eq!(segments.take_dead(), [SegmentNumber(1)]);
+    }
+
+    #[test]
+    fn a_segment_whose_write_failed_is_deleted() {
+        let mut segments = Segments::default();
+        segments.begin(SegmentNumber(1), [7].into());
+        segments.complete(SegmentNumber(1));
+        assert_eq!(segments.take_dead(), [SegmentNumber(1)]);
+        assert_eq!(segments.counts(), (0, 0));
+    }
+}

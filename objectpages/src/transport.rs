@@ -1,0 +1,382 @@
+//! The disk's thread's way to the objects of a store.
+//!
+//! | what happens | reads | writes |
+//! |---|---|---|
+//! | the store does not answer, or asks for patience | are tried again for [`PATIENCE`], then `EIO` | likewise |
+//! | it refuses | `EIO` | `EIO`, or `ENOSPC` where it has no room |
+//! | an object is gone, short, or not what was written | `EIO` | |
+//! | a page moves while it is read | go to its new place | |
+//!
+//! Writes that arrive while [`MAX_WRITES`] segments are under way become the next segment, so that there are few and
+//! large ones where the store is slow.
+
+use crate::gather::{Gather, GatherQueue};
+use crate::operations::{Ended, Operations, ReadRun};
+use crate::page_table::{PageTable, Place, hash};
+use crate::parts::Parts;
+use crate::segments::{SegmentNumber, Segments};
+use disk::time::{Nanos, Time};
+use disk::usd::{PartId, Transport};
+use iochannel::{IoVec, Op};
+use objectstore::{ObjectError, ObjectStore};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wired::PAGE;
+
+/// How long an operation may take, with all its attempts: as long as remote memory is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Segments that are written at once.
+const MAX_WRITES: usize = 4;
+
+/// A segment that is being written.
+struct SegmentWrite {
+    gather: Gather,
+    /// Where its pages were, if cleaning moves them.
+    moved_from: Option<Vec<Place>>,
+}
+
+/// The writes of a page that are under way.
+#[derive(Debug)]
+struct PendingPage {
+    writes: u32,
+    /// The latest one that has ended well.
+    placed: SegmentNumber,
+}
+
+/// Pages of one swap space in an object store.
+pub struct ObjectTransport {
+    pub(crate) operations: Operations,
+    pub(crate) table: Arc<PageTable>,
+    pub(crate) segments: Segments,
+    /// The segment that is being cleaned.
+    pub(crate) cleaning: Option<SegmentNumber>,
+    waiting: GatherQueue,
+    writes: BTreeMap<SegmentNumber, SegmentWrite>,
+    pending: HashMap<u32, PendingPage>,
+    parts: Parts,
+    free_slots: Vec<usize>,
+    slots: HashMap<u64, usize>,
+    in_flight: usize,
+    done: VecDeque<(PartId, i32)>,
+}
+
+fn errno_of(why: &ObjectError) -> Errno {
+    match why.is_full() {
+        true => Errno::NOSPC,
+        false => Errno::IO,
+    }
+}
+
+impl ObjectTransport {
+    /// Goes on with the pages of a table, if there are any.
+    pub fn new(store: ObjectStore, table: Arc<PageTable>) -> rustix::io::Result<Self> {
+        let mut live: BTreeMap<SegmentNumber, Vec<(u32, u32)>> = BTreeMap::new();
+        for page in 0..table.len() as u32 {
+            if let Some(place) = table.place(page) {
+                let pages = live.entry(place.segment).or_default();
+                pages.push((place.index, page));
+            }
+        }
+        let mut segments = Segments::default();
+        for (number, pages) in live {
+            let count = pages.iter().map(|(index, _)| index + 1).max().unwrap_or(0);
+            let mut all = vec![u32::MAX; count as usize].into_boxed_slice();
+            for (index, page) in &pages {
+                all[*index as usize] = *page;
+            }
+            segments.begin(number, all);
+            pages.iter().for_each(|_| segments.place(number, None));
+            segments.complete(number);
+        }
+        // A segment without pages may still arrive from a process that was killed: it is deleted at the end.
+        let (mut free_slots, mut slots) = (Vec::new(), HashMap::new());
+        for (slot, segment) in table.named_segments() {
+            match segment {
+                Some(segment) => _ = slots.insert(segment.0, slot),
+                None => free_slots.push(slot),
+            }
+        }
+        free_slots.reverse();
+        Ok(Self {
+            operations: Operations::new(store, table.folder())?,
+            table,
+            segments,
+            cleaning: None,
+            waiting: GatherQueue::default(),
+            writes: BTreeMap::new(),
+            pending: HashMap::new(),
+            parts: Parts::default(),
+            free_slots,
+            slots,
+            in_flight: 0,
+            done: VecDeque::new(),
+        })
+    }
+
+    /// Reads pages of a part from where they are.
+    fn read(&mut self, part: usize, at: usize, page: u32, count: u32) {
+        let mut run: Option<ReadRun> = None;
+        for offset in 0..count {
+            let place = self.table.place(page + offset);
+            let at = at + offset as usize;
+            match (place, &mut run) {
+                (None, _) => {
+                    // Never written.
+                    self.begin_read(run.take());
+                    self.parts.fill(part, at, &[0; PAGE]);
+                }
+                (Some(place), Some(run))
+                    if place.segment == run.place.segment
+                        && place.index == run.place.index + run.count =>
+                {
+                    run.count += 1;
+                }
+                (Some(place), _) => {
+                    self.begin_read(run.take());
+                    run = Some(ReadRun {
+                        part,
+                        at,
+                        page: page + offset,
+                        count: 1,
+                        place,
+                    });
+                }
+            }
+        }
+        self.begin_read(run);
+    }
+
+    fn begin_read(&mut self, run: Option<ReadRun>) {
+        if let Some(run) = run {
+            self.parts.begin_run(run.part);
+            self.operations.read(run);
+        }
+    }
+
+    /// A run was read, or was not. A page that is not what was written, and has moved meanwhile, is read again.
+    fn on_read(&mut self, run: ReadRun, result: Result<Vec<u8>, ObjectError>) {
+        let mut error = None;
+        let bytes = result.as_deref().unwrap_or_default();
+        let pages = bytes.as_chunks::<PAGE>().0;
+        for offset in 0..run.count {
+            let (page, at) = (run.page + offset, run.at + offset as usize);
+            let place = Place {
+                index: run.place.index + offset,
+                ..run.place
+            };
+            let contents = pages.get(offset as usize);
+            let is_right = |contents: &&[u8; PAGE]| hash(page, *contents) == self.table.hash(page);
+            match contents.filter(is_right) {
+                Some(contents) => self.parts.fill(run.part, at, contents),
+                None if self.table.place(page) != Some(place) => self.read(run.part, at, page, 1),
+                None => {
+                    let name = self.operations.name(place.segment);
+                    match &result {
+                        Ok(_) => tracing::error!(
+                            "page {page} is lost: {name} has other contents at page {} than were written",
+                            place.index
+                        ),
+                        Err(why) => tracing::error!("page {page} is lost: {why}"),
+                    }
+                    error = Some(Errno::IO.raw_os_error());
+                }
+            }
+        }
+        self.done.extend(self.parts.end_run(run.part, error));
+    }
+
+    /// Writes a segment.
+    pub(crate) fn begin_write(&mut self, mut gather: Gather, moved_from: Option<Vec<Place>>) {
+        let Some(slot) = self.free_slots.pop() else {
+            if moved_from.is_some() {
+                self.cleaning = None;
+            }
+            let full = -Errno::NOSPC.raw_os_error();
+            let parts = gather.parts.iter().map(|(id, _)| (*id, full));
+            return self.done.extend(parts);
+        };
+        let number = self.table.next_segment();
+        self.table.name_segment(slot, number);
+        self.slots.insert(number.0, slot);
+        self.segments
+            .begin(number, gather.pages.clone().into_boxed_slice());
+        if moved_from.is_none() {
+            for page in &gather.pages {
+                let pending = self.pending.entry(*page).or_insert(PendingPage {
+                    writes: 0,
+                    placed: SegmentNumber(0),
+                });
+                pending.writes += 1;
+            }
+        }
+        let bytes = std::mem::take(&mut gather.bytes);
+        self.operations.write(number, bytes);
+        let write = SegmentWrite { gather, moved_from };
+        self.writes.insert(number, write);
+    }
+
+    /// A segment was written, or was not.
+    fn on_written(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
+        let Some(write) = self.writes.remove(&number) else {
+            return;
+        };
+        let error = result.err().map(|why| {
+            tracing::error!("{} pages are not written: {why}", write.gather.pages.len());
+            errno_of(&why)
+        });
+        match &write.moved_from {
+            Some(from) => {
+                self.cleaning = None;
+                if error.is_none() {
+                    self.move_pages(number, &write.gather, from);
+                }
+            }
+            None => self.place_pages(number, &write.gather, error.is_none()),
+        }
+        self.segments.complete(number);
+        let parts = write.gather.parts.iter().map(|(id, bytes)| {
+            let result = error.map_or(*bytes, |errno| -errno.raw_os_error());
+            (*id, result)
+        });
+        self.done.extend(parts);
+    }
+
+    /// Of two writes of a page that are under way the later one counts, whichever ends first.
+    fn place_pages(&mut self, number: SegmentNumber, gather: &Gather, is_written: bool) {
+        let pages = gather.pages.iter().zip(&gather.hashes);
+        for (index, (page, hash)) in pages.enumerate() {
+            let Some(pending) = self.pending.get_mut(page) else {
+                continue;
+            };
+            pending.writes -= 1;
+            if is_written && number > pending.placed {
+                pending.placed = number;
+                let place = Place {
+                    segment: number,
+                    index: index as u32,
+                };
+                let earlier = self.table.set(*page, place, *hash);
+                let earlier = earlier.map(|earlier| earlier.segment);
+                self.segments.place(number, earlier);
+            }
+            if pending.writes == 0 {
+                self.pending.remove(page);
+            }
+        }
+    }
+
+    fn move_pages(&mut self, number: SegmentNumber, gather: &Gather, from: &[Place]) {
+        for (index, (page, from)) in gather.pages.iter().zip(from).enumerate() {
+            if self.table.place(*page) == Some(*from) {
+                let place = Place {
+                    segment: number,
+                    index: index as u32,
+                };
+                self.table.move_to(*page, place);
+                self.segments.place(number, Some(from.segment));
+            }
+        }
+    }
+
+    fn on_deleted(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
+        match result {
+            Ok(()) => {
+                if let Some(slot) = self.slots.remove(&number.0) {
+                    self.table.free_slot(slot);
+                    self.free_slots.push(slot);
+                }
+            }
+            Err(why) => tracing::warn!("{why}; it is deleted at the end"),
+        }
+    }
+
+    fn on_ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Read(run, result) => self.on_read(run, result),
+            Ended::Written(number, result) => self.on_written(number, result),
+            Ended::Deleted(number, result) => self.on_deleted(number, result),
+            Ended::ReadToClean(number, result) => self.on_read_to_clean(number, result),
+        }
+        for number in self.segments.take_dead() {
+            self.operations.delete(number);
+        }
+    }
+}
+
+impl Transport for ObjectTransport {
+    unsafe fn start(&mut self, _: Time, id: PartId, op: Op, _: u32, pieces: &[IoVec], at: u64) {
+        self.in_flight += 1;
+        let first = (at / PAGE as u64) as u32;
+        match op {
+            // SAFETY: by the contract of `start`.
+            Op::Write => unsafe { self.waiting.push(id, first, pieces) },
+            Op::Read => {
+                let count: usize = pieces.iter().map(|piece| piece.len / PAGE).sum();
+                // SAFETY: by the contract of `start`.
+                let part = unsafe { self.parts.add(id, pieces) };
+                self.read(part, 0, first, count as u32);
+                self.done.extend(self.parts.end_run(part, None));
+            }
+        }
+    }
+
+    fn flush(&mut self, _: Time) {
+        self.clean();
+        let is_held_up = self.cleaning.is_some() && self.segments.is_overfull();
+        while self.writes.len() < MAX_WRITES && !is_held_up {
+            match self.waiting.pop() {
+                Some(gather) => self.begin_write(gather, None),
+                None => break,
+            }
+        }
+    }
+
+    fn reap(&mut self, _: Time) -> Option<(PartId, i32)> {
+        while self.done.is_empty() {
+            let ended = self.operations.next()?;
+            self.on_ended(ended);
+        }
+        let done = self.done.pop_front()?;
+        self.in_flight -= 1;
+        Some(done)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.operations.fd()
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        match self.done.is_empty() {
+            true => None,
+            false => Some(Time(0) + Nanos::ZERO),
+        }
+    }
+}
+
+impl Drop for ObjectTransport {
+    /// The run has ended: nothing of it stays.
+    fn drop(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        // A segment that arrives after it was deleted would stay.
+        while !self.writes.is_empty() {
+            match self
+                .operations
+                .wait(until.saturating_duration_since(Instant::now()))
+            {
+                Some(Ended::Written(number, _)) => _ = self.writes.remove(&number),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let named = self.table.named_segments();
+        self.operations
+            .delete_run(named.filter_map(|(_, segment)| segment));
+    }
+}
