@@ -1,0 +1,63 @@
+//! Requests as an S3 server receives them.
+
+use objectstore::{ObjectStore, ObjectUrl};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+/// A server that answers one request, and returns the request's first line and body.
+fn server(answer: &'static str) -> (String, JoinHandle<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream);
+        let (mut first, mut length) = (String::new(), 0);
+        reader.read_line(&mut first).unwrap();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            let line = line.trim().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let head = format!("HTTP/1.1 {answer}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        reader.get_mut().write_all(head.as_bytes()).unwrap();
+        (first, body)
+    });
+    let url =
+        format!("s3://pages/folder?region=us-east-1&endpoint=http://{address}&skip_signature=true");
+    (url, serving)
+}
+
+fn store(url: &str) -> ObjectStore {
+    let url: ObjectUrl = url.parse().unwrap();
+    ObjectStore::open(&url, Duration::from_secs(20)).unwrap()
+}
+
+#[test]
+fn an_object_is_put_into_the_folder_of_its_bucket() {
+    let (url, serving) = server("200 OK");
+    let store = store(&url);
+    store.wait(store.put("run/1", vec![7; 5000])).unwrap();
+    let (first, body) = serving.join().unwrap();
+    assert_eq!(first.trim(), "PUT /pages/folder/run/1 HTTP/1.1");
+    assert_eq!(body, [7; 5000]);
+}
+
+#[test]
+fn a_server_that_refuses_is_an_error_without_further_attempts() {
+    let (url, serving) = server("403 Forbidden");
+    let store = store(&url);
+    let error = store.wait(store.put("run/1", vec![7; 10])).unwrap_err();
+    // The server is gone: a second attempt would find nothing that listens.
+    assert!(!error.to_string().contains("refused"), "{error}");
+    serving.join().unwrap();
+}
