@@ -1,7 +1,7 @@
 //! Moves the live pages of a segment that is mostly dead to another one.
 
 use crate::gather::Gather;
-use crate::page_table::{Place, hash};
+use crate::page_table::{PagePlace, hash};
 use crate::segments::SegmentNumber;
 use crate::transport::ObjectTransport;
 use objectstore::ObjectError;
@@ -39,7 +39,7 @@ impl ObjectTransport {
         };
         let contents = bytes.as_chunks::<PAGE>().0.iter();
         for (index, (page, contents)) in pages.iter().zip(contents).enumerate() {
-            let place = Place {
+            let place = PagePlace {
                 segment,
                 index: index as u32,
             };

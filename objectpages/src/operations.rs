@@ -1,6 +1,6 @@
 //! What is asked of the store, in its threads, and how it ends.
 
-use crate::page_table::Place;
+use crate::page_table::PagePlace;
 use crate::segments::SegmentNumber;
 use objectstore::{ObjectError, ObjectStore};
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,7 +22,7 @@ pub struct ReadRun {
     pub page: u32,
     pub count: u32,
     /// Where the first one is.
-    pub place: Place,
+    pub place: PagePlace,
 }
 
 /// An operation that has ended.

@@ -33,12 +33,12 @@ const SPARE_SLOTS: usize = 1024;
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PagePlace {
     pub segment: SegmentNumber,
     pub index: u32,
 }
 
-impl Place {
+impl PagePlace {
     fn word(self) -> u64 {
         self.segment.0 << INDEX_BITS | u64::from(self.index)
     }
@@ -139,8 +139,8 @@ impl PageTable {
     }
 
     /// Where a page is; `None` if it was never written.
-    pub fn place(&self, page: u32) -> Option<Place> {
-        Place::of_word(load(&self.places()[page as usize]))
+    pub fn place(&self, page: u32) -> Option<PagePlace> {
+        PagePlace::of_word(load(&self.places()[page as usize]))
     }
 
     /// The hash of a page's contents.
@@ -149,7 +149,7 @@ impl PageTable {
     }
 
     /// A page was written. Returns where it was before.
-    pub fn set(&self, page: u32, place: Place, hash: u64) -> Option<Place> {
+    pub fn set(&self, page: u32, place: PagePlace, hash: u64) -> Option<PagePlace> {
         let earlier = self.place(page);
         store(&self.hashes()[page as usize], hash);
         self.move_to(page, place);
@@ -157,7 +157,7 @@ impl PageTable {
     }
 
     /// A page was moved.
-    pub fn move_to(&self, page: u32, place: Place) {
+    pub fn move_to(&self, page: u32, place: PagePlace) {
         store(&self.places()[page as usize], place.word());
     }
 

@@ -6,7 +6,7 @@ use wired::PAGE;
 
 /// A read.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ReadPart {
     id: PartId,
     pieces: *const IoVec,
     count: usize,
@@ -17,12 +17,12 @@ struct Part {
 }
 
 // SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
-unsafe impl Send for Part {}
+unsafe impl Send for ReadPart {}
 
 /// Reads by their index.
 #[derive(Debug, Default)]
 pub struct Parts {
-    all: Vec<Option<Part>>,
+    all: Vec<Option<ReadPart>>,
 }
 
 impl Parts {
@@ -32,7 +32,7 @@ impl Parts {
     /// The pieces and their memory, whole pages, stay until [`Parts::end_run`] has returned the part.
     pub unsafe fn add(&mut self, id: PartId, pieces: &[IoVec]) -> usize {
         let bytes: usize = pieces.iter().map(|piece| piece.len).sum();
-        let part = Part {
+        let part = ReadPart {
             id,
             pieces: pieces.as_ptr(),
             count: pieces.len(),

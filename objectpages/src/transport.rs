@@ -12,7 +12,7 @@
 
 use crate::gather::{Gather, GatherQueue};
 use crate::operations::{Ended, Operations, ReadRun};
-use crate::page_table::{PageTable, Place, hash};
+use crate::page_table::{PagePlace, PageTable, hash};
 use crate::parts::Parts;
 use crate::segments::{SegmentNumber, Segments};
 use disk::time::{Nanos, Time};
@@ -35,7 +35,7 @@ const MAX_WRITES: usize = 4;
 struct SegmentWrite {
     gather: Gather,
     /// Where its pages were, if cleaning moves them.
-    moved_from: Option<Vec<Place>>,
+    moved_from: Option<Vec<PagePlace>>,
 }
 
 /// The writes of a page that are under way.
@@ -163,7 +163,7 @@ impl ObjectTransport {
         let pages = bytes.as_chunks::<PAGE>().0;
         for offset in 0..run.count {
             let (page, at) = (run.page + offset, run.at + offset as usize);
-            let place = Place {
+            let place = PagePlace {
                 index: run.place.index + offset,
                 ..run.place
             };
@@ -189,7 +189,7 @@ impl ObjectTransport {
     }
 
     /// Writes a segment.
-    pub(crate) fn begin_write(&mut self, mut gather: Gather, moved_from: Option<Vec<Place>>) {
+    pub(crate) fn begin_write(&mut self, mut gather: Gather, moved_from: Option<Vec<PagePlace>>) {
         let Some(slot) = self.free_slots.pop() else {
             if moved_from.is_some() {
                 self.cleaning = None;
@@ -254,7 +254,7 @@ impl ObjectTransport {
             pending.writes -= 1;
             if is_written && number > pending.placed {
                 pending.placed = number;
-                let place = Place {
+                let place = PagePlace {
                     segment: number,
                     index: index as u32,
                 };
@@ -268,10 +268,10 @@ impl ObjectTransport {
         }
     }
 
-    fn move_pages(&mut self, number: SegmentNumber, gather: &Gather, from: &[Place]) {
+    fn move_pages(&mut self, number: SegmentNumber, gather: &Gather, from: &[PagePlace]) {
         for (index, (page, from)) in gather.pages.iter().zip(from).enumerate() {
             if self.table.place(*page) == Some(*from) {
-                let place = Place {
+                let place = PagePlace {
                     segment: number,
                     index: index as u32,
                 };
