@@ -252,7 +252,8 @@ impl ObjectTransport {
                 continue;
             };
             pending.writes -= 1;
-            if is_written && number > pending.placed {
+            // Where both are in this segment, too.
+            if is_written && number >= pending.placed {
                 pending.placed = number;
                 let place = PagePlace {
                     segment: number,
