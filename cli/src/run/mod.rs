@@ -77,8 +77,8 @@ pub struct Args {
     ram: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written], remote:SIZE (memory
-    /// of other machines) or opendal:URL,size=SIZE (objects of a store), or several joined by +: ram: before the others, remote: before disk:, which then has what
-    /// other machines do not take
+    /// of other machines) or opendal:URL,size=SIZE (objects of a store), or several joined by +: ram: before
+    /// the others, remote: before disk:, which then has what other machines do not take
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,

@@ -68,7 +68,7 @@ pub fn trials(_: Size) -> Vec<Trial> {
 /// Eight threads that write and check eight times their frames.
 fn launch(sandbox: &Sandbox) -> Verdict<Launch<'_>> {
     let program = hazard::build(sandbox, "eight_threads_write_and_check", &[])?;
-    let launch = Launch::new(sandbox, &program).variable("HAZARD_MB", &MEMORY_MIB.to_string());
+    let launch = Launch::new(sandbox, &program).variable("HAZARD_MB", MEMORY_MIB.to_string());
     Ok(launch.limit(Duration::from_secs(120)))
 }
 
