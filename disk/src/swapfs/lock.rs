@@ -18,7 +18,9 @@ pub(super) fn take(fd: impl AsFd) -> Result<(), Errno> {
 
 /// The pid that holds the lock on the file of `stat`, if the kernel shows it.
 pub(super) fn pid(stat: &Stat) -> Option<u32> {
-    find(&std::fs::read_to_string("/proc/locks").ok()?, stat)
+    /// The list is read in parts, and one is missed where others end between two of them.
+    const READS: usize = 3;
+    (0..READS).find_map(|_| find(&std::fs::read_to_string("/proc/locks").ok()?, stat))
 }
 
 /// A line is `1: FLOCK ADVISORY WRITE pid major:minor:inode start end`, the device's numbers
