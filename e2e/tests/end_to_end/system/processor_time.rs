@@ -130,8 +130,9 @@ fn killed(disks: &Arc<Disks>, _: Size) -> Verdict {
         .limit(Duration::from_secs(300));
     let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
     let contract = daemon.terms(8, 128).with("--disk=25ms/250ms,extra");
-    let running = launch.spawn(&Under::Contract(contract))?;
+    // Before the program, whose whole life the wait is to cover.
     let computing = Computing::start()?;
+    let running = launch.spawn(&Under::Contract(contract))?;
     wait_until("a thread comes first", || Ok(!of_tree(&running).is_empty()))?;
     daemon.kill()?;
     wait_until("no thread comes first without a daemon", || {
