@@ -88,8 +88,9 @@ pub fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Keeps the memory of a client's process in RAM.
+/// Keeps the memory of a client's process in RAM, and lets no limit on the size of files end it.
 pub fn begin() {
+    host::signals::block_file_size();
     for lack in host::wiring::wire_pager() {
         tracing::debug!("{lack}");
     }

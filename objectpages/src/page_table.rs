@@ -25,6 +25,7 @@ const STARTS: usize = 1;
 const NEXT_SEGMENT: usize = 2;
 const RUN: usize = 3;
 const BEGUN: usize = 4;
+const ENDED: usize = 5;
 
 /// The low bits of a place: the page's index in its segment.
 const INDEX_BITS: u32 = 20;
@@ -119,6 +120,16 @@ impl PageTable {
     /// A process serves.
     pub fn count_served(&self) {
         self.header()[SERVED].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The run has ended.
+    pub fn end(&self) {
+        store(&self.header()[ENDED], 1);
+    }
+
+    /// Returns true if the run has ended.
+    pub fn has_ended(&self) -> bool {
+        load(&self.header()[ENDED]) != 0
     }
 
     /// Counts a start, and returns how many there were.

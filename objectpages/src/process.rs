@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wired::PAGE;
 
-/// How long the store may take before the program is started.
-const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the store may take for each of three operations before the program is started: `run` waits for 15 s.
+const FIRST_PATIENCE: Duration = Duration::from_secs(4);
 
 /// What a client is started for.
 #[derive(Clone, Debug)]
@@ -102,6 +102,10 @@ impl PageClient for ObjectClient<'_> {
 
     fn size(&self) -> u64 {
         self.config.size
+    }
+
+    fn on_end(&self) {
+        self.table.end();
     }
 
     fn start(&self) -> Result<Serving, ObjectClientError> {

@@ -362,8 +362,11 @@ impl Transport for ObjectTransport {
 }
 
 impl Drop for ObjectTransport {
-    /// The run has ended: nothing of it stays.
+    /// Nothing of a run that has ended stays. What another process goes on from does.
     fn drop(&mut self) {
+        if !self.table.has_ended() {
+            return;
+        }
         let until = Instant::now() + PATIENCE;
         // A segment that arrives after it was deleted would stay.
         while !self.writes.is_empty() {

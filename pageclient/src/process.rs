@@ -79,6 +79,9 @@ pub trait PageClient {
     /// Bytes of the space.
     fn size(&self) -> u64;
 
+    /// The supervisor is gone: no process of the client follows, and nothing of the tree is needed any more.
+    fn on_end(&self) {}
+
     /// Starts what carries pages, in a new process.
     fn start(&self) -> Result<Serving, Self::Error>;
 }
@@ -106,11 +109,13 @@ pub fn serve<C: PageClient>(client: &C, socket: &OwnedFd) -> Result<(), C::Error
             let doorbell = [process.doorbell.as_fd()];
             client.count_served();
             match protocol::send(socket, &ready, &doorbell) {
-                Ok(()) => Ok(process.serve(socket)?),
+                Ok(()) => process.serve(socket)?,
                 // The supervisor ended while this process started.
-                Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-                Err(errno) => Err(call("answer the supervisor")(errno).into()),
+                Err(Errno::PIPE | Errno::CONNRESET) => {}
+                Err(errno) => return Err(call("answer the supervisor")(errno).into()),
             }
+            client.on_end();
+            Ok(())
         }
         Err(why) => {
             let failed = ClientEvent::Failed {
