@@ -100,6 +100,11 @@ fn reaper() -> MutexGuard<'static, FdReaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The user at the other end of a Unix socket; the highest number where the kernel does not tell.
+pub fn peer_uid(socket: impl AsFd) -> u32 {
+    rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw())
+}
+
 /// A descriptor that a peer made, or can send others to: when it is dropped, the closing thread of
 /// the peer's user closes it.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::keeper::KeptClient;
 use crate::keeper_link::{KeptPart, KeptSlot};
 use crate::manager_state::ManagerState;
 use crate::peer::{Peer, PeerConnection};
-use host::fd_reaper::PeerFd;
+use host::fd_reaper::{PeerFd, peer_uid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -103,8 +103,7 @@ fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSl
         shared.pending_handoffs().remove(number);
         release.inspect(KeptSlot::release);
         // This thread may not wait for the peer either.
-        let user = rustix::net::sockopt::socket_peercred(&connection);
-        let uid = user.map_or(u32::MAX, |it| it.uid.as_raw());
+        let uid = peer_uid(&connection);
         drop(Arc::into_inner(connection).map(|it| PeerFd::new(it.into(), uid)));
         tracing::warn!("a client gets no thread: {why}");
     }

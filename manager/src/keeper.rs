@@ -17,14 +17,13 @@ use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, KeptPart, send_a
 use crate::manager_record::ManagerRecord;
 use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
-use host::fd_reaper::PeerFd;
+use host::fd_reaper::{PeerFd, peer_uid};
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
 use host::seqpacket;
 use host::signals::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, kill_process, pidfd_open};
 use std::collections::BTreeMap;
@@ -262,8 +261,7 @@ impl Keeper {
                 // left for it has not.
                 Some(KeeperRequest::Release(slot, bell)) => {
                     if let Some(client) = self.clients.remove(&slot) {
-                        let credentials = socket_peercred(&client.connection);
-                        let uid = credentials.map_or(u32::MAX, |it| it.uid.as_raw());
+                        let uid = peer_uid(&client.connection);
                         drop(PeerFd::new(client.connection, uid));
                     }
                     drop(bell);

@@ -8,7 +8,7 @@
 //! manager that follows a killed one receives it again.
 
 use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
-use host::fd_reaper::PeerFd;
+use host::fd_reaper::{PeerFd, peer_uid};
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, fstat, fstatfs};
@@ -166,8 +166,7 @@ impl PeerConnection {
 
 impl From<Arc<UnixStream>> for PeerConnection {
     fn from(stream: Arc<UnixStream>) -> Self {
-        let credentials = rustix::net::sockopt::socket_peercred(&stream);
-        let uid = credentials.map_or(u32::MAX, |it| it.uid.as_raw());
+        let uid = peer_uid(&stream);
         Self { stream, uid }
     }
 }

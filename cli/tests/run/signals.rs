@@ -37,15 +37,19 @@ fn a_signal_sent_to_run_reaches_the_program_once() {
     assert_eq!(pids.get("count"), 1);
 }
 
+/// A run of that shell in a group of its own.
+fn counting_job(pids: &Pids) -> Running {
+    Running::start(
+        run(&["sh", "-c", &counts_signals(pids)])
+            .process_group(0)
+            .stderr(Stdio::null()),
+    )
+}
+
 #[test]
 fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
     let pids = Pids::new();
-    let script = counts_signals(&pids);
-    let mut child = Running::start(
-        run(&["sh", "-c", &script])
-            .process_group(0)
-            .stderr(Stdio::null()),
-    );
+    let mut child = counting_job(&pids);
     pids.get("program");
     kill(-(child.pid()), libc::SIGUSR1);
     pids.get("count");
@@ -58,12 +62,7 @@ fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
 #[test]
 fn a_signal_sent_to_the_group_of_a_stopped_job_is_not_sent_again() {
     let pids = Pids::new();
-    let script = counts_signals(&pids);
-    let mut child = Running::start(
-        run(&["sh", "-c", &script])
-            .process_group(0)
-            .stderr(Stdio::null()),
-    );
+    let mut child = counting_job(&pids);
     let program = pids.get("program");
     kill(program, libc::SIGSTOP);
     until("both stop", || {
