@@ -9,17 +9,22 @@ use link::stats_page::StatsPage;
 use rustix::fd::OwnedFd;
 use rustix::io;
 use rustix::process::Pid;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use wired::futex;
-
-/// Bits of a process number.
-const PID: u32 = 32;
 
 /// The table, as the supervisor's threads share it.
 pub(crate) struct ProgramEnds {
     stats_page: StatsPage,
-    /// The program that is being read, and above it the slot, plus 1, of which it has ended meanwhile.
-    reading: AtomicU64,
+    reading: Mutex<Reading>,
+}
+
+/// What the sampler reads, and what has ended meanwhile.
+#[derive(Default)]
+struct Reading {
+    process: Option<Pid>,
+    /// An exec or two may fall into one read, each with a pager's end.
+    ended: Vec<SlotIndex>,
 }
 
 impl ProgramEnds {
@@ -27,43 +32,44 @@ impl ProgramEnds {
     pub fn attach(stats_fd: &OwnedFd) -> io::Result<Self> {
         Ok(Self {
             stats_page: StatsPage::attach(stats_fd, MAX_PROCESSES)?,
-            reading: AtomicU64::new(0),
+            reading: Mutex::default(),
         })
     }
 
     /// A program has a pager.
     pub fn on_joined(&self, slot: SlotIndex, program: Pid) {
-        let words = self.stats_page.programs();
-        words[usize::from(slot)].store(number(program), Ordering::Release);
+        self.reading().ended.retain(|ended| *ended != slot);
+        self.publish(slot, number(program));
     }
 
-    /// The pager process has ended, and with it the program's memory, but for a reader's.
-    pub fn on_ended(&self, slot: SlotIndex, program: Pid) {
-        let program = u64::from(number(program));
-        let ended = program | (u64::from(slot) + 1) << PID;
-        let exchanged =
-            self.reading
-                .compare_exchange(program, ended, Ordering::AcqRel, Ordering::Acquire);
-        if exchanged.is_err() {
-            self.publish(slot);
+    /// The pager process has ended, and with it the program's memory, but for a reader's, who found it by either.
+    pub fn on_ended(&self, slot: SlotIndex, program: Pid, pager: Pid) {
+        let mut reading = self.reading();
+        match reading.process {
+            Some(process) if process == program || process == pager => reading.ended.push(slot),
+            _ => self.publish(slot, 0),
         }
     }
 
-    /// Reads what /proc has of a program. For one thread.
-    pub fn read<T>(&self, program: Pid, read: impl FnOnce() -> T) -> T {
-        self.reading
-            .store(number(program).into(), Ordering::Release);
+    /// Reads what /proc has of a process. For one thread.
+    pub fn read<T>(&self, process: Pid, read: impl FnOnce() -> T) -> T {
+        self.reading().process = Some(process);
         let figures = read();
-        let ended = self.reading.swap(0, Ordering::AcqRel) >> PID;
-        if let Some(slot) = ended.checked_sub(1) {
-            self.publish(slot as SlotIndex);
+        let mut reading = self.reading();
+        reading.process = None;
+        for slot in reading.ended.drain(..) {
+            self.publish(slot, 0);
         }
         figures
     }
 
-    fn publish(&self, slot: SlotIndex) {
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, slot: SlotIndex, program: u32) {
         let word = &self.stats_page.programs()[usize::from(slot)];
-        word.store(0, Ordering::Release);
+        word.store(program, Ordering::Release);
         futex::wake_all(word);
     }
 }
@@ -88,13 +94,22 @@ mod tests {
         ends.on_joined(3, pid(50));
         assert_eq!((there(1), there(2), there(3)), (40, 40, 50));
         ends.read(pid(40), || {
-            ends.on_ended(3, pid(50));
+            ends.on_ended(3, pid(50), pid(51));
             assert_eq!(there(3), 0, "of another program");
-            ends.on_ended(1, pid(40));
-            assert_eq!(there(1), 40, "its memory is being read");
+            ends.on_ended(1, pid(40), pid(41));
+            ends.on_ended(2, pid(40), pid(42));
+            assert_eq!((there(1), there(2)), (40, 40), "memory is being read");
         });
-        assert_eq!((there(1), there(2)), (0, 40));
-        ends.on_ended(2, pid(40));
-        assert_eq!(there(2), 0);
+        assert_eq!((there(1), there(2)), (0, 0));
+
+        ends.on_joined(1, pid(40));
+        ends.read(pid(41), || {
+            ends.on_ended(1, pid(40), pid(41));
+            assert_eq!(there(1), 40, "read by its pager, which has no name yet");
+            ends.on_joined(1, pid(60));
+        });
+        assert_eq!(there(1), 60, "of the program that has the slot by now");
+        ends.on_ended(1, pid(60), pid(61));
+        assert_eq!(there(1), 0);
     }
 }

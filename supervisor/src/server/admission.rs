@@ -181,6 +181,7 @@ impl Supervisor {
         let slot = slot_of(domain.raw());
         let entered = self.try_enter(connection, pid, program, domain);
         entered.map(|()| slot).map_err(|what| {
+            self.program_ends.on_ended(slot, program, pid);
             self.members.remove(slot);
             self.take_back(domain);
             format!(
@@ -206,13 +207,14 @@ impl Supervisor {
         // A process that starts careful has nothing to acknowledge.
         let careful = self.stats_page.careful().load(Ordering::SeqCst);
         block.careful_seen().store(careful, Ordering::SeqCst);
+        // Before the program runs: it may end, and its parent go on, before this thread does.
+        self.program_ends.on_joined(slot, program);
         match self.welcome(connection, domain) {
             // It has died: its pidfd reports that.
             Err(io::Errno::PIPE) => {}
             sent => sent?,
         }
         self.members.insert(member);
-        self.program_ends.on_joined(slot, program);
         self.past.processes += 1;
         Ok(())
     }
