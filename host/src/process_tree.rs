@@ -257,7 +257,9 @@ pub fn below(root: Pid) -> Vec<Pid> {
             .to_str()
             .and_then(|name| name.parse().ok())
             .and_then(Pid::from_raw);
-        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, ProcStat::of(pid)?.parent?))) {
+        // Not by `stat`: while that is read, the kernel keeps the memory of a process that ends, and with it what
+        // others, who wait for its end, want to write or unmount.
+        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, ProcStatus::of(pid)?.parent?))) {
             children.entry(parent).or_default().push(pid);
         }
     }

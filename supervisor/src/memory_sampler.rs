@@ -8,7 +8,7 @@
 //! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
 //! supervisor's loop only starts them.
 
-use crate::program_ends::ProgramEnds;
+use crate::program_ends::{ProgramEnds, Readable};
 use host::process_tree;
 use host::procfs::{field, rollup};
 use link::MAX_PROCESSES;
@@ -166,7 +166,8 @@ impl Sampler {
 /// Takes a sample of everything below this process.
 fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
     let begin = processor_time();
-    let pids = process_tree::below(rustix::process::getpid());
+    let below = || process_tree::below(rustix::process::getpid());
+    let pids = observed.program_ends.read(Readable::All, below);
     let mut sample = take(observed, members, &pids, |_| None);
     let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
     // Dearer to find out, so only where it matters.
@@ -226,8 +227,11 @@ fn take(
     let mut all = Sample::default();
     // A pager process has its program's memory.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
-        let add = || add(&mut all, observed, slot_of(members, *pid), *pid, &mapped);
-        observed.program_ends.read(*pid, add);
+        let slot = slot_of(members, *pid);
+        // Any other may be the trampoline of a pager that starts, which runs in its program's memory.
+        let of = slot.map_or(Readable::All, |_| Readable::Process(*pid));
+        let add = || add(&mut all, observed, slot, *pid, &mapped);
+        observed.program_ends.read(of, add);
     }
     all
 }

@@ -19,10 +19,22 @@ pub(crate) struct ProgramEnds {
     reading: Mutex<Reading>,
 }
 
+/// Of which processes /proc is read. The kernel keeps a process's memory for a reader of `stat` even.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Readable {
+    /// Of none.
+    #[default]
+    None,
+    /// Of one.
+    Process(Pid),
+    /// Of any.
+    All,
+}
+
 /// What the sampler reads, and what has ended meanwhile.
 #[derive(Default)]
 struct Reading {
-    process: Option<Pid>,
+    of: Readable,
     /// An exec or two may fall into one read, each with a pager's end.
     ended: Vec<SlotIndex>,
 }
@@ -42,21 +54,26 @@ impl ProgramEnds {
         self.publish(slot, number(program));
     }
 
-    /// The pager process has ended, and with it the program's memory, but for a reader's, who found it by either.
-    pub fn on_ended(&self, slot: SlotIndex, program: Pid, pager: Pid) {
+    /// The pager process has ended, and with it the program's memory, but for a reader's.
+    pub fn on_ended(&self, slot: SlotIndex, program: Pid) {
         let mut reading = self.reading();
-        match reading.process {
-            Some(process) if process == program || process == pager => reading.ended.push(slot),
-            _ => self.publish(slot, 0),
+        let is_read = match reading.of {
+            Readable::None => false,
+            Readable::Process(process) => process == program,
+            Readable::All => true,
+        };
+        match is_read {
+            true => reading.ended.push(slot),
+            false => self.publish(slot, 0),
         }
     }
 
-    /// Reads what /proc has of a process. For one thread.
-    pub fn read<T>(&self, process: Pid, read: impl FnOnce() -> T) -> T {
-        self.reading().process = Some(process);
+    /// Reads what /proc has of processes. For one thread.
+    pub fn read<T>(&self, of: Readable, read: impl FnOnce() -> T) -> T {
+        self.reading().of = of;
         let figures = read();
         let mut reading = self.reading();
-        reading.process = None;
+        reading.of = Readable::None;
         for slot in reading.ended.drain(..) {
             self.publish(slot, 0);
         }
@@ -93,23 +110,26 @@ mod tests {
         ends.on_joined(2, pid(40));
         ends.on_joined(3, pid(50));
         assert_eq!((there(1), there(2), there(3)), (40, 40, 50));
-        ends.read(pid(40), || {
-            ends.on_ended(3, pid(50), pid(51));
+        ends.read(Readable::Process(pid(40)), || {
+            ends.on_ended(3, pid(50));
             assert_eq!(there(3), 0, "of another program");
-            ends.on_ended(1, pid(40), pid(41));
-            ends.on_ended(2, pid(40), pid(42));
+            ends.on_ended(1, pid(40));
+            ends.on_ended(2, pid(40));
             assert_eq!((there(1), there(2)), (40, 40), "memory is being read");
         });
         assert_eq!((there(1), there(2)), (0, 0));
 
         ends.on_joined(1, pid(40));
-        ends.read(pid(41), || {
-            ends.on_ended(1, pid(40), pid(41));
-            assert_eq!(there(1), 40, "read by its pager, which has no name yet");
+        ends.read(Readable::All, || {
+            ends.on_ended(1, pid(40));
+            assert_eq!(there(1), 40, "it may be read");
             ends.on_joined(1, pid(60));
         });
         assert_eq!(there(1), 60, "of the program that has the slot by now");
-        ends.on_ended(1, pid(60), pid(61));
+        ends.read(Readable::All, || {
+            ends.on_ended(1, pid(60));
+            assert_eq!(there(1), 60);
+        });
         assert_eq!(there(1), 0);
     }
 }

@@ -181,7 +181,7 @@ impl Supervisor {
         let slot = slot_of(domain.raw());
         let entered = self.try_enter(connection, pid, program, domain);
         entered.map(|()| slot).map_err(|what| {
-            self.program_ends.on_ended(slot, program, pid);
+            self.program_ends.on_ended(slot, program);
             self.members.remove(slot);
             self.take_back(domain);
             format!(

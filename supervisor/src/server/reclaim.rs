@@ -31,7 +31,7 @@ impl Supervisor {
         }
         let frames = self.take_back(member.domain);
         // Its parent may fork another child at once.
-        self.program_ends.on_ended(slot, member.program, member.pid);
+        self.program_ends.on_ended(slot, member.program);
         happened.push(TreeEvent::Left {
             slot,
             pid: member.program,
