@@ -1,6 +1,6 @@
 //! What the client of a world does by itself: copies, stripes, and the jobs that write them.
 
-use crate::copies::{self, Copy};
+use crate::copies::{self, Copy, Object};
 use crate::servers::{Message, PAGES, Page, Purpose, bit};
 use crate::world::{MEMBERS, OBJECTS, REPLICAS, World};
 use selfpage_remote_policy::redundancy::{
@@ -61,9 +61,12 @@ impl World {
 
     fn begin_stripe(&mut self) {
         let up = self.connected().count_ones() as usize;
+        // Copies differ where a write has failed.
+        let is_settled = |of: &Object| (0..PAGES).all(|at| of.issued[at] == of.acknowledged[at]);
         let is_eligible = |member: usize| {
             let of = &self.objects[member];
             of.has_pages
+                && is_settled(of)
                 && !of.lost.contains(&true)
                 && of.current().count_ones() >= REPLICAS
                 && of.filling().is_none()
