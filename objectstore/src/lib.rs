@@ -19,7 +19,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long one attempt may take before another is made.
@@ -33,12 +33,25 @@ const THREADS: usize = 2;
 const FILE_THREADS: usize = 16;
 const STACK: usize = 512 << 10;
 
+/// The threads of a store. One of them may be the last owner, and one may wait for a folder that is gone: their end is
+/// not waited for.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// A store of objects. Its clones share its connections and threads.
 #[derive(Clone)]
 pub struct ObjectStore {
     url: ObjectUrl,
     operator: Operator,
-    runtime: Arc<Runtime>,
+    runtime: Handle,
+    _threads: Arc<Threads>,
     /// How long an operation may take, with all its attempts.
     patience: Duration,
 }
@@ -60,14 +73,14 @@ impl ObjectStore {
             .enable_all()
             .build()
             .map_err(OpenError::Threads)?;
-        let runtime = Arc::new(runtime);
         let entered = runtime.enter();
         let operator = url.operator()?.layer(attempts);
         drop(entered);
         Ok(Self {
             url: url.clone(),
             operator,
-            runtime,
+            runtime: runtime.handle().clone(),
+            _threads: Arc::new(Threads(Some(runtime))),
             patience,
         })
     }

@@ -10,7 +10,7 @@ fn store() -> (TempDir, ObjectStore) {
     let url: ObjectUrl = format!("fs://{}", folder.path().display()).parse().unwrap();
     (
         folder,
-        ObjectStore::open(&url, Duration::from_secs(2)).unwrap(),
+        ObjectStore::open(&url, Duration::from_secs(20)).unwrap(),
     )
 }
 
@@ -29,6 +29,22 @@ fn an_object_is_written_read_listed_and_deleted() {
         store.delete("run/1").await.unwrap();
         assert!(store.size("run/1").await.unwrap_err().is_not_found());
     });
+}
+
+#[test]
+fn the_last_operation_may_be_the_last_owner_of_the_store() {
+    let (_folder, store) = store();
+    let (go, gone) = tokio::sync::oneshot::channel();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let own = store.clone();
+    store.spawn(async move {
+        gone.await.unwrap();
+        drop(own);
+        sender.send(()).unwrap();
+    });
+    drop(store);
+    go.send(()).unwrap();
+    ended.recv().unwrap();
 }
 
 #[test]
