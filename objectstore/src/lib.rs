@@ -8,11 +8,13 @@
 //! the stores take their credentials from the environment, and a URL that has one is refused.
 
 mod error;
+mod folder;
 mod url;
 
 pub use error::{ObjectError, OpenError};
 pub use url::ObjectUrl;
 
+use folder::FolderWriter;
 use opendal::layers::TimeoutLayer;
 use opendal::{Buffer, Operator};
 use std::future::Future;
@@ -29,8 +31,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Threads for the store's connections, beside those of the program.
 const THREADS: usize = 2;
-/// Most threads that wait for a folder's files, and the stack of a thread: it may be locked in RAM.
+/// Most threads that wait for a folder's files, and those of them that may write.
 const FILE_THREADS: usize = 16;
+const WRITE_THREADS: usize = FILE_THREADS / 2;
+/// The stack of a thread: it may be locked in RAM.
 const STACK: usize = 512 << 10;
 
 /// The threads of a store. One of them may be the last owner, and one may wait for a folder that is gone: their end is
@@ -50,6 +54,8 @@ impl Drop for Threads {
 pub struct ObjectStore {
     url: ObjectUrl,
     operator: Operator,
+    /// Writes of a folder.
+    folder: Option<FolderWriter>,
     runtime: Handle,
     _threads: Arc<Threads>,
     /// How long an operation may take, with all its attempts.
@@ -76,8 +82,11 @@ impl ObjectStore {
         let entered = runtime.enter();
         let operator = url.operator()?.layer(attempts);
         drop(entered);
+        let root = operator.info().root();
+        let folder = || FolderWriter::new(&root, WRITE_THREADS);
         Ok(Self {
             url: url.clone(),
+            folder: url.is_folder().then(folder),
             operator,
             runtime: runtime.handle().clone(),
             _threads: Arc::new(Threads(Some(runtime))),
@@ -139,8 +148,13 @@ impl ObjectStore {
     /// [`ObjectError`]: the object may be there, or a part of it, in a store that shows parts.
     pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<(), ObjectError> {
         let bytes = bytes.into();
-        let write = || self.operator.write(name, bytes.clone());
-        self.within("write", name, write).await.map(drop)
+        let write = || async {
+            match &self.folder {
+                Some(folder) => folder.put(name, bytes.clone()).await,
+                None => self.operator.write(name, bytes.clone()).await.map(drop),
+            }
+        };
+        self.within("write", name, write).await
     }
 
     /// Deletes an object. One that is not there is deleted.

@@ -108,6 +108,10 @@ impl ObjectUrl {
         self.kind.credentials()
     }
 
+    pub(crate) fn is_folder(&self) -> bool {
+        self.kind == StoreKind::Folder
+    }
+
     pub(crate) fn operator(&self) -> Result<Operator, OpenError> {
         // Fails where a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,6 +1,9 @@
 //! The store of a folder, for real.
 
 use objectstore::{ObjectStore, ObjectUrl};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::fs::{File, read_dir};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -55,6 +58,60 @@ fn a_range_beyond_the_end_is_an_error_that_names_the_object() {
         let error = store.read("short", 0..4096).await.unwrap_err().to_string();
         assert!(error.contains("short at fs://"), "{error}");
     });
+}
+
+/// A file whose writer waits until it is read, as one of a disk that does not answer.
+fn make_fifo(folder: &TempDir, name: &str) {
+    let path = folder.path().join(name);
+    mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+#[test]
+fn writes_that_a_folder_holds_up_end_in_time_and_hold_up_no_read() {
+    let (folder, store) = store();
+    store.wait(store.put("there", vec![7; 100])).unwrap();
+    // More than there are threads for files.
+    let (sender, ended) = std::sync::mpsc::channel();
+    for index in 0..40 {
+        let name = format!("held-up-{index}");
+        make_fifo(&folder, &name);
+        let hurried = store.with_patience(Duration::from_millis(200));
+        let sender = sender.clone();
+        store.spawn(async move {
+            let error = hurried.put(&name, vec![7; 100]).await.unwrap_err();
+            sender.send(error.to_string()).unwrap();
+        });
+    }
+    drop(sender);
+    for error in ended {
+        assert!(error.contains("no answer for 200ms"), "{error}");
+    }
+    // They wait still.
+    let bytes = store.wait(store.read("there", 0..100)).unwrap();
+    assert_eq!(bytes.to_vec(), [7; 100]);
+}
+
+#[test]
+fn nothing_stays_of_a_write_that_was_given_up() {
+    let (folder, store) = store();
+    make_fifo(&folder, "late");
+    let hurried = store.with_patience(Duration::from_millis(50));
+    hurried.wait(hurried.put("late", vec![7; 100])).unwrap_err();
+    let mut written = Vec::new();
+    let mut late = File::open(folder.path().join("late")).unwrap();
+    late.read_to_end(&mut written).unwrap();
+    assert_eq!(written, [7; 100]);
+    while read_dir(folder.path()).unwrap().count() > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_name_that_leaves_the_folder_is_an_error() {
+    let (_folder, store) = store();
+    for name in ["../there", "/there"] {
+        store.wait(store.put(name, vec![7])).unwrap_err();
+    }
 }
 
 #[test]
