@@ -9,14 +9,20 @@ use std::str::FromStr;
 const REDIS_PASSWORD: &str = "REDISCLI_AUTH";
 const REDIS_USER: &str = "REDIS_USERNAME";
 
-/// Options that are secrets.
-const SECRETS: [&str; 6] = [
+/// Options that are secrets, by all names that OpenDAL has for them.
+const SECRETS: [&str; 12] = [
     "password",
     "username",
     "access_key_id",
+    "aws_access_key_id",
     "secret_access_key",
+    "aws_secret_access_key",
     "session_token",
+    "aws_session_token",
+    "aws_token",
+    "token",
     "server_side_encryption_customer_key",
+    "aws_sse_customer_key_base64",
 ];
 
 /// Where a store is. What is displayed of it has no options.
@@ -66,9 +72,8 @@ impl FromStr for ObjectUrl {
             let what = "USER:PASSWORD@".to_owned();
             return Err(OpenError::Secret(what, kind.credentials()));
         }
-        let secret = SECRETS.iter().find(|name| parsed.option(name).is_some());
-        if let Some(name) = secret {
-            return Err(OpenError::Secret((*name).to_owned(), kind.credentials()));
+        if let Some(secret) = secret_option(&parsed) {
+            return Err(OpenError::Secret(secret, kind.credentials()));
         }
         let has_place = match kind {
             StoreKind::Folder if parsed.name().is_some() => {
@@ -85,6 +90,18 @@ impl FromStr for ObjectUrl {
             false => Err(OpenError::Url(without_options(text))),
         }
     }
+}
+
+/// The option that is a secret, or has one in an address.
+fn secret_option(url: &OperatorUri) -> Option<String> {
+    let mut options = url.options().iter();
+    options.find_map(|(name, value)| match name.as_str() {
+        name if SECRETS.contains(&name) => Some(name.to_owned()),
+        name if name.contains("endpoint") && value.contains('@') => {
+            Some(format!("USER:PASSWORD@ in {name}"))
+        }
+        _ => None,
+    })
 }
 
 fn without_options(text: &str) -> String {
@@ -174,6 +191,20 @@ mod tests {
             ("s3:///folder", "s3://BUCKET"),
             ("redis://me:pass@host", "REDISCLI_AUTH"),
             ("s3://b?secret_access_key=pass", "AWS_SECRET_ACCESS_KEY"),
+            ("s3://b?AWS_Secret_Access_Key=pass", "AWS_SECRET_ACCESS_KEY"),
+            ("s3://b?token=pass", "(token)"),
+            (
+                "s3://b?endpoint_url=https://me:pass@host",
+                "in endpoint_url",
+            ),
+            (
+                "s3://b?endpoint=https%3A%2F%2Fme:pass%40host",
+                "in endpoint",
+            ),
+            (
+                "redis://h?cluster_endpoints=redis://h,redis://:pass@h",
+                "REDISCLI_AUTH",
+            ),
         ] {
             let error = text.parse::<ObjectUrl>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
