@@ -20,6 +20,13 @@ impl ObjectTransport {
         }
     }
 
+    /// Cleaning has ended, well or not.
+    pub(crate) fn end_cleaning(&mut self) {
+        if let Some(number) = self.cleaning.take() {
+            self.segments.end_cleaning(number);
+        }
+    }
+
     /// Its live pages were read. One that is not what was written stays: a read of it says so.
     pub(crate) fn on_read_to_clean(
         &mut self,
@@ -51,7 +58,7 @@ impl ObjectTransport {
             }
         }
         match gather.pages.is_empty() {
-            true => self.cleaning = None,
+            true => self.end_cleaning(),
             false => self.begin_write(gather, Some(from)),
         }
     }

@@ -3,7 +3,9 @@
 //! A page that is written again, or moved, is dead in its old segment. A segment without live pages is deleted. Where
 //! much is dead the segment with the least part of live pages is *cleaned*: these are written to another segment.
 //!
-//! Rule: what is stored is at most twice what is live, and [`SLACK_PAGES`], once cleaning has caught up.
+//! Rule: what is stored is at most twice what is live, and [`SLACK_PAGES`], once cleaning has caught up. A segment whose
+//! cleaning fails is kept from it for a number of written segments, which doubles each time: a store that works again
+//! after an outage catches up, and a segment that is lost for good is no work for each write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +18,27 @@ pub const SLACK_PAGES: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentNumber(pub u64);
 
+/// Failures after which the number of writes that a segment waits for grows no more.
+const MAX_DOUBLINGS: u32 = 16;
+
+/// Whether a segment may be cleaned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cleaning {
+    Possible,
+    UnderWay,
+    /// Not before so many segments were written.
+    KeptUntil(u64),
+}
+
 #[derive(Debug)]
 struct SegmentUse {
     /// The page that each of its places was written with.
     pages: Box<[u32]>,
     live: u32,
     is_written: bool,
-    /// It is being cleaned, or could not be.
-    is_kept_from_cleaning: bool,
+    cleaning: Cleaning,
+    /// How often it could not be cleaned.
+    failures: u32,
 }
 
 impl SegmentUse {
@@ -39,6 +54,9 @@ pub struct Segments {
     all: BTreeMap<SegmentNumber, SegmentUse>,
     /// Those that may be cleaned, by their live parts.
     by_rank: BTreeSet<(u32, SegmentNumber)>,
+    /// Those that may be cleaned later, by the number of written segments.
+    kept: BTreeSet<(u64, SegmentNumber)>,
+    written: u64,
     stored: u64,
     live: u64,
     dead: Vec<SegmentNumber>,
@@ -52,7 +70,8 @@ impl Segments {
             pages,
             live: 0,
             is_written: false,
-            is_kept_from_cleaning: false,
+            cleaning: Cleaning::Possible,
+            failures: 0,
         };
         self.all.insert(number, segment);
     }
@@ -78,6 +97,9 @@ impl Segments {
             return;
         };
         self.by_rank.remove(&(segment.rank(), number));
+        if let Cleaning::KeptUntil(written) = segment.cleaning {
+            self.kept.remove(&(written, number));
+        }
         change(segment);
         match segment {
             segment if !segment.is_written => {}
@@ -86,8 +108,11 @@ impl Segments {
                 self.all.remove(&number);
                 self.dead.push(number);
             }
-            segment if segment.is_kept_from_cleaning => {}
-            segment => _ = self.by_rank.insert((segment.rank(), number)),
+            segment => match segment.cleaning {
+                Cleaning::Possible => _ = self.by_rank.insert((segment.rank(), number)),
+                Cleaning::UnderWay => {}
+                Cleaning::KeptUntil(written) => _ = self.kept.insert((written, number)),
+            },
         }
     }
 
@@ -96,14 +121,32 @@ impl Segments {
         std::mem::take(&mut self.dead)
     }
 
-    /// Takes the segment that is to be cleaned now, if too much is dead. It is not taken again.
+    /// The store has written a segment.
+    pub fn count_written(&mut self) {
+        self.written += 1;
+        while let Some((_, number)) = self.kept.first().filter(|kept| kept.0 <= self.written) {
+            self.update(*number, |segment| segment.cleaning = Cleaning::Possible);
+        }
+    }
+
+    /// Takes the segment that is to be cleaned now, if too much is dead, until [`Segments::end_cleaning`].
     pub fn take_to_clean(&mut self) -> Option<SegmentNumber> {
         if self.stored <= 2 * self.live + SLACK_PAGES {
             return None;
         }
         let (_, number) = *self.by_rank.first()?;
-        self.update(number, |segment| segment.is_kept_from_cleaning = true);
+        self.update(number, |segment| segment.cleaning = Cleaning::UnderWay);
         Some(number)
+    }
+
+    /// Cleaning of a segment has ended. One that is still there was not cleaned, or not wholly.
+    pub fn end_cleaning(&mut self, number: SegmentNumber) {
+        let written = self.written;
+        self.update(number, |segment| {
+            let wait = 1 << segment.failures.min(MAX_DOUBLINGS);
+            segment.failures += 1;
+            segment.cleaning = Cleaning::KeptUntil(written + wait);
+        });
     }
 
     /// Returns true if so much is dead that writes wait for the cleaning that is under way.
@@ -150,6 +193,7 @@ mod tests {
                 self.segments.place(number, earlier);
             }
             self.segments.complete(number);
+            self.segments.count_written();
             self.delete();
         }
 
@@ -166,6 +210,25 @@ mod tests {
                 let live = pages.filter(|page| self.places[page] == number);
                 let live: BTreeSet<u32> = live.collect();
                 self.write(&live.into_iter().collect::<Vec<_>>());
+                self.segments.end_cleaning(number);
+            }
+        }
+
+        /// Likewise, where the store refuses. Returns how many segments it was tried for.
+        fn fail_to_clean(&mut self) -> usize {
+            let taken = std::iter::from_fn(|| {
+                let number = self.segments.take_to_clean()?;
+                self.segments.end_cleaning(number);
+                Some(number)
+            });
+            taken.count()
+        }
+
+        /// Writes pages so often that too much is dead, and leaves a live one in each segment.
+        fn write_dead_pages(&mut self) {
+            for first in (0..2 * SLACK_PAGES as u32).step_by(SEGMENT_PAGES) {
+                let pages: Vec<u32> = (first..first + SEGMENT_PAGES as u32).collect();
+                (0..4).for_each(|skipped| self.write(&pages[skipped..]));
             }
         }
     }
@@ -173,11 +236,17 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_stored_is_bounded_and_no_live_page_is_deleted(
-            writes in vec(vec(0..2000u32, 1..SEGMENT_PAGES), 1..200)
+            writes in vec(vec(0..2000u32, 1..SEGMENT_PAGES), 1..200),
+            outage in 0..200usize,
         ) {
             let mut model = Model::default();
-            for pages in &writes {
+            for (index, pages) in writes.iter().enumerate() {
                 model.write(pages);
+                if index == outage {
+                    model.fail_to_clean();
+                    // Once for each segment that may have failed.
+                    model.write(&[0]);
+                }
                 model.clean();
                 let (stored, live) = model.segments.counts();
                 prop_assert_eq!(live, model.places.len() as u64);
@@ -185,6 +254,36 @@ mod tests {
                 prop_assert!(model.places.values().all(|number| model.objects.contains(number)));
             }
         }
+    }
+
+    #[test]
+    fn segments_that_were_not_cleaned_in_an_outage_are_cleaned_after_it() {
+        let mut model = Model::default();
+        model.write_dead_pages();
+        for _ in 0..2 {
+            assert!(model.fail_to_clean() > 0);
+            assert_eq!(model.fail_to_clean(), 0);
+            // None was written since, or fewer than it waits for.
+            model.write(&[0]);
+            model.write(&[0]);
+        }
+        model.clean();
+        let (stored, live) = model.segments.counts();
+        assert!(stored <= 2 * live + SLACK_PAGES, "{stored} of {live}");
+    }
+
+    #[test]
+    fn a_segment_that_is_lost_is_tried_more_and_more_seldom() {
+        let mut model = Model::default();
+        model.write_dead_pages();
+        let tries: usize = (0..100)
+            .map(|_| {
+                model.write(&[0]);
+                model.fail_to_clean()
+            })
+            .sum();
+        let segments = model.objects.len();
+        assert!(tries <= 8 * segments, "{tries} tries of {segments} segments");
     }
 
     #[test]

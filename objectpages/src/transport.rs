@@ -192,7 +192,7 @@ impl ObjectTransport {
     pub(crate) fn begin_write(&mut self, mut gather: Gather, moved_from: Option<Vec<PagePlace>>) {
         let Some(slot) = self.free_slots.pop() else {
             if moved_from.is_some() {
-                self.cleaning = None;
+                self.end_cleaning();
             }
             let full = -Errno::NOSPC.raw_os_error();
             let parts = gather.parts.iter().map(|(id, _)| (*id, full));
@@ -229,14 +229,17 @@ impl ObjectTransport {
         });
         match &write.moved_from {
             Some(from) => {
-                self.cleaning = None;
                 if error.is_none() {
                     self.move_pages(number, &write.gather, from);
                 }
+                self.end_cleaning();
             }
             None => self.place_pages(number, &write.gather, error.is_none()),
         }
         self.segments.complete(number);
+        if error.is_none() {
+            self.segments.count_written();
+        }
         let parts = write.gather.parts.iter().map(|(id, bytes)| {
             let result = error.map_or(*bytes, |errno| -errno.raw_os_error());
             (*id, result)
