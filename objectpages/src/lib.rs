@@ -12,7 +12,8 @@
 //! | `gather` | writes that become one segment |
 //! | `operations` | what is asked of the store, in its threads, and how it ends |
 //! | `parts` | parts of the disk's thread that are under way |
-//! | `transport`, `cleaning` | the transport; live pages of a segment that is mostly dead, moved to another |
+//! | `transport` | the transport |
+//! | `cleaning`, `deletion` | live pages of a segment that is mostly dead, moved to another; segments without any |
 //! | `process` | the process, which is a `pageclient` |
 //!
 //! Rules:
@@ -23,12 +24,15 @@
 //!   one that ends the run, deletes all there are.
 
 mod cleaning;
+mod deletion;
 mod gather;
 mod operations;
 mod page_table;
 mod parts;
 mod process;
 mod segments;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 pub use process::{ObjectClientError, ObjectConfig, keep, run};

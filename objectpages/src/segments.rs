@@ -283,7 +283,10 @@ mod tests {
             })
             .sum();
         let segments = model.objects.len();
-        assert!(tries <= 8 * segments, "{tries} tries of {segments} segments");
+        assert!(
+            tries <= 8 * segments,
+            "{tries} tries of {segments} segments"
+        );
     }
 
     #[test]

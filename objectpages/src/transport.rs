@@ -23,7 +23,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wired::PAGE;
 
 /// How long an operation may take, with all its attempts: as long as remote memory is waited for.
@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_WRITES: usize = 4;
 
 /// A segment that is being written.
-struct SegmentWrite {
+pub(crate) struct SegmentWrite {
     gather: Gather,
     /// Where its pages were, if cleaning moves them.
     moved_from: Option<Vec<PagePlace>>,
@@ -54,11 +54,14 @@ pub struct ObjectTransport {
     /// The segment that is being cleaned.
     pub(crate) cleaning: Option<SegmentNumber>,
     waiting: GatherQueue,
-    writes: BTreeMap<SegmentNumber, SegmentWrite>,
+    pub(crate) writes: BTreeMap<SegmentNumber, SegmentWrite>,
     pending: HashMap<u32, PendingPage>,
     parts: Parts,
-    free_slots: Vec<usize>,
-    slots: HashMap<u64, usize>,
+    pub(crate) free_slots: Vec<usize>,
+    /// Where each segment is named.
+    pub(crate) slots: HashMap<u64, usize>,
+    /// Those that could not be deleted.
+    pub(crate) undeleted: VecDeque<SegmentNumber>,
     in_flight: usize,
     done: VecDeque<(PartId, i32)>,
 }
@@ -111,6 +114,7 @@ impl ObjectTransport {
             parts: Parts::default(),
             free_slots,
             slots,
+            undeleted: VecDeque::new(),
             in_flight: 0,
             done: VecDeque::new(),
         })
@@ -194,6 +198,7 @@ impl ObjectTransport {
             if moved_from.is_some() {
                 self.end_cleaning();
             }
+            self.retry_deletion();
             let full = -Errno::NOSPC.raw_os_error();
             let parts = gather.parts.iter().map(|(id, _)| (*id, full));
             return self.done.extend(parts);
@@ -239,6 +244,7 @@ impl ObjectTransport {
         self.segments.complete(number);
         if error.is_none() {
             self.segments.count_written();
+            self.retry_deletion();
         }
         let parts = write.gather.parts.iter().map(|(id, bytes)| {
             let result = error.map_or(*bytes, |errno| -errno.raw_os_error());
@@ -285,28 +291,14 @@ impl ObjectTransport {
         }
     }
 
-    fn on_deleted(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
-        match result {
-            Ok(()) => {
-                if let Some(slot) = self.slots.remove(&number.0) {
-                    self.table.free_slot(slot);
-                    self.free_slots.push(slot);
-                }
-            }
-            Err(why) => tracing::warn!("{why}; it is deleted at the end"),
-        }
-    }
-
-    fn on_ended(&mut self, ended: Ended) {
+    pub(crate) fn on_ended(&mut self, ended: Ended) {
         match ended {
             Ended::Read(run, result) => self.on_read(run, result),
             Ended::Written(number, result) => self.on_written(number, result),
             Ended::Deleted(number, result) => self.on_deleted(number, result),
             Ended::ReadToClean(number, result) => self.on_read_to_clean(number, result),
         }
-        for number in self.segments.take_dead() {
-            self.operations.delete(number);
-        }
+        self.delete_dead();
     }
 }
 
@@ -361,29 +353,5 @@ impl Transport for ObjectTransport {
             true => None,
             false => Some(Time(0) + Nanos::ZERO),
         }
-    }
-}
-
-impl Drop for ObjectTransport {
-    /// Nothing of a run that has ended stays. What another process goes on from does.
-    fn drop(&mut self) {
-        if !self.table.has_ended() {
-            return;
-        }
-        let until = Instant::now() + PATIENCE;
-        // A segment that arrives after it was deleted would stay.
-        while !self.writes.is_empty() {
-            match self
-                .operations
-                .wait(until.saturating_duration_since(Instant::now()))
-            {
-                Some(Ended::Written(number, _)) => _ = self.writes.remove(&number),
-                Some(_) => {}
-                None => break,
-            }
-        }
-        let named = self.table.named_segments();
-        self.operations
-            .delete_run(named.filter_map(|(_, segment)| segment));
     }
 }
