@@ -112,7 +112,7 @@ impl Operations {
     pub fn delete_run(&self, segments: impl Iterator<Item = SegmentNumber>) {
         let names: Vec<String> = segments.map(|segment| self.name(segment)).collect();
         let deleted = self.store.wait(async {
-            self.store.delete_all(names).await?;
+            self.store.delete_all(&names).await?;
             self.store.delete(&self.folder).await
         });
         if let Err(why) = deleted {

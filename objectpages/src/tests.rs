@@ -120,3 +120,21 @@ fn an_outage_that_has_taken_all_slots_gives_them_back() {
     scene.write([1]);
     scene.until(|scene| scene.table.place(1).is_some());
 }
+
+#[test]
+fn the_end_of_the_run_alone_deletes_its_objects() {
+    const SEGMENTS: u32 = 1000;
+    let mut scene = Scene::new(16);
+    for slot in 0..SEGMENTS as usize {
+        let number = scene.table.next_segment();
+        scene.table.name_segment(slot, number);
+        fs::write(scene.run_folder().join(number.0.to_string()), "").unwrap();
+    }
+    let again = ObjectTransport::new(scene.store.clone(), Arc::clone(&scene.table)).unwrap();
+    drop(std::mem::replace(&mut scene.transport, again));
+    assert_eq!(scene.objects(), SEGMENTS as usize);
+    scene.table.end();
+    let again = ObjectTransport::new(scene.store.clone(), Arc::clone(&scene.table)).unwrap();
+    drop(std::mem::replace(&mut scene.transport, again));
+    assert!(!scene.run_folder().exists());
+}

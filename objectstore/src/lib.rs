@@ -29,6 +29,8 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 /// Pauses between attempts double from the one to the other.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Objects that are deleted within the time of one operation: stores that have no request for many take each by itself.
+const DELETED_AT_ONCE: usize = 256;
 /// Threads for the store's connections, beside those of the program.
 const THREADS: usize = 2;
 /// Most threads that wait for a folder's files, and those of them that may write.
@@ -166,14 +168,17 @@ impl ObjectStore {
         self.within("delete", name, delete).await
     }
 
-    /// Deletes objects, many by one request where the store permits it.
+    /// Deletes objects, many by one request where the store permits it. The bound of time is for each
+    /// `DELETED_AT_ONCE` of them, so any number is deleted at a store that works.
     ///
     /// # Errors
-    /// [`ObjectError`] of the first one that stays, which the others may, too.
-    pub async fn delete_all(&self, names: Vec<String>) -> Result<(), ObjectError> {
-        let first = names.first().cloned().unwrap_or_default();
-        let delete = || self.operator.delete_iter(names.clone());
-        self.within("delete", &first, delete).await
+    /// [`ObjectError`] of one that stays, which the others may, too.
+    pub async fn delete_all(&self, names: &[String]) -> Result<(), ObjectError> {
+        for names in names.chunks(DELETED_AT_ONCE) {
+            let delete = || self.operator.delete_iter(names.to_vec());
+            self.within("delete", &names[0], delete).await?;
+        }
+        Ok(())
     }
 
     /// The names that begin with a prefix, of a folder (which ends with `/`) with those below it.
