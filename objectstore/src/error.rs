@@ -112,18 +112,49 @@ impl ObjectError {
         let Cause::Failed(why) = &self.why else {
             return false;
         };
+        // The code of an answer. Errors of other stores name their URL, in which it may be a part of any word.
+        let is_redis = self.context.store.starts_with("redis");
         let mut source = why.source();
         while let Some(error) = source {
             let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
             if matches!(
                 io,
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-            ) || error.to_string().contains("OOM")
+            ) || (is_redis && error.to_string().contains("OOM"))
             {
                 return true;
             }
             source = error.source();
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(store: &str, source: impl Into<Box<dyn Error + Send + Sync>>) -> ObjectError {
+        let context = Context {
+            operation: "write",
+            object: "1".to_owned(),
+            store: store.to_owned(),
+        };
+        let source: Box<dyn Error + Send + Sync> = source.into();
+        let why = opendal::Error::new(ErrorKind::Unexpected, "failed");
+        context.failed(why.set_temporary().set_source(io::Error::other(source)))
+    }
+
+    #[test]
+    fn a_redis_without_memory_is_full() {
+        let answer = "\"OOM\": command not allowed when used memory > 'maxmemory'.";
+        let error = error("redis://host", answer);
+        assert!(error.is_full() && !error.is_temporary());
+    }
+
+    #[test]
+    fn a_bucket_whose_name_has_the_letters_is_not_full() {
+        let error = error("s3://b/ROOM1", "cannot send to http://host/b/ROOM1");
+        assert!(!error.is_full() && error.is_temporary());
     }
 }
