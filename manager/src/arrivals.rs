@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// The name of a thread that serves a client.
+const CLIENT_THREAD: &str = "selfpage-client";
 /// The pause after a connection that cannot be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -27,7 +29,9 @@ pub(crate) fn resume(shared: &Arc<ManagerState>, clients: Vec<KeptClient>) -> Ve
     for client in admitted {
         let slot = shared.keeper.as_ref().map(|link| link.slot(client.slot));
         shared.resuming.fetch_add(1, Ordering::Relaxed);
-        let started = shared.spawn(move |shared| serve_kept(shared, client, slot));
+        let started = shared.spawn(CLIENT_THREAD, move |shared| {
+            serve_kept(shared, client, slot)
+        });
         if let Err(why) = started {
             shared.resuming.fetch_sub(1, Ordering::Relaxed);
             tracing::error!("a client that was served gets no thread, and waits: {why}");
@@ -98,7 +102,9 @@ fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSl
     let (connection, release) = (Arc::new(connection), slot.clone());
     let number = shared.pending_handoffs().add(&connection);
     let own = Arc::clone(&connection);
-    let started = shared.spawn(move |shared| serve_new(shared, own.into(), number, slot));
+    let started = shared.spawn(CLIENT_THREAD, move |shared| {
+        serve_new(shared, own.into(), number, slot)
+    });
     if let Err(why) = started {
         shared.pending_handoffs().remove(number);
         release.inspect(KeptSlot::release);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Bytes of a request at most.
 const MAX_REQUEST: u64 = 64 << 10;
-/// How long a request may take to arrive.
+/// How long a request may take to arrive, and a reply to be taken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request.
@@ -94,10 +94,9 @@ pub(crate) fn serve(shared: &Arc<ManagerState>, listener: &UnixListener) {
                 continue;
             }
         };
-        let shared = Arc::clone(shared);
-        let thread = std::thread::Builder::new().name("selfpage-control".into());
-        let started = thread.spawn(move || {
-            if let Err(why) = answer(&shared, &stream) {
+        // Joined at the end: a process that ends while a save is made durable would leave its part.
+        let started = shared.spawn("selfpage-control", move |shared| {
+            if let Err(why) = answer(shared, &stream) {
                 tracing::debug!("a control connection failed: {why}");
             }
         });
@@ -108,7 +107,12 @@ pub(crate) fn serve(shared: &Arc<ManagerState>, listener: &UnixListener) {
 }
 
 fn answer(shared: &ManagerState, stream: &UnixStream) -> io::Result<()> {
+    // The server's end waits for no peer that is silent, or does not read.
+    if !await_arrival(shared, stream) {
+        return Ok(());
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
     let reply = |reply: ControlReply| -> io::Result<()> {

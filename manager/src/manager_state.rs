@@ -95,11 +95,15 @@ impl ManagerState {
         rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
     }
 
-    /// Starts a client's thread.
-    pub fn spawn(self: &Arc<Self>, serve: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
+    /// Starts the thread of a client or a request, for whose end the server's waits.
+    pub fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        serve: impl FnOnce(&Self) + Send + 'static,
+    ) -> io::Result<()> {
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new()
-            .name("selfpage-client".into())
+            .name(name.to_owned())
             .spawn(move || serve(&shared))?;
         let mut threads = self.threads();
         threads.retain(|it| !it.is_finished());

@@ -1,11 +1,12 @@
 //! Saves of guests that run: each is the memory of one moment.
 
 use crate::Test;
-use crate::common::{Guest, Service, make_cache, make_snapshot, mib};
+use crate::common::{Guest, Service, await_that, make_cache, make_snapshot, mib};
 use crate::guest::{PAGE, page_bytes, word};
 use manager::control::{ControlReply, ControlRequest, request};
 use manager::save::SaveEvent;
 use manager::snapshot::Snapshot;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub const TESTS: &[Test] = &[
@@ -24,6 +25,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_save_that_cannot_be_whole_leaves_no_file",
         a_save_that_cannot_be_whole_leaves_no_file,
+    ),
+    (
+        "a_manager_that_is_stopped_completes_a_save_that_has_all_pages",
+        a_manager_that_is_stopped_completes_a_save_that_has_all_pages,
     ),
     (
         "a_save_of_another_process_than_the_guest_fails",
@@ -229,4 +234,32 @@ fn a_save_that_cannot_be_whole_leaves_no_file() {
     );
     guest.run(&format!("write 0 {pages} 2"));
     assert_eq!(guest.wrong(&format!("verify 0 {pages} 2")), 0);
+}
+
+fn a_manager_that_is_stopped_completes_a_save_that_has_all_pages() {
+    let pages = mib(64);
+    let mut service = Service::start(pages, |_| {});
+    let mut guest = service.guest("private", pages * PAGE);
+    guest.run(&format!("write 0 {pages} 1"));
+    let to = service.folder.path().join("differential");
+    let wanted = ControlRequest::Save {
+        client: 1,
+        to: to.clone(),
+    };
+    let socket = service.socket();
+    let replies = request(&socket, &wanted).unwrap();
+    let part = service
+        .folder
+        .path()
+        .join(format!("differential.part.{}", std::process::id()));
+    // The disk has yet to take them.
+    await_that("all pages are in the file", || {
+        let part = std::fs::metadata(&part);
+        to.exists() || part.is_ok_and(|part| part.blocks() * 512 >= (pages * PAGE) as u64)
+    });
+    service.server.take().unwrap().stop();
+    assert!(!part.exists());
+    let last = replies.last().unwrap().unwrap();
+    let is_saved = matches!(last, ControlReply::Save(SaveEvent::Saved { .. }));
+    assert_eq!(is_saved, to.exists(), "{last:?}");
 }
