@@ -4,9 +4,16 @@ use crate::gather::Gather;
 use crate::operations::Operations;
 use crate::page_table::PageTable;
 use crate::transport::ObjectTransport;
+use disk::time::Time;
+use disk::usd::{PartId, Transport};
+use iochannel::{IoVec, Op};
 use objectstore::ObjectStore;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -79,12 +86,109 @@ impl Scene {
         self.transport.begin_write(gather, None);
     }
 
+    /// Writes a page, or reads it, as the disk's thread does. Returns how that ended.
+    fn move_page(&mut self, op: Op, page: u64, memory: &mut [u8; PAGE]) -> i32 {
+        let piece = IoVec {
+            start: memory.as_mut_ptr(),
+            len: PAGE,
+        };
+        let (now, id) = (Time(0), PartId::default());
+        let pieces = [piece];
+        // SAFETY: the memory stays until the part was reaped, below.
+        unsafe {
+            let at = page * PAGE as u64;
+            self.transport.start(now, id, op, 0, &pieces, at);
+        }
+        self.transport.flush(now);
+        loop {
+            if let Some((_, result)) = self.transport.reap(now) {
+                return result;
+            }
+            let ended = self.transport.poll_fd();
+            let mut ready = [PollFd::from_borrowed_fd(ended, PollFlags::IN)];
+            poll(&mut ready, None).unwrap();
+        }
+    }
+
+    /// The object of the next segment.
+    fn next_object(&self) -> PathBuf {
+        // The number itself is not used then.
+        let next = self.table.next_segment().0 + 1;
+        self.run_folder().join(next.to_string())
+    }
+
     /// Serves until it is so.
     fn until(&mut self, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
             let ended = self.transport.operations.wait(LONG);
             self.transport.on_ended(ended.expect("it is never so"));
         }
+    }
+}
+
+/// A write fails with an error, and the page stays what it was: of the next write, too.
+fn check_failed_write(scene: &mut Scene, expected: Errno, recover: impl FnOnce(&mut Scene)) {
+    let mut read = [0; PAGE];
+    let result = scene.move_page(Op::Write, 1, &mut [2; PAGE]);
+    assert_eq!(result, -expected.raw_os_error());
+    recover(scene);
+    assert_eq!(scene.move_page(Op::Read, 1, &mut read), PAGE as i32);
+    assert_eq!(read, [1; PAGE]);
+    assert_eq!(scene.move_page(Op::Write, 1, &mut [3; PAGE]), PAGE as i32);
+    assert_eq!(scene.move_page(Op::Read, 1, &mut read), PAGE as i32);
+    assert_eq!(read, [3; PAGE]);
+    scene.until(|scene| scene.objects() == 1);
+}
+
+fn scene_with_a_page() -> Scene {
+    let mut scene = Scene::new(16);
+    let written = scene.move_page(Op::Write, 1, &mut [1; PAGE]);
+    assert_eq!(written, PAGE as i32);
+    scene
+}
+
+#[test]
+fn a_store_without_room_keeps_what_it_has() {
+    let mut scene = scene_with_a_page();
+    symlink("/dev/full", scene.next_object()).unwrap();
+    check_failed_write(&mut scene, Errno::NOSPC, |_| {});
+}
+
+#[test]
+fn a_store_that_does_not_answer_a_write_in_time_keeps_what_it_has() {
+    let mut scene = scene_with_a_page();
+    scene.set_patience(SHORT);
+    let object = scene.next_object();
+    mknodat(CWD, &object, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    check_failed_write(&mut scene, Errno::IO, |scene| scene.set_patience(LONG));
+}
+
+#[test]
+fn a_store_that_is_away_for_longer_than_it_is_waited_for_keeps_what_it_has() {
+    let mut scene = scene_with_a_page();
+    scene.refuse();
+    let read = scene.move_page(Op::Read, 1, &mut [0; PAGE]);
+    assert_eq!(read, -Errno::IO.raw_os_error());
+    check_failed_write(&mut scene, Errno::IO, Scene::recover);
+}
+
+#[test]
+fn a_page_that_is_gone_or_different_is_an_error_until_it_is_written_again() {
+    let mut scene = scene_with_a_page();
+    let object = |scene: &Scene| fs::read_dir(scene.run_folder()).unwrap().next();
+    let damages: [fn(&Path); 3] = [
+        |object| fs::write(object, [9; PAGE]).unwrap(),
+        |object| fs::write(object, [1; PAGE - 1]).unwrap(),
+        |object| fs::remove_file(object).unwrap(),
+    ];
+    for damage in damages {
+        damage(&object(&scene).unwrap().unwrap().path());
+        let mut read = [0; PAGE];
+        let result = scene.move_page(Op::Read, 1, &mut read);
+        assert_eq!(result, -Errno::IO.raw_os_error());
+        assert_eq!(scene.move_page(Op::Write, 1, &mut [1; PAGE]), PAGE as i32);
+        assert_eq!(scene.move_page(Op::Read, 1, &mut read), PAGE as i32);
+        scene.until(|scene| scene.objects() == 1);
     }
 }
 

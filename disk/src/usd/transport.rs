@@ -16,7 +16,7 @@ use iochannel::{IoVec, Op};
 use rustix::fd::BorrowedFd;
 
 /// Names a part of a transaction that is in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PartId {
     pub(super) client: u32,
     pub(super) transaction: u32,
