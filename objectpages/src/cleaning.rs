@@ -57,7 +57,7 @@ impl ObjectTransport {
                 from.push(place);
             }
         }
-        match gather.pages.is_empty() {
+        match gather.places().is_empty() {
             true => self.end_cleaning(),
             false => self.begin_write(gather, Some(from)),
         }

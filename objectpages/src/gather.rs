@@ -5,14 +5,33 @@ use crate::segments::SEGMENT_PAGES;
 use disk::usd::PartId;
 use iochannel::IoVec;
 use std::collections::VecDeque;
+use std::ops::Range;
 use wired::PAGE;
+
+/// In place of a page whose part was given up: it is written, and dead.
+const GIVEN_UP: u32 = u32::MAX;
+
+/// A write that waits for a segment.
+#[derive(Debug)]
+pub struct WritePart {
+    pub id: PartId,
+    /// Its pages, by their indices in the segment.
+    pages: Range<usize>,
+}
+
+impl WritePart {
+    /// Its result where all is written.
+    pub fn bytes(&self) -> i32 {
+        (self.pages.len() * PAGE) as i32
+    }
+}
 
 /// Pages that are written together.
 #[derive(Debug, Default)]
 pub struct Gather {
     /// The parts that wait for it, none where pages are moved by cleaning.
-    pub parts: Vec<(PartId, i32)>,
-    pub pages: Vec<u32>,
+    pub parts: Vec<WritePart>,
+    pages: Vec<u32>,
     pub hashes: Vec<u64>,
     pub bytes: Vec<u8>,
 }
@@ -23,6 +42,27 @@ impl Gather {
         self.pages.push(page);
         self.hashes.push(hash(page, contents));
         self.bytes.extend_from_slice(contents);
+    }
+
+    /// All places of the segment, with the pages that they are written with.
+    pub fn places(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// The pages whose parts were not given up, with their indices.
+    pub fn pages(&self) -> impl Iterator<Item = (usize, u32)> {
+        let pages = self.pages.iter().copied().enumerate();
+        pages.filter(|(_, page)| *page != GIVEN_UP)
+    }
+
+    /// Gives up a part, if it waits for this segment. Returns its pages.
+    pub fn give_up(&mut self, id: PartId) -> Option<Vec<u32>> {
+        let at = self.parts.iter().position(|part| part.id == id)?;
+        let part = self.parts.swap_remove(at);
+        let pages = &mut self.pages[part.pages];
+        let given_up = pages.to_vec();
+        pages.fill(GIVEN_UP);
+        Some(given_up)
     }
 }
 
@@ -46,6 +86,7 @@ impl GatherQueue {
         let Some(gather) = self.queue.back_mut() else {
             return;
         };
+        let begin = gather.pages.len();
         let mut page = first;
         for piece in pieces {
             for offset in (0..piece.len).step_by(PAGE) {
@@ -57,7 +98,16 @@ impl GatherQueue {
                 page += 1;
             }
         }
-        gather.parts.push((id, (count * PAGE) as i32));
+        let pages = begin..gather.pages.len();
+        gather.parts.push(WritePart { id, pages });
+    }
+
+    /// Gives up a part, if it waits here. Returns true if it did.
+    pub fn give_up(&mut self, id: PartId) -> bool {
+        let mut gathers = self.queue.iter_mut();
+        let is_here = gathers.any(|gather| gather.give_up(id).is_some());
+        self.queue.retain(|gather| !gather.parts.is_empty());
+        is_here
     }
 
     /// Takes the writes of the next segment.

@@ -23,6 +23,15 @@ use wired::PAGE;
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 
+const NOW: Time = Time(0);
+
+fn piece(memory: &mut [u8; PAGE]) -> IoVec {
+    IoVec {
+        start: memory.as_mut_ptr(),
+        len: PAGE,
+    }
+}
+
 struct Scene {
     folder: TempDir,
     store: ObjectStore,
@@ -88,20 +97,26 @@ impl Scene {
 
     /// Writes a page, or reads it, as the disk's thread does. Returns how that ended.
     fn move_page(&mut self, op: Op, page: u64, memory: &mut [u8; PAGE]) -> i32 {
-        let piece = IoVec {
-            start: memory.as_mut_ptr(),
-            len: PAGE,
-        };
-        let (now, id) = (Time(0), PartId::default());
-        let pieces = [piece];
-        // SAFETY: the memory stays until the part was reaped, below.
-        unsafe {
-            let at = page * PAGE as u64;
-            self.transport.start(now, id, op, 0, &pieces, at);
-        }
-        self.transport.flush(now);
+        let pieces = [piece(memory)];
+        let id = PartId::new(0, 0);
+        // SAFETY: pieces and memory stay until the part was reaped, below.
+        unsafe { self.start(op, id, page, &pieces) };
+        self.transport.flush(NOW);
+        self.reap()
+    }
+
+    /// # Safety
+    /// That of [`Transport::start`].
+    unsafe fn start(&mut self, op: Op, id: PartId, page: u64, pieces: &[IoVec]) {
+        let at = page * PAGE as u64;
+        // SAFETY: by the contract of this function.
+        unsafe { self.transport.start(NOW, id, op, 0, pieces, at) }
+    }
+
+    /// How the next part ends.
+    fn reap(&mut self) -> i32 {
         loop {
-            if let Some((_, result)) = self.transport.reap(now) {
+            if let Some((_, result)) = self.transport.reap(NOW) {
                 return result;
             }
             let ended = self.transport.poll_fd();
@@ -170,6 +185,39 @@ fn a_store_that_is_away_for_longer_than_it_is_waited_for_keeps_what_it_has() {
     let read = scene.move_page(Op::Read, 1, &mut [0; PAGE]);
     assert_eq!(read, -Errno::IO.raw_os_error());
     check_failed_write(&mut scene, Errno::IO, Scene::recover);
+}
+
+#[test]
+fn a_write_that_was_given_up_has_no_effect_though_its_segment_arrives() {
+    let mut scene = scene_with_a_page();
+    let start = |scene: &mut Scene, part, page| {
+        let mut memory = [2; PAGE];
+        let pieces = [piece(&mut memory)];
+        // SAFETY: a write is copied when it starts.
+        unsafe { scene.start(Op::Write, PartId::new(0, part), page, &pieces) };
+    };
+    start(&mut scene, 1, 1);
+    start(&mut scene, 2, 2);
+    scene.transport.flush(NOW);
+    // It waits, and is no segment any more.
+    start(&mut scene, 3, 3);
+    for part in [1, 3] {
+        scene.transport.give_up(NOW, PartId::new(0, part));
+        assert_eq!(scene.reap(), -Errno::TIMEDOUT.raw_os_error());
+    }
+    assert_eq!(scene.reap(), PAGE as i32);
+    scene.transport.flush(NOW);
+    assert!(scene.transport.writes.is_empty());
+    assert_eq!(scene.transport.in_flight(), 0);
+    for (page, expected) in [(1, 1), (2, 2), (3, 0)] {
+        let mut memory = [7; PAGE];
+        let read = scene.move_page(Op::Read, page, &mut memory);
+        assert_eq!((read, memory), (PAGE as i32, [expected; PAGE]));
+    }
+    // What is dead of the segment is no page's.
+    assert_eq!(scene.move_page(Op::Write, 1, &mut [3; PAGE]), PAGE as i32);
+    assert_eq!(scene.move_page(Op::Write, 2, &mut [3; PAGE]), PAGE as i32);
+    scene.until(|scene| scene.objects() == 2);
 }
 
 #[test]

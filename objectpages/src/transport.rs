@@ -200,17 +200,17 @@ impl ObjectTransport {
             }
             self.retry_deletion();
             let full = -Errno::NOSPC.raw_os_error();
-            let parts = gather.parts.iter().map(|(id, _)| (*id, full));
+            let parts = gather.parts.iter().map(|part| (part.id, full));
             return self.done.extend(parts);
         };
         let number = self.table.next_segment();
         self.table.name_segment(slot, number);
         self.slots.insert(number.0, slot);
         self.segments
-            .begin(number, gather.pages.clone().into_boxed_slice());
+            .begin(number, gather.places().to_vec().into_boxed_slice());
         if moved_from.is_none() {
-            for page in &gather.pages {
-                let pending = self.pending.entry(*page).or_insert(PendingPage {
+            for (_, page) in gather.pages() {
+                let pending = self.pending.entry(page).or_insert(PendingPage {
                     writes: 0,
                     placed: SegmentNumber(0),
                 });
@@ -229,7 +229,10 @@ impl ObjectTransport {
             return;
         };
         let error = result.err().map(|why| {
-            tracing::error!("{} pages are not written: {why}", write.gather.pages.len());
+            tracing::error!(
+                "{} pages are not written: {why}",
+                write.gather.places().len()
+            );
             errno_of(&why)
         });
         match &write.moved_from {
@@ -246,18 +249,17 @@ impl ObjectTransport {
             self.segments.count_written();
             self.retry_deletion();
         }
-        let parts = write.gather.parts.iter().map(|(id, bytes)| {
-            let result = error.map_or(*bytes, |errno| -errno.raw_os_error());
-            (*id, result)
+        let parts = write.gather.parts.iter().map(|part| {
+            let result = error.map_or(part.bytes(), |errno| -errno.raw_os_error());
+            (part.id, result)
         });
         self.done.extend(parts);
     }
 
     /// Of two writes of a page that are under way the later one counts, whichever ends first.
     fn place_pages(&mut self, number: SegmentNumber, gather: &Gather, is_written: bool) {
-        let pages = gather.pages.iter().zip(&gather.hashes);
-        for (index, (page, hash)) in pages.enumerate() {
-            let Some(pending) = self.pending.get_mut(page) else {
+        for (index, page) in gather.pages() {
+            let Some(pending) = self.pending.get_mut(&page) else {
                 continue;
             };
             pending.writes -= 1;
@@ -268,24 +270,42 @@ impl ObjectTransport {
                     segment: number,
                     index: index as u32,
                 };
-                let earlier = self.table.set(*page, place, *hash);
+                let earlier = self.table.set(page, place, gather.hashes[index]);
                 let earlier = earlier.map(|earlier| earlier.segment);
                 self.segments.place(number, earlier);
             }
             if pending.writes == 0 {
-                self.pending.remove(page);
+                self.pending.remove(&page);
             }
         }
     }
 
+    /// Ends a part whose segment is being written: its pages are not placed when it is there.
+    fn give_up_begun(&mut self, id: PartId) -> bool {
+        let mut writes = self.writes.values_mut();
+        let Some(pages) = writes.find_map(|write| write.gather.give_up(id)) else {
+            return false;
+        };
+        for page in pages {
+            let pending = self.pending.get_mut(&page);
+            if pending.is_some_and(|pending| {
+                pending.writes -= 1;
+                pending.writes == 0
+            }) {
+                self.pending.remove(&page);
+            }
+        }
+        true
+    }
+
     fn move_pages(&mut self, number: SegmentNumber, gather: &Gather, from: &[PagePlace]) {
-        for (index, (page, from)) in gather.pages.iter().zip(from).enumerate() {
-            if self.table.place(*page) == Some(*from) {
+        for ((index, page), from) in gather.pages().zip(from) {
+            if self.table.place(page) == Some(*from) {
                 let place = PagePlace {
                     segment: number,
                     index: index as u32,
                 };
-                self.table.move_to(*page, place);
+                self.table.move_to(page, place);
                 self.segments.place(number, Some(from.segment));
             }
         }
@@ -327,6 +347,12 @@ impl Transport for ObjectTransport {
                 Some(gather) => self.begin_write(gather, None),
                 None => break,
             }
+        }
+    }
+
+    fn give_up(&mut self, _: Time, id: PartId) {
+        if self.waiting.give_up(id) || self.give_up_begun(id) {
+            self.done.push_back((id, -Errno::TIMEDOUT.raw_os_error()));
         }
     }
 

@@ -16,10 +16,20 @@ use iochannel::{IoVec, Op};
 use rustix::fd::BorrowedFd;
 
 /// Names a part of a transaction that is in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartId {
     pub(super) client: u32,
     pub(super) transaction: u32,
+}
+
+impl PartId {
+    /// For what starts parts at a transport itself.
+    pub fn new(client: u32, transaction: u32) -> Self {
+        Self {
+            client,
+            transaction,
+        }
+    }
 }
 
 /// What reads and writes the pages of [`super::IoTarget::Space`].
