@@ -1,6 +1,7 @@
 //! The start of a process that carries pages of a `selfpage run`: a remote client, or an object client.
 
 use host::seqpacket;
+use pageclient::PagingFile;
 use pageclient::protocol::{self, ClientEvent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +10,9 @@ use rustix::net::RecvFlags;
 use std::error::Error;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
+use store::{DiskConfig, SetupError};
 use supervisor::remote_link::RemoteConnection;
 
 /// How long the client may take to say that it serves: as long as connecting, and some more.
@@ -78,6 +81,46 @@ pub fn start(
         (Some(ClientEvent::Failed { why }), _) => Err(why.into()),
         _ => Err(format!("the {name} has ended at its start").into()),
     }
+}
+
+/// The local file of a client.
+#[derive(clap::Args)]
+pub struct PagingFileArgs {
+    /// The descriptor of the paging file
+    #[arg(long, requires = "paging_file_size")]
+    paging_file: Option<RawFd>,
+    /// Bytes of pages in the paging file
+    #[arg(long)]
+    paging_file_size: Option<u64>,
+}
+
+impl PagingFileArgs {
+    /// The file, if there is one.
+    pub fn inherited(&self) -> rustix::io::Result<Option<PagingFile>> {
+        let file = self.paging_file.map(inherited).transpose()?;
+        let file = file.zip(self.paging_file_size);
+        Ok(file.map(|(file, size)| PagingFile {
+            file: Arc::new(file),
+            size,
+        }))
+    }
+}
+
+/// Makes the file that has the pages which a client's servers or store do not take, and its options.
+pub fn create_paging_file(disk: &DiskConfig) -> Result<Option<(OwnedFd, [String; 2])>, SetupError> {
+    let Some(file) = &disk.last_resort else {
+        return Ok(None);
+    };
+    let whole = DiskConfig {
+        size: PagingFile::bytes(file.size),
+        ..(**file).clone()
+    };
+    let fd = whole.create_file()?;
+    let options = [
+        format!("--paging-file={}", fd.as_raw_fd()),
+        format!("--paging-file-size={}", file.size),
+    ];
+    Ok(Some((fd, options)))
 }
 
 /// A descriptor that `run` passes, and nothing else of this process uses.

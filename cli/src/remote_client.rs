@@ -1,16 +1,16 @@
 //! `selfpage remote-client`, which `selfpage run --store remote:SIZE` starts, and the start itself.
 
-use crate::page_client::{self, begin, inherited};
+use crate::page_client::{self, PagingFileArgs, begin, create_paging_file, inherited};
 use remote_broker::{CONTROL_OFFSET, CONTROL_PORT};
-use remote_client::{PagingFile, RemoteConfig, ServerSource, keep};
+use remote_client::{RemoteConfig, ServerSource, keep};
 use remote_keys::{Keyring, KeyringError};
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fd::RawFd;
 use std::error::Error;
 use std::net::Ipv6Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{DiskConfig, DiskLocation, SetupError, StoreConfig};
+use store::{DiskConfig, DiskLocation, StoreConfig};
 use supervisor::remote_link::RemoteConnection;
 
 /// Copies of each page, as far as there are servers.
@@ -35,12 +35,8 @@ pub struct Args {
     /// Bytes of pages at servers
     #[arg(long)]
     size: u64,
-    /// The descriptor of the paging file
-    #[arg(long, requires = "paging_file_size")]
-    paging_file: Option<RawFd>,
-    /// Bytes of pages in the paging file
-    #[arg(long)]
-    paging_file_size: Option<u64>,
+    #[command(flatten)]
+    file: PagingFileArgs,
     /// The descriptor of the socket to the supervisor
     #[arg(long)]
     socket: RawFd,
@@ -49,16 +45,10 @@ pub struct Args {
 /// Runs the client.
 pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let socket = inherited(args.socket)?;
-    let file = args.paging_file.map(inherited).transpose()?;
-    let paging_file = file.zip(args.paging_file_size);
-    let paging_file = paging_file.map(|(file, size)| PagingFile {
-        file: Arc::new(file),
-        size,
-    });
     let config = RemoteConfig {
         servers: ServerSource::Broker(args.hosts),
         size: args.size,
-        paging_file,
+        paging_file: args.file.inherited()?,
         replicas: REPLICAS,
         keys: match args.insecure {
             true => None,
@@ -190,26 +180,9 @@ pub fn start_for(
     }
 }
 
-/// The file that has the pages which no server takes, and its option.
-fn paging_file(disk: &DiskConfig) -> Result<Option<(OwnedFd, [String; 2])>, SetupError> {
-    let Some(file) = &disk.last_resort else {
-        return Ok(None);
-    };
-    let whole = DiskConfig {
-        size: PagingFile::bytes(file.size),
-        ..(**file).clone()
-    };
-    let fd = whole.create_file()?;
-    let options = [
-        format!("--paging-file={}", fd.as_raw_fd()),
-        format!("--paging-file-size={}", file.size),
-    ];
-    Ok(Some((fd, options)))
-}
-
 /// Starts a client for a store's pages, and waits until it serves.
 fn start(options: &[String], disk: &DiskConfig) -> Result<RemoteConnection, Box<dyn Error>> {
-    let (file, file_options) = paging_file(disk)?.unzip();
+    let (file, file_options) = create_paging_file(disk)?.unzip();
     let size = format!("--size={}", disk.size);
     let options = options.iter().chain(file_options.iter().flatten());
     let options: Vec<&str> = options.chain([&size]).map(String::as_str).collect();

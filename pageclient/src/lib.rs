@@ -8,11 +8,14 @@
 //! |---|---|
 //! | `process` | the process, which opens and closes channels |
 //! | `keeper` | its parent, which starts another one |
+//! | `paging_file` | a local file that has the pages which the transport does not take |
 //! | `protocol` | its messages with the supervisor that started it |
 
 mod keeper;
+mod paging_file;
 mod process;
 pub mod protocol;
 
 pub use keeper::keep;
+pub use paging_file::PagingFile;
 pub use process::{PageClient, ServeError, Serving, serve, start_usd};

@@ -17,7 +17,6 @@
 //! | `background` | when these are moved, beside the tree's own pages |
 //! | `stripes`, `stripe_gathering`, `stripe_job`, `stripe_code`, `stripe_state` | cold objects on one server each, beside their parities; how they get there; pages of these; their code; what is kept of them |
 //! | `broker_link`, `arrival`, `usage`, `progress` | the thread that asks the broker; what arrives from threads; what is reported, and counted |
-//! | `paging_file` | the local file that has the pages that no server takes, by [`disk::usd::last_resort`] |
 //! | `process`, `start` | the process, which is a `pageclient`; its first servers |
 //! | `client_state`, `restore` | what another process goes on from |
 //!
@@ -41,7 +40,6 @@ mod outage;
 mod page_cipher;
 mod page_records;
 mod pages;
-mod paging_file;
 mod permits;
 mod placement;
 mod placement_refusals;
@@ -65,6 +63,5 @@ mod usage;
 
 pub use broker_link::ServerSource;
 pub use objects::OBJECT_PAGES;
-pub use paging_file::PagingFile;
 pub use process::{ClientError, MAX_SERVERS, RemoteConfig, keep, run};
 pub use progress::ClientProgress;

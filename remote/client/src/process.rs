@@ -12,7 +12,6 @@ use crate::connector::Connectors;
 use crate::degraded::DegradedReads;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::page_cipher::PageCipher;
-use crate::paging_file::{self, PagingFile};
 use crate::progress::ClientProgress;
 use crate::restore::REQUESTS;
 use crate::start::{first_servers, new_client, resumed_broker};
@@ -20,7 +19,7 @@ use crate::stripes::Stripes;
 use crate::transport::RemoteTransport;
 use disk::usd::Transport;
 use iochannel::Doorbell;
-use pageclient::{PageClient, ServeError, Serving, start_usd};
+use pageclient::{PageClient, PagingFile, ServeError, Serving, start_usd};
 use remote_keys::Keyring;
 use remote_wire::control::short_name;
 use rustix::event::{EventfdFlags, eventfd};
@@ -122,7 +121,9 @@ impl<'a> RemoteClient<'a> {
             call("get memory for the table of versions")(errno)
         };
         let state = ObjectMap::new_state(config.space(), config.is_encrypted).map_err(memory)?;
-        let places = paging_file::new_places(config).map_err(memory)?;
+        let places = config.paging_file.as_ref();
+        let places = places.map(|file| file.new_places(config.size));
+        let places = places.transpose().map_err(memory)?;
         if config.is_encrypted {
             state.set_key(&PageCipher::new_key().map_err(|why| thread(&why))?);
         }
@@ -225,7 +226,10 @@ impl PageClient for RemoteClient<'_> {
         }
         transport.save();
         let transport: Box<dyn Transport> = match (&config.paging_file, &self.places) {
-            (Some(file), Some(places)) => file.wrap(transport, config.size, places)?,
+            (Some(file), Some(places)) => {
+                let wrapped = file.wrap(transport, config.size, places);
+                wrapped.map_err(call("take the paging file"))?
+            }
             _ => Box::new(transport),
         };
         let usd = start_usd(transport)?;

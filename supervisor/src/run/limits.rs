@@ -1,7 +1,7 @@
 //! The limits (`ulimit`) that are too low for `run`: which limit, its value, and a value that is
 //! high enough. The calls that fail by them report only a failure.
 
-use remote_client::PagingFile;
+use pageclient::PagingFile;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::{DiskConfig, DiskLocation, StoreConfig};
@@ -100,7 +100,9 @@ pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
 /// Bytes of the file that a store makes.
 fn file_bytes(disk: &DiskConfig) -> u64 {
     match (disk.file(), &disk.place) {
-        (Some(file), DiskLocation::Remote) => PagingFile::bytes(file.size),
+        (Some(file), DiskLocation::Remote | DiskLocation::Objects(_)) => {
+            PagingFile::bytes(file.size)
+        }
         (file, _) => file.map_or(0, |file| file.size),
     }
 }

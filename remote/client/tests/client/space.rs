@@ -2,12 +2,13 @@
 
 use host::seqpacket::{self, Received};
 use iochannel::{ChannelClient, IoVec};
+use pageclient::PagingFile;
 use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use remote_keys::Keyring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
-use selfpage_remote_client::{ClientProgress, PagingFile, RemoteConfig, ServerSource, run};
+use selfpage_remote_client::{ClientProgress, RemoteConfig, ServerSource, run};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,10 @@
-//! The local paging file behind paging servers, which has the pages that no server takes (`disk::usd::last_resort`).
+//! A local paging file behind a client's transport, which has the pages that the transport does not take
+//! ([`disk::usd::last_resort`]).
 
-use crate::process::{ClientError, RemoteConfig, call};
 use disk::usd::Transport;
 use disk::usd::last_resort::{LastResort, PlacesSize, SPARE_SLOTS};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use wired::{PAGE, WiredMemory};
@@ -31,26 +32,33 @@ impl PagingFile {
         }
     }
 
-    /// A transport that has the file beside another one.
-    pub(crate) fn wrap(
+    /// A table of the pages' places, in memory that outlives the client's process, for a transport of so many bytes.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new_places(&self, inner_bytes: u64) -> io::Result<Arc<WiredMemory>> {
+        let bytes = self.places_size(inner_bytes).table_bytes();
+        let (memory, _) = WiredMemory::shared(bytes, "selfpage-places")?;
+        Ok(Arc::new(memory))
+    }
+
+    /// A transport that has the file beside another one, of so many bytes.
+    ///
+    /// # Errors
+    /// The kernel has no ring for the file.
+    pub fn wrap(
         &self,
         inner: impl Transport + 'static,
         inner_bytes: u64,
         places: &Arc<WiredMemory>,
-    ) -> Result<Box<dyn Transport>, ClientError> {
+    ) -> Result<Box<dyn Transport>, Errno> {
         let table = (Arc::clone(places), 0);
         let size = self.places_size(inner_bytes);
-        let transport = LastResort::new(Box::new(inner), self.file.as_fd(), table, size);
-        Ok(Box::new(transport.map_err(call("take the paging file"))?))
+        Ok(Box::new(LastResort::new(
+            Box::new(inner),
+            self.file.as_fd(),
+            table,
+            size,
+        )?))
     }
-}
-
-/// The table of the pages' places of a client with a file, in memory that outlives its process.
-pub(crate) fn new_places(config: &RemoteConfig) -> io::Result<Option<Arc<WiredMemory>>> {
-    let Some(file) = &config.paging_file else {
-        return Ok(None);
-    };
-    let bytes = file.places_size(config.size).table_bytes();
-    let (memory, _) = WiredMemory::shared(bytes, "selfpage-places")?;
-    Ok(Some(Arc::new(memory)))
 }
