@@ -1,6 +1,6 @@
 //! `selfpage object-client`, which `selfpage run --store opendal:URL,size=SIZE` starts, and the start itself.
 
-use crate::page_client::{self, begin, inherited};
+use crate::page_client::{self, PagingFileArgs, begin, create_paging_file, inherited};
 use objectpages::{ObjectConfig, keep};
 use objectstore::ObjectUrl;
 use rustix::fd::RawFd;
@@ -16,9 +16,11 @@ pub struct Args {
     /// The store
     #[arg(long)]
     url: ObjectUrl,
-    /// Bytes of the space
+    /// Bytes of pages in the store
     #[arg(long)]
     size: u64,
+    #[command(flatten)]
+    file: PagingFileArgs,
     /// The descriptor of the socket to the supervisor
     #[arg(long)]
     socket: RawFd,
@@ -30,6 +32,7 @@ pub fn object_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = ObjectConfig {
         url: args.url,
         size: args.size,
+        paging_file: args.file.inherited()?,
     };
     // What fails at the start is said by `run`.
     Ok(match keep(&config, &socket, begin)? {
@@ -54,8 +57,10 @@ pub fn start_for(store: Option<&StoreConfig>) -> Result<Option<RemoteConnection>
     let (Some(url), Some(disk)) = (config.object_store(), &config.disk) else {
         return Ok(None);
     };
+    let (file, file_options) = create_paging_file(disk)?.unzip();
     let options = [format!("--url={url}"), format!("--size={}", disk.size)];
-    let options = options.each_ref().map(String::as_str);
-    let client = page_client::start("object-client", &options, None)?;
+    let options = options.iter().chain(file_options.iter().flatten());
+    let options: Vec<&str> = options.map(String::as_str).collect();
+    let client = page_client::start("object-client", &options, file)?;
     Ok(Some(client.connection))
 }

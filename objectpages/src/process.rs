@@ -2,13 +2,14 @@
 
 use crate::page_table::PageTable;
 use crate::transport::{ObjectTransport, PATIENCE};
+use disk::usd::Transport;
 use iochannel::Doorbell;
 use objectstore::{ObjectError, ObjectStore, ObjectUrl, OpenError};
-use pageclient::{PageClient, ServeError, Serving, start_usd};
+use pageclient::{PageClient, PagingFile, ServeError, Serving, start_usd};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use wired::PAGE;
+use wired::{PAGE, WiredMemory};
 
 /// How long the store may take for each of three operations before the program is started: `run` waits for 15 s.
 const FIRST_PATIENCE: Duration = Duration::from_secs(4);
@@ -18,8 +19,18 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(4);
 pub struct ObjectConfig {
     /// The store.
     pub url: ObjectUrl,
-    /// Bytes of the space.
+    /// Bytes of pages in the store: of the space, where there is no larger paging file.
     pub size: u64,
+    /// Where pages are that the store does not take.
+    pub paging_file: Option<PagingFile>,
+}
+
+impl ObjectConfig {
+    /// Bytes of the space.
+    fn space(&self) -> u64 {
+        let file = self.paging_file.as_ref().map_or(0, |file| file.size);
+        file.max(self.size)
+    }
 }
 
 /// Why a client cannot serve.
@@ -49,16 +60,21 @@ struct ObjectClient<'a> {
     config: &'a ObjectConfig,
     table: Arc<PageTable>,
     doorbell: Doorbell,
+    /// Which pages the paging file has.
+    places: Option<Arc<WiredMemory>>,
 }
 
 impl<'a> ObjectClient<'a> {
     fn new(config: &'a ObjectConfig) -> Result<Self, ObjectClientError> {
-        let pages = config.size.div_ceil(PAGE as u64) as usize;
+        let pages = config.space().div_ceil(PAGE as u64) as usize;
+        let places = config.paging_file.as_ref();
+        let places = places.map(|file| file.new_places(config.size));
         let thread = |why: &dyn std::fmt::Display| ServeError::Thread(why.to_string());
         Ok(Self {
             config,
             table: Arc::new(PageTable::new(pages).map_err(ObjectClientError::Memory)?),
             doorbell: Doorbell::new().map_err(|why| thread(&why))?,
+            places: places.transpose().map_err(ObjectClientError::Memory)?,
         })
     }
 }
@@ -101,7 +117,7 @@ impl PageClient for ObjectClient<'_> {
     }
 
     fn size(&self) -> u64 {
-        self.config.size
+        self.config.space()
     }
 
     fn on_end(&self) {
@@ -120,13 +136,18 @@ impl PageClient for ObjectClient<'_> {
             first.wait(first.check(&object)).map_err(failed)?;
         }
         let starts = self.table.count_start();
-        let call = |errno| ServeError::Call {
-            what: "make an eventfd",
-            errno,
+        let call = |what| move |errno| ServeError::Call { what, errno };
+        let transport = ObjectTransport::new(store, Arc::clone(&self.table));
+        let transport = transport.map_err(call("make an eventfd"))?;
+        let transport: Box<dyn Transport> = match (&self.config.paging_file, &self.places) {
+            (Some(file), Some(places)) => {
+                let wrapped = file.wrap(transport, self.config.size, places);
+                wrapped.map_err(call("take the paging file"))?
+            }
+            _ => Box::new(transport),
         };
-        let transport = ObjectTransport::new(store, Arc::clone(&self.table)).map_err(call)?;
         Ok(Serving {
-            usd: start_usd(Box::new(transport))?,
+            usd: start_usd(transport)?,
             first_channel: (starts << 32) + 1,
             connected: 1,
             named: 1,

@@ -47,7 +47,7 @@ pub struct DiskConfig {
     /// Bytes, allocated when the store is made; the maximum where the file grows; what may be
     /// at paging servers.
     pub size: u64,
-    /// The file that has the pages which no paging server takes, where the place is remote.
+    /// The file that has the pages which no paging server or object store takes, where the place is one of these.
     pub last_resort: Option<Box<DiskConfig>>,
     /// Writes all of it when the store is made: making the store then takes longer (the time to
     /// write `size` bytes), and filling it for the first time is faster, where a file system tracks
@@ -90,7 +90,7 @@ impl DiskConfig {
         }
     }
 
-    /// The swap file, also that behind remote memory.
+    /// The swap file, also that behind remote memory or an object store.
     pub fn file(&self) -> Option<&Self> {
         match self.place {
             DiskLocation::File(_) => Some(self),
@@ -100,7 +100,7 @@ impl DiskConfig {
         }
     }
 
-    /// Bytes of all pages: where a file is behind remote memory, as many as the larger of the two has room for.
+    /// Bytes of all pages: where a file is behind another place, as many as the larger of the two has room for.
     pub fn space(&self) -> u64 {
         self.size
             .max(self.last_resort.as_ref().map_or(0, |file| file.size))
@@ -207,24 +207,22 @@ fn set_disk(
     disk: DiskConfig,
     name: &'static str,
 ) -> Result<(), ConfigError> {
-    use DiskLocation::{Objects, Remote};
-    let is_objects = |disk: &DiskConfig| matches!(disk.place, Objects(_));
+    use DiskLocation::{File, Objects, Remote, System};
     let set = match config.disk.take() {
         None => disk,
-        Some(before) if is_objects(&before) != is_objects(&disk) => {
-            return Err(ConfigError::BesideObjects);
-        }
-        Some(before) if (before.place == Remote) == (disk.place == Remote) => {
-            return Err(ConfigError::Twice(name));
-        }
-        Some(before) if before.last_resort.is_some() => return Err(ConfigError::Twice(name)),
-        Some(before) if before.place != Remote => return Err(ConfigError::DiskBeforeRemote),
-        Some(_) if disk.grows || disk.inject.is_some() => {
-            return Err(ConfigError::NotBehindRemote);
-        }
-        Some(remote) => DiskConfig {
-            last_resort: Some(Box::new(disk)),
-            ..remote
+        Some(before) => match (&before.place, &disk.place) {
+            (Remote, Objects(_)) | (Objects(_), Remote) => return Err(ConfigError::BesideObjects),
+            (Remote | Objects(_), File(_)) if before.last_resort.is_none() => {
+                if disk.grows || disk.inject.is_some() {
+                    return Err(ConfigError::NotBehindRemote);
+                }
+                DiskConfig {
+                    last_resort: Some(Box::new(disk)),
+                    ..before
+                }
+            }
+            (File(_), Remote | Objects(_)) => return Err(ConfigError::DiskBeforeRemote),
+            (File(_) | Remote | Objects(_) | System, _) => return Err(ConfigError::Twice(name)),
         },
     };
     config.disk = Some(set);

@@ -14,19 +14,19 @@ pub enum ConfigError {
     /// The same tier twice.
     #[error("{0} is given twice")]
     Twice(&'static str),
-    /// A disk with remote memory behind it.
+    /// A disk with remote memory or an object store behind it.
     #[error(
-        "disk: stands before remote:; pages go to other machines first, and to the disk where these take none: write remote: before disk:"
+        "disk: stands before remote: or opendal:; pages go to other machines or the object store first, and to the disk where these take none: write opendal: or remote: before disk:"
     )]
     DiskBeforeRemote,
-    /// An option that the file behind remote memory does not have.
+    /// An option that the file behind remote memory or an object store does not have.
     #[error(
-        "disk: behind remote: takes size=SIZE and written alone: its file is allocated when the program starts"
+        "disk: behind remote: or opendal: takes size=SIZE and written alone: its file is allocated when the program starts"
     )]
     NotBehindRemote,
-    /// An object store and another place.
+    /// An object store and remote memory.
     #[error(
-        "opendal: and disk: or remote: are given; pages that leave compressed RAM go to one of them: leave the other out"
+        "opendal: and remote: are given; pages that leave compressed RAM go to one of them: leave the other out"
     )]
     BesideObjects,
     /// `opendal:` with no size.

@@ -78,7 +78,7 @@ pub struct Args {
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE[,grow|,written], remote:SIZE (memory
     /// of other machines) or opendal:URL,size=SIZE (objects of a store), or several joined by +: ram: before
-    /// the others, remote: before disk:, which then has what other machines do not take
+    /// the others, remote: or opendal: before disk:, which then has what these do not take
     ///
     /// Default: compressed RAM of four times the frames or an eighth of what is available,
     /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,

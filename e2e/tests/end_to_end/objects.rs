@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this long the threads of a program page.
 const UNDER_WAY: Duration = Duration::from_millis(700);
+/// Longer than a write waits for a store that has a disk behind it.
+const STOPPED: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often a client is killed, and the pause in which the next one serves.
 const KILLS: u32 = 5;
@@ -54,6 +56,16 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         trial(
             "objects",
+            "a_redis_that_is_stopped_for_seconds_before_a_disk_loses_no_page",
+            redis_stopped_before_disk,
+        ),
+        trial(
+            "objects",
+            "a_full_redis_before_a_disk_loses_no_page_though_the_client_is_killed",
+            redis_full_before_disk,
+        ),
+        trial(
+            "objects",
             "a_redis_that_has_started_again_is_an_error_and_no_wrong_page",
             redis_restarted,
         ),
@@ -74,6 +86,13 @@ fn launch(sandbox: &Sandbox) -> Verdict<Launch<'_>> {
 
 fn contract(url: &str) -> Under {
     Under::Contract(Contract::new(8 * MIB).with(&format!("--store=opendal:{url},size=128M")))
+}
+
+/// Likewise, with a file for what the store does not take.
+fn contract_with_disk(url: &str, sandbox: &Sandbox) -> Under {
+    let file = sandbox.join("swap");
+    let store = format!("opendal:{url},size=128M+disk:{},size=128M", file.display());
+    Under::Contract(Contract::new(8 * MIB).with(&format!("--store={store}")))
 }
 
 /// A folder for objects, and its URL.
@@ -218,16 +237,21 @@ struct Redis {
 
 impl Redis {
     fn start() -> Verdict<Self> {
+        Self::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Verdict<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").doing(|| "find a port".into())?;
         let port = listener.local_addr().doing(|| "find a port".into())?.port();
         drop(listener);
-        Self::start_at(port)
+        Self::start_at(port, options)
     }
 
-    fn start_at(port: u16) -> Verdict<Self> {
+    fn start_at(port: u16, options: &[&str]) -> Verdict<Self> {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--appendonly", "no"]);
+        command.args(options);
         let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() else {
             return skipped("no redis-server here: apt-get install redis-server");
         };
@@ -289,6 +313,39 @@ fn redis_stopped() -> Verdict {
     check(running.wait()?, &expected)
 }
 
+/// Writes do not wait for it: they go to the file. Reads of what it has do.
+fn redis_stopped_before_disk() -> Verdict {
+    let sandbox = Sandbox::new("objects_redis_disk")?;
+    let redis = Redis::start()?;
+    let expected = expected(&sandbox)?;
+    let running = launch(&sandbox)?.spawn(&contract_with_disk(&redis.url(), &sandbox))?;
+    wait_until("Redis has pages", || redis.has_pages())?;
+    redis.signal(Signal::STOP);
+    std::thread::sleep(STOPPED);
+    redis.signal(Signal::CONT);
+    check(running.wait()?, &expected)?;
+    wait_until("Redis is empty", || redis.keys().as_deref() == Some(":0"))?;
+    sandbox.check_clean()
+}
+
+fn redis_full_before_disk() -> Verdict {
+    let sandbox = Sandbox::new("objects_redis_full")?;
+    let redis = Redis::start_with(&["--maxmemory", "16mb", "--maxmemory-policy", "noeviction"])?;
+    let expected = expected(&sandbox)?;
+    let mut running = launch(&sandbox)?.spawn(&contract_with_disk(&redis.url(), &sandbox))?;
+    wait_until("Redis has pages", || redis.has_pages())?;
+    let mut kills = 0;
+    while kills < KILLS && !running.ended() {
+        client_of(&running)?.kill();
+        kills += 1;
+        std::thread::sleep(BETWEEN_KILLS);
+    }
+    println!("{kills} kills");
+    check(running.wait()?, &expected)?;
+    wait_until("Redis is empty", || redis.keys().as_deref() == Some(":0"))?;
+    sandbox.check_clean()
+}
+
 fn redis_restarted() -> Verdict {
     let sandbox = Sandbox::new("objects_redis_restarted")?;
     let redis = Redis::start()?;
@@ -296,7 +353,7 @@ fn redis_restarted() -> Verdict {
     wait_until("Redis has pages", || redis.has_pages())?;
     let port = redis.port;
     drop(redis);
-    let _empty = Redis::start_at(port)?;
+    let _empty = Redis::start_at(port, &[])?;
     ended_by_lost_pages(&running.wait()?)
 }
 

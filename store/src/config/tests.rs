@@ -65,8 +65,20 @@ fn an_error_names_the_mistake() {
         ("opendal:fs:///tmp", "needs a size"),
         ("opendal:fs:///tmp,size=1", "too small"),
         (
-            "opendal:fs:///tmp,size=1G+disk:/tmp,size=1G",
-            "leave the other out",
+            "disk:/tmp,size=1G+opendal:fs:///tmp,size=1G",
+            "remote: before disk:",
+        ),
+        (
+            "opendal:fs:///tmp,size=1G+disk:/tmp,size=1G,grow",
+            "written alone",
+        ),
+        (
+            "opendal:fs:///tmp,size=1G+disk:/tmp,size=1G+disk:/tmp,size=1G",
+            "disk: is given twice",
+        ),
+        (
+            "opendal:fs:///tmp,size=1G+opendal:fs:///tmp,size=1G",
+            "opendal: is given twice",
         ),
         ("remote:1G+opendal:fs:///tmp,size=1G", "leave the other out"),
         ("tape:1G", "no store"),
