@@ -84,24 +84,13 @@ pub enum ClientError {
     /// Too many, or none.
     #[error("{0} paging servers are named: name 1 to {MAX_SERVERS}")]
     Servers(usize),
-    /// The kernel.
-    #[error("cannot {what}: {errno}")]
-    Call {
-        /// What for.
-        what: &'static str,
-        /// What it said.
-        errno: Errno,
-    },
-    /// The disk's thread.
-    #[error("{0}")]
-    Thread(String),
     /// The process.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
 pub(crate) fn call(what: &'static str) -> impl Fn(Errno) -> ClientError {
-    move |errno| ClientError::Call { what, errno }
+    move |errno| ServeError::Call { what, errno }.into()
 }
 
 /// What outlives a client's process.
@@ -138,7 +127,7 @@ impl<'a> RemoteClient<'a> {
 }
 
 fn thread(why: &dyn std::fmt::Display) -> ClientError {
-    ClientError::Thread(why.to_string())
+    ServeError::Thread(why.to_string()).into()
 }
 
 /// Serves the supervisor at `socket` until it is gone, in another process, and in a further one where that one ends.
