@@ -7,7 +7,7 @@ use rustix::fd::RawFd;
 use std::error::Error;
 use std::process::ExitCode;
 use store::StoreConfig;
-use supervisor::remote_link::RemoteConnection;
+use supervisor::page_client_link::PageClientConnection;
 
 /// The way to an object store for the programs of one `selfpage run`, which starts it.
 #[derive(clap::Args)]
@@ -50,7 +50,9 @@ pub fn check(store: Option<&StoreConfig>) -> Result<(), Box<dyn Error>> {
 }
 
 /// Starts a client for a store, where its pages are objects.
-pub fn start_for(store: Option<&StoreConfig>) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
+pub fn start_for(
+    store: Option<&StoreConfig>,
+) -> Result<Option<PageClientConnection>, Box<dyn Error>> {
     let Some(config) = store else {
         return Ok(None);
     };
@@ -61,6 +63,6 @@ pub fn start_for(store: Option<&StoreConfig>) -> Result<Option<RemoteConnection>
     let options = [format!("--url={url}"), format!("--size={}", disk.size)];
     let options = options.iter().chain(file_options.iter().flatten());
     let options: Vec<&str> = options.map(String::as_str).collect();
-    let client = page_client::start("object-client", &options, file)?;
+    let client = page_client::start("object-client", "object client", &options, file)?;
     Ok(Some(client.connection))
 }

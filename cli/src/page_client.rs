@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DiskConfig, SetupError};
-use supervisor::remote_link::RemoteConnection;
+use supervisor::page_client_link::PageClientConnection;
 
 /// How long the client may take to say that it serves: as long as connecting, and some more.
 const START: Duration = Duration::from_secs(15);
@@ -21,15 +21,16 @@ const START: Duration = Duration::from_secs(15);
 /// A client that serves.
 pub struct PageClient {
     /// For the supervisor.
-    pub connection: RemoteConnection,
+    pub connection: PageClientConnection,
     /// Servers that are connected, and those that were named.
     pub connected: u32,
     pub named: u32,
 }
 
-/// Starts `selfpage COMMAND`, with the number of its socket as `--socket`, and waits until it serves. `file` is passed, too.
+/// Starts `selfpage COMMAND`, which is `name`, with the number of its socket as `--socket`, and waits until it serves. `file` is passed, too.
 pub fn start(
     command: &str,
+    name: &'static str,
     options: &[&str],
     file: Option<OwnedFd>,
 ) -> Result<PageClient, Box<dyn Error>> {
@@ -63,7 +64,6 @@ pub fn start(
     drop((theirs, file));
     let patience = Timespec::try_from(START)?;
     let mut fds = [PollFd::new(&own, PollFlags::IN)];
-    let name = command.replace('-', " ");
     if poll(&mut fds, Some(&patience))? == 0 {
         return Err(format!("the {name} does not start: it has not answered for 15 s").into());
     }
@@ -71,7 +71,8 @@ pub fn start(
     let doorbell = message.fds[0].take();
     match (protocol::decode(message.as_slice()), doorbell) {
         (Some(ClientEvent::Ready { connected, named }), Some(doorbell)) => Ok(PageClient {
-            connection: RemoteConnection {
+            connection: PageClientConnection {
+                name,
                 socket: own,
                 doorbell,
             },

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{DiskConfig, DiskLocation, StoreConfig};
-use supervisor::remote_link::RemoteConnection;
+use supervisor::page_client_link::PageClientConnection;
 
 /// Copies of each page, as far as there are servers.
 const REPLICAS: u8 = 2;
@@ -158,7 +158,7 @@ fn check_cluster() -> Result<(), OptionError> {
 pub fn start_for(
     store: Option<&StoreConfig>,
     options: &RemoteOptions,
-) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
+) -> Result<Option<PageClientConnection>, Box<dyn Error>> {
     match store {
         Some(StoreConfig {
             disk: Some(disk), ..
@@ -181,12 +181,12 @@ pub fn start_for(
 }
 
 /// Starts a client for a store's pages, and waits until it serves.
-fn start(options: &[String], disk: &DiskConfig) -> Result<RemoteConnection, Box<dyn Error>> {
+fn start(options: &[String], disk: &DiskConfig) -> Result<PageClientConnection, Box<dyn Error>> {
     let (file, file_options) = create_paging_file(disk)?.unzip();
     let size = format!("--size={}", disk.size);
     let options = options.iter().chain(file_options.iter().flatten());
     let options: Vec<&str> = options.chain([&size]).map(String::as_str).collect();
-    let client = page_client::start("remote-client", &options, file)?;
+    let client = page_client::start("remote-client", "remote client", &options, file)?;
     warn_of_copies(client.connected, client.named);
     Ok(client.connection)
 }

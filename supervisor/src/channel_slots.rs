@@ -1,5 +1,5 @@
 //! The IO channels of a tree's processes, as the supervisor accounts for them, whichever party serves
-//! them: the daemon (`daemon_link`) or a remote client (`remote_link`).
+//! them: the daemon (`daemon_link`) or a page client (`page_client_link`).
 //!
 //! Rule: a slot has channels until the serving party reports each of them closed, so none of a
 //! dead process's I/O is in flight when its slot goes to another.

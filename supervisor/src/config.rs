@@ -1,6 +1,6 @@
 //! What a supervisor is started with, why it cannot be, and the events of its tree.
 
-use crate::remote_link::RemoteConnection;
+use crate::page_client_link::PageClientConnection;
 use frames::{AdmissionError, LedgerError};
 use link::MIN_FRAMES;
 use link::handshake::{ChildMessage, Message, RunFlags, SlotIndex};
@@ -29,8 +29,8 @@ pub struct SupervisorConfig {
     /// The contract with the system's daemon that the tree lives on; `frames` are then the
     /// most of it, and the store's disk is the daemon's.
     pub tenant: Option<Session>,
-    /// The remote client that has the tree's pages, where the store is remote.
-    pub remote: Option<RemoteConnection>,
+    /// The page client that has the tree's pages, where the store is remote or of objects.
+    pub page_client: Option<PageClientConnection>,
 }
 
 /// Why a supervisor could not start.
@@ -115,7 +115,7 @@ pub enum TreeEvent {
     },
     /// The daemon is there again.
     Back,
-    /// The remote client has ended, or no daemon takes the contract back: why the tree's pages are
+    /// The page client has ended, or no daemon takes the contract back: why the tree's pages are
     /// out of reach.
     PagesLost(String),
 }

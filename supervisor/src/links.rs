@@ -1,5 +1,5 @@
 //! What a tree is connected to beyond itself: the party that serves its IO channels, which is the
-//! daemon or a remote client, and the limits on its faults, to which the daemon contributes.
+//! daemon or a page client, and the limits on its faults, to which the daemon contributes.
 //!
 //! Rule: nothing here blocks. The daemon may be away for any time; what needs it waits.
 
@@ -7,7 +7,7 @@ use crate::TreeEvent;
 use crate::config::StartError;
 use crate::daemon_link::DaemonLink;
 use crate::fault_limits::TreeFaultLimits;
-use crate::remote_link::{RemoteConnection, RemoteLink};
+use crate::page_client_link::{PageClientConnection, PageClientLink};
 use crate::sockets::refuse;
 use frames::Ledger;
 use host::epoll_set::EpollSet;
@@ -22,7 +22,7 @@ use tenant::Session;
 /// The party that serves IO channels, where the store has no file of its own.
 enum ChannelServer {
     Daemon(Box<DaemonLink>),
-    Remote(RemoteLink),
+    PageClient(PageClientLink),
 }
 
 /// The links of one tree.
@@ -42,11 +42,15 @@ impl Links {
         }
     }
 
-    /// Links to a remote client.
-    pub fn connect_remote(&mut self, to: RemoteConnection, set: &EpollSet) -> io::Result<()> {
-        let remote = RemoteLink::new(to);
-        set.add(remote.fd(), self.token)?;
-        self.server = Some(ChannelServer::Remote(remote));
+    /// Links to a page client.
+    pub fn connect_page_client(
+        &mut self,
+        to: PageClientConnection,
+        set: &EpollSet,
+    ) -> io::Result<()> {
+        let client = PageClientLink::new(to);
+        set.add(client.fd(), self.token)?;
+        self.server = Some(ChannelServer::PageClient(client));
         Ok(())
     }
 
@@ -68,7 +72,7 @@ impl Links {
         Ok(())
     }
 
-    /// Returns true if the daemon or a remote client serves IO channels.
+    /// Returns true if the daemon or a page client serves IO channels.
     pub fn has_channels(&self) -> bool {
         self.server.is_some()
     }
@@ -77,7 +81,7 @@ impl Links {
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.open(slot, depth, reply),
-            Some(ChannelServer::Remote(remote)) => remote.open(slot, depth, reply),
+            Some(ChannelServer::PageClient(client)) => client.open(slot, depth, reply),
             None => refuse(&reply, "this tree has a disk of its own, and no channels"),
         }
     }
@@ -87,7 +91,7 @@ impl Links {
     pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
         match &mut self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.is_quiet(slot),
-            Some(ChannelServer::Remote(remote)) => remote.is_quiet(slot),
+            Some(ChannelServer::PageClient(client)) => client.is_quiet(slot),
             None => true,
         }
     }
@@ -146,10 +150,10 @@ impl Links {
                     limits.apply(stats_page);
                 }
             }
-            Some(ChannelServer::Remote(remote)) => {
-                remote.dispatch(happened);
+            Some(ChannelServer::PageClient(client)) => {
+                client.dispatch(happened);
                 if matches!(happened.last(), Some(TreeEvent::PagesLost(_))) {
-                    set.remove(remote.fd());
+                    set.remove(client.fd());
                 }
             }
             None => {}

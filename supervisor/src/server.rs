@@ -115,7 +115,7 @@ impl Supervisor {
             .add(&doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
         let tenant = settings.tenant.take();
-        let remote = settings.remote.take();
+        let page_client = settings.page_client.take();
         let mut it = Self {
             settings,
             watched,
@@ -141,10 +141,10 @@ impl Supervisor {
             links: Links::new(LINK),
             shared_memory: SharedMemory::default(),
         };
-        if let Some(remote) = remote {
+        if let Some(page_client) = page_client {
             it.links
-                .connect_remote(remote, &it.watched)
-                .map_err(StartError::call("watch the remote client"))?;
+                .connect_page_client(page_client, &it.watched)
+                .map_err(StartError::call("watch the page client"))?;
         }
         if let Some(tenant) = tenant {
             it.links

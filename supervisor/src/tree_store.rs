@@ -30,7 +30,7 @@ impl TreeStore {
             return Ok(None);
         };
         let (store, fds) = SharedStore::create(config, MAX_PROCESSES)?;
-        if settings.tenant.is_some() || settings.remote.is_some() {
+        if settings.tenant.is_some() || settings.page_client.is_some() {
             store.set_transport(Box::new(ChannelUnavailable));
         }
         if settings.ram_of_frames {

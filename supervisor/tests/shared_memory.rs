@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::RecvFlags;
 use std::time::{Duration, Instant};
-use supervisor::remote_link::RemoteConnection;
+use supervisor::page_client_link::PageClientConnection;
 use supervisor::{Supervisor, SupervisorConfig};
 use translation::{Capabilities, EntryKind, Userfault, UserfaultOptions};
 use wired::PAGE;
@@ -230,7 +230,11 @@ fn memory_is_shared_where_pages_go_to_compressed_ram_and_through_a_channel() {
     let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let settings = SupervisorConfig {
         store: Some("ram:16MiB+remote:64MiB".parse().unwrap()),
-        remote: Some(RemoteConnection { socket, doorbell }),
+        page_client: Some(PageClientConnection {
+            name: "remote client",
+            socket,
+            doorbell,
+        }),
         ..common::settings(FRAMES)
     };
     let mut supervisor = Supervisor::start(settings).unwrap();

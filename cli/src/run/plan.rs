@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use store::StoreConfig;
 use supervisor::fault_limits::TreeFaultLimits;
-use supervisor::remote_link::RemoteConnection;
+use supervisor::page_client_link::PageClientConnection;
 use supervisor::run::limits;
 use supervisor::run::program::{ExecError, Program};
 use supervisor::run::{self, RunSpec, open_descriptors};
@@ -122,7 +122,7 @@ fn check_client(
 fn start_client(
     store: Option<&StoreConfig>,
     options: &RemoteOptions,
-) -> Result<Option<RemoteConnection>, Box<dyn Error>> {
+) -> Result<Option<PageClientConnection>, Box<dyn Error>> {
     match object_client::start_for(store)? {
         None => remote_client::start_for(store, options),
         objects => Ok(objects),
@@ -176,7 +176,7 @@ impl Plan {
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
-        let remote = start_client(store.as_ref(), &args.remote)?;
+        let page_client = start_client(store.as_ref(), &args.remote)?;
         let spec = RunSpec {
             program,
             preload: preload_list(preload),
@@ -192,8 +192,8 @@ impl Plan {
             kill_survivors: args.on_exit == OnExit::Kill,
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
-            kept_fds: kept_fds(json.as_ref(), remote.as_ref()),
-            remote,
+            kept_fds: kept_fds(json.as_ref(), page_client.as_ref()),
+            page_client,
         };
         let output = ReportOutput {
             stats: args.stats,
@@ -221,9 +221,9 @@ fn check_ram(store: Option<&StoreConfig>, ram: Option<u64>) -> Result<(), Reques
 }
 
 /// The descriptors that stay open while the program runs.
-fn kept_fds(json: Option<&File>, remote: Option<&RemoteConnection>) -> Vec<RawFd> {
+fn kept_fds(json: Option<&File>, page_client: Option<&PageClientConnection>) -> Vec<RawFd> {
     let file = json.map(AsRawFd::as_raw_fd);
-    let links = remote.map(RemoteConnection::descriptors);
+    let links = page_client.map(PageClientConnection::descriptors);
     file.into_iter()
         .chain(links.into_iter().flatten())
         .collect()

@@ -46,6 +46,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         trial(
             "objects",
+            "an_object_client_killed_with_its_keeper_ends_the_program",
+            keeper_killed,
+        ),
+        trial(
+            "objects",
             "objects_that_are_gone_or_damaged_are_errors_and_no_wrong_pages",
             damaged,
         ),
@@ -165,13 +170,17 @@ fn folder() -> Verdict {
 
 /// The object client of a run, the child of its keeper.
 fn client_of(running: &Running) -> Verdict<Process> {
+    keeper_and_client(running).map(|[_, client]| client)
+}
+
+fn keeper_and_client(running: &Running) -> Verdict<[Process; 2]> {
     let begun = Instant::now();
     loop {
         let mut found: Vec<_> = running.processes();
         found.retain(|process| process.command().contains("object-client"));
         found.sort_by_key(|process| (process.started, process.pid));
         match found[..] {
-            [_, client] => return Ok(client),
+            [keeper, client] => return Ok([keeper, client]),
             _ if begun.elapsed() > PATIENCE => {
                 return failed(format!("{} processes of an object client run", found.len()));
             }
@@ -196,6 +205,23 @@ fn client_killed() -> Verdict {
     check(running.wait()?, &expected)?;
     wait_until("the folder is empty", || is_empty(&folder))?;
     sandbox.check_clean()
+}
+
+fn keeper_killed() -> Verdict {
+    let sandbox = Sandbox::new("objects_keeper")?;
+    let (folder, url) = folder_of(&sandbox)?;
+    let running = launch(&sandbox)?.spawn(&contract(&url))?;
+    wait_until("pages are stored", || !objects_in(&folder).is_empty())?;
+    // The keeper first: it would start another client.
+    for process in keeper_and_client(&running)? {
+        process.kill();
+    }
+    let outcome = running.wait()?;
+    let (status, said) = (outcome.status, &outcome.stderr);
+    ensure(
+        !status.success() && said.contains("the object client has ended"),
+        || format!("it ended with {status:?} and said {said:?}"),
+    )
 }
 
 /// The program ended by an error of its own pages, and found none with wrong contents.

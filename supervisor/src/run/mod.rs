@@ -21,7 +21,7 @@ pub use front_process::{open_descriptors, run};
 use crate::Supervisor;
 use crate::fault_limits::TreeFaultLimits;
 use crate::memory_sampler::Sampler;
-use crate::remote_link::RemoteConnection;
+use crate::page_client_link::PageClientConnection;
 use host::cpu_reservation::CpuReservation;
 use link::handshake::RunFlags;
 use program::Program;
@@ -53,8 +53,8 @@ pub struct RunSpec {
     pub ram: Option<u64>,
     /// The daemon's socket, and the contract to request.
     pub daemon: Option<(PathBuf, ContractRequest)>,
-    /// The remote client, where the store is remote.
-    pub remote: Option<RemoteConnection>,
+    /// The page client, where the store is remote or of objects.
+    pub page_client: Option<PageClientConnection>,
     /// The fault rate.
     pub fault_limits: Option<TreeFaultLimits>,
     /// The processor time that is reserved.

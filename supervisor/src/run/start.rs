@@ -202,9 +202,9 @@ fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
         let half = u64::from(spec.frames) * PAGE as u64 / 2;
         store.ram = Some(most.min(half)).filter(|ram| *ram >= store::MIN_RAM);
     }
-    let mut remote = spec.remote.take();
+    let mut page_client = spec.page_client.take();
     let mut settings = |spec: &RunSpec, tenant| SupervisorConfig {
-        remote: remote.take(),
+        page_client: page_client.take(),
         ram_of_frames: spec.ram.is_some()
             && spec.store.as_ref().is_some_and(|it| it.disk.is_some()),
         frames: spec.frames,

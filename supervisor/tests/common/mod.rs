@@ -18,7 +18,7 @@ pub fn settings(frames: u32) -> SupervisorConfig {
         share_store: false,
         ram_of_frames: false,
         tenant: None,
-        remote: None,
+        page_client: None,
     }
 }
 

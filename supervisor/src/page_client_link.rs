@@ -1,4 +1,4 @@
-//! The supervisor's side of a tree's remote client.
+//! The supervisor's side of a tree's page client: a remote client, or an object client.
 //!
 //! Processes of the tree connect to their supervisor only, which has the client open IO channels for
 //! them, as it has the daemon do so where the tree has a contract with one (`daemon_link`).
@@ -18,16 +18,18 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::BTreeMap;
 
-/// A remote client that serves this tree.
+/// A page client that serves this tree.
 #[derive(Debug)]
-pub struct RemoteConnection {
+pub struct PageClientConnection {
+    /// What it is, as in "the remote client has ended".
+    pub name: &'static str,
     /// To its process.
     pub socket: OwnedFd,
     /// The doorbell of all its channels.
     pub doorbell: OwnedFd,
 }
 
-impl RemoteConnection {
+impl PageClientConnection {
     /// The numbers of its descriptors.
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.socket.as_raw_fd(), self.doorbell.as_raw_fd()]
@@ -41,8 +43,8 @@ struct ChannelEnds {
 }
 
 /// The connection, and the slot that has each channel.
-pub(crate) struct RemoteLink {
-    connection: RemoteConnection,
+pub(crate) struct PageClientLink {
+    connection: PageClientConnection,
     next: u64,
     channels: ChannelSlots<u64>,
     /// The ends of the channels that are not closing, for another process of the client.
@@ -50,8 +52,8 @@ pub(crate) struct RemoteLink {
     is_lost: bool,
 }
 
-impl RemoteLink {
-    pub fn new(connection: RemoteConnection) -> Self {
+impl PageClientLink {
+    pub fn new(connection: PageClientConnection) -> Self {
         Self {
             connection,
             next: 1,
@@ -72,7 +74,10 @@ impl RemoteLink {
         self.next += 1;
         match self.ask(&ClientRequest::Open { cookie, depth }) {
             true => self.channels.request(cookie, slot, depth, reply),
-            false => refuse(&reply, "the remote client does not answer"),
+            false => {
+                let name = self.connection.name;
+                refuse(&reply, &format!("the {name} does not answer"));
+            }
         }
     }
 
@@ -93,7 +98,7 @@ impl RemoteLink {
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
                     self.is_lost = true;
-                    let why = "the remote client has ended".to_owned();
+                    let why = format!("the {} has ended", self.connection.name);
                     happened.push(TreeEvent::PagesLost(why));
                     return;
                 }
