@@ -19,6 +19,12 @@ fn the_documented_forms_are_parsed() {
     let disk = all.disk.unwrap();
     assert_eq!((disk.size, disk.space()), (4 << 30, 8 << 30));
     assert_eq!(disk.file().unwrap().size, 8 << 30);
+    let line = "ram:1MiB+opendal:s3://b/a?x=,size=1,size=2GiB+disk:/var/tmp,size=8GiB,written";
+    let objects: StoreConfig = line.parse().unwrap();
+    assert_eq!(objects.to_string(), line);
+    assert_eq!(objects.object_store(), Some("s3://b/a?x=,size=1"));
+    let disk = objects.disk.unwrap();
+    assert_eq!((disk.size, disk.space()), (2 << 30, 8 << 30));
 }
 
 #[test]
