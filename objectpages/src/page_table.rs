@@ -11,6 +11,7 @@
 //! contents, not of its place.
 
 use crate::segments::SegmentNumber;
+use pageclient::KeptHeader;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +20,11 @@ use twox_hash::XxHash3_64;
 use wired::{PAGE, WiredMemory};
 
 const WORD: usize = size_of::<u64>();
-/// The words of the first page.
-const SERVED: usize = 0;
-const STARTS: usize = 1;
-const NEXT_SEGMENT: usize = 2;
-const RUN: usize = 3;
-const BEGUN: usize = 4;
-const ENDED: usize = 5;
+/// The words of the first page, after those of each client.
+const NEXT_SEGMENT: usize = KeptHeader::WORDS;
+const RUN: usize = NEXT_SEGMENT + 1;
+const BEGUN: usize = NEXT_SEGMENT + 2;
+const ENDED: usize = NEXT_SEGMENT + 3;
 
 /// The low bits of a place: the page's index in its segment.
 const INDEX_BITS: u32 = 20;
@@ -112,14 +111,9 @@ impl PageTable {
         self.pages
     }
 
-    /// How many processes have served.
-    pub fn served(&self) -> u64 {
-        load(&self.header()[SERVED])
-    }
-
-    /// A process serves.
-    pub fn count_served(&self) {
-        self.header()[SERVED].fetch_add(1, Ordering::AcqRel);
+    /// The words of each client.
+    pub fn kept_header(&self) -> KeptHeader<'_> {
+        KeptHeader::at(self.header())
     }
 
     /// The run has ended.
@@ -130,11 +124,6 @@ impl PageTable {
     /// Returns true if the run has ended.
     pub fn has_ended(&self) -> bool {
         load(&self.header()[ENDED]) != 0
-    }
-
-    /// Counts a start, and returns how many there were.
-    pub fn count_start(&self) -> u64 {
-        self.header()[STARTS].fetch_add(1, Ordering::AcqRel)
     }
 
     /// The folder of the run's objects: when the run began, in seconds since 1970, and a name that is no other's.

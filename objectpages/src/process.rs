@@ -5,7 +5,7 @@ use crate::transport::{ObjectTransport, PATIENCE};
 use disk::usd::Transport;
 use iochannel::Doorbell;
 use objectstore::{ObjectError, ObjectStore, ObjectUrl, OpenError};
-use pageclient::{PageClient, PagingFile, ServeError, Serving, start_usd};
+use pageclient::{KeptHeader, PageClient, PagingFile, ServeError, Serving, start_usd};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,12 +104,8 @@ impl PageClient for ObjectClient<'_> {
     const NAME: &'static str = "object client";
     type Error = ObjectClientError;
 
-    fn served(&self) -> u64 {
-        self.table.served()
-    }
-
-    fn count_served(&self) {
-        self.table.count_served();
+    fn header(&self) -> KeptHeader<'_> {
+        self.table.kept_header()
     }
 
     fn doorbell(&self) -> &Doorbell {
@@ -126,7 +122,7 @@ impl PageClient for ObjectClient<'_> {
 
     fn start(&self) -> Result<Serving, ObjectClientError> {
         let store = ObjectStore::open(&self.config.url, PATIENCE)?;
-        if self.served() == 0 {
+        if self.header().served() == 0 {
             let first = store.with_patience(FIRST_PATIENCE);
             let object = format!("{}check", self.table.folder());
             let failed = |why| ObjectClientError::Store {
@@ -135,7 +131,7 @@ impl PageClient for ObjectClient<'_> {
             };
             first.wait(first.check(&object)).map_err(failed)?;
         }
-        let starts = self.table.count_start();
+        let starts = self.header().count_start();
         let call = |what| move |errno| ServeError::Call { what, errno };
         let transport = ObjectTransport::new(store, Arc::clone(&self.table));
         let transport = transport.map_err(call("make an eventfd"))?;

@@ -29,7 +29,7 @@ pub fn keep<C: PageClient>(
     let client = make()?;
     let mut policy = RestartPolicy::default();
     loop {
-        let (started, served) = (Instant::now(), client.served());
+        let (started, served) = (Instant::now(), client.header().served());
         // SAFETY: this process has one thread, so the child may go on as it likes.
         let child = match unsafe { libc::fork() } {
             -1 => {
@@ -48,8 +48,8 @@ pub fn keep<C: PageClient>(
         if status.and_then(|status| status.exit_status()) == Some(0) {
             return Ok(true);
         }
-        let pause = policy.on_end(started.elapsed(), client.served() != served);
-        let Some(pause) = pause.filter(|_| client.served() > 0) else {
+        let pause = policy.on_end(started.elapsed(), client.header().served() != served);
+        let Some(pause) = pause.filter(|_| client.header().served() > 0) else {
             return Ok(false);
         };
         tracing::warn!(

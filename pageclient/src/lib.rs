@@ -8,14 +8,17 @@
 //! |---|---|
 //! | `process` | the process, which opens and closes channels |
 //! | `keeper` | its parent, which starts another one |
+//! | `kept_header` | the first words of what outlives its processes |
 //! | `paging_file` | a local file that has the pages which the transport does not take |
 //! | `protocol` | its messages with the supervisor that started it |
 
 mod keeper;
+mod kept_header;
 mod paging_file;
 mod process;
 pub mod protocol;
 
 pub use keeper::keep;
+pub use kept_header::KeptHeader;
 pub use paging_file::PagingFile;
 pub use process::{PageClient, ServeError, Serving, serve, start_usd};

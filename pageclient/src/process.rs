@@ -4,6 +4,7 @@
 //! from where it puts others' would wait for itself. Its main thread opens and closes channels, and the disk's thread
 //! does the rest.
 
+use crate::kept_header::KeptHeader;
 use crate::protocol::{self, ClientEvent, ClientRequest, short};
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
@@ -67,11 +68,8 @@ pub trait PageClient {
     /// Why it cannot serve.
     type Error: std::error::Error + From<ServeError>;
 
-    /// How many processes of the client have served.
-    fn served(&self) -> u64;
-
-    /// A process of the client serves.
-    fn count_served(&self);
+    /// The first words of what outlives the processes.
+    fn header(&self) -> KeptHeader<'_>;
 
     /// The doorbell of all channels.
     fn doorbell(&self) -> &Doorbell;
@@ -107,7 +105,7 @@ pub fn serve<C: PageClient>(client: &C, socket: &OwnedFd) -> Result<(), C::Error
     match Process::start(client) {
         Ok((mut process, ready)) => {
             let doorbell = [process.doorbell.as_fd()];
-            client.count_served();
+            client.header().count_served();
             match protocol::send(socket, &ready, &doorbell) {
                 Ok(()) => process.serve(socket)?,
                 // The supervisor ended while this process started.

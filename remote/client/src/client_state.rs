@@ -19,6 +19,7 @@
 use crate::objects::{CopyState, ObjectCopy, PagingObject};
 use crate::page_cipher::KEY;
 use crate::process::MAX_SERVERS;
+use pageclient::KeptHeader;
 use remote_policy::identity::{Generation, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
 use serde::{Deserialize, Serialize};
@@ -30,10 +31,8 @@ use wired::{PAGE, WiredMemory};
 
 const WORD: usize = size_of::<u64>();
 
-/// The words of the first page.
-const SERVED: usize = 0;
-const STARTS: usize = 1;
-const CLIENT: usize = 2;
+/// The words of the first page, after those of each client.
+const CLIENT: usize = KeptHeader::WORDS;
 const CIPHER: usize = 8;
 
 /// Words of a server's entry, of which there are two: its number, the hash, the length, the bytes.
@@ -130,19 +129,9 @@ impl ClientState {
         self.memory.slice(0, PAGE / WORD)
     }
 
-    /// How many processes of the client have served: another one goes on with this where one has.
-    pub fn served(&self) -> u64 {
-        load(&self.header()[SERVED])
-    }
-
-    /// A process of the client serves.
-    pub fn count_served(&self) {
-        self.header()[SERVED].fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Counts a start of the client, and returns how many there were.
-    pub fn count_start(&self) -> u64 {
-        self.header()[STARTS].fetch_add(1, Ordering::AcqRel)
+    /// The words of each client.
+    pub fn kept_header(&self) -> KeptHeader<'_> {
+        KeptHeader::at(self.header())
     }
 
     /// The client's name, which its permits are for.

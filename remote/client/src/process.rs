@@ -19,7 +19,7 @@ use crate::stripes::Stripes;
 use crate::transport::RemoteTransport;
 use disk::usd::Transport;
 use iochannel::Doorbell;
-use pageclient::{PageClient, PagingFile, ServeError, Serving, start_usd};
+use pageclient::{KeptHeader, PageClient, PagingFile, ServeError, Serving, start_usd};
 use remote_keys::Keyring;
 use remote_wire::control::short_name;
 use rustix::event::{EventfdFlags, eventfd};
@@ -155,12 +155,8 @@ impl PageClient for RemoteClient<'_> {
     const NAME: &'static str = "remote client";
     type Error = ClientError;
 
-    fn served(&self) -> u64 {
-        self.state.served()
-    }
-
-    fn count_served(&self) {
-        self.state.count_served();
+    fn header(&self) -> KeptHeader<'_> {
+        self.state.kept_header()
     }
 
     fn doorbell(&self) -> &Doorbell {
@@ -173,8 +169,8 @@ impl PageClient for RemoteClient<'_> {
 
     fn start(&self) -> Result<Serving, ClientError> {
         let (config, state) = (self.config, &self.state);
-        let is_resumed = state.served() > 0;
-        let starts = state.count_start();
+        let is_resumed = state.kept_header().served() > 0;
+        let starts = state.kept_header().count_start();
         if !is_resumed {
             state.set_client(new_client()?);
         }
