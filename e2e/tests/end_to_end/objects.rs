@@ -1,15 +1,16 @@
 //! Pages in the objects of a store: a folder, and Redis.
 
+mod redis_server;
+
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::processes::Process;
-use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
+use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process};
-use std::net::{TcpListener, TcpStream};
+use redis_server::Redis;
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to serve, or a store to be emptied.
@@ -253,69 +254,6 @@ fn damaged() -> Verdict {
         ended_by_lost_pages(&running.wait()?)?;
     }
     Ok(())
-}
-
-/// A Redis of our own, without a file.
-struct Redis {
-    child: Child,
-    port: u16,
-}
-
-impl Redis {
-    fn start() -> Verdict<Self> {
-        Self::start_with(&[])
-    }
-
-    fn start_with(options: &[&str]) -> Verdict<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").doing(|| "find a port".into())?;
-        let port = listener.local_addr().doing(|| "find a port".into())?.port();
-        drop(listener);
-        Self::start_at(port, options)
-    }
-
-    fn start_at(port: u16, options: &[&str]) -> Verdict<Self> {
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-        command.args(["--save", "", "--appendonly", "no"]);
-        command.args(options);
-        let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() else {
-            return skipped("no redis-server here: apt-get install redis-server");
-        };
-        let redis = Self { child, port };
-        wait_until("redis-server listens", || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
-        })?;
-        Ok(redis)
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// Keys that there are, by Redis's own protocol.
-    fn keys(&self) -> Option<String> {
-        use std::io::{BufRead, BufReader, Write};
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.write_all(b"DBSIZE\r\n").ok()?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).ok()?;
-        Some(line.trim().to_owned())
-    }
-
-    fn signal(&self, signal: Signal) {
-        let _ = kill_process(Pid::from_child(&self.child), signal);
-    }
-
-    fn has_pages(&self) -> bool {
-        self.keys().is_some_and(|keys| keys.len() > 2)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn redis() -> Verdict {
