@@ -2,7 +2,8 @@
 
 use ::disk::swapfs::OpenError;
 use daemon::config::Config;
-use daemon::{Daemon, calibrate_disk, check_disk, systemd};
+use daemon::{Daemon, calibrate_disk, check_disk};
+use host::systemd;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -20,6 +20,7 @@ pub mod restart_policy;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod signals;
+pub mod systemd;
 pub mod wiring;
 
 pub use elf_check::{Unpageable, pageable};
