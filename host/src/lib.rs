@@ -13,6 +13,7 @@ pub mod direct_io;
 pub mod elf_check;
 pub mod epoll_set;
 pub mod fd_reaper;
+pub mod fd_store;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;

@@ -1,0 +1,190 @@
+//! Descriptors that systemd keeps for a service, beyond the end of its processes (sd_notify(3), `FDSTORE=1`).
+//!
+//! A service is started with what it stored ([`crate::systemd::passed`]), in no order: a name tells what each is, and is
+//! given once. systemd sends no reply: it ignores a descriptor beyond `FileDescriptorStoreMax=`, so the store counts. A
+//! message that was sent is received, whatever becomes of the sender, where it is the service's main process.
+
+use crate::{seqpacket, systemd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::collections::BTreeSet;
+
+/// Descriptors at most: their names, of [`NAME`] bytes and a colon, are one variable of the environment, for which the
+/// kernel has 128 KiB (MAX_ARG_STRLEN).
+const MOST: usize = (128 << 10) / (NAME + 1) - 1;
+/// Bytes of a name at most.
+const NAME: usize = 15;
+
+/// The descriptors of this service that systemd has.
+#[derive(Debug)]
+pub struct FdStore {
+    socket: OwnedFd,
+    capacity: usize,
+    names: BTreeSet<String>,
+    /// Those that systemd had no room for the removal of.
+    leaving: BTreeSet<String>,
+}
+
+/// Why a descriptor is not stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FdStoreError {
+    /// As many as it takes.
+    #[error(
+        "the service's descriptor store is full, at {0}: raise FileDescriptorStoreMax= in its unit, up to {MOST}"
+    )]
+    Full(usize),
+    /// A name that systemd has not, or has already.
+    #[error("a descriptor's name has {NAME} bytes at most, and is given once")]
+    Name,
+    /// systemd's socket.
+    #[error("systemd takes no descriptor: {0}")]
+    Send(Errno),
+}
+
+impl FdStore {
+    /// The store of this service, if its environment has one: `FDSTORE` is how many descriptors it takes. `names` has
+    /// what is there.
+    pub fn of_service<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let capacity = systemd::number("FDSTORE").filter(|count| *count > 0)?;
+        Some(Self::over(systemd::connect()?, capacity, names))
+    }
+
+    /// The store behind `socket`.
+    pub fn over<'a>(
+        socket: OwnedFd,
+        capacity: usize,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        Self {
+            socket,
+            capacity: capacity.min(MOST),
+            names: names.into_iter().map(str::to_owned).collect(),
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    /// Stores a descriptor.
+    pub fn put(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), FdStoreError> {
+        if name.len() > NAME || self.has(name) {
+            return Err(FdStoreError::Name);
+        }
+        if self.names.len() + self.leaving.len() >= self.capacity {
+            return Err(FdStoreError::Full(self.capacity));
+        }
+        // systemd would drop a connection whose peer has hung up.
+        self.send(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), &[fd])?;
+        self.names.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Removes all descriptors whose names begin so. Those that systemd does not remove now are removed with the next.
+    pub fn remove(&mut self, prefix: &str) {
+        let from = self.names.range(prefix.to_owned()..);
+        let found: Vec<_> = from
+            .take_while(|it| it.starts_with(prefix))
+            .cloned()
+            .collect();
+        for name in found {
+            self.names.remove(&name);
+            self.leaving.insert(name);
+        }
+        while let Some(name) = self.leaving.first().cloned() {
+            if self
+                .send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
+                .is_err()
+            {
+                return;
+            }
+            self.leaving.remove(&name);
+        }
+    }
+
+    /// Returns true if a descriptor of this name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.contains(name) || self.leaving.contains(name)
+    }
+
+    fn send(&self, message: &str, fds: &[BorrowedFd<'_>]) -> Result<(), FdStoreError> {
+        seqpacket::send(
+            self.socket.as_fd(),
+            message.as_bytes(),
+            fds,
+            SendFlags::empty(),
+        )
+        .map_err(FdStoreError::Send)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::RecvFlags;
+
+    fn store(capacity: usize) -> (FdStore, OwnedFd) {
+        let (socket, systemd) = seqpacket::pair().unwrap();
+        (FdStore::over(socket, capacity, []), systemd)
+    }
+
+    #[test]
+    fn a_descriptor_is_stored_once_and_removed_by_its_prefix() {
+        let (mut store, systemd) = store(3);
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for name in ["7.a", "7.b", "70.a"] {
+            store.put(name, file.as_fd()).unwrap();
+        }
+        assert_eq!(store.put("7.a", file.as_fd()), Err(FdStoreError::Name));
+        assert_eq!(store.put("8.a", file.as_fd()), Err(FdStoreError::Full(3)));
+        store.remove("7.");
+        store.put("8.a", file.as_fd()).unwrap();
+        assert!(store.has("70.a") && !store.has("7.a"));
+        drop(store);
+        let next = || {
+            let message = seqpacket::receive(&systemd, RecvFlags::empty()).unwrap();
+            let text = String::from_utf8(message.as_slice().to_vec()).unwrap();
+            (text, message.fds.iter().flatten().count())
+        };
+        for name in ["7.a", "7.b", "70.a"] {
+            assert_eq!(next(), (format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), 1));
+        }
+        for name in ["7.a", "7.b"] {
+            assert_eq!(next(), (format!("FDSTOREREMOVE=1\nFDNAME={name}"), 0));
+        }
+        assert_eq!(next().1, 1);
+    }
+
+    #[test]
+    fn what_systemd_does_not_remove_is_removed_with_the_next() {
+        let (mut store, systemd) = store(2);
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for name in ["7.a", "8.a"] {
+            store.put(name, file.as_fd()).unwrap();
+        }
+        let socket = std::mem::replace(&mut store.socket, seqpacket::pair().unwrap().0);
+        store.remove("7.");
+        assert_eq!(store.put("9.a", file.as_fd()), Err(FdStoreError::Full(2)));
+        store.socket = socket;
+        store.remove("8.");
+        store.put("7.a", file.as_fd()).unwrap();
+        let messages: Vec<_> = std::iter::from_fn(|| {
+            let message = seqpacket::receive(&systemd, RecvFlags::DONTWAIT).ok()?;
+            Some(String::from_utf8_lossy(message.as_slice()).into_owned())
+        })
+        .collect();
+        let removed = |name| format!("FDSTOREREMOVE=1\nFDNAME={name}");
+        assert_eq!(messages[2..4], [removed("7.a"), removed("8.a")]);
+        assert_eq!(messages.len(), 5);
+    }
+
+    #[test]
+    fn a_descriptor_that_systemd_does_not_take_is_no_part_of_the_store() {
+        let (mut store, systemd) = store(3);
+        drop(systemd);
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let refused = store.put("7.a", file.as_fd());
+        assert_eq!(refused, Err(FdStoreError::Send(Errno::PIPE)));
+        assert!(!store.has("7.a"));
+        let long = "1234567890123456";
+        assert_eq!(store.put(long, file.as_fd()), Err(FdStoreError::Name));
+    }
+}
