@@ -6,14 +6,13 @@ use crate::client_record::{ClientRecord, MemoryKind};
 use crate::commands::Commands;
 use crate::disk_turns::DiskClient;
 use crate::handoff::Handoff;
-use crate::keeper_link::{KeptPart, KeptSlot};
+use crate::keeper_link::{KeepError, KeptPart, KeptSlot};
 use crate::manager_state::ManagerState;
 use crate::paging_object::{CreateError, PagingObject};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use store::StoreConfig;
@@ -51,8 +50,11 @@ pub enum AdmissionRefusal {
     #[error(transparent)]
     Store(#[from] CreateError),
     /// What the keeper does not take.
-    #[error("the keeper cannot hold the client's descriptors: {0}")]
-    Keeper(Errno),
+    #[error(transparent)]
+    Keeper(#[from] KeepError),
+    /// Its process ended while no manager ran.
+    #[error("its process has ended")]
+    Ended,
     /// What the keeper should have.
     #[error("the keeper does not have {0}")]
     Kept(&'static str),
@@ -124,7 +126,7 @@ impl Admission<'_> {
             let process = process.iter().map(|fd| (KeptPart::Process, fd.as_fd()));
             let store = store_fds.iter().map(|fd| (KeptPart::Store, fd.as_fd()));
             parts.extend(memfd.into_iter().chain(process).chain(store));
-            slot.keep(&parts).map_err(AdmissionRefusal::Keeper)?;
+            slot.keep(&parts)?;
         }
         let kept = (Arc::clone(record), slot.cloned());
         Ok(self.parts(kept, (uffd, memory, process), contract, commands))
@@ -156,6 +158,9 @@ impl Admission<'_> {
         let record = ClientRecord::attach(record).map_err(io::Error::from)?;
         let uffd = ForeignUserfault::adopt(uffd)
             .map_err(|_| AdmissionRefusal::Kept("a descriptor that is its userfaultfd"))?;
+        if !uffd.is_owner_alive() {
+            return Err(AdmissionRefusal::Ended);
+        }
         let memory = self.memory(&record, memfd)?;
         let contract = match &config.contract {
             Some((frames, store)) if !store_fds.is_empty() => {

@@ -5,8 +5,8 @@ use crate::client::{ClientFds, HandlerThread};
 use crate::client_record::ClientRecord;
 use crate::commands::Commands;
 use crate::counters::Counters;
-use crate::keeper::KeptClient;
-use crate::keeper_link::{KeptPart, KeptSlot};
+use crate::keeper_link::{KeepError, KeeperLink, KeptPart, KeptSlot};
+use crate::kept_service::KeptClient;
 use crate::manager_state::ManagerState;
 use crate::peer::{Peer, PeerConnection};
 use host::fd_reaper::{PeerFd, peer_uid};
@@ -58,10 +58,9 @@ pub(crate) fn accept(
     if let Some(link) = &shared.keeper {
         while await_arrival(shared, link) {
             let Some((slot, connection)) = link.receive() else {
-                tracing::error!(
-                    "the keeper of this manager has ended: guests are served on, and wait for ever at their next \
-                     fault where this process ends; start the service again when they have ended"
-                );
+                if on_keeper_ended(link) {
+                    return;
+                }
                 break;
             };
             let slot = link.slot(slot);
@@ -85,6 +84,20 @@ pub(crate) fn accept(
             }
         }
     }
+}
+
+/// Returns true if new connections are left to the next service.
+fn on_keeper_ended(link: &KeeperLink) -> bool {
+    match link.is_stored() {
+        true => tracing::error!(
+            "the keeper of this manager has ended: guests are served on until systemd starts the service again"
+        ),
+        false => tracing::error!(
+            "the keeper of this manager has ended: guests are served on, and wait for ever at their next fault where \
+             this process ends; start the service again when they have ended"
+        ),
+    }
+    link.is_stored()
 }
 
 /// Waits until a connection is there. Returns false where the server stops.
@@ -133,10 +146,17 @@ fn serve_new(
         _ if !has_place => None,
         Ok(peer) => {
             let pid = peer.pid;
-            let refused = |why| tracing::warn!("the hand-off of process {pid} is refused: {why}");
-            admit(shared, peer, &connection, slot.as_ref())
-                .map_err(refused)
-                .ok()
+            match admit(shared, peer, &connection, slot.as_ref()) {
+                // Neither taken nor refused, as long as this process lives: the next service receives it.
+                Err(AdmissionRefusal::Keeper(KeepError::Ended)) => {
+                    return std::mem::forget(connection);
+                }
+                Err(why) => {
+                    tracing::warn!("the hand-off of process {pid} is refused: {why}");
+                    None
+                }
+                Ok(fds) => Some(fds),
+            }
         }
         Err(_) if shared.is_stopping() => return,
         Err(why) => {
@@ -189,11 +209,11 @@ fn admit(
 fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>) {
     let connection = PeerConnection::from(Arc::new(UnixStream::from(client.connection)));
     match readmit(shared, client.parts, &connection, slot.as_ref()) {
-        Ok(_served) if !shared.is_stopping() => {
+        Ok(_) | Err(AdmissionRefusal::Ended) if shared.is_stopping() => {}
+        Ok(_) | Err(AdmissionRefusal::Ended) => {
             slot.inspect(KeptSlot::release);
             connection.end();
         }
-        Ok(_) => {}
         Err(why) => tracing::error!(
             "a client of the manager before cannot be served again, and waits: {why}"
         ),

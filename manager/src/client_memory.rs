@@ -3,7 +3,7 @@
 use crate::memory_object::DataReply;
 use crate::snapshot::Snapshot;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,12 +57,29 @@ impl SharedCache {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::ftruncate(&file, snapshot.len())?;
         rustix::fs::fchmod(&file, snapshot.readers()? | MARK)?;
+        Ok(Self::over(file, snapshot))
+    }
+
+    /// Goes on with the file of a service before, which clones map: its lock is the file's.
+    ///
+    /// # Errors
+    /// `INVAL` where it is another file.
+    pub fn resume(file: OwnedFd, snapshot: &Snapshot) -> Result<Self, Errno> {
+        let (stat, system) = (rustix::fs::fstat(&file)?, rustix::fs::fstatfs(&file)?);
+        let is_cache = is_cache(&stat) && system.f_type as u64 == TMPFS;
+        match is_cache && stat.st_size as u64 == snapshot.len() {
+            true => Ok(Self::over(file, snapshot)),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    fn over(file: OwnedFd, snapshot: &Snapshot) -> Self {
         let words = (snapshot.len() as usize).div_ceil(64 * PAGE);
-        Ok(Self {
+        Self {
             file,
             filled: (0..words).map(|_| AtomicU64::new(0)).collect(),
             has_warned: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Removes its name. Another file that has the name now stays.
@@ -133,15 +150,19 @@ fn remove_left(path: &Path) -> Result<(), Errno> {
         Err(_) => return Err(Errno::EXIST),
     };
     let stat = rustix::fs::fstat(&file)?;
-    let mode = Mode::from_raw_mode(stat.st_mode);
-    let is_cache = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_uid == rustix::process::geteuid().as_raw()
-        && mode.contains(MARK)
-        && !mode.intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH);
-    if !is_cache || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if !is_cache(&stat) || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Err(Errno::EXIST);
     }
     rustix::fs::unlink(path)
+}
+
+/// Returns true if a file has what tells a cache of this user's from other files.
+fn is_cache(stat: &Stat) -> bool {
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && mode.contains(MARK)
+        && !mode.intersects(Mode::WUSR | Mode::WGRP | Mode::WOTH)
 }
 
 impl ClientMemory {

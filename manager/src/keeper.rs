@@ -8,25 +8,26 @@
 //! A client can make the last close of what it made wait for ever. So a manager closes its own descriptors of a client
 //! when the keeper has closed those it has, in the client's thread.
 //!
-//! Rule: the keeper does nothing else. It has one thread, waits for nothing but its descriptors, and prints nothing
-//! while it keeps: standard error may be a stopped terminal. Where it is killed alone, its manager goes on, accepts
-//! connections itself, and is not followed by another one.
+//! Rule: the keeper does nothing else. It has one thread, waits for nothing but its descriptors (and for systemd's socket,
+//! for some seconds), and prints nothing while it keeps: standard error may be a stopped terminal. Where it is killed
+//! alone, its manager goes on. Without systemd's descriptor store ([`crate::kept_service`]) that one accepts connections
+//! itself, and is not followed by another one; with it, the next keeper begins with what systemd has.
 
 use crate::arrivals::ACCEPT_PAUSE;
-use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, KeptPart, send_arrival};
+use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, confirm, send_arrival};
+use crate::kept_service::{KeptClient, KeptService};
 use crate::manager_record::ManagerRecord;
 use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
-use host::fd_reaper::{PeerFd, peer_uid};
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
 use host::seqpacket;
 use host::signals::SignalFd;
+use host::systemd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, kill_process, pidfd_open};
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,17 +49,6 @@ pub fn most_clients(descriptors: u64) -> usize {
 
 /// The exit status of a manager that could not serve.
 const FAILED: i32 = 125;
-
-/// What is kept of a client.
-#[derive(Debug)]
-pub struct KeptClient {
-    /// Its number with the keeper.
-    pub slot: ClientSlot,
-    /// Its connection.
-    pub connection: OwnedFd,
-    /// Its descriptors; none before its hand-off was admitted.
-    pub parts: Vec<(KeptPart, OwnedFd)>,
-}
 
 /// What a manager begins with.
 pub struct Inheritance {
@@ -100,23 +90,22 @@ pub enum KeeperEnd {
 /// # Errors
 /// Of this process, which has one thread: descriptors, memory, and processes.
 pub fn keep(
-    sockets: Sockets,
+    service: KeptService,
     signals: &libc::sigset_t,
     mut policy: RestartPolicy,
     serve: impl FnOnce(Inheritance) -> Result<(), Box<dyn Error>>,
 ) -> io::Result<KeeperEnd> {
     let mut keeper = Keeper {
-        sockets,
         signals: SignalFd::open(signals)?,
-        record: Arc::new(ManagerRecord::new()?),
-        clients: BTreeMap::new(),
-        next: 0,
+        service,
         is_stopping: false,
     };
+    let record = Arc::clone(&keeper.service.record);
+    let served_before = record.served();
     let mut serve = Some(serve);
     let mut former_end = None;
     loop {
-        let (started, served) = (Instant::now(), keeper.record.served());
+        let (started, served) = (Instant::now(), record.served());
         let end = match fork_linked() {
             Ok(Forked::Manager(link)) => {
                 let outcome = match serve.take() {
@@ -138,14 +127,14 @@ pub fn keep(
             // Out of memory or processes: perhaps not for long.
             Err(errno) => format!("no process: {errno}"),
         };
-        let now_served = keeper.record.served();
-        if now_served == 0 {
+        let now_served = record.served();
+        if now_served == served_before {
             return Ok(KeeperEnd::NeverServed { last: end });
         }
         let Some(pause) = policy.on_end(started.elapsed(), now_served != served) else {
             return Ok(KeeperEnd::GaveUp {
                 last: end,
-                clients: keeper.served_clients(),
+                clients: keeper.service.served_clients(),
             });
         };
         if keeper.pause(pause) {
@@ -175,29 +164,22 @@ fn fork_linked() -> io::Result<Forked> {
 }
 
 struct Keeper {
-    sockets: Sockets,
+    service: KeptService,
     signals: SignalFd,
-    record: Arc<ManagerRecord>,
-    clients: BTreeMap<ClientSlot, KeptClient>,
-    next: ClientSlot,
     is_stopping: bool,
 }
 
 impl Keeper {
     /// What a manager's process, which has copies of all descriptors, begins with.
     fn bequeath(self, link: OwnedFd, former_end: Option<String>) -> Inheritance {
+        let link = KeeperLink::new(link, self.service.is_stored());
         Inheritance {
-            sockets: self.sockets,
-            link: KeeperLink::new(link),
-            clients: self.clients.into_values().collect(),
-            record: self.record,
+            sockets: self.service.sockets,
+            link,
+            clients: self.service.clients.into_values().collect(),
+            record: self.service.record,
             former_end,
         }
-    }
-
-    fn served_clients(&self) -> usize {
-        let clients = self.clients.values();
-        clients.filter(|it| !it.parts.is_empty()).count()
     }
 
     /// Keeps what the manager sends until its process has ended.
@@ -207,7 +189,7 @@ impl Keeper {
         let mut unsent = None;
         let mut is_linked = true;
         loop {
-            let pending = self.clients.len() - self.served_clients();
+            let pending = self.service.clients.len() - self.service.served_clients();
             let accepts = unsent.is_none() && is_linked && pending < MOST_PENDING;
             let when = |is_wanted: bool, flags| if is_wanted { flags } else { PollFlags::empty() };
             let room = when(unsent.is_some(), PollFlags::OUT);
@@ -217,7 +199,7 @@ impl Keeper {
                     true => PollFd::new(link, PollFlags::IN | room),
                     false => PollFd::new(&process, PollFlags::IN),
                 },
-                PollFd::new(&self.sockets.handoffs, when(accepts, PollFlags::IN)),
+                PollFd::new(&self.service.sockets.handoffs, when(accepts, PollFlags::IN)),
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(&process, PollFlags::IN),
             ];
@@ -252,38 +234,24 @@ impl Keeper {
                 _ => return false,
             };
             match KeeperRequest::decode(message) {
-                Some(KeeperRequest::Keep(slot, parts)) => {
-                    if let Some(client) = self.clients.get_mut(&slot) {
-                        client.parts.extend(parts);
-                    }
+                Some(KeeperRequest::Keep(slot, parts, to)) => {
+                    let kept = self.service.keep(slot, parts);
+                    to.inspect(|to| confirm(to, kept));
                 }
-                // The manager has the descriptors, too, until `bell` is closed; a connection that it had no descriptor
-                // left for it has not.
+                // The manager has the descriptors, too, until `bell` is closed.
                 Some(KeeperRequest::Release(slot, bell)) => {
-                    if let Some(client) = self.clients.remove(&slot) {
-                        let uid = peer_uid(&client.connection);
-                        drop(PeerFd::new(client.connection, uid));
-                    }
+                    self.service.release(slot);
                     drop(bell);
                 }
+                Some(KeeperRequest::Ready) => systemd::notify("READY=1"),
                 None => {}
             }
         }
     }
 
     fn accept(&mut self) -> Option<ClientSlot> {
-        match accept_with(&self.sockets.handoffs, SocketFlags::CLOEXEC) {
-            Ok(connection) => {
-                let slot = self.next;
-                self.next = self.next.wrapping_add(1);
-                let client = KeptClient {
-                    slot,
-                    connection,
-                    parts: Vec::new(),
-                };
-                self.clients.insert(slot, client);
-                Some(slot)
-            }
+        match accept_with(&self.service.sockets.handoffs, SocketFlags::CLOEXEC) {
+            Ok(connection) => Some(self.service.add(connection)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             Err(_) => {
                 // Out of descriptors or memory: a client that ends gives some back.
@@ -295,7 +263,7 @@ impl Keeper {
 
     /// Passes a connection on. Returns its slot where there is no room.
     fn send(&self, link: &OwnedFd, slot: ClientSlot) -> Option<ClientSlot> {
-        let client = self.clients.get(&slot)?;
+        let client = self.service.clients.get(&slot)?;
         match send_arrival(link, slot, client.connection.as_fd()) {
             Err(Errno::AGAIN) => Some(slot),
             Err(Errno::TOOMANYREFS) => {
@@ -330,6 +298,7 @@ mod tests {
     use super::*;
     use host::fd_reaper::lingering_socket;
     use rustix::net::SendFlags;
+    use std::collections::BTreeMap;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]
@@ -344,21 +313,25 @@ mod tests {
             connection: connection.into(),
             parts: Vec::new(),
         };
+        let sockets = Sockets {
+            handoffs: listen("handoffs"),
+            control: listen("control"),
+        };
         let mut keeper = Keeper {
-            sockets: Sockets {
-                handoffs: listen("handoffs"),
-                control: listen("control"),
+            service: KeptService {
+                sockets,
+                record: Arc::new(ManagerRecord::new("").unwrap()),
+                clients: BTreeMap::from([(7, client)]),
+                next: 8,
+                store: None,
             },
             signals: SignalFd::open(&host::signals::set_of(&[])).unwrap(),
-            record: Arc::new(ManagerRecord::new().unwrap()),
-            clients: BTreeMap::from([(7, client)]),
-            next: 8,
             is_stopping: false,
         };
         let (slow, other) = lingering_socket(Duration::from_secs(60)).unwrap();
         seqpacket::send(&peer, b"x", &[slow.as_fd()], SendFlags::empty()).unwrap();
         drop(slow);
-        let managers_end = KeeperLink::new(theirs);
+        let managers_end = KeeperLink::new(theirs, false);
         let slot = managers_end.slot(7);
         let manager = std::thread::spawn(move || {
             slot.release();
@@ -366,7 +339,7 @@ mod tests {
         });
         std::thread::sleep(Duration::from_millis(50));
         let begin = Instant::now();
-        while !keeper.clients.is_empty() {
+        while !keeper.service.clients.is_empty() {
             assert!(keeper.take_requests(&link), "the link is open");
         }
         assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");

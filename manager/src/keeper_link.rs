@@ -1,12 +1,14 @@
 //! What passes between a manager and its keeper ([`crate::keeper`]): connections one way, descriptors to keep the other.
 //!
 //! A message is a letter, a client's slot and, for descriptors, what each is. A message that was sent is kept: it lies in
-//! the keeper's socket, whatever becomes of the manager.
+//! the keeper's socket, whatever becomes of the manager. Where systemd has the descriptors, too, the keeper confirms that
+//! it has sent them there: both may be killed.
 
 use host::seqpacket::{self, Received};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags};
+use std::fmt::Display;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use std::sync::Arc;
 pub type ClientSlot = u32;
 
 /// What a descriptor of a client is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum KeptPart {
     /// Its userfaultfd.
     Userfault,
@@ -33,15 +35,34 @@ pub enum KeptPart {
 /// What a manager has its keeper do.
 #[derive(Debug)]
 pub(crate) enum KeeperRequest {
-    /// Keep more of a client.
-    Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>),
+    /// Keep more of a client, and confirm it there.
+    Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>, Option<OwnedFd>),
     /// Close all that there is of a client, then this descriptor.
     Release(ClientSlot, Option<OwnedFd>),
+    /// Tell systemd that the service is ready.
+    Ready,
+}
+
+/// Why descriptors are not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The keeper has ended, and systemd may not have them: the next keeper receives the hand-off again.
+    #[error("the keeper has ended")]
+    Ended,
+    /// systemd does not take them.
+    #[error("{0}")]
+    Refused(String),
+    /// The link.
+    #[error("the keeper cannot hold the client's descriptors: {0}")]
+    Link(#[from] Errno),
 }
 
 const KEEP: u8 = b'k';
 const RELEASE: u8 = b'r';
+const READY: u8 = b'y';
 const ARRIVED: u8 = b'a';
+/// The confirmation. Any other is the reason why not.
+const KEPT: &[u8] = b"kept";
 /// The letter and the slot.
 const HEAD: usize = 1 + size_of::<ClientSlot>();
 
@@ -70,20 +91,28 @@ impl KeeperRequest {
     /// The request in a message of the manager's.
     pub fn decode(mut message: Received) -> Option<Self> {
         let (letter, slot, kinds) = split(&message)?;
-        if letter == RELEASE {
-            return Some(Self::Release(slot, message.fds[0].take()));
-        }
         let kinds: Vec<usize> = kinds.iter().map(|kind| usize::from(*kind)).collect();
-        let fds = message.fds.iter_mut().filter_map(Option::take);
-        let parts = kinds.iter().map(|kind| PARTS.get(*kind).copied()).zip(fds);
+        let mut fds = message.fds.iter_mut().filter_map(Option::take);
         match letter {
-            KEEP => Some(Self::Keep(
-                slot,
-                parts.filter_map(|(part, fd)| Some((part?, fd))).collect(),
-            )),
+            RELEASE => Some(Self::Release(slot, fds.next())),
+            READY => Some(Self::Ready),
+            KEEP => {
+                let kinds = kinds.iter().map(|kind| PARTS.get(*kind).copied());
+                let parts = kinds.zip(fds.by_ref());
+                let parts = parts.filter_map(|(part, fd)| Some((part?, fd))).collect();
+                Some(Self::Keep(slot, parts, fds.next()))
+            }
             _ => None,
         }
     }
+}
+
+/// Confirms that descriptors are kept, or not.
+pub(crate) fn confirm(to: impl AsFd, outcome: Result<(), impl Display>) {
+    let text = outcome.err().map(|why| why.to_string());
+    let text = text.as_ref().map_or(KEPT, |it| it.as_bytes());
+    let text = &text[..text.len().min(seqpacket::MESSAGE)];
+    let _ = seqpacket::send(to, text, &[], SendFlags::DONTWAIT);
 }
 
 /// Sends the manager a connection that arrived, if there is room.
@@ -99,14 +128,26 @@ pub(crate) fn send_arrival(
 #[derive(Clone, Debug)]
 pub struct KeeperLink {
     socket: Arc<OwnedFd>,
+    is_stored: bool,
 }
 
 impl KeeperLink {
-    /// The link over `socket`.
-    pub fn new(socket: OwnedFd) -> Self {
+    /// The link over `socket`. `is_stored`: systemd has what the keeper has.
+    pub fn new(socket: OwnedFd, is_stored: bool) -> Self {
         Self {
             socket: Arc::new(socket),
+            is_stored,
         }
+    }
+
+    /// Returns true if clients outlive the keeper.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// Has the keeper tell systemd that the service is ready: it is the main process, whose word counts.
+    pub(crate) fn report_ready(&self) {
+        let _ = seqpacket::send(&self.socket, &head(READY, 0), &[], SendFlags::empty());
     }
 
     /// The next connection, which the kernel leaves out where this process has no descriptor for it; nothing where the
@@ -144,20 +185,46 @@ pub struct KeptSlot {
 
 impl KeptSlot {
     /// Has the keeper hold descriptors, all of them or none. A keeper that has ended holds nothing any more, which is
-    /// no error.
-    pub fn keep(&self, parts: &[(KeptPart, BorrowedFd<'_>)]) -> Result<(), Errno> {
+    /// no error, unless systemd was to have them: then this waits until the keeper has sent them there.
+    pub fn keep(&self, parts: &[(KeptPart, BorrowedFd<'_>)]) -> Result<(), KeepError> {
+        if !self.link.is_stored {
+            return match self.send(parts, None) {
+                Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+                other => Ok(other?),
+            };
+        }
+        let (own, theirs) = seqpacket::pair()?;
+        match self.send(parts, Some(theirs.as_fd())) {
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(KeepError::Ended),
+            other => other?,
+        }
+        drop(theirs);
+        let reply = seqpacket::receive(&own, RecvFlags::empty())?;
+        match reply.as_slice() {
+            KEPT => Ok(()),
+            [] => Err(KeepError::Ended),
+            why => Err(KeepError::Refused(String::from_utf8_lossy(why).into())),
+        }
+    }
+
+    fn send(
+        &self,
+        parts: &[(KeptPart, BorrowedFd<'_>)],
+        confirmation: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
         let mut bytes = head(KEEP, self.slot).to_vec();
         bytes.extend(parts.iter().map(|(part, _)| *part as u8));
-        let fds: Vec<_> = parts.iter().map(|(_, fd)| *fd).collect();
-        match seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty()) {
-            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-            other => other,
-        }
+        let fds: Vec<_> = parts
+            .iter()
+            .map(|(_, fd)| *fd)
+            .chain(confirmation)
+            .collect();
+        seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty())
     }
 
     /// Has the keeper hold the userfaultfd of a child.
     pub fn add_child(&self, child: &OwnedFd) {
-        let _ = self.keep(&[(KeptPart::Child, child.as_fd())]);
+        let _ = self.send(&[(KeptPart::Child, child.as_fd())], None);
     }
 
     /// The client has ended, or was refused. Returns when the keeper has closed its descriptors, unless none is left
@@ -184,7 +251,7 @@ mod tests {
     #[test]
     fn descriptors_arrive_with_what_they_are() {
         let (keeper, manager) = seqpacket::pair().unwrap();
-        let slot = KeeperLink::new(manager).slot(7);
+        let slot = KeeperLink::new(manager, false).slot(7);
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let fd = file.as_fd();
         slot.keep(&[(KeptPart::Record, fd), (KeptPart::Store, fd)])
@@ -192,7 +259,7 @@ mod tests {
         let releasing = std::thread::spawn(move || slot.release());
         let next =
             || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
-        let Some(KeeperRequest::Keep(7, parts)) = next() else {
+        let Some(KeeperRequest::Keep(7, parts, None)) = next() else {
             panic!("no descriptors");
         };
         let kinds: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
@@ -208,9 +275,36 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_that_systemd_is_to_have_are_confirmed_or_not() {
+        let (keeper, manager) = seqpacket::pair().unwrap();
+        let slot = KeeperLink::new(manager, true).slot(7);
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let outcomes = std::thread::spawn(move || {
+            [(); 4].map(|()| match slot.keep(&[(KeptPart::Record, file.as_fd())]) {
+                Ok(()) => "kept".to_owned(),
+                Err(why) => why.to_string(),
+            })
+        });
+        for outcome in [Some(Ok(())), Some(Err("full")), None] {
+            let request =
+                KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
+            let Some(KeeperRequest::Keep(7, parts, Some(to))) = request else {
+                panic!("{request:?}");
+            };
+            assert_eq!(parts.len(), 1);
+            if let Some(outcome) = outcome {
+                confirm(to, outcome);
+            }
+        }
+        drop(keeper);
+        let ended = "the keeper has ended";
+        assert_eq!(outcomes.join().unwrap(), ["kept", "full", ended, ended]);
+    }
+
+    #[test]
     fn a_connection_arrives_with_its_slot() {
         let (keeper, manager) = seqpacket::pair().unwrap();
-        let link = KeeperLink::new(manager);
+        let link = KeeperLink::new(manager, false);
         let (near, far) = UnixStream::pair().unwrap();
         send_arrival(&keeper, 3, far.as_fd()).unwrap();
         drop((far, keeper));

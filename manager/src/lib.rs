@@ -49,13 +49,13 @@
 //!
 //! **Restart** ([`keeper`], [`client_record`], `client/resume.rs`): a manager that is killed is followed by another, and
 //! clients lose nothing. The kernel does not repeat an event that was read, so messages are read into memory that
-//! outlives the reader.
+//! outlives the reader. Where systemd has a descriptor store for the service, they lose nothing when the keeper is killed,
+//! too ([`kept_service`], [`former_service`]).
 //!
 //! **Shared memory** of a process tree ([`shared_memory`]) is served likewise, by one thread of the supervisor's.
 //!
-//! Not built: shared memory with a descriptor or a name (memfds, POSIX and System V shared memory), descriptors
-//! kept beyond the keeper (by systemd), remote and object-store snapshots, a boot image, eviction ahead of need,
-//! several handler threads for one client.
+//! Not built: shared memory with a descriptor or a name (memfds, POSIX and System V shared memory), remote and object-store
+//! snapshots, a boot image, eviction ahead of need, several handler threads for one client.
 //!
 //! Units: pages are 4 KiB or, for huge pages, 2 MiB; frames are 4 KiB. Errors: a refused hand-off is logged
 //! with its reason and the connection closed; a lost page is poisoned, so that its access fails (SIGBUS).
@@ -69,9 +69,11 @@ pub mod commands;
 pub mod control;
 pub mod counters;
 pub mod disk_turns;
+pub mod former_service;
 pub mod handoff;
 pub mod keeper;
 pub mod keeper_link;
+pub mod kept_service;
 pub mod manager_record;
 mod manager_state;
 pub mod memory_object;
@@ -86,6 +88,7 @@ pub mod shared_memory;
 pub mod snapshot;
 pub mod sockets;
 pub mod standby;
+pub mod stored_name;
 
 pub use admission::AdmissionRefusal;
 pub use host::wiring::wire_pager;

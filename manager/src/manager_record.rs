@@ -1,23 +1,70 @@
-//! What all managers of one keeper share, in memory of the keeper's.
+//! What all managers of one keeper share, in memory of the keeper's; and those of the keepers after it, where systemd has
+//! the memory.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use wired::{PAGE, WiredMemory};
 
-const SERVED: usize = 0;
-const NUMBERS: usize = 1;
-const WORDS: usize = 2;
+const MAGIC_AT: usize = 0;
+const SERVED: usize = 1;
+const NUMBERS: usize = 2;
+const LENGTH: usize = 3;
+const WORDS: usize = 4;
+/// Then, how guests are served.
+const TEXT_AT: usize = WORDS * size_of::<AtomicU64>();
+const MAGIC: u64 = u64::from_le_bytes(*b"slfpgmg1");
+
+/// How often a manager looks for the end of another one.
+const TURN: Duration = Duration::from_millis(20);
 
 /// The memory.
-pub struct ManagerRecord(WiredMemory);
+pub struct ManagerRecord {
+    memory: WiredMemory,
+    fd: OwnedFd,
+}
 
 impl ManagerRecord {
-    /// Of no manager yet.
-    pub fn new() -> rustix::io::Result<Self> {
-        Ok(Self(WiredMemory::shared(PAGE, "selfpage-manager")?.0))
+    /// Of no manager yet. `text` is how guests are served ([`crate::kept_service::describe`]).
+    pub fn new(text: &str) -> rustix::io::Result<Self> {
+        let (memory, fd) = WiredMemory::shared(TEXT_AT + text.len(), "selfpage-manager")?;
+        let record = Self { memory, fd };
+        let room = record.memory.slice::<AtomicU8>(TEXT_AT, text.len());
+        for (to, byte) in room.iter().zip(text.bytes()) {
+            to.store(byte, Ordering::Relaxed);
+        }
+        record.words()[LENGTH].store(text.len() as u64, Ordering::Relaxed);
+        record.words()[MAGIC_AT].store(MAGIC, Ordering::Release);
+        Ok(record)
+    }
+
+    /// Of the managers before; `INVAL` where another file, or another version's record, is passed.
+    pub fn attach(fd: OwnedFd) -> rustix::io::Result<Self> {
+        let len = fstat(&fd)?.st_size as usize;
+        if len < PAGE {
+            return Err(Errno::INVAL);
+        }
+        let memory = WiredMemory::attach(&fd, len)?;
+        let record = Self { memory, fd };
+        let length = record.words()[LENGTH].load(Ordering::Relaxed) as usize;
+        if record.words()[MAGIC_AT].load(Ordering::Acquire) != MAGIC || length > len - TEXT_AT {
+            return Err(Errno::INVAL);
+        }
+        Ok(record)
+    }
+
+    /// How guests are served.
+    pub fn text(&self) -> String {
+        let length = self.words()[LENGTH].load(Ordering::Relaxed) as usize;
+        let text = self.memory.slice::<AtomicU8>(TEXT_AT, length).iter();
+        let text: Vec<u8> = text.map(|byte| byte.load(Ordering::Relaxed)).collect();
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     fn words(&self) -> &[AtomicU64] {
-        self.0.slice(0, WORDS)
+        self.memory.slice(0, WORDS)
     }
 
     /// Managers that have served.
@@ -33,5 +80,55 @@ impl ManagerRecord {
     /// A number for a client, from 1 on.
     pub fn next_number(&self) -> u64 {
         self.words()[NUMBERS].fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Locks the clients for this process, as long as what is returned is open: a manager whose keeper was killed may still
+    /// serve them, and two would move the same pages. `WOULDBLOCK` where it has not ended in time.
+    pub fn lock_clients(&self, patience: Duration) -> rustix::io::Result<OwnedFd> {
+        // A lock is of an open file: those of the descriptors are the keeper's, and systemd's.
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let own = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let end = Instant::now() + patience;
+        loop {
+            match flock(&own, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(TURN),
+                outcome => return outcome.map(|()| own),
+            }
+        }
+    }
+}
+
+impl AsFd for ManagerRecord {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_of_another_keeper_goes_on_with_the_record() {
+        let record = ManagerRecord::new(&"x".repeat(2 * PAGE)).unwrap();
+        assert_eq!(record.next_number(), 1);
+        record.count_served();
+        let found = ManagerRecord::attach(record.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((found.next_number(), found.served()), (2, 1));
+        assert_eq!(found.text(), "x".repeat(2 * PAGE));
+        let locked = record.lock_clients(Duration::ZERO).unwrap();
+        let refused = found.lock_clients(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(refused, Errno::WOULDBLOCK);
+        drop(locked);
+        found.lock_clients(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn another_file_is_no_record() {
+        let other = WiredMemory::shared(PAGE, "other").unwrap().1;
+        let (socket, _) = host::seqpacket::pair().unwrap();
+        for fd in [other, socket] {
+            assert!(ManagerRecord::attach(fd).is_err());
+        }
     }
 }

@@ -3,14 +3,17 @@
 use crate::arrivals;
 use crate::client_memory::SharedCache;
 use crate::control::{self, control_path};
-use crate::keeper::{Inheritance, KeptClient};
+use crate::keeper::Inheritance;
 use crate::keeper_link::KeeperLink;
+use crate::kept_service::KeptClient;
 use crate::manager_record::ManagerRecord;
 use crate::manager_state::{ClientEntry, ManagerState};
 use crate::snapshot::Snapshot;
 use crate::sockets::{Sockets, remove_socket};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,9 +55,14 @@ impl ManagerConfig {
     }
 }
 
+/// How long a manager whose keeper was killed may take to end, before another one serves its clients.
+const FORMER_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A running server.
 pub struct Manager {
     shared: Arc<ManagerState>,
+    /// The lock on clients that outlive this process.
+    _lock: Option<OwnedFd>,
     accepting: Option<JoinHandle<()>>,
     controlling: Option<JoinHandle<()>>,
 }
@@ -70,6 +78,9 @@ pub enum ManagerError {
         /// The system's error.
         error: io::Error,
     },
+    /// The manager of a keeper that was killed.
+    #[error("the manager before, which serves the guests still, does not end: kill it ({0})")]
+    Former(Errno),
     /// Threads and descriptors.
     #[error("the server cannot start: {0}")]
     System(#[from] io::Error),
@@ -90,13 +101,15 @@ impl Manager {
     /// any more is replaced.
     pub fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         let sockets = Sockets::listen(&config.socket)?;
-        let record = Arc::new(ManagerRecord::new().map_err(io::Error::from)?);
+        let record = Arc::new(ManagerRecord::new("").map_err(io::Error::from)?);
         Self::serve(config, sockets, record, None, Vec::new())
     }
 
     /// Serves under a keeper, and goes on with the clients that it has.
     pub fn resume(config: ManagerConfig, from: Inheritance) -> Result<Self, ManagerError> {
-        let record = Arc::clone(&from.record);
+        let (record, link) = (Arc::clone(&from.record), from.link.clone());
+        let lock = record.lock_clients(FORMER_PATIENCE);
+        let lock = lock.map_err(ManagerError::Former)?;
         let served = Self::serve(
             config,
             from.sockets,
@@ -105,7 +118,11 @@ impl Manager {
             from.clients,
         )?;
         record.count_served();
-        Ok(served)
+        link.report_ready();
+        Ok(Self {
+            _lock: Some(lock),
+            ..served
+        })
     }
 
     fn serve(
@@ -128,6 +145,7 @@ impl Manager {
             .spawn(move || control::serve(&thread_shared, &control))?;
         Ok(Self {
             shared,
+            _lock: None,
             accepting: Some(accepting),
             controlling: Some(controlling),
         })
@@ -139,9 +157,20 @@ impl Manager {
     }
 
     /// Ends the service. Clients that still run wait at their next fault for ever, so this returns
-    /// how many there were.
+    /// how many there were. Where systemd has them they wait for the next service: this process is to end then, as if it
+    /// were killed.
     pub fn stop(mut self) -> usize {
         let left = self.shared.clients().len();
+        if self
+            .shared
+            .keeper
+            .as_ref()
+            .is_some_and(KeeperLink::is_stored)
+        {
+            // Their threads serve them, and the lock is held, until the process ends.
+            std::mem::forget(self);
+            return left;
+        }
         let _ = rustix::io::write(&*self.shared.stop, &1u64.to_ne_bytes());
         for thread in [self.accepting.take(), self.controlling.take()] {
             thread.map(JoinHandle::join);

@@ -19,12 +19,25 @@ pub struct Sockets {
 impl Sockets {
     /// Listens at `path`, and beside it. A socket that no server listens at any more is replaced.
     pub fn listen(path: &Path) -> Result<Self, ManagerError> {
-        let handoffs = listen(path)?;
-        let path = control_path(path);
-        let control = listen(&path)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+        Self::resume(path, None, None)
+    }
+
+    /// The same, but for sockets that a service before has listened at.
+    pub(crate) fn resume(
+        path: &Path,
+        handoffs: Option<UnixListener>,
+        control: Option<UnixListener>,
+    ) -> Result<Self, ManagerError> {
+        let handoffs = handoffs.map_or_else(|| listen(path), Ok)?;
+        let control = control.map_or_else(|| listen_for_owner(&control_path(path)), Ok)?;
         Ok(Self { handoffs, control })
     }
+}
+
+fn listen_for_owner(path: &Path) -> Result<UnixListener, ManagerError> {
+    let listener = listen(path)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
 }
 
 fn listen(path: &Path) -> Result<UnixListener, ManagerError> {

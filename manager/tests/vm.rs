@@ -6,6 +6,8 @@ mod bad_peers;
 mod common;
 #[path = "vm/contracts.rs"]
 mod contracts;
+#[path = "vm/fd_store.rs"]
+mod fd_store;
 #[path = "vm/guest.rs"]
 mod guest;
 #[path = "vm/kept_service.rs"]
@@ -20,6 +22,8 @@ mod restart;
 mod restore;
 #[path = "vm/saves.rs"]
 mod saves;
+#[path = "vm/systemd.rs"]
+mod systemd;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -43,6 +47,7 @@ fn main() {
         bad_peers::TESTS,
         saves::TESTS,
         restart::TESTS,
+        fd_store::TESTS,
         pressure::TESTS,
         kvm::TESTS,
     ];

@@ -8,6 +8,7 @@ mod uffd;
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use std::cell::Cell;
 use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
@@ -63,8 +64,8 @@ pub struct Memory {
     shift: usize,
     is_shared: bool,
     memfd: Option<OwnedFd>,
-    /// Open as long as the memory is used: a page would read zero without it.
-    _uffd: OwnedFd,
+    /// Open until it is forgotten: a page would read zero without this one and the manager's.
+    uffd: Cell<Option<OwnedFd>>,
     connection: UnixStream,
 }
 
@@ -155,7 +156,7 @@ impl Memory {
             shift: half / PAGE,
             is_shared: matches!(kind, Kind::Memfd),
             memfd: memfd.filter(|_| matches!(kind, Kind::Memfd)),
-            _uffd: uffd,
+            uffd: Cell::new(Some(uffd)),
             connection,
         }
     }
@@ -228,6 +229,7 @@ impl Memory {
                 self.remove(n[0], n[1]);
                 "removed".into()
             }
+            "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "page_out" => self.page_out(n[0], n[1]),
             "random" => {
                 let mut random = fastrand::Rng::with_seed(n[0] as u64);
@@ -353,7 +355,7 @@ impl MemoryPart {
             shift: 0,
             is_shared: self.is_shared,
             memfd: None,
-            _uffd: connection.try_clone().expect("a descriptor").into(),
+            uffd: Cell::new(None),
             connection,
         }
     }

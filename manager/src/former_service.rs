@@ -1,0 +1,388 @@
+//! What systemd has of the service before ([`crate::kept_service`]), sorted by its names.
+//!
+//! Rule: nothing is guessed. What could be two clients', or another configuration's, is not served: systemd has it still,
+//! so its guests wait.
+
+mod error;
+
+pub use error::FormerServiceError;
+
+use crate::client_memory::SharedCache;
+use crate::keeper_link::{ClientSlot, KeptPart};
+use crate::kept_service::{KeptClient, KeptService};
+use crate::manager_record::ManagerRecord;
+use crate::snapshot::Snapshot;
+use crate::sockets::Sockets;
+use crate::stored_name::StoredName;
+use host::fd_store::FdStore;
+use host::systemd::PassedFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::ioctl_fionread;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What there is, and where it is stored.
+pub struct FormerService {
+    store: Option<FdStore>,
+    own: BTreeMap<StoredName, OwnedFd>,
+    record: ManagerRecord,
+    clients: BTreeMap<ClientSlot, BTreeMap<StoredName, OwnedFd>>,
+    /// Clients of which two descriptors have the same name.
+    doubled: BTreeSet<ClientSlot>,
+}
+
+impl FormerService {
+    /// Sorts what systemd passed. Descriptors of unknown names are left to it. `text` describes how clients are served
+    /// ([`crate::kept_service::describe`]): as before, or there are none.
+    pub fn sort(passed: Vec<PassedFd>, text: &str) -> Result<Self, FormerServiceError> {
+        let names = passed.iter().map(|it| it.name.as_str());
+        let store = FdStore::of_service(names);
+        Self::sort_of(passed, store, text)
+    }
+
+    fn sort_of(
+        passed: Vec<PassedFd>,
+        store: Option<FdStore>,
+        text: &str,
+    ) -> Result<Self, FormerServiceError> {
+        let (mut own, mut clients) = (BTreeMap::new(), BTreeMap::new());
+        let mut doubled = BTreeSet::new();
+        for PassedFd { name, fd } in passed {
+            let Ok(found) = name.parse::<StoredName>() else {
+                tracing::warn!("systemd passes a descriptor named {name:?}, which is not used");
+                continue;
+            };
+            let place = match found.slot() {
+                Some(slot) => clients.entry(slot).or_default(),
+                None => &mut own,
+            };
+            match (place.insert(found, fd), found.slot()) {
+                (None, _) => {}
+                (Some(_), Some(slot)) => drop(doubled.insert(slot)),
+                (Some(_), None) => return Err(FormerServiceError::Doubled(name)),
+            }
+        }
+        if store.is_none() && !(own.is_empty() && clients.is_empty()) {
+            return Err(FormerServiceError::NoStore);
+        }
+        let record = match own.remove(&StoredName::Record) {
+            Some(record) => check_record(record, text)?,
+            None if clients.is_empty() => {
+                ManagerRecord::new(text).map_err(FormerServiceError::Memory)?
+            }
+            None => return Err(FormerServiceError::NoRecord(clients.len())),
+        };
+        Ok(Self {
+            store,
+            record,
+            own,
+            clients,
+            doubled,
+        })
+    }
+
+    /// Returns true if what the service makes is stored, and outlives it.
+    pub fn is_stored(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Returns true if there are clients.
+    pub fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// The former cache, of the same snapshot.
+    pub fn take_cache(
+        &mut self,
+        snapshot: &Snapshot,
+    ) -> Result<Option<SharedCache>, FormerServiceError> {
+        let Some(file) = self.own.remove(&StoredName::Cache) else {
+            return Ok(None);
+        };
+        let cache = SharedCache::resume(file, snapshot);
+        let wrong = |_| FormerServiceError::Kind("cache", "a cache of this snapshot");
+        cache.map(Some).map_err(wrong)
+    }
+
+    /// What a keeper begins with: what there was, and new what was not.
+    pub fn into_service(
+        mut self,
+        socket: &Path,
+        cache: Option<&SharedCache>,
+    ) -> Result<KeptService, FormerServiceError> {
+        let handoffs = self.take_listener(StoredName::Handoffs, "handoffs")?;
+        let control = self.take_listener(StoredName::Control, "control")?;
+        let next = self.clients.keys().max();
+        let next = next.map_or(0, |slot| slot.wrapping_add(1));
+        let mut clients = BTreeMap::new();
+        for (slot, found) in std::mem::take(&mut self.clients) {
+            match self.client(slot, found) {
+                Ok(client) => drop(clients.insert(slot, client)),
+                Err(why) => tracing::error!(
+                    "systemd has descriptors of a guest (\"{slot}.\") that cannot be served, and waits: {why}"
+                ),
+            }
+        }
+        let mut service = KeptService {
+            sockets: Sockets::resume(socket, handoffs, control)?,
+            record: Arc::new(self.record),
+            clients,
+            next,
+            store: self.store,
+        };
+        service.store_own(cache)?;
+        Ok(service)
+    }
+
+    fn take_listener(
+        &mut self,
+        name: StoredName,
+        text: &'static str,
+    ) -> Result<Option<UnixListener>, FormerServiceError> {
+        let Some(fd) = self.own.remove(&name) else {
+            return Ok(None);
+        };
+        let is_listener = sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
+            && sockopt::socket_acceptconn(&fd) == Ok(true);
+        match is_listener {
+            true => Ok(Some(fd.into())),
+            false => Err(FormerServiceError::Kind(text, "a listening UNIX socket")),
+        }
+    }
+
+    /// What is kept of a client, or why it is not complete.
+    fn client(
+        &mut self,
+        slot: ClientSlot,
+        mut found: BTreeMap<StoredName, OwnedFd>,
+    ) -> Result<KeptClient, &'static str> {
+        if self.doubled.contains(&slot) {
+            return Err("two descriptors have the same name");
+        }
+        let connection = found.remove(&StoredName::Connection(slot));
+        let connection = connection.ok_or("its connection is missing")?;
+        if sockopt::socket_domain(&connection) != Ok(AddressFamily::UNIX) {
+            return Err("its connection is no UNIX socket");
+        }
+        let has = |part| found.contains_key(&StoredName::Part(slot, part, 0));
+        let is_admitted = has(KeptPart::Record);
+        if is_admitted && !has(KeptPart::Userfault) {
+            return Err("its userfaultfd is missing");
+        }
+        if !is_admitted && !found.is_empty() {
+            if !has_message(&connection) {
+                return Err("its record is missing");
+            }
+            // Its hand-off is received again, and these are made again.
+            if let Some(store) = &mut self.store {
+                let names = found.keys().map(StoredName::to_string);
+                names.for_each(|name| store.remove(&name));
+            }
+            found.clear();
+        }
+        let mut parts = Vec::new();
+        for (name, fd) in found {
+            let StoredName::Part(_, part, index) = name else {
+                continue;
+            };
+            let before = parts.iter().filter(|(it, _)| *it == part).count();
+            if part != KeptPart::Child && usize::from(index) != before {
+                return Err("a descriptor of its store is missing");
+            }
+            parts.push((part, fd));
+        }
+        Ok(KeptClient {
+            slot,
+            connection,
+            parts,
+        })
+    }
+}
+
+/// The record of the managers before, if clients were served as `text` describes it.
+fn check_record(fd: OwnedFd, text: &str) -> Result<ManagerRecord, FormerServiceError> {
+    let wrong = |_| FormerServiceError::Kind("manager", "a record of this version");
+    let record = ManagerRecord::attach(fd).map_err(wrong)?;
+    let former = record.text();
+    let (mut was, mut is) = (former.lines(), text.lines());
+    loop {
+        match (was.next(), is.next()) {
+            (None, None) => return Ok(record),
+            (was, is) if was == is => {}
+            (was, is) => {
+                let shown = |it: Option<&str>| it.unwrap_or("no more options").to_owned();
+                let (was, is) = (shown(was), shown(is));
+                return Err(FormerServiceError::Changed { was, is });
+            }
+        }
+    }
+}
+
+/// Returns true if something that was sent there was not taken.
+fn has_message(connection: impl AsFd) -> bool {
+    ioctl_fionread(connection).is_ok_and(|bytes| bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::seqpacket;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use wired::WiredMemory;
+
+    const TEXT: &str = "selfpage\n--store ram:32M\n";
+
+    /// Descriptors under names, and the other ends of connections.
+    struct Stored {
+        folder: tempfile::TempDir,
+        passed: Vec<PassedFd>,
+        peers: Vec<UnixStream>,
+        systemd: OwnedFd,
+        store: Option<FdStore>,
+    }
+
+    impl Stored {
+        /// Of a service that has clients, of which there are these.
+        fn of(parts: &[&str]) -> Self {
+            let (socket, systemd) = seqpacket::pair().unwrap();
+            let mut stored = Self {
+                folder: tempfile::tempdir().unwrap(),
+                passed: Vec::new(),
+                peers: Vec::new(),
+                systemd,
+                store: None,
+            };
+            let record = ManagerRecord::new(TEXT).unwrap();
+            stored.add("manager", record.as_fd().try_clone_to_owned().unwrap());
+            for name in parts {
+                let (peer, connection) = UnixStream::pair().unwrap();
+                let memory = WiredMemory::shared(4096, "part").unwrap().1;
+                let fd = if name.ends_with('c') {
+                    connection.into()
+                } else {
+                    memory
+                };
+                stored.add(name, fd);
+                stored.peers.push(peer);
+            }
+            let names = stored.passed.iter().map(|it| it.name.as_str());
+            stored.store = Some(FdStore::over(socket, 100, names));
+            stored
+        }
+
+        fn add(&mut self, name: &str, fd: OwnedFd) {
+            let name = name.to_owned();
+            self.passed.push(PassedFd { name, fd });
+        }
+
+        fn resume(self) -> Result<(KeptService, Vec<String>), FormerServiceError> {
+            let former = FormerService::sort_of(self.passed, self.store, TEXT)?;
+            let service = former.into_service(&self.folder.path().join("socket"), None)?;
+            let mut messages = Vec::new();
+            while let Ok(message) =
+                seqpacket::receive(&self.systemd, rustix::net::RecvFlags::DONTWAIT)
+            {
+                let text = String::from_utf8_lossy(message.as_slice());
+                messages.push(text.lines().take(2).collect::<Vec<_>>().join(" "));
+            }
+            Ok((service, messages))
+        }
+
+        fn refusal(self) -> String {
+            self.resume()
+                .err()
+                .map(|why| why.to_string())
+                .unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn clients_are_found_in_any_order_and_what_is_not_there_is_made() {
+        let mut stored = Stored::of(&["70.s1", "70.u0", "7.c", "70.s0", "70.c", "70.r0", "70.k3"]);
+        stored.add("of another", seqpacket::pair().unwrap().0);
+        let (service, messages) = stored.resume().unwrap();
+        let kinds = |slot| {
+            let client: &KeptClient = &service.clients[&slot];
+            client
+                .parts
+                .iter()
+                .map(|(kind, _)| *kind)
+                .collect::<Vec<_>>()
+        };
+        use KeptPart::{Child, Record, Store, Userfault};
+        assert_eq!(kinds(70), [Userfault, Record, Store, Store, Child]);
+        assert!(kinds(7).is_empty(), "its hand-off is received");
+        assert_eq!((service.next, service.served_clients()), (71, 1));
+        let new = ["FDSTORE=1 FDNAME=control", "FDSTORE=1 FDNAME=handoffs"];
+        assert_eq!(messages, new);
+    }
+
+    #[test]
+    fn a_client_that_is_not_complete_is_left_to_systemd_and_others_are_served() {
+        for incomplete in [
+            &["8.c", "8.u0"][..],
+            &["8.c", "8.r0"],
+            &["8.u0", "8.r0"],
+            &["8.c", "8.u0", "8.r0", "8.s1"],
+            &["8.c", "8.u0", "8.u0", "8.r0"],
+            &["8.c", "8.c"],
+        ] {
+            let names: Vec<_> = ["7.c", "7.u0", "7.r0"]
+                .iter()
+                .chain(incomplete)
+                .copied()
+                .collect();
+            let (service, messages) = Stored::of(&names).resume().unwrap();
+            let slots: Vec<_> = service.clients.keys().copied().collect();
+            assert_eq!((slots, service.next), (vec![7], 9), "{incomplete:?}");
+            assert!(
+                !messages.iter().any(|it| it.contains("REMOVE")),
+                "{messages:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hand_off_that_was_not_admitted_is_received_again() {
+        let mut stored = Stored::of(&["8.c", "8.u0", "8.s0"]);
+        stored.peers[0].write_all(b"[").unwrap();
+        let (service, messages) = stored.resume().unwrap();
+        assert!(service.clients[&8].parts.is_empty());
+        let removed = ["FDSTOREREMOVE=1 FDNAME=8.u0", "FDSTOREREMOVE=1 FDNAME=8.s0"];
+        assert_eq!(messages[..2], removed);
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_or_was_served_otherwise_is_refused() {
+        let mut stored = Stored::of(&["7.c"]);
+        stored.passed.remove(0);
+        assert!(stored.refusal().contains("1 guests, but not \"manager\""));
+        let mut stored = Stored::of(&[]);
+        stored.add("manager", WiredMemory::shared(4096, "other").unwrap().1);
+        assert!(
+            stored
+                .refusal()
+                .contains("two descriptors named \"manager\"")
+        );
+        let mut stored = Stored::of(&[]);
+        stored.passed[0].fd = WiredMemory::shared(4096, "other").unwrap().1;
+        assert!(stored.refusal().contains("is not a record"));
+        let mut stored = Stored::of(&[]);
+        stored.add("handoffs", UnixStream::pair().unwrap().0.into());
+        assert!(stored.refusal().contains("is not a listening UNIX socket"));
+        let mut stored = Stored::of(&[]);
+        stored.store = None;
+        assert!(stored.refusal().contains("FileDescriptorStoreMax="));
+        let mut stored = Stored::of(&[]);
+        let record = ManagerRecord::new("selfpage\n--store ram:64M\n").unwrap();
+        stored.passed[0].fd = record.as_fd().try_clone_to_owned().unwrap();
+        let refusal = stored.refusal();
+        let both = "had \"--store ram:64M\", and this one has \"--store ram:32M\"";
+        assert!(refusal.contains(both), "{refusal}");
+    }
+}

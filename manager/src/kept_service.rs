@@ -1,0 +1,193 @@
+//! What must outlive a manager: the sockets, the clients' descriptors, the record of all managers. The keeper has it
+//! ([`crate::keeper`]); and systemd, where the service has a descriptor store ([`host::fd_store`]).
+//!
+//! Rule: systemd has a client's record last. A client without one is not admitted: its hand-off is in its connection, and
+//! is received again.
+
+use crate::client_memory::SharedCache;
+use crate::keeper_link::{ClientSlot, KeptPart};
+use crate::manager_record::ManagerRecord;
+use crate::peer::PeerConnection;
+use crate::server::ManagerConfig;
+use crate::sockets::Sockets;
+use crate::stored_name::{StoredName, prefix};
+use host::fd_reaper::{PeerFd, peer_uid};
+use host::fd_store::{FdStore, FdStoreError};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is kept of a client.
+#[derive(Debug)]
+pub struct KeptClient {
+    /// Its number with the keeper.
+    pub slot: ClientSlot,
+    /// Its connection.
+    pub connection: OwnedFd,
+    /// Its descriptors; none before its hand-off was admitted.
+    pub parts: Vec<(KeptPart, OwnedFd)>,
+}
+
+/// What a keeper has.
+pub struct KeptService {
+    /// Where clients and `selfpage vm` connect.
+    pub sockets: Sockets,
+    /// What all managers share.
+    pub record: Arc<ManagerRecord>,
+    /// The clients.
+    pub clients: BTreeMap<ClientSlot, KeptClient>,
+    /// The place of the next client.
+    pub next: ClientSlot,
+    /// Where all of it is, too.
+    pub store: Option<FdStore>,
+}
+
+/// What may not change while there are guests, for [`ManagerRecord`]: an option a line.
+pub fn describe(config: &ManagerConfig, cache: Option<&Path>) -> String {
+    let mut text = format!("selfpage {}\n", env!("CARGO_PKG_VERSION"));
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name} {value}");
+    };
+    line("--socket", config.socket.display().to_string());
+    if let Some(snapshot) = &config.snapshot {
+        line("--snapshot", snapshot.path().display().to_string());
+        let files = "the snapshot's files (inode, size, time of the last change)";
+        line(files, format!("{:?}", snapshot.identity()));
+    }
+    line("guests of at most", wired::Bytes(config.size).to_string());
+    if let Some((frames, store)) = &config.contract {
+        let frames = wired::Bytes((frames * wired::PAGE) as u64);
+        line("--frames", frames.to_string());
+        line("--store", store.to_string());
+    }
+    if let Some(cache) = cache {
+        line("--shared-cache", cache.display().to_string());
+    }
+    text
+}
+
+impl KeptService {
+    /// Has systemd hold what all clients need, where it does not.
+    pub(crate) fn store_own(&mut self, cache: Option<&SharedCache>) -> Result<(), FdStoreError> {
+        let Some(store) = &mut self.store else {
+            return Ok(());
+        };
+        let own = [
+            (StoredName::Record, Some(self.record.as_fd())),
+            (StoredName::Cache, cache.map(|it| it.file().as_fd())),
+            (StoredName::Control, Some(self.sockets.control.as_fd())),
+            (StoredName::Handoffs, Some(self.sockets.handoffs.as_fd())),
+        ];
+        for (name, fd) in own {
+            if let Some(fd) = fd.filter(|_| !store.has(&name.to_string())) {
+                store.put(&name.to_string(), fd)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if systemd has what there is.
+    pub fn is_stored(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Clients that were admitted.
+    pub fn served_clients(&self) -> usize {
+        let clients = self.clients.values();
+        clients.filter(|it| !it.parts.is_empty()).count()
+    }
+
+    /// Adds a client of whom there is a connection.
+    pub fn add(&mut self, connection: OwnedFd) -> ClientSlot {
+        let slot = self.next;
+        self.next = self.next.wrapping_add(1);
+        // One that finds no place is refused when it is admitted.
+        let _ = self.store_connection(slot, connection.as_fd());
+        let client = KeptClient {
+            slot,
+            connection,
+            parts: Vec::new(),
+        };
+        self.clients.insert(slot, client);
+        slot
+    }
+
+    fn store_connection(
+        &mut self,
+        slot: ClientSlot,
+        connection: BorrowedFd<'_>,
+    ) -> Result<(), FdStoreError> {
+        let name = StoredName::Connection(slot).to_string();
+        match &mut self.store {
+            Some(store) if !store.has(&name) => store.put(&name, connection),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps more of a client: all of it, or nothing.
+    pub fn keep(
+        &mut self,
+        slot: ClientSlot,
+        parts: Vec<(KeptPart, OwnedFd)>,
+    ) -> Result<(), FdStoreError> {
+        let Some(mut client) = self.clients.remove(&slot) else {
+            return Ok(());
+        };
+        let stored = match self.store_connection(slot, client.connection.as_fd()) {
+            Ok(()) => self.store_parts(slot, &client.parts, &parts),
+            refused => refused,
+        };
+        // The manager has the others, and closes them.
+        if stored.is_ok() {
+            client.parts.extend(parts);
+        }
+        self.clients.insert(slot, client);
+        stored
+    }
+
+    fn store_parts(
+        &mut self,
+        slot: ClientSlot,
+        there: &[(KeptPart, OwnedFd)],
+        new: &[(KeptPart, OwnedFd)],
+    ) -> Result<(), FdStoreError> {
+        let Some(store) = &mut self.store else {
+            return Ok(());
+        };
+        let count = |kind: KeptPart, of: &[(KeptPart, OwnedFd)]| {
+            of.iter().filter(|(it, _)| *it == kind).count()
+        };
+        let named = new.iter().enumerate().map(|(at, (kind, fd))| {
+            let index = count(*kind, there) + count(*kind, &new[..at]);
+            (StoredName::Part(slot, *kind, index as u16), fd)
+        });
+        let (records, others): (Vec<_>, Vec<_>) =
+            named.partition(|(name, _)| matches!(name, StoredName::Part(_, KeptPart::Record, _)));
+        let all: Vec<_> = others.into_iter().chain(records).collect();
+        for (at, (name, fd)) in all.iter().enumerate() {
+            if let Err(why) = store.put(&name.to_string(), fd.as_fd()) {
+                let stored = all[..at].iter();
+                stored.for_each(|(name, _)| store.remove(&name.to_string()));
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all that there is of a client. The manager has the descriptors, too.
+    pub fn release(&mut self, slot: ClientSlot) {
+        let Some(client) = self.clients.remove(&slot) else {
+            return;
+        };
+        // Of a connection that the manager had no descriptor left for, this one is the last, or systemd's.
+        let Some(store) = &mut self.store else {
+            let uid = peer_uid(&client.connection);
+            return drop(PeerFd::new(client.connection, uid));
+        };
+        // Nothing is in it then whose close would wait for the peer.
+        PeerConnection::from(Arc::new(client.connection.into())).end();
+        store.remove(&prefix(slot));
+    }
+}
