@@ -72,13 +72,17 @@ fn units(_: &Arc<Disks>, _: Size) -> Verdict {
     if workload::find("systemd-analyze").is_none() {
         return skipped("systemd-analyze is not installed (Debian package systemd)");
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../daemon/units");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let sandbox = Sandbox::new("units")?;
     let program = selfpage()?;
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]);
-    for name in ["selfpage.service", "selfpage.socket"] {
-        let (from, to) = (folder.join(name), sandbox.join(name));
+    let of_daemon = ["selfpage.service", "selfpage.socket"].map(|name| ("daemon/units", name));
+    for (folder, name) in of_daemon
+        .into_iter()
+        .chain([("manager/units", "selfpage-vm.service")])
+    {
+        let (from, to) = (root.join(folder).join(name), sandbox.join(name));
         let text = std::fs::read_to_string(&from).at("read", &from)?;
         let text = text.replace("/usr/bin/selfpage", &program.display().to_string());
         std::fs::write(&to, text).at("write", &to)?;
