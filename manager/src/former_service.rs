@@ -36,7 +36,7 @@ pub struct FormerService {
 
 impl FormerService {
     /// Sorts what systemd passed. Descriptors of unknown names are left to it. `text` describes how clients are served
-    /// ([`crate::kept_service::describe`]): as before, or there are none.
+    /// ([`crate::kept_service::describe`]), which is as they were before.
     pub fn sort(passed: Vec<PassedFd>, text: &str) -> Result<Self, FormerServiceError> {
         let names = passed.iter().map(|it| it.name.as_str());
         let store = FdStore::of_service(names);

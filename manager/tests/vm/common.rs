@@ -177,6 +177,12 @@ impl Guest {
         writeln!(self.input, "{command}").expect("a command");
     }
 
+    /// Returns true if there is a reply, or the process has ended.
+    pub fn has_replied(&self) -> bool {
+        let mut ready = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+
     /// The reply of a command that was begun.
     pub fn finish(&mut self) -> String {
         self.reply()

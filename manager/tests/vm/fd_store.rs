@@ -30,6 +30,10 @@ pub const TESTS: &[Test] = &[
         "a_service_with_other_options_is_refused_and_the_former_goes_on",
         a_service_with_other_options_is_refused_and_the_former_goes_on,
     ),
+    (
+        "a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served",
+        a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served,
+    ),
 ];
 
 /// What a service has stored without guests.
@@ -216,4 +220,34 @@ fn a_service_with_other_options_is_refused_and_the_former_goes_on() {
     assert!(refusal.contains("had \"--store ram:32MiB\""), "{refusal}");
     service.start_again();
     assert_eq!(guest.wrong(&format!("verify 0 {pages} 1")), 0);
+}
+
+fn a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served() {
+    let pages = mib(4);
+    let mut service = service(pages, "ram:32M", "-");
+    let mut guests = [(); 4].map(|()| guest(&service, "memfd", pages));
+    let names = service.systemd().names();
+    service.stop();
+    let other = || rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    // Without the userfaultfd a page would read zero.
+    let _former = ["1.u0", "2.r0", "3.s0"].map(|name| service.systemd().replace(name, other()));
+    service.start_again();
+    assert_eq!(guests[0].wrong(&format!("verify 0 {pages} 0")), 0);
+    let mut comes = guest(&service, "memfd", pages);
+    assert_eq!(comes.wrong(&format!("verify 0 {pages} 0")), 0);
+    let numbers: Vec<_> = (service.clients().unwrap().iter())
+        .map(|it| it.number)
+        .collect();
+    assert_eq!(numbers, [1, 5]);
+    for guest in &mut guests[1..] {
+        guest.begin(&format!("verify 0 {pages} 0"));
+    }
+    drop(comes);
+    // Nothing of those that wait is removed.
+    await_that("the last is released", || {
+        service.systemd().names().len() == names.len()
+    });
+    for guest in &mut guests[1..] {
+        assert!(!guest.has_replied(), "it waits");
+    }
 }

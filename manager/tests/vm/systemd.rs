@@ -83,6 +83,14 @@ impl Systemd {
         stored.iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// Has another descriptor under a name. Returns the former.
+    pub fn replace(&self, name: &str, fd: OwnedFd) -> OwnedFd {
+        self.catch_up();
+        let mut stored = self.state.stored.lock().expect("what is stored");
+        let found = stored.iter_mut().find(|(it, _)| it == name);
+        std::mem::replace(&mut found.expect("it is stored").1, fd)
+    }
+
     /// How often the service was ready.
     pub fn ready(&self) -> usize {
         self.catch_up();
