@@ -13,7 +13,9 @@ use crate::sockets::Sockets;
 use crate::stored_name::{StoredName, prefix};
 use host::fd_reaper::{PeerFd, peer_uid};
 use host::fd_store::{FdStore, FdStoreError};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::io;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -66,6 +68,16 @@ pub fn describe(config: &ManagerConfig, cache: Option<&Path>) -> String {
         line("--shared-cache", cache.display().to_string());
     }
     text
+}
+
+/// Opens a client's memory again, as it is open: systemd stores an open file once, and a VMM may hand one over with each
+/// of its mappings.
+fn reopen(memory: &OwnedFd) -> io::Result<OwnedFd> {
+    let access = fcntl_getfl(memory)? & OFlags::ACCMODE;
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    // A lease of the VMM's on it makes no keeper wait.
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    open(path, access | flags, Mode::empty())
 }
 
 impl KeptService {
@@ -167,6 +179,10 @@ impl KeptService {
             named.partition(|(name, _)| matches!(name, StoredName::Part(_, KeptPart::Record, _)));
         let all: Vec<_> = others.into_iter().chain(records).collect();
         for (at, (name, fd)) in all.iter().enumerate() {
+            let own = matches!(name, StoredName::Part(_, KeptPart::Memory, _))
+                .then(|| reopen(fd).ok())
+                .flatten();
+            let fd = own.as_ref().unwrap_or(fd);
             if let Err(why) = store.put(&name.to_string(), fd.as_fd()) {
                 let stored = all[..at].iter();
                 stored.for_each(|(name, _)| store.remove(&name.to_string()));

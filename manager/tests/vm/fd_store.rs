@@ -5,7 +5,7 @@ use crate::common::{Guest, await_that, mib};
 use crate::guest::{PAGE, open_userfaultfd, register, send, word};
 use crate::kept_service::KeptService;
 use crate::systemd::Systemd;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ pub const TESTS: &[Test] = &[
     (
         "a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served",
         a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served,
+    ),
+    (
+        "memory_that_is_handed_over_in_two_parts_is_served_on",
+        memory_that_is_handed_over_in_two_parts_is_served_on,
     ),
 ];
 
@@ -249,5 +253,42 @@ fn a_guest_with_a_descriptor_of_another_kind_waits_and_others_are_served() {
     });
     for guest in &mut guests[1..] {
         assert!(!guest.has_replied(), "it waits");
+    }
+}
+
+/// A VMM with one memfd, and two mappings of it that it hands over by themselves.
+fn memory_that_is_handed_over_in_two_parts_is_served_on() {
+    let mut service = service(mib(1), "-", "-");
+    let memfd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memfd, 2 * PAGE as u64).unwrap();
+    let parts = [0, PAGE].map(|offset| {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (fd, at) = (memfd.as_raw_fd(), offset as i64);
+        // SAFETY: a new mapping, where the kernel chooses.
+        let memory =
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, libc::MAP_SHARED, fd, at) };
+        let uffd = open_userfaultfd();
+        register(&uffd, memory as usize, PAGE);
+        let text = format!(
+            r#"[{{"base_host_virt_addr":{},"size":{PAGE},"offset":{offset},"page_size":{PAGE}}}]"#,
+            memory as usize
+        );
+        let peer = UnixStream::connect(service.socket()).unwrap();
+        send(&peer, text.as_bytes(), &[uffd.as_fd(), memfd.as_fd()]);
+        (memory, peer)
+    });
+    let names = ["0.m0", "0.r0", "1.m0", "1.r0"].map(str::to_owned);
+    await_that("systemd has both", || {
+        let stored = service.systemd().names();
+        names.iter().all(|name| stored.contains(name))
+    });
+    service.kill_both(true, Duration::ZERO);
+    service.start_again();
+    for (page, (memory, _)) in parts.iter().enumerate() {
+        // SAFETY: the mapping above, whose faults a manager answers.
+        let seen = unsafe { memory.cast::<u64>().read_volatile() };
+        assert_eq!(seen, word(page, 0, 0));
+        // SAFETY: as above; no fault of it is left to serve.
+        unsafe { libc::munmap(*memory, PAGE) };
     }
 }

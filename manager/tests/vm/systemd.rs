@@ -152,11 +152,24 @@ impl State {
         } else if lines.contains(&"FDSTORE=1") {
             assert!(lines.contains(&"FDPOLL=0"), "systemd drops what hangs up");
             let fd = message.fds[0].take().expect("a descriptor");
-            if stored.len() < most {
+            let is_new = !stored.iter().any(|(_, it)| is_same(it, &fd));
+            if is_new && stored.len() < most {
                 stored.push((name, fd));
             }
         }
     }
+}
+
+/// Returns true if two descriptors are of one open file: systemd stores it once.
+fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    const KCMP_FILE: i32 = 0;
+    let own = std::process::id();
+    // SAFETY: compares descriptors of this process.
+    let order = unsafe {
+        let (one, other) = (one.as_raw_fd(), other.as_raw_fd());
+        libc::syscall(libc::SYS_kcmp, own, own, KCMP_FILE, one, other)
+    };
+    order == 0
 }
 
 impl Drop for Systemd {
