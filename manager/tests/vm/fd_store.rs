@@ -157,6 +157,13 @@ fn a_service_that_is_stopped_and_started_has_its_guests() {
 }
 
 fn a_hand_off_that_a_killed_service_was_receiving_is_received_again() {
+    for is_complete_before_the_manager_ends in [false, true] {
+        receive_again(is_complete_before_the_manager_ends);
+    }
+}
+
+/// Hands a page over in two parts; the keeper is killed between them, and its manager before or after the second.
+fn receive_again(is_complete_before_the_manager_ends: bool) {
     let mut service = service(mib(1), "-", "-");
     let uffd = open_userfaultfd();
     // SAFETY: a new mapping, where the kernel chooses.
@@ -176,12 +183,25 @@ fn a_hand_off_that_a_killed_service_was_receiving_is_received_again() {
     await_that("systemd has the connection", || {
         service.systemd().names().contains(&"0.c".to_owned())
     });
-    service.kill_both(true, Duration::ZERO);
-    send(&peer, tail, &[]);
+    if is_complete_before_the_manager_ends {
+        let manager = service.manager().expect("a manager");
+        service.end_keeper();
+        send(&peer, tail, &[]);
+        // The manager neither serves nor refuses what systemd does not have.
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the manager, which no process waits for.
+        unsafe { libc::kill(manager, libc::SIGKILL) };
+    } else {
+        service.kill_both(true, Duration::ZERO);
+        send(&peer, tail, &[]);
+    }
     service.start_again();
     // SAFETY: the mapping above, whose faults a manager answers.
     let seen = unsafe { memory.cast::<u64>().read_volatile() };
     assert_eq!(seen, word(0, 0, 0));
+    let clients = service.clients().expect("a manager");
+    let restarts: Vec<_> = clients.iter().map(|it| it.counters["restarts"]).collect();
+    assert_eq!(restarts, [0], "no manager before has served it");
     // SAFETY: as above; no fault of it is left to serve.
     unsafe { libc::munmap(memory, PAGE) };
 }
