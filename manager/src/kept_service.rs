@@ -138,7 +138,7 @@ impl KeptService {
         }
     }
 
-    /// Keeps more of a client: all of it, or nothing.
+    /// Keeps more of a client: all of it, or nothing; but a child's userfaultfd also where systemd does not take it.
     pub fn keep(
         &mut self,
         slot: ClientSlot,
@@ -151,8 +151,9 @@ impl KeptService {
             Ok(()) => self.store_parts(slot, &client.parts, &parts),
             refused => refused,
         };
+        let is_child = parts.iter().all(|(kind, _)| *kind == KeptPart::Child);
         // The manager has the others, and closes them.
-        if stored.is_ok() {
+        if stored.is_ok() || is_child {
             client.parts.extend(parts);
         }
         self.clients.insert(slot, client);
@@ -205,5 +206,62 @@ impl KeptService {
         // Nothing is in it then whose close would wait for the peer.
         PeerConnection::from(Arc::new(client.connection.into())).end();
         store.remove(&prefix(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::seqpacket;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    fn file() -> OwnedFd {
+        memfd_create("file", MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn a_client_is_stored_whole_with_its_record_last_or_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, systemd) = seqpacket::pair().unwrap();
+        let mut service = KeptService {
+            sockets: Sockets::listen(&folder.path().join("socket")).unwrap(),
+            record: Arc::new(ManagerRecord::new("").unwrap()),
+            clients: BTreeMap::new(),
+            next: 0,
+            store: Some(FdStore::over(socket, 9, [])),
+        };
+        service.store_own(None).unwrap();
+        let parts = || {
+            use KeptPart::{Memory, Record, Store, Userfault};
+            [Userfault, Record, Memory, Store]
+                .map(|kind| (kind, file()))
+                .into()
+        };
+        for slot in [0, 1] {
+            assert_eq!(service.add(seqpacket::pair().unwrap().0), slot);
+        }
+        service.keep(0, parts()).unwrap();
+        assert_eq!(service.keep(1, parts()), Err(FdStoreError::Full(9)));
+        assert!(service.clients[&1].parts.is_empty());
+        let child = || vec![(KeptPart::Child, file())];
+        assert_eq!(service.keep(0, child()), Err(FdStoreError::Full(9)));
+        assert_eq!(service.clients[&0].parts.len(), 5, "it reads no zeros");
+        service.release(1);
+        service.keep(0, child()).unwrap();
+        drop(service);
+        let messages: Vec<_> = std::iter::from_fn(|| {
+            let message = seqpacket::receive(&systemd, rustix::net::RecvFlags::DONTWAIT).ok()?;
+            let text = String::from_utf8_lossy(message.as_slice()).into_owned();
+            let (what, rest) = text.split_once("=1\nFDNAME=")?;
+            Some(format!("{what} {}", rest.lines().next()?))
+        })
+        .collect();
+        let stored = |name: &str| format!("FDSTORE {name}");
+        let own = ["manager", "control", "handoffs"].map(stored);
+        let of_clients = ["0.c", "1.c", "0.u0", "0.m0", "0.s0", "0.r0"].map(stored);
+        assert_eq!(messages[..3], own);
+        assert_eq!(messages[3..9], of_clients);
+        let last = ["FDSTOREREMOVE 1.c", "FDSTORE 0.k1"];
+        assert_eq!(messages[9..], last);
     }
 }
