@@ -4,6 +4,8 @@
 //! so its guests wait.
 
 mod error;
+#[cfg(test)]
+mod tests;
 
 pub use error::FormerServiceError;
 
@@ -45,7 +47,7 @@ impl FormerService {
 
     fn sort_of(
         passed: Vec<PassedFd>,
-        store: Option<FdStore>,
+        mut store: Option<FdStore>,
         text: &str,
     ) -> Result<Self, FormerServiceError> {
         let (mut own, mut clients) = (BTreeMap::new(), BTreeMap::new());
@@ -68,12 +70,20 @@ impl FormerService {
         if store.is_none() && !(own.is_empty() && clients.is_empty()) {
             return Err(FormerServiceError::NoStore);
         }
-        let record = match own.remove(&StoredName::Record) {
-            Some(record) => check_record(record, text)?,
-            None if clients.is_empty() => {
+        let former = own.remove(&StoredName::Record);
+        let record = match former.map(|record| check_record(record, text)) {
+            Some(Err(why)) if !clients.is_empty() => return Err(why),
+            None if !clients.is_empty() => return Err(FormerServiceError::NoRecord(clients.len())),
+            Some(Ok(record)) => record,
+            former => {
+                if let Some(Err(why)) = former {
+                    tracing::info!(
+                        "no guest is left of the service before, so this one begins anew: {why}"
+                    );
+                    forget(&mut own, store.as_mut());
+                }
                 ManagerRecord::new(text).map_err(FormerServiceError::Memory)?
             }
-            None => return Err(FormerServiceError::NoRecord(clients.len())),
         };
         Ok(Self {
             store,
@@ -203,6 +213,15 @@ impl FormerService {
     }
 }
 
+/// Drops what systemd has of a service whose guests have all left, and which another configuration follows.
+fn forget(own: &mut BTreeMap<StoredName, OwnedFd>, store: Option<&mut FdStore>) {
+    if let Some(store) = store {
+        store.remove(&StoredName::Record.to_string());
+        own.keys().for_each(|name| store.remove(&name.to_string()));
+    }
+    own.clear();
+}
+
 /// The record of the managers before, if clients were served as `text` describes it.
 fn check_record(fd: OwnedFd, text: &str) -> Result<ManagerRecord, FormerServiceError> {
     let wrong = |_| FormerServiceError::Kind("manager", "a record of this version");
@@ -225,164 +244,4 @@ fn check_record(fd: OwnedFd, text: &str) -> Result<ManagerRecord, FormerServiceE
 /// Returns true if something that was sent there was not taken.
 fn has_message(connection: impl AsFd) -> bool {
     ioctl_fionread(connection).is_ok_and(|bytes| bytes > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use host::seqpacket;
-    use std::io::Write;
-    use std::os::unix::net::UnixStream;
-    use wired::WiredMemory;
-
-    const TEXT: &str = "selfpage\n--store ram:32M\n";
-
-    /// Descriptors under names, and the other ends of connections.
-    struct Stored {
-        folder: tempfile::TempDir,
-        passed: Vec<PassedFd>,
-        peers: Vec<UnixStream>,
-        systemd: OwnedFd,
-        store: Option<FdStore>,
-    }
-
-    impl Stored {
-        /// Of a service that has clients, of which there are these.
-        fn of(parts: &[&str]) -> Self {
-            let (socket, systemd) = seqpacket::pair().unwrap();
-            let mut stored = Self {
-                folder: tempfile::tempdir().unwrap(),
-                passed: Vec::new(),
-                peers: Vec::new(),
-                systemd,
-                store: None,
-            };
-            let record = ManagerRecord::new(TEXT).unwrap();
-            stored.add("manager", record.as_fd().try_clone_to_owned().unwrap());
-            for name in parts {
-                let (peer, connection) = UnixStream::pair().unwrap();
-                let memory = WiredMemory::shared(4096, "part").unwrap().1;
-                let fd = if name.ends_with('c') {
-                    connection.into()
-                } else {
-                    memory
-                };
-                stored.add(name, fd);
-                stored.peers.push(peer);
-            }
-            let names = stored.passed.iter().map(|it| it.name.as_str());
-            stored.store = Some(FdStore::over(socket, 100, names));
-            stored
-        }
-
-        fn add(&mut self, name: &str, fd: OwnedFd) {
-            let name = name.to_owned();
-            self.passed.push(PassedFd { name, fd });
-        }
-
-        fn resume(self) -> Result<(KeptService, Vec<String>), FormerServiceError> {
-            let former = FormerService::sort_of(self.passed, self.store, TEXT)?;
-            let service = former.into_service(&self.folder.path().join("socket"), None)?;
-            let mut messages = Vec::new();
-            while let Ok(message) =
-                seqpacket::receive(&self.systemd, rustix::net::RecvFlags::DONTWAIT)
-            {
-                let text = String::from_utf8_lossy(message.as_slice());
-                messages.push(text.lines().take(2).collect::<Vec<_>>().join(" "));
-            }
-            Ok((service, messages))
-        }
-
-        fn refusal(self) -> String {
-            self.resume()
-                .err()
-                .map(|why| why.to_string())
-                .unwrap_or_default()
-        }
-    }
-
-    #[test]
-    fn clients_are_found_in_any_order_and_what_is_not_there_is_made() {
-        let mut stored = Stored::of(&["70.s1", "70.u0", "7.c", "70.s0", "70.c", "70.r0", "70.k3"]);
-        stored.add("of another", seqpacket::pair().unwrap().0);
-        let (service, messages) = stored.resume().unwrap();
-        let kinds = |slot| {
-            let client: &KeptClient = &service.clients[&slot];
-            client
-                .parts
-                .iter()
-                .map(|(kind, _)| *kind)
-                .collect::<Vec<_>>()
-        };
-        use KeptPart::{Child, Record, Store, Userfault};
-        assert_eq!(kinds(70), [Userfault, Record, Store, Store, Child]);
-        assert!(kinds(7).is_empty(), "its hand-off is received");
-        assert_eq!((service.next, service.served_clients()), (71, 1));
-        let new = ["FDSTORE=1 FDNAME=control", "FDSTORE=1 FDNAME=handoffs"];
-        assert_eq!(messages, new);
-    }
-
-    #[test]
-    fn a_client_that_is_not_complete_is_left_to_systemd_and_others_are_served() {
-        for incomplete in [
-            &["8.c", "8.u0"][..],
-            &["8.c", "8.r0"],
-            &["8.u0", "8.r0"],
-            &["8.c", "8.u0", "8.r0", "8.s1"],
-            &["8.c", "8.u0", "8.u0", "8.r0"],
-            &["8.c", "8.c"],
-        ] {
-            let names: Vec<_> = ["7.c", "7.u0", "7.r0"]
-                .iter()
-                .chain(incomplete)
-                .copied()
-                .collect();
-            let (service, messages) = Stored::of(&names).resume().unwrap();
-            let slots: Vec<_> = service.clients.keys().copied().collect();
-            assert_eq!((slots, service.next), (vec![7], 9), "{incomplete:?}");
-            assert!(
-                !messages.iter().any(|it| it.contains("REMOVE")),
-                "{messages:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_hand_off_that_was_not_admitted_is_received_again() {
-        let mut stored = Stored::of(&["8.c", "8.u0", "8.s0"]);
-        stored.peers[0].write_all(b"[").unwrap();
-        let (service, messages) = stored.resume().unwrap();
-        assert!(service.clients[&8].parts.is_empty());
-        let removed = ["FDSTOREREMOVE=1 FDNAME=8.u0", "FDSTOREREMOVE=1 FDNAME=8.s0"];
-        assert_eq!(messages[..2], removed);
-    }
-
-    #[test]
-    fn what_cannot_be_told_apart_or_was_served_otherwise_is_refused() {
-        let mut stored = Stored::of(&["7.c"]);
-        stored.passed.remove(0);
-        assert!(stored.refusal().contains("1 guests, but not \"manager\""));
-        let mut stored = Stored::of(&[]);
-        stored.add("manager", WiredMemory::shared(4096, "other").unwrap().1);
-        assert!(
-            stored
-                .refusal()
-                .contains("two descriptors named \"manager\"")
-        );
-        let mut stored = Stored::of(&[]);
-        stored.passed[0].fd = WiredMemory::shared(4096, "other").unwrap().1;
-        assert!(stored.refusal().contains("is not a record"));
-        let mut stored = Stored::of(&[]);
-        stored.add("handoffs", UnixStream::pair().unwrap().0.into());
-        assert!(stored.refusal().contains("is not a listening UNIX socket"));
-        let mut stored = Stored::of(&[]);
-        stored.store = None;
-        assert!(stored.refusal().contains("FileDescriptorStoreMax="));
-        let mut stored = Stored::of(&[]);
-        let record = ManagerRecord::new("selfpage\n--store ram:64M\n").unwrap();
-        stored.passed[0].fd = record.as_fd().try_clone_to_owned().unwrap();
-        let refusal = stored.refusal();
-        let both = "had \"--store ram:64M\", and this one has \"--store ram:32M\"";
-        assert!(refusal.contains(both), "{refusal}");
-    }
 }
