@@ -258,7 +258,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
             .and_then(|name| name.parse().ok())
             .and_then(Pid::from_raw);
         // Not by `stat`: while that is read, the kernel keeps the memory of a process that ends, and with it what
-        // others, who wait for its end, want to write or unmount.
+        // other processes want to write or unmount once it has ended.
         if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, ProcStatus::of(pid)?.parent?))) {
             children.entry(parent).or_default().push(pid);
         }
