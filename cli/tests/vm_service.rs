@@ -50,7 +50,10 @@ impl Service {
             .unzip();
         let mut command = Command::new("sh");
         command
-            .args(["-c", r#"export LISTEN_PID=$$; exec "$0" "$@""#])
+            .args([
+                "-c",
+                r#"export LISTEN_PID=$$ SYSTEMD_EXEC_PID=$$; exec "$0" "$@""#,
+            ])
             .args([env!("CARGO_BIN_EXE_selfpage"), "vm", "serve", "--socket"])
             .arg(self.path("socket"))
             .arg("--snapshot")

@@ -7,14 +7,17 @@
 use crate::{seqpacket, systemd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
-use std::collections::BTreeSet;
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// Descriptors at most: their names, of [`NAME`] bytes and a colon, are one variable of the environment, for which the
 /// kernel has 128 KiB (MAX_ARG_STRLEN).
 const MOST: usize = (128 << 10) / (NAME + 1) - 1;
 /// Bytes of a name at most.
 const NAME: usize = 15;
+/// How long systemd may take for what was sent.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The descriptors of this service that systemd has.
 #[derive(Debug)]
@@ -22,8 +25,8 @@ pub struct FdStore {
     socket: OwnedFd,
     capacity: usize,
     names: BTreeSet<String>,
-    /// Those that systemd had no room for the removal of.
-    leaving: BTreeSet<String>,
+    /// Those that systemd had no room for the removal of, in the order of their removal.
+    leaving: VecDeque<String>,
 }
 
 /// Why a descriptor is not stored.
@@ -44,8 +47,13 @@ pub enum FdStoreError {
 
 impl FdStore {
     /// The store of this service, if its environment has one: `FDSTORE` is how many descriptors it takes. `names` has
-    /// what is there.
+    /// what is there. A process that a service starts inherits its environment, but systemd does not listen to it.
     pub fn of_service<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        // Since systemd 248.
+        let main = systemd::number("SYSTEMD_EXEC_PID");
+        if main.is_some_and(|main| main != std::process::id() as usize) {
+            return None;
+        }
         let capacity = systemd::number("FDSTORE").filter(|count| *count > 0)?;
         Some(Self::over(systemd::connect()?, capacity, names))
     }
@@ -60,7 +68,7 @@ impl FdStore {
             socket,
             capacity: capacity.min(MOST),
             names: names.into_iter().map(str::to_owned).collect(),
-            leaving: BTreeSet::new(),
+            leaving: VecDeque::new(),
         }
     }
 
@@ -78,31 +86,49 @@ impl FdStore {
         Ok(())
     }
 
-    /// Removes all descriptors whose names begin so. Those that systemd does not remove now are removed with the next.
-    pub fn remove(&mut self, prefix: &str) {
+    /// The names that begin so.
+    pub fn names(&self, prefix: &str) -> Vec<String> {
         let from = self.names.range(prefix.to_owned()..);
-        let found: Vec<_> = from
-            .take_while(|it| it.starts_with(prefix))
+        from.take_while(|it| it.starts_with(prefix))
             .cloned()
-            .collect();
-        for name in found {
-            self.names.remove(&name);
-            self.leaving.insert(name);
-        }
-        while let Some(name) = self.leaving.first().cloned() {
+            .collect()
+    }
+
+    /// Removes descriptors, in this order. Those that systemd does not remove now are removed with the next.
+    pub fn remove(&mut self, names: impl IntoIterator<Item = String>) {
+        let names = names.into_iter();
+        let there = names.filter(|name| self.names.remove(name));
+        self.leaving.extend(there);
+        while let Some(name) = self.leaving.front() {
             if self
                 .send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
                 .is_err()
             {
                 return;
             }
-            self.leaving.remove(&name);
+            self.leaving.pop_front();
         }
+    }
+
+    /// Has systemd close a copy of a descriptor once it has done what was sent before (sd_notify_barrier(3)).
+    pub fn close_after(&self, bell: BorrowedFd<'_>) {
+        let _ = self.send("BARRIER=1", &[bell]);
+    }
+
+    /// Waits until systemd has done what was sent, or for some seconds.
+    pub fn flush(&self) {
+        let Ok((own, bell)) = seqpacket::pair() else {
+            return;
+        };
+        self.close_after(bell.as_fd());
+        drop(bell);
+        let _ = sockopt::set_socket_timeout(&own, sockopt::Timeout::Recv, Some(PATIENCE));
+        let _ = seqpacket::receive(&own, RecvFlags::empty());
     }
 
     /// Returns true if a descriptor of this name is there.
     pub fn has(&self, name: &str) -> bool {
-        self.names.contains(name) || self.leaving.contains(name)
+        self.names.contains(name) || self.leaving.iter().any(|it| it == name)
     }
 
     fn send(&self, message: &str, fds: &[BorrowedFd<'_>]) -> Result<(), FdStoreError> {
@@ -119,7 +145,6 @@ impl FdStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::RecvFlags;
 
     fn store(capacity: usize) -> (FdStore, OwnedFd) {
         let (socket, systemd) = seqpacket::pair().unwrap();
@@ -127,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_stored_once_and_removed_by_its_prefix() {
+    fn a_descriptor_is_stored_once_and_removed_by_its_name() {
         let (mut store, systemd) = store(3);
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for name in ["7.a", "7.b", "70.a"] {
@@ -135,8 +160,10 @@ mod tests {
         }
         assert_eq!(store.put("7.a", file.as_fd()), Err(FdStoreError::Name));
         assert_eq!(store.put("8.a", file.as_fd()), Err(FdStoreError::Full(3)));
-        store.remove("7.");
+        assert_eq!(store.names("7."), ["7.a", "7.b"]);
+        store.remove(["7.b", "7.a", "7.b"].map(str::to_owned));
         store.put("8.a", file.as_fd()).unwrap();
+        store.close_after(file.as_fd());
         assert!(store.has("70.a") && !store.has("7.a"));
         drop(store);
         let next = || {
@@ -147,10 +174,11 @@ mod tests {
         for name in ["7.a", "7.b", "70.a"] {
             assert_eq!(next(), (format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), 1));
         }
-        for name in ["7.a", "7.b"] {
+        for name in ["7.b", "7.a"] {
             assert_eq!(next(), (format!("FDSTOREREMOVE=1\nFDNAME={name}"), 0));
         }
         assert_eq!(next().1, 1);
+        assert_eq!(next(), ("BARRIER=1".to_owned(), 1));
     }
 
     #[test]
@@ -161,10 +189,10 @@ mod tests {
             store.put(name, file.as_fd()).unwrap();
         }
         let socket = std::mem::replace(&mut store.socket, seqpacket::pair().unwrap().0);
-        store.remove("7.");
+        store.remove(["7.a".to_owned()]);
         assert_eq!(store.put("9.a", file.as_fd()), Err(FdStoreError::Full(2)));
         store.socket = socket;
-        store.remove("8.");
+        store.remove(["8.a".to_owned()]);
         store.put("7.a", file.as_fd()).unwrap();
         let messages: Vec<_> = std::iter::from_fn(|| {
             let message = seqpacket::receive(&systemd, RecvFlags::DONTWAIT).ok()?;

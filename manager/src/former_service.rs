@@ -11,11 +11,12 @@ pub use error::FormerServiceError;
 
 use crate::client_memory::SharedCache;
 use crate::keeper_link::{ClientSlot, KeptPart};
-use crate::kept_service::{KeptClient, KeptService};
+use crate::kept_service::{KeptClient, KeptService, in_order_of_removal};
 use crate::manager_record::ManagerRecord;
 use crate::snapshot::Snapshot;
 use crate::sockets::Sockets;
 use crate::stored_name::StoredName;
+use host::fd_reaper::{PeerFd, peer_uid};
 use host::fd_store::FdStore;
 use host::systemd::PassedFd;
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
+use translation::ForeignUserfault;
 
 /// What there is, and where it is stored.
 pub struct FormerService {
@@ -71,19 +73,28 @@ impl FormerService {
             return Err(FormerServiceError::NoStore);
         }
         let former = own.remove(&StoredName::Record);
-        let record = match former.map(|record| check_record(record, text)) {
-            Some(Err(why)) if !clients.is_empty() => return Err(why),
+        let former = former.map(|record| check_record(record, text));
+        if let Some(Err(why)) = &former
+            && !clients.values().any(is_guest)
+        {
+            tracing::info!(
+                "the service before has no guests any more, so this one begins anew: {why}"
+            );
+            own.clear();
+            clients.values_mut().for_each(close);
+            clients.clear();
+            store.iter_mut().for_each(|store| {
+                let mut names = store.names("");
+                names.retain(|name| name.parse::<StoredName>().is_ok());
+                store.remove(in_order_of_removal(names));
+                // Until then, its sockets are listened at.
+                store.flush();
+            });
+        }
+        let record = match former {
+            Some(former) if !(clients.is_empty() && former.is_err()) => former?,
             None if !clients.is_empty() => return Err(FormerServiceError::NoRecord(clients.len())),
-            Some(Ok(record)) => record,
-            former => {
-                if let Some(Err(why)) = former {
-                    tracing::info!(
-                        "no guest is left of the service before, so this one begins anew: {why}"
-                    );
-                    forget(&mut own, store.as_mut());
-                }
-                ManagerRecord::new(text).map_err(FormerServiceError::Memory)?
-            }
+            _ => ManagerRecord::new(text).map_err(FormerServiceError::Memory)?,
         };
         Ok(Self {
             store,
@@ -130,7 +141,7 @@ impl FormerService {
         let mut clients = BTreeMap::new();
         for (slot, found) in std::mem::take(&mut self.clients) {
             match self.client(slot, found) {
-                Ok(client) => drop(clients.insert(slot, client)),
+                Ok(client) => clients.extend(client.map(|client| (slot, client))),
                 Err(why) => tracing::error!(
                     "systemd has descriptors of a guest (\"{slot}.\") that cannot be served, and waits: {why}"
                 ),
@@ -164,12 +175,12 @@ impl FormerService {
         }
     }
 
-    /// What is kept of a client, or why it is not complete.
+    /// What is kept of a client, if it has not ended, or why it is not complete.
     fn client(
         &mut self,
         slot: ClientSlot,
         mut found: BTreeMap<StoredName, OwnedFd>,
-    ) -> Result<KeptClient, &'static str> {
+    ) -> Result<Option<KeptClient>, &'static str> {
         if self.doubled.contains(&slot) {
             return Err("two descriptors have the same name");
         }
@@ -184,15 +195,16 @@ impl FormerService {
             return Err("its userfaultfd is missing");
         }
         if !is_admitted && !found.is_empty() {
-            if !has_message(&connection) {
-                return Err("its record is missing");
-            }
-            // Its hand-off is received again, and these are made again.
+            // Its hand-off is received again, and these are made again; or it has ended, and a kill has left these.
+            let is_handed_over = has_message(&connection);
             if let Some(store) = &mut self.store {
                 let names = found.keys().map(StoredName::to_string);
-                names.for_each(|name| store.remove(&name));
+                store.remove(names.chain((!is_handed_over).then(|| connection_name(slot))));
             }
             found.clear();
+            if !is_handed_over {
+                return Ok(None);
+            }
         }
         let mut parts = Vec::new();
         for (name, fd) in found {
@@ -205,21 +217,41 @@ impl FormerService {
             }
             parts.push((part, fd));
         }
-        Ok(KeptClient {
+        Ok(Some(KeptClient {
             slot,
             connection,
             parts,
-        })
+        }))
     }
 }
 
-/// Drops what systemd has of a service whose guests have all left, and which another configuration follows.
-fn forget(own: &mut BTreeMap<StoredName, OwnedFd>, store: Option<&mut FdStore>) {
-    if let Some(store) = store {
-        store.remove(&StoredName::Record.to_string());
-        own.keys().for_each(|name| store.remove(&name.to_string()));
+fn connection_name(slot: ClientSlot) -> String {
+    StoredName::Connection(slot).to_string()
+}
+
+/// Returns true if descriptors may be those of a guest: it was admitted, and its process has not ended.
+fn is_guest(found: &BTreeMap<StoredName, OwnedFd>) -> bool {
+    let of_kind = |wanted| {
+        let mut all = found.iter();
+        all.find(|(name, _)| matches!(name, StoredName::Part(_, kind, _) if *kind == wanted))
+    };
+    let has_ended = |uffd: &OwnedFd| {
+        let uffd = uffd.try_clone().ok();
+        let uffd = uffd.and_then(|uffd| ForeignUserfault::adopt(uffd).ok());
+        uffd.is_some_and(|uffd| !uffd.is_owner_alive())
+    };
+    let uffd = of_kind(KeptPart::Userfault);
+    of_kind(KeptPart::Record).is_some() && !uffd.is_some_and(|(_, uffd)| has_ended(uffd))
+}
+
+/// Closes what there is of a peer.
+fn close(found: &mut BTreeMap<StoredName, OwnedFd>) {
+    for (name, fd) in std::mem::take(found) {
+        if let StoredName::Connection(_) = name {
+            let uid = peer_uid(&fd);
+            drop(PeerFd::new(fd, uid));
+        }
     }
-    own.clear();
 }
 
 /// The record of the managers before, if clients were served as `text` describes it.

@@ -238,11 +238,11 @@ impl Keeper {
                     let kept = self.service.keep(slot, parts);
                     to.inspect(|to| confirm(to, kept));
                 }
-                // The manager has the descriptors, too, until `bell` is closed.
-                Some(KeeperRequest::Release(slot, bell)) => {
-                    self.service.release(slot);
-                    drop(bell);
+                Some(KeeperRequest::Truncated(to)) => {
+                    let why = "it has no descriptors left (`ulimit -n`)";
+                    to.inspect(|to| confirm(to, Err::<(), _>(why)));
                 }
+                Some(KeeperRequest::Release(slot, bell)) => self.service.release(slot, bell),
                 Some(KeeperRequest::Ready) => systemd::notify("READY=1"),
                 None => {}
             }

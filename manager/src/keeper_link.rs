@@ -5,12 +5,14 @@
 //! it has sent them there: both may be killed.
 
 use host::seqpacket::{self, Received};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 use std::fmt::Display;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A client's number with the keeper.
 pub type ClientSlot = u32;
@@ -37,6 +39,8 @@ pub enum KeptPart {
 pub(crate) enum KeeperRequest {
     /// Keep more of a client, and confirm it there.
     Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>, Option<OwnedFd>),
+    /// The same, of which the kernel has left descriptors out.
+    Truncated(Option<OwnedFd>),
     /// Close all that there is of a client, then this descriptor.
     Release(ClientSlot, Option<OwnedFd>),
     /// Tell systemd that the service is ready.
@@ -50,17 +54,22 @@ pub enum KeepError {
     #[error("the keeper has ended")]
     Ended,
     /// systemd does not take them.
-    #[error("{0}")]
+    #[error("the keeper does not hold the client's descriptors: {0}")]
     Refused(String),
     /// The link.
     #[error("the keeper cannot hold the client's descriptors: {0}")]
     Link(#[from] Errno),
 }
 
+/// How long systemd may take for the removal of a client's descriptors.
+const SYSTEMD_PATIENCE: Duration = Duration::from_secs(10);
+
 const KEEP: u8 = b'k';
 const RELEASE: u8 = b'r';
 const READY: u8 = b'y';
 const ARRIVED: u8 = b'a';
+/// In place of a part: what a confirmation is sent to. It comes first, so that it is the last that the kernel leaves out.
+const CONFIRMATION: u8 = u8::MAX;
 /// The confirmation. Any other is the reason why not.
 const KEPT: &[u8] = b"kept";
 /// The letter and the slot.
@@ -91,16 +100,26 @@ impl KeeperRequest {
     /// The request in a message of the manager's.
     pub fn decode(mut message: Received) -> Option<Self> {
         let (letter, slot, kinds) = split(&message)?;
-        let kinds: Vec<usize> = kinds.iter().map(|kind| usize::from(*kind)).collect();
+        let (is_confirmed, kinds) = match kinds {
+            [CONFIRMATION, kinds @ ..] => (true, kinds.to_vec()),
+            kinds => (false, kinds.to_vec()),
+        };
         let mut fds = message.fds.iter_mut().filter_map(Option::take);
         match letter {
             RELEASE => Some(Self::Release(slot, fds.next())),
             READY => Some(Self::Ready),
             KEEP => {
-                let kinds = kinds.iter().map(|kind| PARTS.get(*kind).copied());
-                let parts = kinds.zip(fds.by_ref());
+                let to = is_confirmed.then(|| fds.next()).flatten();
+                let fds: Vec<_> = fds.collect();
+                if fds.len() < kinds.len() {
+                    return Some(Self::Truncated(to));
+                }
+                let kinds = kinds
+                    .iter()
+                    .map(|kind| PARTS.get(usize::from(*kind)).copied());
+                let parts = kinds.zip(fds);
                 let parts = parts.filter_map(|(part, fd)| Some((part?, fd))).collect();
-                Some(Self::Keep(slot, parts, fds.next()))
+                Some(Self::Keep(slot, parts, to))
             }
             _ => None,
         }
@@ -161,6 +180,13 @@ impl KeeperLink {
         }
     }
 
+    /// Returns true if the keeper has ended.
+    fn has_ended(&self) -> bool {
+        let mut link = [PollFd::new(&self.socket, PollFlags::empty())];
+        poll(&mut link, Some(&Timespec::default())).is_ok()
+            && link[0].revents().contains(PollFlags::HUP)
+    }
+
     /// The place of a client.
     pub(crate) fn slot(&self, slot: ClientSlot) -> KeptSlot {
         KeptSlot {
@@ -202,7 +228,8 @@ impl KeptSlot {
         let reply = seqpacket::receive(&own, RecvFlags::empty())?;
         match reply.as_slice() {
             KEPT => Ok(()),
-            [] => Err(KeepError::Ended),
+            [] if self.link.has_ended() => Err(KeepError::Ended),
+            [] => Err(KeepError::Link(Errno::MFILE)),
             why => Err(KeepError::Refused(String::from_utf8_lossy(why).into())),
         }
     }
@@ -213,12 +240,10 @@ impl KeptSlot {
         confirmation: Option<BorrowedFd<'_>>,
     ) -> Result<(), Errno> {
         let mut bytes = head(KEEP, self.slot).to_vec();
+        bytes.extend(confirmation.map(|_| CONFIRMATION));
         bytes.extend(parts.iter().map(|(part, _)| *part as u8));
-        let fds: Vec<_> = parts
-            .iter()
-            .map(|(_, fd)| *fd)
-            .chain(confirmation)
-            .collect();
+        let fds = parts.iter().map(|(_, fd)| *fd);
+        let fds: Vec<_> = confirmation.into_iter().chain(fds).collect();
         seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty())
     }
 
@@ -227,8 +252,9 @@ impl KeptSlot {
         let _ = self.send(&[(KeptPart::Child, child.as_fd())], None);
     }
 
-    /// The client has ended, or was refused. Returns when the keeper has closed its descriptors, unless none is left
-    /// to wait with. The manager has others until then: the last close may wait for the client.
+    /// The client has ended, or was refused. Returns when the keeper and systemd have closed their descriptors, unless none
+    /// is left to wait with, or systemd takes too long. The manager has others until then: the last close may wait for the
+    /// client, or for its memory to be freed.
     pub fn release(&self) {
         let (closed, held) = match seqpacket::pair() {
             Ok((closed, held)) => (Some(closed), Some(held)),
@@ -239,6 +265,8 @@ impl KeptSlot {
         let _ = seqpacket::send(&self.link, &message, &bell, SendFlags::empty());
         drop(held);
         if let Some(closed) = closed {
+            let patience = self.link.is_stored.then_some(SYSTEMD_PATIENCE);
+            let _ = sockopt::set_socket_timeout(&closed, sockopt::Timeout::Recv, patience);
             let _ = seqpacket::receive(&closed, RecvFlags::empty());
         }
     }
@@ -279,12 +307,19 @@ mod tests {
         let (keeper, manager) = seqpacket::pair().unwrap();
         let slot = KeeperLink::new(manager, true).slot(7);
         let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let outcomes = std::thread::spawn(move || {
-            [(); 4].map(|()| match slot.keep(&[(KeptPart::Record, file.as_fd())]) {
-                Ok(()) => "kept".to_owned(),
-                Err(why) => why.to_string(),
-            })
+        let (sender, outcomes) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for _ in 0..4 {
+                let kept = slot.keep(&[(KeptPart::Record, file.as_fd())]);
+                let outcome = kept.map_or_else(|why| why.to_string(), |()| "kept".to_owned());
+                sender.send(outcome).unwrap();
+            }
         });
+        let mut ends = Vec::new();
+        let mut next = || {
+            let outcome = outcomes.recv().unwrap();
+            ends.push(outcome.rsplit(": ").next().unwrap().to_owned());
+        };
         for outcome in [Some(Ok(())), Some(Err("full")), None] {
             let request =
                 KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
@@ -294,11 +329,28 @@ mod tests {
             assert_eq!(parts.len(), 1);
             if let Some(outcome) = outcome {
                 confirm(to, outcome);
+            } else {
+                drop(to);
             }
+            next();
         }
         drop(keeper);
-        let ended = "the keeper has ended";
-        assert_eq!(outcomes.join().unwrap(), ["kept", "full", ended, ended]);
+        next();
+        let lost = "Too many open files (os error 24)";
+        assert_eq!(ends, ["kept", "full", lost, "the keeper has ended"]);
+    }
+
+    #[test]
+    fn a_message_that_has_lost_descriptors_is_kept_in_no_part() {
+        let (keeper, manager) = seqpacket::pair().unwrap();
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut message = head(KEEP, 7).to_vec();
+        message.extend([CONFIRMATION, 0, 1]);
+        let fds = [file.as_fd(), file.as_fd()];
+        seqpacket::send(&manager, &message, &fds, SendFlags::empty()).unwrap();
+        let request =
+            KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
+        assert!(matches!(request, Some(KeeperRequest::Truncated(Some(_)))));
     }
 
     #[test]

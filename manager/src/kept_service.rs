@@ -7,7 +7,6 @@
 use crate::client_memory::SharedCache;
 use crate::keeper_link::{ClientSlot, KeptPart};
 use crate::manager_record::ManagerRecord;
-use crate::peer::PeerConnection;
 use crate::server::ManagerConfig;
 use crate::sockets::Sockets;
 use crate::stored_name::{StoredName, prefix};
@@ -113,6 +112,10 @@ impl KeptService {
 
     /// Adds a client of whom there is a connection.
     pub fn add(&mut self, connection: OwnedFd) -> ClientSlot {
+        // The numbers begin again, beside clients that stay.
+        while self.clients.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
         let slot = self.next;
         self.next = self.next.wrapping_add(1);
         // One that finds no place is refused when it is admitted.
@@ -174,7 +177,10 @@ impl KeptService {
         };
         let named = new.iter().enumerate().map(|(at, (kind, fd))| {
             let index = count(*kind, there) + count(*kind, &new[..at]);
-            (StoredName::Part(slot, *kind, index as u16), fd)
+            let names = (index as u16..).map(|index| StoredName::Part(slot, *kind, index));
+            // A child that systemd had no room for has left a gap.
+            let mut free = names.filter(|name| !store.has(&name.to_string()));
+            (free.next().unwrap_or(StoredName::Connection(slot)), fd)
         });
         let (records, others): (Vec<_>, Vec<_>) =
             named.partition(|(name, _)| matches!(name, StoredName::Part(_, KeptPart::Record, _)));
@@ -185,28 +191,40 @@ impl KeptService {
                 .flatten();
             let fd = own.as_ref().unwrap_or(fd);
             if let Err(why) = store.put(&name.to_string(), fd.as_fd()) {
-                let stored = all[..at].iter();
-                stored.for_each(|(name, _)| store.remove(&name.to_string()));
+                store.remove(all[..at].iter().map(|(name, _)| name.to_string()));
                 return Err(why);
             }
         }
         Ok(())
     }
 
-    /// Closes all that there is of a client. The manager has the descriptors, too.
-    pub fn release(&mut self, slot: ClientSlot) {
+    /// Closes all that there is of a client. The manager has the descriptors, too, until `bell` is closed: what is closed
+    /// last may have to wait for the peer, or for gigabytes to be freed.
+    ///
+    /// Rule: systemd loses the record first and the connection last, the mirror of how they came there. So what a kill
+    /// leaves is told from a client that is served, and from a hand-off.
+    pub fn release(&mut self, slot: ClientSlot, bell: Option<OwnedFd>) {
         let Some(client) = self.clients.remove(&slot) else {
             return;
         };
-        // Of a connection that the manager had no descriptor left for, this one is the last, or systemd's.
-        let Some(store) = &mut self.store else {
-            let uid = peer_uid(&client.connection);
-            return drop(PeerFd::new(client.connection, uid));
-        };
-        // Nothing is in it then whose close would wait for the peer.
-        PeerConnection::from(Arc::new(client.connection.into())).end();
-        store.remove(&prefix(slot));
+        if let Some(store) = &mut self.store {
+            store.remove(in_order_of_removal(store.names(&prefix(slot))));
+            bell.inspect(|bell| store.close_after(bell.as_fd()));
+        }
+        // Of a connection that the manager had no descriptor left for, this one is the last.
+        let uid = peer_uid(&client.connection);
+        drop(PeerFd::new(client.connection, uid));
     }
+}
+
+/// The names of a client's descriptors, in the order in which systemd loses them.
+pub(crate) fn in_order_of_removal(mut names: Vec<String>) -> Vec<String> {
+    names.sort_by_key(|name| match name.parse() {
+        Ok(StoredName::Part(_, KeptPart::Record, _)) => 0,
+        Ok(StoredName::Connection(_)) => 2,
+        _ => 1,
+    });
+    names
 }
 
 #[cfg(test)]
@@ -246,7 +264,7 @@ mod tests {
         let child = || vec![(KeptPart::Child, file())];
         assert_eq!(service.keep(0, child()), Err(FdStoreError::Full(9)));
         assert_eq!(service.clients[&0].parts.len(), 5, "it reads no zeros");
-        service.release(1);
+        service.release(1, None);
         service.keep(0, child()).unwrap();
         drop(service);
         let messages: Vec<_> = std::iter::from_fn(|| {

@@ -101,8 +101,7 @@ fn clients_are_found_in_any_order_and_what_is_not_there_is_made() {
 #[test]
 fn a_client_that_is_not_complete_is_left_to_systemd_and_others_are_served() {
     for incomplete in [
-        &["8.c", "8.u0"][..],
-        &["8.c", "8.r0"],
+        &["8.c", "8.r0"][..],
         &["8.u0", "8.r0"],
         &["8.c", "8.u0", "8.r0", "8.s1"],
         &["8.c", "8.u0", "8.u0", "8.r0"],
@@ -134,29 +133,40 @@ fn a_hand_off_that_was_not_admitted_is_received_again() {
 }
 
 #[test]
+fn what_a_kill_has_left_of_a_client_that_has_ended_is_removed() {
+    let (service, messages) = Stored::of(&["8.c", "8.s0"]).resume().unwrap();
+    assert!(service.clients.is_empty());
+    let removed = ["FDSTOREREMOVE=1 FDNAME=8.s0", "FDSTOREREMOVE=1 FDNAME=8.c"];
+    assert_eq!(messages[..2], removed);
+}
+
+#[test]
 fn without_guests_another_configuration_begins_anew() {
-    let mut stored = Stored::of(&[]);
+    let mut stored = Stored::of(&["7.c"]);
     stored.serve_otherwise();
     let listener = UnixListener::bind(stored.folder.path().join("former")).unwrap();
     stored.add("handoffs", listener.into());
     stored.add("cache", WiredMemory::shared(4096, "other").unwrap().1);
+    stored.add("of another", seqpacket::pair().unwrap().0);
     let names = stored.passed.iter().map(|it| it.name.as_str());
-    let socket = seqpacket::pair().unwrap();
-    stored.store = Some(FdStore::over(socket.0, 100, names));
-    stored.systemd = socket.1;
-    let (service, messages) = stored.resume().unwrap();
+    let (socket, systemd) = seqpacket::pair().unwrap();
+    let _other = stored.store.replace(FdStore::over(socket, 100, names));
+    let receiving = std::thread::spawn(move || {
+        let next = || seqpacket::receive(&systemd, rustix::net::RecvFlags::empty()).ok();
+        let messages = std::iter::from_fn(next).take_while(|message| message.len > 0);
+        let text = |it: seqpacket::Received| String::from_utf8_lossy(it.as_slice()).into_owned();
+        messages.map(text).collect::<Vec<_>>()
+    });
+    let (service, _) = stored.resume().unwrap();
     assert_eq!(service.record.text(), TEXT);
     assert!(service.clients.is_empty());
-    let mut removed =
-        ["manager", "handoffs", "cache"].map(|it| format!("FDSTOREREMOVE=1 FDNAME={it}"));
-    removed.sort();
-    let mut first = messages[..3].to_vec();
-    first.sort();
-    assert_eq!(first, removed);
-    let mut stored = messages[3..].to_vec();
-    stored.sort();
-    let made = ["control", "handoffs", "manager"].map(|it| format!("FDSTORE=1 FDNAME={it}"));
-    assert_eq!(stored, made);
+    drop(service);
+    let messages = receiving.join().unwrap();
+    let removed = ["cache", "handoffs", "manager", "7.c"];
+    let removed = removed.map(|name| format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    assert_eq!(messages[..4], removed);
+    assert_eq!(messages[4], "BARRIER=1");
+    assert_eq!(messages.len(), 8, "{messages:?}");
 }
 
 #[test]
@@ -171,7 +181,7 @@ fn what_cannot_be_told_apart_or_was_served_otherwise_is_refused() {
             .refusal()
             .contains("two descriptors named \"manager\"")
     );
-    let mut stored = Stored::of(&["7.c"]);
+    let mut stored = Stored::of(&["7.c", "7.u0", "7.r0"]);
     stored.passed[0].fd = WiredMemory::shared(4096, "other").unwrap().1;
     assert!(stored.refusal().contains("is not a record"));
     let mut stored = Stored::of(&[]);
@@ -180,7 +190,7 @@ fn what_cannot_be_told_apart_or_was_served_otherwise_is_refused() {
     let mut stored = Stored::of(&[]);
     stored.store = None;
     assert!(stored.refusal().contains("FileDescriptorStoreMax="));
-    let mut stored = Stored::of(&["7.c"]);
+    let mut stored = Stored::of(&["7.c", "7.u0", "7.r0"]);
     stored.serve_otherwise();
     let refusal = stored.refusal();
     let both = "had \"--store ram:64M\", and this one has \"--store ram:32M\"";

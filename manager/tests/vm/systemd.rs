@@ -104,7 +104,10 @@ impl Systemd {
         let (names, fds): (Vec<_>, Vec<_>) = stored.iter().rev().cloned_out().unzip();
         let mut command = Command::new("sh");
         command
-            .args(["-c", r#"export LISTEN_PID=$$; exec "$0" "$@""#])
+            .args([
+                "-c",
+                r#"export LISTEN_PID=$$ SYSTEMD_EXEC_PID=$$; exec "$0" "$@""#,
+            ])
             .arg(program)
             .env("NOTIFY_SOCKET", self.socket())
             .env("FDSTORE", self.most.to_string())
