@@ -53,6 +53,11 @@ impl Process {
         self.has_name("selfpage-pager")
     }
 
+    /// Returns true if it is the process of `run` that admits programs. It has another name before it begins to.
+    pub fn is_supervisor(&self) -> bool {
+        self.has_name("selfpage-super")
+    }
+
     /// Returns true if it is the process of `run` that receives what the program's group does. A run goes on without it.
     pub fn is_witness(&self) -> bool {
         self.has_name("group-signals")

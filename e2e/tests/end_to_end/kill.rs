@@ -150,7 +150,8 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
 
 fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise) -> Vec<Process> {
     let own = |p: &&Process| p.command().contains("selfpage run");
-    let second = |p: &&Process| parent(p.pid) == Some(running.pid()) && !p.is_witness();
+    // The witness of signals is a child, too, and has no name of its own in its first moments.
+    let second = |p: &&Process| parent(p.pid) == Some(running.pid()) && p.is_supervisor();
     let chosen = match victim {
         Victim::Both => {
             let is_own = |p: &&Process| p.pid == running.pid() || second(p);
