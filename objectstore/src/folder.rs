@@ -54,6 +54,9 @@ impl FolderWriter {
         let given_up = GivenUp(Arc::default());
         let is_given_up = Arc::clone(&given_up.0);
         let writing = spawn_blocking(move || {
+            if is_given_up.load(Ordering::Acquire) {
+                return Ok(());
+            }
             let written = write(&path, bytes);
             // After the write: a flag that is set later is of an owner that finds the file, and deletes it.
             if written.is_err() || is_given_up.load(Ordering::Acquire) {

@@ -57,7 +57,9 @@ impl FromStr for ObjectUrl {
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(OpenError::Url(without_options(text)));
+            // The rest may have a password.
+            let scheme = text.split_once(':').map_or(text, |(scheme, _)| scheme);
+            return Err(OpenError::Url(without_options(scheme)));
         };
         let kind = match scheme {
             "fs" | "file" => StoreKind::Folder,
@@ -190,6 +192,7 @@ mod tests {
             ("redis:///", "redis://HOST:PORT"),
             ("s3:///folder", "s3://BUCKET"),
             ("redis://me:pass@host", "REDISCLI_AUTH"),
+            ("redis:/me:pass@host", "redis"),
             ("s3://b?secret_access_key=pass", "AWS_SECRET_ACCESS_KEY"),
             ("s3://b?AWS_Secret_Access_Key=pass", "AWS_SECRET_ACCESS_KEY"),
             ("s3://b?token=pass", "(token)"),
