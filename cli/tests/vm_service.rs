@@ -88,6 +88,9 @@ impl Service {
         loop {
             let mut message = seqpacket::receive(&self.notifications, RecvFlags::empty()).unwrap();
             let text = String::from_utf8_lossy(message.as_slice()).into_owned();
+            if text == "BARRIER=1" {
+                continue;
+            }
             let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
             match (name, message.fds[0].take()) {
                 (Some(name), Some(fd)) => self.stored.push((name.to_owned(), fd)),

@@ -74,11 +74,11 @@ impl FormerService {
         }
         let former = own.remove(&StoredName::Record);
         let former = former.map(|record| check_record(record, text));
-        if let Some(Err(why)) = &former
+        if let Some(Err(_)) = &former
             && !clients.values().any(is_guest)
         {
             tracing::info!(
-                "the service before has no guests any more, so this one begins anew: {why}"
+                "the service before had other options, and has no guests any more: this one begins anew"
             );
             own.clear();
             clients.values_mut().for_each(close);
