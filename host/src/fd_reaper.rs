@@ -142,6 +142,11 @@ impl PeerFd {
         is_quick(&self.fd).then(|| self.into_owned())
     }
 
+    /// Returns true if this user's queue is full, so that nothing more is to be received.
+    pub fn is_behind(uid: u32) -> bool {
+        reaper().is_behind(uid)
+    }
+
     /// Returns true if as many of all users wait to be closed as one user's queue holds: any of them
     /// may be many users.
     pub fn is_reaper_full() -> bool {

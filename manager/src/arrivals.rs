@@ -70,7 +70,7 @@ pub(crate) fn accept(
                     tracing::warn!(
                         "a connection is refused: no descriptor is left for it (`ulimit -n`)"
                     );
-                    slot.release();
+                    slot.release_unawaited();
                 }
             }
         }
@@ -112,6 +112,14 @@ pub(crate) fn await_arrival(shared: &ManagerState, source: impl AsFd) -> bool {
 
 /// Starts the thread of a connection.
 fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSlot>) {
+    let uid = peer_uid(&connection);
+    if PeerFd::is_behind(uid) {
+        slot.as_ref().inspect(|slot| slot.release_unawaited());
+        drop(PeerFd::new(connection.into(), uid));
+        return tracing::warn!(
+            "a connection of user {uid} is refused: too many descriptors that it sent are still being closed"
+        );
+    }
     let (connection, release) = (Arc::new(connection), slot.clone());
     let number = shared.pending_handoffs().add(&connection);
     let own = Arc::clone(&connection);
@@ -120,9 +128,8 @@ fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSl
     });
     if let Err(why) = started {
         shared.pending_handoffs().remove(number);
-        release.inspect(KeptSlot::release);
-        // This thread may not wait for the peer either.
-        let uid = peer_uid(&connection);
+        // This thread may not wait for the keeper, nor for the peer.
+        release.inspect(KeptSlot::release_unawaited);
         drop(Arc::into_inner(connection).map(|it| PeerFd::new(it.into(), uid)));
         tracing::warn!("a client gets no thread: {why}");
     }

@@ -260,15 +260,23 @@ impl KeptSlot {
             Ok((closed, held)) => (Some(closed), Some(held)),
             Err(_) => (None, None),
         };
-        let bell: Vec<_> = held.iter().map(AsFd::as_fd).collect();
-        let message = head(RELEASE, self.slot);
-        let _ = seqpacket::send(&self.link, &message, &bell, SendFlags::empty());
-        drop(held);
+        self.send_release(held);
         if let Some(closed) = closed {
             let patience = self.link.is_stored.then_some(SYSTEMD_PATIENCE);
             let _ = sockopt::set_socket_timeout(&closed, sockopt::Timeout::Recv, patience);
             let _ = seqpacket::receive(&closed, RecvFlags::empty());
         }
+    }
+
+    /// The same, for a thread that waits for no one.
+    pub fn release_unawaited(&self) {
+        self.send_release(None);
+    }
+
+    fn send_release(&self, bell: Option<OwnedFd>) {
+        let bell: Vec<_> = bell.iter().map(AsFd::as_fd).collect();
+        let message = head(RELEASE, self.slot);
+        let _ = seqpacket::send(&self.link, &message, &bell, SendFlags::empty());
     }
 }
 
