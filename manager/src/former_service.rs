@@ -197,6 +197,10 @@ impl FormerService {
         if !is_admitted && !found.is_empty() {
             // Its hand-off is received again, and these are made again; or it has ended, and a kill has left these.
             let is_handed_over = has_message(&connection);
+            let uffd = found.get(&StoredName::Part(slot, KeptPart::Userfault, 0));
+            if !is_handed_over && uffd.is_some_and(|uffd| !has_ended(uffd)) {
+                return Err("its record is missing");
+            }
             if let Some(store) = &mut self.store {
                 let names = found.keys().map(StoredName::to_string);
                 store.remove(names.chain((!is_handed_over).then(|| connection_name(slot))));
@@ -235,13 +239,15 @@ fn is_guest(found: &BTreeMap<StoredName, OwnedFd>) -> bool {
         let mut all = found.iter();
         all.find(|(name, _)| matches!(name, StoredName::Part(_, kind, _) if *kind == wanted))
     };
-    let has_ended = |uffd: &OwnedFd| {
-        let uffd = uffd.try_clone().ok();
-        let uffd = uffd.and_then(|uffd| ForeignUserfault::adopt(uffd).ok());
-        uffd.is_some_and(|uffd| !uffd.is_owner_alive())
-    };
     let uffd = of_kind(KeptPart::Userfault);
     of_kind(KeptPart::Record).is_some() && !uffd.is_some_and(|(_, uffd)| has_ended(uffd))
+}
+
+/// Returns true if no process has the memory of a userfaultfd any more.
+fn has_ended(uffd: &OwnedFd) -> bool {
+    let uffd = uffd.try_clone().ok();
+    let uffd = uffd.and_then(|uffd| ForeignUserfault::adopt(uffd).ok());
+    uffd.is_some_and(|uffd| !uffd.is_owner_alive())
 }
 
 /// Closes what there is of a peer.

@@ -101,7 +101,8 @@ fn clients_are_found_in_any_order_and_what_is_not_there_is_made() {
 #[test]
 fn a_client_that_is_not_complete_is_left_to_systemd_and_others_are_served() {
     for incomplete in [
-        &["8.c", "8.r0"][..],
+        &["8.c", "8.u0"][..],
+        &["8.c", "8.r0"],
         &["8.u0", "8.r0"],
         &["8.c", "8.u0", "8.r0", "8.s1"],
         &["8.c", "8.u0", "8.u0", "8.r0"],
