@@ -12,6 +12,7 @@ use crate::peer::{Peer, PeerConnection};
 use host::fd_reaper::{PeerFd, peer_uid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -115,6 +116,7 @@ fn start(shared: &Arc<ManagerState>, connection: UnixStream, slot: Option<KeptSl
     let uid = peer_uid(&connection);
     if PeerFd::is_behind(uid) {
         slot.as_ref().inspect(|slot| slot.release_unawaited());
+        let _ = connection.shutdown(Shutdown::Both);
         drop(PeerFd::new(connection.into(), uid));
         return tracing::warn!(
             "a connection of user {uid} is refused: too many descriptors that it sent are still being closed"
