@@ -190,19 +190,25 @@ fn keeper_and_client(running: &Running) -> Verdict<[Process; 2]> {
     }
 }
 
+/// Kills the client of a program again and again.
+fn kill_clients(running: &mut Running) -> Verdict {
+    let mut kills = 0;
+    while kills < KILLS && !running.ended() {
+        client_of(running)?.kill();
+        kills += 1;
+        std::thread::sleep(BETWEEN_KILLS);
+    }
+    println!("{kills} kills");
+    Ok(())
+}
+
 fn client_killed() -> Verdict {
     let sandbox = Sandbox::new("objects_killed")?;
     let (folder, url) = folder_of(&sandbox)?;
     let expected = expected(&sandbox)?;
     let mut running = launch(&sandbox)?.spawn(&contract(&url))?;
     wait_until("pages are stored", || !objects_in(&folder).is_empty())?;
-    let mut kills = 0;
-    while kills < KILLS && !running.ended() {
-        client_of(&running)?.kill();
-        kills += 1;
-        std::thread::sleep(BETWEEN_KILLS);
-    }
-    println!("{kills} kills");
+    kill_clients(&mut running)?;
     check(running.wait()?, &expected)?;
     wait_until("the folder is empty", || is_empty(&folder))?;
     sandbox.check_clean()
@@ -298,13 +304,7 @@ fn redis_full_before_disk() -> Verdict {
     let expected = expected(&sandbox)?;
     let mut running = launch(&sandbox)?.spawn(&contract_with_disk(&redis.url(), &sandbox))?;
     wait_until("Redis has pages", || redis.has_pages())?;
-    let mut kills = 0;
-    while kills < KILLS && !running.ended() {
-        client_of(&running)?.kill();
-        kills += 1;
-        std::thread::sleep(BETWEEN_KILLS);
-    }
-    println!("{kills} kills");
+    kill_clients(&mut running)?;
     check(running.wait()?, &expected)?;
     wait_until("Redis is empty", || redis.keys().as_deref() == Some(":0"))?;
     sandbox.check_clean()
