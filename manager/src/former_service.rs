@@ -92,7 +92,8 @@ impl FormerService {
             });
         }
         let record = match former {
-            Some(former) if !(clients.is_empty() && former.is_err()) => former?,
+            Some(Ok(record)) => record,
+            Some(Err(why)) if !clients.is_empty() => return Err(why),
             None if !clients.is_empty() => return Err(FormerServiceError::NoRecord(clients.len())),
             _ => ManagerRecord::new(text).map_err(FormerServiceError::Memory)?,
         };
