@@ -2,7 +2,7 @@
 
 use crate::Test;
 use crate::common::{Guest, await_that, mib};
-use crate::guest::{PAGE, open_userfaultfd, register, send, word};
+use crate::guest::{PAGE, open_userfaultfd, page_to_hand_over, register, send, word};
 use crate::kept_service::KeptService;
 use crate::systemd::Systemd;
 use rustix::fd::{AsFd, AsRawFd};
@@ -165,17 +165,7 @@ fn a_hand_off_that_a_killed_service_was_receiving_is_received_again() {
 /// Hands a page over in two parts; the keeper is killed between them, and its manager before or after the second.
 fn receive_again(is_complete_before_the_manager_ends: bool) {
     let mut service = service(mib(1), "-", "-");
-    let uffd = open_userfaultfd();
-    // SAFETY: a new mapping, where the kernel chooses.
-    let memory = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0)
-    };
-    register(&uffd, memory as usize, PAGE);
-    let text = format!(
-        r#"[{{"base_host_virt_addr":{},"size":{PAGE},"offset":0,"page_size":{PAGE}}}]"#,
-        memory as usize
-    );
+    let (uffd, memory, text) = page_to_hand_over();
     let (head, tail) = text.as_bytes().split_at(20);
     let peer = UnixStream::connect(service.socket()).unwrap();
     send(&peer, head, &[uffd.as_fd()]);

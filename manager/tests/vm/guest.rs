@@ -394,3 +394,19 @@ fn pss() -> u64 {
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse().ok()).expect("Pss")
 }
+
+/// A page of this process's that can be read, its userfaultfd, and the message of its hand-off.
+pub fn page_to_hand_over() -> (OwnedFd, *mut libc::c_void, String) {
+    let uffd = open_userfaultfd();
+    // SAFETY: a new mapping, where the kernel chooses.
+    let memory = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0)
+    };
+    register(&uffd, memory as usize, PAGE);
+    let text = format!(
+        r#"[{{"base_host_virt_addr":{},"size":{PAGE},"offset":0,"page_size":{PAGE}}}]"#,
+        memory as usize
+    );
+    (uffd, memory, text)
+}

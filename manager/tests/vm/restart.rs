@@ -180,20 +180,10 @@ fn a_killed_manager_ends_its_saves_and_leaves_no_file() {
 }
 
 fn a_hand_off_that_a_killed_manager_was_receiving_is_received_again() {
-    use crate::guest::{open_userfaultfd, register, send, word};
+    use crate::guest::{page_to_hand_over, send, word};
     use rustix::fd::AsFd;
     let service = KeptService::start(mib(1), "-", "-", "lenient");
-    let uffd = open_userfaultfd();
-    // SAFETY: a new mapping, where the kernel chooses.
-    let memory = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0)
-    };
-    register(&uffd, memory as usize, PAGE);
-    let text = format!(
-        r#"[{{"base_host_virt_addr":{},"size":{PAGE},"offset":0,"page_size":{PAGE}}}]"#,
-        memory as usize
-    );
+    let (uffd, memory, text) = page_to_hand_over();
     let (head, tail) = text.as_bytes().split_at(20);
     let peer = std::os::unix::net::UnixStream::connect(service.socket()).unwrap();
     // Its descriptor comes with the first part, and a manager is killed after each.
