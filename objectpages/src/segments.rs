@@ -4,8 +4,11 @@
 //! much is dead the segment with the least part of live pages is *cleaned*: these are written to another segment.
 //!
 //! Rule: what is stored is at most twice what is live, and [`SLACK_PAGES`], once cleaning has caught up. A segment whose
-//! cleaning fails is kept from it for a number of written segments, which doubles each time: a store that works again
-//! after an outage catches up, and a segment that is lost for good is no work for each write.
+//! cleaning fails is kept from it for a number of segments that a program writes, which doubles each time: a store that
+//! works again after an outage catches up, and a segment that is lost for good is no work for each write.
+//!
+//! Rule: a segment that is kept from cleaning counts neither as stored nor as live meanwhile. Where it did, segments that a
+//! store has lost would have wholly live ones cleaned, of which each becomes one of the same size, without end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +29,7 @@ const MAX_DOUBLINGS: u32 = 16;
 enum Cleaning {
     Possible,
     UnderWay,
-    /// Not before so many segments were written.
+    /// Not before programs have written so many segments.
     KeptUntil(u64),
 }
 
@@ -46,6 +49,14 @@ impl SegmentUse {
     fn rank(&self) -> u32 {
         self.live * 1000 / (self.pages.len() as u32).max(1)
     }
+
+    /// Its pages, and those of them that are live, where cleaning may change that.
+    fn counted(&self) -> [u64; 2] {
+        match self.cleaning {
+            Cleaning::KeptUntil(_) => [0, 0],
+            _ => [self.pages.len() as u64, self.live.into()],
+        }
+    }
 }
 
 /// The segments of a space.
@@ -56,7 +67,9 @@ pub struct Segments {
     by_rank: BTreeSet<(u32, SegmentNumber)>,
     /// Those that may be cleaned later, by the number of written segments.
     kept: BTreeSet<(u64, SegmentNumber)>,
+    /// Segments that programs have written.
     written: u64,
+    /// Pages of all segments but those that are kept from cleaning, and the live ones of them.
     stored: u64,
     live: u64,
     dead: Vec<SegmentNumber>,
@@ -84,14 +97,12 @@ impl Segments {
     /// A page is in a segment now, and not any more in an earlier one.
     pub fn place(&mut self, number: SegmentNumber, earlier: Option<SegmentNumber>) {
         self.update(number, |segment| segment.live += 1);
-        self.live += 1;
         if let Some(earlier) = earlier {
-            self.live -= 1;
             self.update(earlier, |segment| segment.live -= 1);
         }
     }
 
-    /// Changes a segment, and ranks it anew.
+    /// Changes a segment, counts it, and ranks it anew.
     fn update(&mut self, number: SegmentNumber, change: impl FnOnce(&mut SegmentUse)) {
         let Some(segment) = self.all.get_mut(&number) else {
             return;
@@ -100,11 +111,17 @@ impl Segments {
         if let Cleaning::KeptUntil(written) = segment.cleaning {
             self.kept.remove(&(written, number));
         }
+        let [stored, live] = segment.counted();
         change(segment);
+        let [then_stored, then_live] = match segment.is_written && segment.live == 0 {
+            true => [0, 0],
+            false => segment.counted(),
+        };
+        self.stored = self.stored - stored + then_stored;
+        self.live = self.live - live + then_live;
         match segment {
             segment if !segment.is_written => {}
             segment if segment.live == 0 => {
-                self.stored -= segment.pages.len() as u64;
                 self.all.remove(&number);
                 self.dead.push(number);
             }
@@ -121,7 +138,7 @@ impl Segments {
         std::mem::take(&mut self.dead)
     }
 
-    /// The store has written a segment.
+    /// The store has written a segment of a program's pages.
     pub fn count_written(&mut self) {
         self.written += 1;
         while let Some((_, number)) = self.kept.first().filter(|kept| kept.0 <= self.written) {
@@ -159,7 +176,7 @@ impl Segments {
         self.all.get(&number).map_or(&[], |segment| &segment.pages)
     }
 
-    /// Pages that are stored, and those of them that are live.
+    /// Pages that are stored, and those of them that are live, but for segments that are kept from cleaning.
     #[cfg(test)]
     pub fn counts(&self) -> (u64, u64) {
         (self.stored, self.live)
@@ -184,6 +201,11 @@ mod tests {
 
     impl Model {
         fn write(&mut self, pages: &[u32]) {
+            self.write_segment(pages);
+            self.segments.count_written();
+        }
+
+        fn write_segment(&mut self, pages: &[u32]) {
             self.next += 1;
             let number = SegmentNumber(self.next);
             self.segments.begin(number, pages.into());
@@ -193,7 +215,6 @@ mod tests {
                 self.segments.place(number, earlier);
             }
             self.segments.complete(number);
-            self.segments.count_written();
             self.delete();
         }
 
@@ -205,13 +226,24 @@ mod tests {
         }
 
         fn clean(&mut self) {
+            self.clean_all_but(&BTreeSet::new());
+        }
+
+        /// Likewise, where the store has lost some. Returns how many segments were taken.
+        fn clean_all_but(&mut self, lost: &BTreeSet<SegmentNumber>) -> usize {
+            let mut taken = 0;
             while let Some(number) = self.segments.take_to_clean() {
-                let pages = self.segments.pages(number).iter().copied();
-                let live = pages.filter(|page| self.places[page] == number);
-                let live: BTreeSet<u32> = live.collect();
-                self.write(&live.into_iter().collect::<Vec<_>>());
+                taken += 1;
+                assert!(taken <= 100_000, "cleaning goes on");
+                if !lost.contains(&number) {
+                    let pages = self.segments.pages(number).iter().copied();
+                    let live = pages.filter(|page| self.places[page] == number);
+                    let live: BTreeSet<u32> = live.collect();
+                    self.write_segment(&live.into_iter().collect::<Vec<_>>());
+                }
                 self.segments.end_cleaning(number);
             }
+            taken
         }
 
         /// Likewise, where the store refuses. Returns how many segments it was tried for.
@@ -270,6 +302,28 @@ mod tests {
         model.clean();
         let (stored, live) = model.segments.counts();
         assert!(stored <= 2 * live + SLACK_PAGES, "{stored} of {live}");
+    }
+
+    #[test]
+    fn cleaning_ends_where_a_store_has_lost_what_could_be_cleaned() {
+        let mut model = Model::default();
+        model.write_dead_pages();
+        let lost = model.objects.clone();
+        assert!(model.clean_all_but(&lost) <= lost.len());
+        let first = 2 * SLACK_PAGES as u32;
+        let pages: Vec<u32> = (first..first + SEGMENT_PAGES as u32).collect();
+        let taken: usize = (0..100)
+            .map(|_| {
+                model.write(&pages);
+                assert!(!model.segments.is_overfull());
+                model.clean_all_but(&lost)
+            })
+            .sum();
+        assert!(
+            taken <= 8 * lost.len(),
+            "{taken} segments taken of {}",
+            lost.len()
+        );
     }
 
     #[test]

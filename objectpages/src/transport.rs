@@ -246,7 +246,9 @@ impl ObjectTransport {
         }
         self.segments.complete(number);
         if error.is_none() {
-            self.segments.count_written();
+            if write.moved_from.is_none() {
+                self.segments.count_written();
+            }
             self.retry_deletion();
         }
         let parts = write.gather.parts.iter().map(|part| {
