@@ -13,6 +13,7 @@
 //! - A manager may be killed at any instruction, and another one goes on ([`crate::client_record`], `resume`).
 //! - The page path allocates nothing: tables, queues and buffers are sized when the client is admitted.
 
+mod discards;
 mod evict;
 mod fault;
 mod pager;

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | a page comes in | moving, its state before | its contents are brought in again; where they are there already they stay, with what the client has stored since |
 //! | a page leaves | moving, its state afterwards: the copy is stored before | a hole was punched, and the copy is brought in; or not, and the page stays, equal to the copy until a store |
+//! | the client discards a resident page | moving, resident | it stays, or a hole is found at its next fault |
 //!
 //! Rule: a word names no copy that was released: it changes first.
 
@@ -136,14 +137,15 @@ impl PageTable {
         }
     }
 
-    /// Counts the residents that a manager left, and returns the pages that it was moving.
+    /// Counts the residents that a manager left, and returns the other pages that it was moving.
     pub fn resume(&mut self) -> Vec<usize> {
         let words = self.record.pages().iter();
         let words: Vec<u32> = words.map(|word| word.load(Ordering::Acquire)).collect();
         let is_resident = |word: &&u32| state_in(**word).is_resident();
         self.resident = words.iter().filter(is_resident).count();
         let moving = words.iter().enumerate();
-        let moving = moving.filter(|(_, word)| **word & MOVING != 0);
+        let moving =
+            moving.filter(|(_, word)| **word & MOVING != 0 && !state_in(**word).is_resident());
         moving.map(|(page, _)| page).collect()
     }
 
@@ -264,7 +266,7 @@ impl PageTable {
         self.store(page, state.pack())
     }
 
-    /// Sets the state of a page whose contents may still be elsewhere, and returns the former.
+    /// Sets the state of a page whose contents may still be elsewhere, or may be discarded, and returns the former.
     pub fn set_moving(&mut self, page: usize, state: PageState) -> PageState {
         self.store(page, state.pack() | MOVING)
     }
@@ -349,6 +351,7 @@ mod tests {
         table.end_move(131);
         table.begin_move(132);
         table.set(132, PageState::Zero);
+        table.set_moving(133, PageState::Resident);
         let mut successor = PageTable::new(&table.record);
         assert_eq!(successor.resume(), [4, 130]);
         assert_eq!(successor.resident(), 1);

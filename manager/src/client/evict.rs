@@ -2,8 +2,8 @@
 //!
 //! 1. The unit's resident pages are write-protected, so that no store is lost; a store waits as a fault.
 //! 2. They are read into a standby slot, in runs.
-//! 3. A page of zeros, one equal to its origin or to its stored copy needs no write; the others go to
-//!    the store, together.
+//! 3. A page of zeros, one equal to its origin or to its stored copy needs no write; one whose discard may be under way
+//!    stays ([`super::discards`]); the others go to the store, together.
 //! 4. Holes are punched where pages left, in runs; pages that the store did not take stay, and their
 //!    write protection ends. The pages' words name the copies before, so that a manager that is killed loses none.
 //!
@@ -114,8 +114,10 @@ impl Eviction {
             let at = contract.standby.page(self.slot, page);
             // SAFETY: a page of the slot, which only this thread uses.
             let contents = unsafe { &*at.cast::<[u8; PAGE]>() };
+            let is_marked = pager.table.is_moving(page);
             let then = match pager.table.get(page) {
                 _ if is_zero(contents) => Some(PageState::Zero),
+                _ if is_marked && pager.discards.may_be_under_way(page) => continue,
                 PageState::ResidentStored(copy) if contract.paging.is_copy(copy, contents) => {
                     Some(PageState::Stored(copy))
                 }

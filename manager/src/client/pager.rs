@@ -1,6 +1,7 @@
 //! The state of one client's memory, which its handler thread owns.
 
 use super::ClientParts;
+use super::discards::Discards;
 use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;
@@ -31,6 +32,7 @@ pub(super) struct ClientPager {
     pub uffd: ForeignUserfault,
     pub memory: ClientMemory,
     pub table: PageTable,
+    pub discards: Discards,
     pub origin: Option<Snapshot>,
     pub contract: Option<Contract>,
     pub recording: Option<Recording>,
@@ -61,6 +63,7 @@ impl ClientPager {
             zeros: WiredMemory::private(table.page_size())?,
             uffd: parts.uffd,
             memory: parts.memory,
+            discards: Discards::new(table.units()),
             table,
             origin: parts.origin,
             contract,
@@ -118,8 +121,8 @@ impl ClientPager {
         (table.mapped()).map(move |pages| (table.addr(pages.start), pages.len() * size))
     }
 
-    /// The client discarded contents. Pages of a memfd may still be there, if only a mapping of them was
-    /// discarded: these stay as they are, and a hole is found at its next fault.
+    /// The client discards contents. Pages of a memfd may still be there, if only a mapping of them is discarded: these stay
+    /// for now ([`Discards`]), and a hole is found at its next fault.
     pub fn on_removed(&mut self, addr: usize, len: usize) {
         let keeps_residents = self.memory.can_evict();
         // By index: the table changes meanwhile, and no list of ranges may be allocated.
@@ -132,6 +135,9 @@ impl ClientPager {
                 let state = self.table.get(page);
                 let is_moving = self.table.is_moving(page);
                 if keeps_residents && state.is_resident() {
+                    self.table.set_moving(page, PageState::Resident);
+                    self.release(state);
+                    self.discards.note(page);
                     continue;
                 }
                 // What a manager was bringing in when it was killed may be there, as a resident is.

@@ -1,9 +1,10 @@
 //! Contracts: frames, the store, and clients that share one disk.
 
 use crate::Test;
-use crate::common::{Service, await_that, mib};
+use crate::common::{Guest, Service, await_that, mib};
 use crate::guest::PAGE;
 use crate::saves::save_complete;
+use manager::page_table::UNIT;
 
 pub const TESTS: &[Test] = &[
     (
@@ -17,6 +18,14 @@ pub const TESTS: &[Test] = &[
     (
         "private_memory_beyond_the_frames_is_refused",
         private_memory_beyond_the_frames_is_refused,
+    ),
+    (
+        "a_page_reads_zero_though_it_is_evicted_amid_its_discard",
+        a_page_reads_zero_though_it_is_evicted_amid_its_discard,
+    ),
+    (
+        "resident_pages_of_a_discarded_mapping_stay_what_they_are",
+        resident_pages_of_a_discarded_mapping_stay_what_they_are,
     ),
     (
         "a_full_store_makes_its_guest_wait",
@@ -86,6 +95,34 @@ fn evictions_under_load_lose_nothing() {
         assert!(counters.evicted_pages.get() > 0);
         assert!(guest.wrong("frames") <= frames);
     }
+}
+
+/// A guest whose first unit has other contents than the snapshot's, and is in its frames.
+fn written_guest(unit: usize) -> (Service, Guest) {
+    let pages = mib(16);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(2), "ram:64M".parse().unwrap()));
+    });
+    let mut guest = service.guest("memfd", pages * PAGE);
+    guest.run(&format!("write 0 {unit} 1"));
+    (service, guest)
+}
+
+fn a_page_reads_zero_though_it_is_evicted_amid_its_discard() {
+    let (service, mut guest) = written_guest(UNIT);
+    assert_eq!(guest.wrong(&format!("discard_late {UNIT}")), 0);
+    assert!(service.counters(1).evicted_pages.get() > 0);
+    let others = UNIT - 1;
+    assert_eq!(guest.wrong(&format!("verify 1 {others} 1")), 0);
+}
+
+fn resident_pages_of_a_discarded_mapping_stay_what_they_are() {
+    let (service, mut guest) = written_guest(UNIT);
+    guest.run(&format!("unmap {UNIT}"));
+    let rest = mib(16) - UNIT;
+    assert_eq!(guest.wrong(&format!("verify {UNIT} {rest} 0")), 0);
+    assert!(service.counters(1).evicted_pages.get() > 0);
+    assert_eq!(guest.wrong(&format!("verify 0 {UNIT} 1")), 0);
 }
 
 fn private_memory_beyond_the_frames_is_refused() {

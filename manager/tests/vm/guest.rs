@@ -3,6 +3,8 @@
 
 #[path = "endurance.rs"]
 mod endurance;
+#[path = "late_discard.rs"]
+mod late_discard;
 #[path = "uffd.rs"]
 mod uffd;
 
@@ -229,6 +231,8 @@ impl Memory {
                 self.remove(n[0], n[1]);
                 "removed".into()
             }
+            "unmap" => late_discard::unmap(self, n[0]),
+            "discard_late" => late_discard::obey(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "page_out" => self.page_out(n[0], n[1]),
             "random" => {
