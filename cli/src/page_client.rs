@@ -59,7 +59,7 @@ pub fn start(
             Ok(())
         })
     };
-    // It ends when its socket is closed, and is not waited for.
+    // It ends when its socket is closed, which the supervisor waits for.
     drop(process.spawn()?);
     drop((theirs, file));
     let patience = Timespec::try_from(START)?;
@@ -132,8 +132,10 @@ pub fn inherited(fd: RawFd) -> rustix::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Keeps the memory of a client's process in RAM, and lets no limit on the size of files end it.
+/// Keeps the memory of a client's process in RAM. It ends with the supervisor: no limit on the size of files ends it, and no
+/// signal to all processes of a service, whose program may write pages until its own end.
 pub fn begin() {
+    host::signals::block_requests_to_end();
     host::signals::block_file_size();
     for lack in host::wiring::wire_pager() {
         tracing::debug!("{lack}");

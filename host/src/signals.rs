@@ -39,6 +39,16 @@ pub fn block_file_size() {
     block(&set_of(&[libc::SIGXFSZ]));
 }
 
+/// Has requests to end wait for ever: for a process that ends with another one, which they reach, too.
+pub fn block_requests_to_end() {
+    block(&set_of(&[
+        libc::SIGTERM,
+        libc::SIGINT,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+    ]));
+}
+
 /// The blocked signals of a set, read from a descriptor.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);

@@ -124,7 +124,9 @@ impl PageClient for ObjectClient<'_> {
         let store = ObjectStore::open(&self.config.url, PATIENCE)?;
         if self.header().served() == 0 {
             let first = store.with_patience(FIRST_PATIENCE);
-            let object = format!("{}check", self.table.folder());
+            // Beside the folder, which is deleted at the end alone.
+            let folder = self.table.folder();
+            let object = format!("{}-check", folder.trim_end_matches('/'));
             let failed = |why| ObjectClientError::Store {
                 why: Box::new(why),
                 credentials: self.config.url.credentials(),

@@ -72,6 +72,14 @@ impl Links {
         Ok(())
     }
 
+    /// Tells a page client that the tree has ended; see [`PageClientLink::end`].
+    pub fn end_page_client(&self) -> Option<BorrowedFd<'_>> {
+        match &self.server {
+            Some(ChannelServer::PageClient(client)) => Some(client.end()),
+            _ => None,
+        }
+    }
+
     /// Returns true if the daemon or a page client serves IO channels.
     pub fn has_channels(&self) -> bool {
         self.server.is_some()

@@ -15,7 +15,7 @@ use link::handshake::SlotIndex;
 use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, Shutdown, shutdown};
 use std::collections::BTreeMap;
 
 /// A page client that serves this tree.
@@ -66,6 +66,13 @@ impl PageClientLink {
     /// Readable when there is something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.connection.socket.as_fd()
+    }
+
+    /// Tells the client that the tree has ended. Hung up once the client has ended, too: nothing of the tree's pages is left
+    /// then.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        let _ = shutdown(&self.connection.socket, Shutdown::Write);
+        self.fd()
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.

@@ -179,6 +179,11 @@ impl Supervisor {
         self.links.set_fault_limits(limits, &self.stats_page);
     }
 
+    /// Tells a page client that the tree has ended. Hung up once the client has ended, too.
+    pub fn end_page_client(&self) -> Option<BorrowedFd<'_>> {
+        self.links.end_page_client()
+    }
+
     /// The tree's stats page.
     pub fn stats_page(&self) -> &StatsPage {
         &self.stats_page
