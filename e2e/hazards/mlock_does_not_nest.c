@@ -42,6 +42,20 @@ int main(void)
     CHECK(madvise(p + PAGE, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
     CHECK(mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
     CHECK(munlock(p, 3 * PAGE) == 0);
+    /* A hole ends it: what lies behind is not locked. There the pager has no record of its own, where mremap moves to. */
+    char *hole = mmap(NULL, 66 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(hole != MAP_FAILED && munmap(hole, 66 * PAGE) == 0);
+    q = map_private(64 * PAGE);
+    if (q + 64 * PAGE <= hole || q >= hole + 66 * PAGE) {
+        q = mremap(q, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, hole + PAGE);
+        CHECK(q == hole + PAGE);
+        for (int on_fault = 0; on_fault < 2; on_fault++) {
+            fill(q, PAGE, 4);
+            CHECK(mlock2(hole, 2 * PAGE, on_fault ? MLOCK_ONFAULT : 0) == -1 && errno == ENOMEM);
+            CHECK(madvise(q, PAGE, MADV_DONTNEED) == 0 && all_zero(q, PAGE));
+        }
+    }
+    CHECK(munmap(q, 64 * PAGE) == 0);
     /* One unlock for two locks, all over a memory that does not fit into the frames. */
     size_t all = hazard_bytes() / 2;
     char *many = map_private(all);

@@ -42,7 +42,10 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
         let answer = match piece.state.paged() {
             None if piece.state == Lookup::Free => return error(libc::ENOMEM),
             None if !on_fault && !shared_memory::lock(&piece.span) => error(libc::ENOMEM),
-            None => kernel(&piece.span),
+            None => match kernel(&piece.span) {
+                answer if is_error(answer) && has_hole(&piece.span) => return answer,
+                answer => answer,
+            },
             Some(attrs) if on_fault => {
                 if attrs.locked == MlockState::No {
                     space
@@ -53,12 +56,20 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
             }
             Some(attrs) => lock_held(space, &piece.span, attrs),
         };
-        // The kernel continues over holes, and reports them at the end.
+        // The kernel stops at a hole, and goes on where pages cannot be brought in, which it reports at the end.
         if is_error(answer) {
             result = answer;
         }
     }
     result
+}
+
+/// Returns true if a part of a range has no mapping.
+fn has_hole(span: &AddrRange) -> bool {
+    let flags = libc::MS_ASYNC as usize;
+    // SAFETY: has no effect but the answer.
+    let answer = unsafe { syscall3(libc::SYS_msync, span.start, span.len(), flags) };
+    answer == error(libc::ENOMEM)
 }
 
 /// The answer of the process's RLIMIT_MEMLOCK to a further lock.
