@@ -23,6 +23,9 @@ const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
+/// Of pages of 1 GiB.
+const LARGEST_PAGE_SHIFT: c_int = 30;
+
 /// Access bits the map keeps.
 const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 
@@ -93,7 +96,8 @@ fn map(
         };
     }
     if !pageable {
-        return through();
+        let map = |addr, flags| address_space::map(addr, len, prot, flags, fd, offset);
+        return map_foreign_at_hint(addr, len, flags, fd, map).unwrap_or_else(through);
     }
     let Some(len) = len.checked_next_multiple_of(PAGE) else {
         return error(libc::ENOMEM);
@@ -135,6 +139,8 @@ fn page_bytes(flags: c_int, fd: c_int, addr: usize, len: usize) -> usize {
     match flags >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK {
         // The default of x86-64.
         0 => HUGE_RANGE,
+        // No processor has larger ones: the kernel refuses the call.
+        shift if shift > LARGEST_PAGE_SHIFT => PAGE,
         shift => PAGE.max(1 << shift),
     }
 }
@@ -213,6 +219,28 @@ fn map_at_hint(
     let is_room = space.map.is_in_one_arena(&wanted) && space.map.is_free(&wanted);
     let is_mapped = is_room && !is_error(space.map_in_arena(&wanted, prot & ACCESS));
     is_mapped.then_some(addr as SyscallResult)
+}
+
+/// A mapping of another kind at an address that the program prefers, where an arena has it free: for the kernel the
+/// arena is in its way.
+fn map_foreign_at_hint(
+    addr: usize,
+    len: usize,
+    flags: c_int,
+    fd: c_int,
+    map: impl Fn(usize, c_int) -> SyscallResult,
+) -> Option<SyscallResult> {
+    let addr = addr & !(PAGE - 1);
+    let wanted = page_range(addr, len).filter(|_| addr != 0)?;
+    if flags & UNPAGED != 0 || page_bytes(flags, fd, addr, len) != PAGE {
+        return None;
+    }
+    let space = &mut address_space::lock();
+    if !(space.map.is_in_one_arena(&wanted) && space.map.is_free(&wanted)) {
+        return None;
+    }
+    let answer = map_foreign(space, wanted, flags, map);
+    (!is_error(answer)).then_some(answer)
 }
 
 /// A mapping below 2 GiB, where no arena is: the kernel finds the place.
