@@ -139,8 +139,8 @@ fn page_bytes(flags: c_int, fd: c_int, addr: usize, len: usize) -> usize {
     match flags >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK {
         // The default of x86-64.
         0 => HUGE_RANGE,
-        // No processor has larger ones: the kernel refuses the call.
-        shift if shift > LARGEST_PAGE_SHIFT => PAGE,
+        // No processor has larger ones: no range consists of them, and the kernel refuses the call.
+        shift if shift > LARGEST_PAGE_SHIFT => usize::MAX,
         shift => PAGE.max(1 << shift),
     }
 }
