@@ -174,7 +174,9 @@ impl Userfault {
         if !self.capabilities().has(crate::Feature::Move) {
             return Err(MapError::Other(Errno::OPNOTSUPP));
         }
-        all(len, |done| {
+        let mut moved = 0;
+        let outcome = all(len, |done| {
+            moved = done;
             let mut argument = uapi::uffdio_move {
                 dst: (dst + done) as u64,
                 src: (src + done) as u64,
@@ -186,7 +188,15 @@ impl Userfault {
             // registered memory.
             let result = unsafe { uapi::call::<{ uapi::MOVE }, _>(self.as_fd(), &mut argument) };
             (result, argument.move_)
-        })
+        });
+        match outcome {
+            // Where some have moved the reason comes when the rest is requested: from the first page on, what has moved
+            // would be in its own way.
+            Err(MapError::Gone | MapError::NoMemory | MapError::Other(_)) if moved > 0 => {
+                Err(MapError::Again { done: moved })
+            }
+            outcome => outcome,
+        }
     }
 
     /// Wakes the threads that wait for pages in the range; they fault again.

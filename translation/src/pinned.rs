@@ -14,6 +14,10 @@
 //! | the zero page | moves |
 //! | a hole | skipped |
 //! | a mark without contents: a guard, poison | EFAULT, stays |
+//! | one whose page table entry changed at that moment (its access bit) | EEXIST, and it has moved |
+//!
+//! The last: the kernel (6.18) tries again, moves the page, takes it for not moved, and finds it in its own way. An uncounted
+//! page is told from an obstacle by the source, which has none any more.
 //!
 //! So every page that refuses is kept, pinned or not; after a fork these may be many. References
 //! that are no pins (`vmsplice`) go undetected; their holder only reads, and reads the contents at
@@ -31,8 +35,10 @@ use crate::pagemap::Pagemap;
 use crate::register::TranslationError;
 use crate::stage::remap;
 use crate::userfault::Userfault;
+use linux_raw_sys::general as sys;
 use rustix::io::Errno;
 use wired::PAGE;
+use wired::syscall::{checked, syscall6};
 
 /// An error that ended a separation early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +108,11 @@ pub unsafe fn separate_pinned(
                 at += done;
                 tries = if done > 0 { 0 } else { tries + 1 };
             }
+            Err(MapError::Exists { done }) if !has_page(slot_src + at + done) => {
+                at += done + PAGE;
+                span = len;
+                tries = 0;
+            }
             Err(error) => {
                 let done = at + error.done();
                 return Err(SeparateError { error, done });
@@ -109,6 +120,15 @@ pub unsafe fn separate_pinned(
         }
     }
     Ok(refused)
+}
+
+/// Returns true if there is a page of memory at `addr`.
+fn has_page(addr: usize) -> bool {
+    let mut answer = 0u8;
+    let to = (&raw mut answer).expose_provenance();
+    // SAFETY: the kernel writes the byte.
+    let outcome = unsafe { syscall6(sys::__NR_mincore.into(), [addr, PAGE, to, 0, 0, 0]) };
+    checked(outcome).is_err() || answer & 1 != 0
 }
 
 /// Like [`separate_pinned`], for ranges with few pages: `pagemap` finds the runs with contents, and

@@ -11,7 +11,7 @@ use crate::stretch::StretchState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use translation::SeparateError;
-use wired::PAGE;
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 impl Stager {
     /// Careful mode: pages that a device holds go back to the program, the others to the
@@ -31,73 +31,55 @@ impl Stager {
             return self.return_all(stretch, frames, span, staged);
         };
         let sieve = sieve + table.offset_in_unit(span.start);
-        // Record the new location immediately, so that a later failure leaves each page where
-        // its place says.
-        let moved = |pages: Range<usize>| {
-            for page in pages {
-                let slot_word = &frames[table.offset_in_unit(span.start + page) / PAGE];
-                let word = slot_word.load(Ordering::Relaxed);
-                if word != 0 {
-                    self.standby
-                        .places
-                        .set_staged(word - 1, sieve + page * PAGE);
-                }
-            }
-        };
-        let mut at = 0;
-        while at < span.len() {
-            let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
-            let (refused, outcome) = self.separate(from, to, (span.len() - at) * PAGE);
-            let Some(page) = refused.map(|page| at + page) else {
-                let Err(stop) = outcome else {
-                    return moved(at..span.len());
-                };
+        let mut refused = [0; HUGE_RANGE_PAGES / 64];
+        let outcome = self.separate(staged, sieve, span.len() * PAGE, |page| {
+            refused[page / 64] |= 1u64 << (page % 64);
+        });
+        let done = match outcome {
+            Ok(_) => span.len(),
+            Err(stop) => {
                 self.standby
                     .log
                     .write(format_args!("pinned pages could not be told apart: {stop}"));
-                // The pages moved on are known not to be pinned; the rest goes back.
-                let rest = at + stop.done / PAGE;
-                moved(at..rest);
-                let left = span.start + rest..span.end;
-                return self.return_all(stretch, frames, left, staged + rest * PAGE);
-            };
-            // The remainder, an error included, is retried.
-            moved(at..page);
-            self.retry_copy(
-                stretch,
-                slot,
-                frames,
-                span.start + page,
-                staged + page * PAGE,
-            );
-            at = page + 1;
+                stop.done / PAGE
+            }
+        };
+        for page in 0..done {
+            let index = span.start + page;
+            let slot_word = &frames[table.offset_in_unit(index) / PAGE];
+            let frame = slot_word.load(Ordering::Relaxed);
+            if refused[page / 64] & 1 << (page % 64) != 0 {
+                self.retry_copy(stretch, slot, frames, index, staged + page * PAGE);
+            } else if frame != 0 {
+                self.standby
+                    .places
+                    .set_staged(frame - 1, sieve + page * PAGE);
+            }
         }
+        // The pages that have moved on are known not to be pinned; the rest goes back.
+        let rest = span.start + done..span.end;
+        self.return_all(stretch, frames, rest, staged + done * PAGE);
     }
 
-    /// Moves staged pages to the sieve. Returns the first page that the kernel refused as
-    /// pinned, and the result of the call.
+    /// Moves staged pages to the sieve, and names those that the kernel refuses as pinned.
     fn separate(
         &self,
         from: usize,
         to: usize,
         len: usize,
-    ) -> (Option<usize>, Result<usize, SeparateError>) {
+        refused: impl FnMut(usize),
+    ) -> Result<usize, SeparateError> {
         let mm = &self.standby.mm;
         let userfault = mm.userfault();
-        let mut refused = None;
-        let note = |page| {
-            refused.get_or_insert(page);
-        };
         // SAFETY: both areas are the pager's.
-        let outcome = unsafe {
+        unsafe {
             match mm.pagemap() {
                 Some(pagemap) => {
-                    translation::separate_pinned_sparse(userfault, pagemap, from, to, len, note)
+                    translation::separate_pinned_sparse(userfault, pagemap, from, to, len, refused)
                 }
-                None => translation::separate_pinned(userfault, from, to, len, note),
+                None => translation::separate_pinned(userfault, from, to, len, refused),
             }
-        };
-        (refused, outcome)
+        }
     }
 
     /// Retries a page that would not move to the sieve: the kernel refused it as pinned, or as
@@ -116,26 +98,21 @@ impl Stager {
         let Some(to) = self.standby.slots.sieve(slot).map(|sieve| sieve + offset) else {
             return;
         };
-        if slot_word.load(Ordering::Relaxed) == 0 {
+        let frame = slot_word.load(Ordering::Relaxed);
+        if frame == 0 {
             // Not a page of the pager's: a mark, which no access may meet, and which goes with
             // the slot.
             return;
         }
         // SAFETY: staged and mapped.
         unsafe { wired::rewrite(staged as *mut u64) };
+        let (userfault, mut moved) = (self.standby.mm.userfault(), true);
         // SAFETY: both areas are the pager's.
-        let again = unsafe {
-            let wake = translation::Wake::No;
-            self.standby
-                .mm
-                .userfault()
-                .move_present(to, staged, PAGE, wake)
-        };
-        let frame = slot_word.load(Ordering::Relaxed);
+        let again =
+            unsafe { translation::separate_pinned(userfault, staged, to, PAGE, |_| moved = false) };
         match again {
-            Ok(()) if frame != 0 => self.standby.places.set_staged(frame - 1, to),
-            Ok(()) => {}
-            Err(_) => {
+            Ok(_) if moved => self.standby.places.set_staged(frame - 1, to),
+            _ => {
                 let back = self
                     .standby
                     .put_back(stretch, index, slot_word, staged, true);
