@@ -70,9 +70,17 @@ pub fn start(
     let mut message = seqpacket::receive(&own, RecvFlags::DONTWAIT)?;
     let doorbell = message.fds[0].take();
     match (protocol::decode(message.as_slice()), doorbell) {
-        (Some(ClientEvent::Ready { connected, named }), Some(doorbell)) => Ok(PageClient {
+        (
+            Some(ClientEvent::Ready {
+                generation,
+                connected,
+                named,
+            }),
+            Some(doorbell),
+        ) => Ok(PageClient {
             connection: PageClientConnection {
                 name,
+                generation,
                 socket: own,
                 doorbell,
             },

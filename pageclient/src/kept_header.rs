@@ -26,9 +26,9 @@ impl<'a> KeptHeader<'a> {
         self.served.load(Ordering::Acquire)
     }
 
-    /// A process of the client serves.
-    pub fn count_served(self) {
-        self.served.fetch_add(1, Ordering::AcqRel);
+    /// A process of the client serves. Returns how many have, which names this one: its generation.
+    pub fn count_served(self) -> u64 {
+        self.served.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Counts a start of the client, and returns how many there were.

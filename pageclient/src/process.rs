@@ -5,7 +5,7 @@
 //! does the rest.
 
 use crate::kept_header::KeptHeader;
-use crate::protocol::{self, ClientEvent, ClientRequest, short};
+use crate::protocol::{self, AddressedRequest, ClientEvent, ClientRequest, short};
 use disk::atropos::{ClientId, DiskContract, Utilization};
 use disk::cost_model::{CostModel, OpCost};
 use disk::time::Nanos;
@@ -105,7 +105,6 @@ pub fn serve<C: PageClient>(client: &C, socket: &OwnedFd) -> Result<(), C::Error
     match Process::start(client) {
         Ok((mut process, ready)) => {
             let doorbell = [process.doorbell.as_fd()];
-            client.header().count_served();
             match protocol::send(socket, &ready, &doorbell) {
                 Ok(()) => process.serve(socket)?,
                 // The supervisor ended while this process started.
@@ -126,6 +125,8 @@ pub fn serve<C: PageClient>(client: &C, socket: &OwnedFd) -> Result<(), C::Error
 }
 
 struct Process {
+    /// Requests of another one are not for this process.
+    generation: u64,
     usd: Usd,
     client: ClientId,
     doorbell: Doorbell,
@@ -145,7 +146,9 @@ impl Process {
             size: of.size(),
         };
         usd.set_target(client, space, own);
+        let generation = of.header().count_served();
         let process = Self {
+            generation,
             usd,
             client,
             doorbell,
@@ -153,6 +156,7 @@ impl Process {
             next_channel: serving.first_channel,
         };
         let ready = ClientEvent::Ready {
+            generation,
             connected: serving.connected,
             named: serving.named,
         };
@@ -178,12 +182,30 @@ impl Process {
                     _ => return Ok(()),
                 };
                 match protocol::decode(message.as_slice()) {
-                    Some(ClientRequest::Open { cookie, depth }) => self.open(socket, cookie, depth),
-                    Some(ClientRequest::Attach { channel }) => self.attach(channel, &message),
-                    Some(ClientRequest::Close { channel }) => self.close(socket, channel),
+                    Some(AddressedRequest {
+                        generation,
+                        request,
+                    }) if generation == self.generation => {
+                        self.on_request(socket, request, &message);
+                    }
+                    // A process that was killed had not read it. Its channel is attached by another request, or closed.
+                    Some(AddressedRequest { .. }) => {}
                     None => tracing::error!("an unknown message of the supervisor"),
                 }
             }
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        socket: &OwnedFd,
+        request: ClientRequest,
+        message: &seqpacket::Received,
+    ) {
+        match request {
+            ClientRequest::Open { cookie, depth } => self.open(socket, cookie, depth),
+            ClientRequest::Attach { channel } => self.attach(channel, message),
+            ClientRequest::Close { channel } => self.close(socket, channel),
         }
     }
 

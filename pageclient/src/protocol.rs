@@ -3,6 +3,10 @@
 //! Each is a packet of a UNIX socket, with descriptors. When the socket closes, either side ends what
 //! depends on the other: the client itself, the supervisor its tree, since its pages are out of reach. Where the
 //! client's process is killed, its keeper has the socket, and another process goes on.
+//!
+//! Rule: a request counts for one process of the client. What a process that was killed had not read is in the
+//! socket still, and the next one reads it: so a request has the *generation* of the process that it is for, and another
+//! process drops it. The supervisor sends each process, after its [`ClientEvent::Ready`], all that it is to serve.
 
 use host::seqpacket;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -13,6 +17,15 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of a text in a message: a packet has room for as many.
 const MAX_TEXT: usize = 400;
+
+/// What the supervisor asks of one process of the client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressedRequest {
+    /// That of the process's [`ClientEvent::Ready`].
+    pub generation: u64,
+    /// The request.
+    pub request: ClientRequest,
+}
 
 /// What the supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +55,8 @@ pub enum ClientEvent {
     /// It is connected to some server, and serves channels. The doorbell of all channels comes with it. A second one is
     /// of another process, which has no channels and no requests for one, and knows the pages.
     Ready {
+        /// Which process of the client this is: no other has the same.
+        generation: u64,
         /// Servers that are connected, and those that were named.
         connected: u32,
         /// Servers that were named.
@@ -73,10 +88,29 @@ pub enum ClientEvent {
     },
 }
 
+impl ClientRequest {
+    /// For a process of the client.
+    pub fn addressed_to(self, generation: u64) -> AddressedRequest {
+        let request = self;
+        AddressedRequest {
+            generation,
+            request,
+        }
+    }
+}
+
 /// Sends a message.
 pub fn send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(message).map_err(|_| Errno::INVAL)?;
-    seqpacket::send(to, &bytes, fds, SendFlags::empty()).map(drop)
+    seqpacket::send(to, &encode(message)?, fds, SendFlags::empty())
+}
+
+/// Sends a message if there is room for it and its descriptors.
+pub fn try_send(to: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    seqpacket::try_send(to, &encode(message)?, fds, SendFlags::DONTWAIT)
+}
+
+fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(message).map_err(|_| Errno::INVAL)
 }
 
 /// The message in a packet.

@@ -116,7 +116,8 @@ impl Links {
     pub fn next_timeout(&self) -> Option<Duration> {
         match &self.server {
             Some(ChannelServer::Daemon(daemon)) => daemon.session.timeout(),
-            _ => None,
+            Some(ChannelServer::PageClient(client)) => client.next_timeout(),
+            None => None,
         }
     }
 

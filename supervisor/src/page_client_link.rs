@@ -3,8 +3,9 @@
 //! Processes of the tree connect to their supervisor only, which has the client open IO channels for
 //! them, as it has the daemon do so where the tree has a contract with one (`daemon_link`).
 //!
-//! Rule: nothing here blocks. When the client is gone its pages are, so the tree ends. A client whose process was
-//! killed is not gone: another one goes on, and gets the channels, which are kept here for that.
+//! Rule: nothing here blocks. What the client's socket has no room for waits here. When the client is gone its pages are, so
+//! the tree ends. A client whose process was killed is not gone: another one goes on, and gets the channels, which are kept
+//! here for that.
 
 use crate::TreeEvent;
 use crate::channel_slots::ChannelSlots;
@@ -16,13 +17,20 @@ use pageclient::protocol::{self, ClientEvent, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How often a request that the client's socket had no room for is sent again: as often as the supervisor checks processes
+/// that end.
+const RETRY: Duration = Duration::from_millis(2);
 
 /// A page client that serves this tree.
 #[derive(Debug)]
 pub struct PageClientConnection {
     /// What it is, as in "the remote client has ended".
     pub name: &'static str,
+    /// Which of its processes serves, by that one's [`ClientEvent::Ready`].
+    pub generation: u64,
     /// To its process.
     pub socket: OwnedFd,
     /// The doorbell of all its channels.
@@ -49,6 +57,8 @@ pub(crate) struct PageClientLink {
     channels: ChannelSlots<u64>,
     /// The ends of the channels that are not closing, for another process of the client.
     ends: BTreeMap<u64, ChannelEnds>,
+    /// For the process that serves, in order.
+    unsent: VecDeque<ClientRequest>,
     is_lost: bool,
 }
 
@@ -59,6 +69,7 @@ impl PageClientLink {
             next: 1,
             channels: ChannelSlots::new(),
             ends: BTreeMap::new(),
+            unsent: VecDeque::new(),
             is_lost: false,
         }
     }
@@ -79,7 +90,7 @@ impl PageClientLink {
     pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: PeerFd) {
         let cookie = self.next;
         self.next += 1;
-        match self.ask(&ClientRequest::Open { cookie, depth }) {
+        match self.ask(ClientRequest::Open { cookie, depth }) {
             true => self.channels.request(cookie, slot, depth, reply),
             false => {
                 let name = self.connection.name;
@@ -96,15 +107,25 @@ impl PageClientLink {
         self.is_lost || self.channels.is_quiet(slot)
     }
 
-    /// Handles pending messages.
+    /// When [`PageClientLink::dispatch`] wants to be called though the client has sent nothing.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        (!self.unsent.is_empty()).then_some(RETRY)
+    }
+
+    /// Handles pending messages, and sends what waits for room.
     pub fn dispatch(&mut self, happened: &mut Vec<TreeEvent>) {
+        self.receive(happened);
+        self.send();
+    }
+
+    fn receive(&mut self, happened: &mut Vec<TreeEvent>) {
         while !self.is_lost {
             let received = seqpacket::receive(&self.connection.socket, RecvFlags::DONTWAIT);
             let mut message = match received {
                 Ok(message) if message.len > 0 => message,
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
-                    self.is_lost = true;
+                    self.on_lost();
                     let why = format!("the {} has ended", self.connection.name);
                     happened.push(TreeEvent::PagesLost(why));
                     return;
@@ -119,32 +140,27 @@ impl PageClientLink {
                     self.channels.refuse(cookie, &why);
                 }
                 Some(ClientEvent::Closed { channel }) => self.channels.on_closed(channel),
-                Some(ClientEvent::Ready { .. }) => self.on_restarted(),
+                Some(ClientEvent::Ready { generation, .. }) => self.on_restarted(generation),
                 Some(ClientEvent::Failed { .. }) | None => {}
             }
         }
     }
 
     /// Another process of the client serves: it gets the channels that are open, and the requests for others. None of
-    /// the earlier one's I/O is under way, so what was closing is closed.
-    fn on_restarted(&mut self) {
+    /// the earlier one's I/O is under way, so what was closing is closed. What that one has not read yet, this one drops.
+    fn on_restarted(&mut self, generation: u64) {
+        self.connection.generation = generation;
         self.channels.on_server_restarted();
-        for (
-            channel,
-            ChannelEnds {
-                memory,
-                server_bell,
-            },
-        ) in &self.ends
-        {
-            let attach = ClientRequest::Attach { channel: *channel };
-            let fds = [memory.as_fd(), server_bell.as_fd()];
-            // Where that one is killed, too, the next gets them.
-            let _ = protocol::send(&self.connection.socket, &attach, &fds);
-        }
-        for (cookie, depth) in self.channels.requests() {
-            self.ask(&ClientRequest::Open { cookie, depth });
-        }
+        let channels = self.ends.keys();
+        let attach = channels.map(|channel| ClientRequest::Attach { channel: *channel });
+        let requests = self.channels.requests();
+        let open = requests.map(|(cookie, depth)| ClientRequest::Open { cookie, depth });
+        self.unsent = attach.chain(open).collect();
+    }
+
+    fn on_lost(&mut self) {
+        self.is_lost = true;
+        self.unsent.clear();
     }
 
     fn opened(&mut self, cookie: u64, channel: u64, fds: [Option<OwnedFd>; 3]) {
@@ -168,11 +184,46 @@ impl PageClientLink {
     fn close(&mut self, channel: u64) {
         self.ends.remove(&channel);
         if self.channels.start_close(channel) {
-            self.ask(&ClientRequest::Close { channel });
+            self.ask(ClientRequest::Close { channel });
         }
     }
 
-    fn ask(&self, request: &ClientRequest) -> bool {
-        protocol::send(&self.connection.socket, request, &[]).is_ok()
+    /// Sends a request, now or when there is room. Returns false if the client is gone.
+    fn ask(&mut self, request: ClientRequest) -> bool {
+        self.unsent.push_back(request);
+        self.send()
+    }
+
+    /// Sends what there is room for. Returns false if the client is gone, which the end of its socket shows, too.
+    fn send(&mut self) -> bool {
+        while let Some(request) = self.unsent.front() {
+            match self.try_send(request) {
+                Ok(()) => _ = self.unsent.pop_front(),
+                // No room in the socket, or for more of this user's descriptors in flight.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => break,
+                Err(_) => {
+                    self.unsent.clear();
+                    return false;
+                }
+            }
+        }
+        !self.is_lost
+    }
+
+    fn try_send(&self, request: &ClientRequest) -> Result<(), Errno> {
+        let fds = match request {
+            ClientRequest::Attach { channel } => match self.ends.get(channel) {
+                Some(ends) => Some([ends.memory.as_fd(), ends.server_bell.as_fd()]),
+                // It was closed meanwhile.
+                None => return Ok(()),
+            },
+            ClientRequest::Open { .. } | ClientRequest::Close { .. } => None,
+        };
+        let message = request.clone().addressed_to(self.connection.generation);
+        let fds = fds.as_ref().map_or(&[][..], |fds| fds);
+        protocol::try_send(&self.connection.socket, &message, fds)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use iochannel::ChannelGeometry;
 use link::client::{JoinError, Joined, SupervisorPort};
 use link::handshake::{Hello, ProgramPlace};
 use link::shared_request::SharedRequest;
-use pageclient::protocol::{self, ClientEvent, ClientRequest};
+use pageclient::protocol::{self, AddressedRequest, ClientEvent, ClientRequest};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -212,6 +212,7 @@ fn serve_channels(socket: &OwnedFd) {
             return;
         }
         let request = protocol::decode(message.as_slice());
+        let request = request.map(|message: AddressedRequest| message.request);
         if let Some(ClientRequest::Open { cookie, depth }) = request {
             let geometry = ChannelGeometry::for_depth(depth.into());
             let (server, ends) = iochannel::create(geometry).unwrap();
@@ -232,6 +233,7 @@ fn memory_is_shared_where_pages_go_to_compressed_ram_and_through_a_channel() {
         store: Some("ram:16MiB+remote:64MiB".parse().unwrap()),
         page_client: Some(PageClientConnection {
             name: "remote client",
+            generation: 1,
             socket,
             doorbell,
         }),

@@ -63,7 +63,8 @@ impl ChannelReader {
         std::thread::spawn(move || run(&config, &theirs));
         let mut ready = receive(&own)?;
         let event = protocol::decode(ready.as_slice());
-        let (Some(ClientEvent::Ready { .. }), Some(doorbell)) = (&event, ready.fds[0].take())
+        let (Some(ClientEvent::Ready { generation, .. }), Some(doorbell)) =
+            (&event, ready.fds[0].take())
         else {
             bail!("the remote client does not start: {event:?}");
         };
@@ -71,7 +72,7 @@ impl ChannelReader {
             cookie: 1,
             depth: DEPTH,
         };
-        protocol::send(&own, &open, &[])?;
+        protocol::send(&own, &open.addressed_to(*generation), &[])?;
         let mut opened = receive(&own)?;
         let [Some(memory), Some(bell)] = [0, 1].map(|at| opened.fds[at].take()) else {
             bail!("the remote client opens no channel");

@@ -119,16 +119,15 @@ impl Space {
         std::thread::spawn(move || run(&config, &theirs));
         let mut ready = receive(&own);
         let event = protocol::decode(ready.as_slice());
-        assert!(
-            matches!(event, Some(ClientEvent::Ready { .. })),
-            "{event:?}"
-        );
+        let Some(ClientEvent::Ready { generation, .. }) = event else {
+            panic!("{event:?}");
+        };
         let doorbell = ready.fds[0].take().unwrap();
         let open = ClientRequest::Open {
             cookie: 1,
             depth: 16,
         };
-        protocol::send(&own, &open, &[]).unwrap();
+        protocol::send(&own, &open.addressed_to(generation), &[]).unwrap();
         let mut opened = receive(&own);
         let [memory, bell] = [0, 1].map(|at| opened.fds[at].take().unwrap());
         Self {
