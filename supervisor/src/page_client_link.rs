@@ -139,7 +139,7 @@ impl PageClientLink {
                 Some(ClientEvent::NotOpened { cookie, why }) => {
                     self.channels.refuse(cookie, &why);
                 }
-                Some(ClientEvent::Closed { channel }) => self.channels.on_closed(channel),
+                Some(ClientEvent::Closed { channel }) => self.on_closed(channel),
                 Some(ClientEvent::Ready { generation, .. }) => self.on_restarted(generation),
                 Some(ClientEvent::Failed { .. }) | None => {}
             }
@@ -156,6 +156,12 @@ impl PageClientLink {
         let requests = self.channels.requests();
         let open = requests.map(|(cookie, depth)| ClientRequest::Open { cookie, depth });
         self.unsent = attach.chain(open).collect();
+    }
+
+    /// The client closes a channel that is corrupt unasked. Its next process is not to serve that one.
+    fn on_closed(&mut self, channel: u64) {
+        self.ends.remove(&channel);
+        self.channels.on_closed(channel);
     }
 
     fn on_lost(&mut self) {

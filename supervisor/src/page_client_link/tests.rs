@@ -165,6 +165,17 @@ fn a_channel_that_closes_before_there_was_room_for_it_is_not_attached() {
 }
 
 #[test]
+fn a_channel_that_the_client_cut_off_is_not_attached_to_its_next_process() {
+    let mut scene = Scene::new();
+    scene.open_channels();
+    scene.say(&ClientEvent::Closed { channel: 3 }, &[]);
+    assert!(scene.link.is_quiet(3));
+    scene.say(&ready(2), &[]);
+    let requests = scene.received_in_turns();
+    assert!(!attached(&requests, 2).contains(&3));
+}
+
+#[test]
 fn a_client_that_is_gone_has_nothing_waiting_for_it() {
     let mut scene = Scene::new();
     scene.open_channels();
