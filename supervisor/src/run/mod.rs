@@ -10,6 +10,7 @@ mod front_process;
 mod group_signals;
 mod ipc;
 pub mod limits;
+mod page_client_end;
 pub mod program;
 mod signals;
 mod spawn;

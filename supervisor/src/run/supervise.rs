@@ -9,6 +9,7 @@
 use super::front_process::{KILL_LIMIT, borrowed};
 use super::group_signals::GroupWitness;
 use super::ipc::{Message, SignalInfo};
+use super::page_client_end;
 use super::signals::InheritedMask;
 use super::start::{RunningTree, start};
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
@@ -24,18 +25,14 @@ use std::time::{Duration, Instant};
 use wired::Counter;
 
 /// Time after the program's end before `run` reports that it waits for other processes.
-const REMARK: Duration = Duration::from_secs(1);
-
-/// How long `run` waits for the end of a page client: a store is given 30 s for a write that is under way, and as long for
-/// the deletion of what it has.
-const PAGE_CLIENT_END: Duration = Duration::from_secs(65);
+pub(super) const REMARK: Duration = Duration::from_secs(1);
 
 /// Different lines printed for the tree: a program that fails in a loop must not fill
 /// the terminal.
 const LINES: usize = 200;
 
 /// Signals that request termination.
-const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+pub(super) const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Supervises the tree until it has ended. Returns this process's exit status.
 pub(super) fn supervise(
@@ -69,7 +66,7 @@ pub(super) fn supervise(
                 status,
             });
             cpu_reservation::release(owner);
-            main.await_page_client();
+            page_client_end::wait(&main.tree.supervisor, &main.front);
             let _ = Message::Ended(status).send(&main.front);
             0
         }
@@ -237,42 +234,6 @@ impl MainLoop {
                 "direct I/O was refused to a program: a pager of the tree did not answer in time"
                     .to_owned();
             self.print_once(text.clone(), text);
-        }
-    }
-
-    /// Waits until the page client has ended, or `run` is asked to end. Where the end of `run` is that of a container or of a
-    /// service, the client is killed in that moment, and what it has not deleted yet would stay.
-    fn await_page_client(&self) {
-        let Some(client) = self.tree.supervisor.end_page_client() else {
-            return;
-        };
-        let begin = Instant::now();
-        let mut remarked = false;
-        while begin.elapsed() < PAGE_CLIENT_END {
-            let mut fds = [
-                // That it is hung up is told without a wish for it.
-                PollFd::from_borrowed_fd(client, PollFlags::empty()),
-                PollFd::new(&self.front, PollFlags::IN),
-            ];
-            let _ = poll(&mut fds, Timespec::try_from(REMARK).ok().as_ref());
-            if !fds[0].revents().is_empty() {
-                return;
-            }
-            let is_request = |signal: SignalInfo| {
-                Signal::from_named_raw(signal.signal).is_some_and(|it| TO_END.contains(&it))
-            };
-            match Message::receive(&self.front) {
-                // The signal that has ended the program may arrive after its end.
-                Ok(Some(Message::Signal(signal))) if remarked && is_request(signal) => return,
-                Ok(_) => {}
-                Err(_) => return,
-            }
-            if begin.elapsed() > REMARK && !std::mem::replace(&mut remarked, true) {
-                tracing::warn!(
-                    "the program has ended, and its pages are being deleted from where they were; a signal to this \
-                     process leaves the rest there"
-                );
-            }
         }
     }
 
