@@ -19,6 +19,8 @@ use std::sync::mpsc::Sender;
 /// Requests of a client in the window: twice what any disk has in flight, so that the client with
 /// most of a disk still leaves the scheduler a choice.
 pub(super) const WINDOW: usize = 128;
+/// Requests beside the window that wait for the other end of a transport. Beyond that they fill the window.
+pub(super) const MOST_WAITING: usize = 384;
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -33,6 +35,8 @@ pub(super) struct Client {
     turn: usize,
     pub window: Box<[Transaction]>,
     free: Vec<u32>,
+    /// Requests that wait for the other end of a transport.
+    awaiting: usize,
     pub counted: ClientCounters,
     pub waiting: Arc<WaitingThreads>,
     /// Set during removal: receives the client when it is drained.
@@ -58,7 +62,9 @@ pub(super) fn client_at(clients: &mut [Option<Client>], at: u32) -> Option<&mut 
 }
 
 impl Client {
-    pub(super) fn new(id: ClientId) -> Self {
+    /// A client with room for so many requests that wait for the other end of a transport.
+    pub(super) fn new(id: ClientId, most_waiting: usize) -> Self {
+        let places = WINDOW + most_waiting;
         Self {
             id,
             target: None,
@@ -66,8 +72,9 @@ impl Client {
             spurious_wakeups: 0,
             channels: Vec::new(),
             turn: 0,
-            window: (0..WINDOW).map(|_| Transaction::none()).collect(),
-            free: (0..WINDOW as u32).rev().collect(),
+            window: (0..places).map(|_| Transaction::none()).collect(),
+            free: (0..places as u32).rev().collect(),
+            awaiting: 0,
             counted: ClientCounters::new(),
             waiting: Arc::default(),
             removal: None,
@@ -84,12 +91,26 @@ impl Client {
 
     /// Returns true if it can take a request: a slot is free, and it has a target.
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.target.is_some() && self.removal.is_none()
+        self.free_place().is_some() && self.target.is_some() && self.removal.is_none()
+    }
+
+    /// The place of the next request.
+    fn free_place(&self) -> Option<u32> {
+        let used = self.window.len() - self.free.len();
+        let at = self.free.last().copied();
+        at.filter(|_| used - self.awaiting < WINDOW)
+    }
+
+    /// A request waits for the other end of a transport. Returns false if it did before.
+    pub(super) fn set_waiting(&mut self, at: u32) -> bool {
+        let is_first = !std::mem::replace(&mut self.window[at as usize].is_waiting, true);
+        self.awaiting += usize::from(is_first);
+        is_first
     }
 
     /// Takes the next request, from its channels in turn.
     pub(super) fn take_request(&mut self, now: Time) -> Received {
-        let Some((&at, target)) = self.free.last().zip(self.target.as_ref()) else {
+        let Some((at, target)) = self.free_place().zip(self.target.as_ref()) else {
             return Received::Nothing;
         };
         for _ in 0..self.channels.len() {
@@ -120,7 +141,9 @@ impl Client {
 
     /// Frees a slot of the window.
     pub(super) fn release_slot(&mut self, at: u32) {
-        self.window[at as usize].orphan = true;
+        let released = &mut self.window[at as usize];
+        released.orphan = true;
+        self.awaiting -= usize::from(std::mem::take(&mut released.is_waiting));
         self.free.push(at);
     }
 
@@ -180,7 +203,7 @@ mod tests {
             laxity: Nanos::ZERO,
         };
         let mut atropos = Atropos::new(Utilization::WHOLE, Nanos::ZERO, ());
-        let mut client = Client::new(atropos.admit(contract).unwrap());
+        let mut client = Client::new(atropos.admit(contract).unwrap(), 0);
         let (server, ends) = create(ChannelGeometry::for_depth(8)).unwrap();
         let doorbell = Doorbell::new().unwrap().share().unwrap();
         let mut asking = ChannelClient::attach(ends.memory, doorbell, ends.bell).unwrap();

@@ -1,7 +1,7 @@
 //! Executes control commands on the disk's thread.
 
 use super::background::Background;
-use super::client::{Client, client_at};
+use super::client::{Client, MOST_WAITING, client_at};
 use super::command::{UsdCommand, UsdEvent};
 use super::doorbells::Doorbells;
 use super::ring::RingEvent;
@@ -92,7 +92,9 @@ impl DiskThread {
     }
 
     fn enter(&mut self, id: ClientId) {
-        let client = Some(Client::new(id));
+        // A device completes what it has; the other end of a transport may not.
+        let most_waiting = self.transport.as_ref().map_or(0, |_| MOST_WAITING);
+        let client = Some(Client::new(id, most_waiting));
         match self.clients.iter().position(Option::is_none) {
             Some(at) => self.clients[at] = client,
             None => self.clients.push(client),

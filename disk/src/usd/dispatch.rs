@@ -91,6 +91,23 @@ impl DiskThread {
         }
     }
 
+    /// Completes transactions for the scheduler that wait for the other end of the transport. Returns true if there were any.
+    pub(super) fn set_waiting_aside(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(part) = self.transport.as_mut().and_then(|it| it.next_waiting()) {
+            any = true;
+            let Some(client) = client_at(&mut self.clients, part.client) else {
+                continue;
+            };
+            if client.set_waiting(part.transaction) {
+                let waiting = &client.window[part.transaction as usize];
+                let elapsed = now - waiting.started;
+                self.atropos.complete(now, waiting.ticket, elapsed);
+            }
+        }
+        any
+    }
+
     /// Starts a part of a client's transaction on its place.
     fn start_part(
         &mut self,

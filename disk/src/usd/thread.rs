@@ -193,6 +193,7 @@ impl DiskThread {
             self.on_part_completed(now, part.client, part.transaction, result);
             any = true;
         }
+        any |= self.set_waiting_aside(now);
         if let (Some(own), Some(transport)) = (&mut self.background, &mut self.transport) {
             any |= own.complete(now, &mut self.atropos, &mut **transport);
         }
@@ -242,7 +243,9 @@ impl DiskThread {
             None => over.result,
         };
         let (id, slot) = (over.channel, over.slot);
-        self.atropos.complete(now, over.ticket, now - over.started);
+        if !over.is_waiting {
+            self.atropos.complete(now, over.ticket, now - over.started);
+        }
         client.counted.on_completion(now - over.taken, result < 0);
         client.release_slot(transaction);
         if let Some(channel) = client.channel(id) {

@@ -36,6 +36,8 @@ pub(super) struct Transaction {
     pub result: i32,
     /// Its channel is closed: parts that are not started never will be.
     pub orphan: bool,
+    /// It waits for the other end of a transport, and has completed for the scheduler.
+    pub is_waiting: bool,
     len: usize,
     offset: u64,
     /// Memory pieces, cut where a device extent ends. Every piece is at least a page.
@@ -61,6 +63,7 @@ impl Transaction {
             in_flight: 0,
             result: 0,
             orphan: true,
+            is_waiting: false,
             len: 0,
             offset: 0,
             pieces: [EMPTY_IOVEC; MAX_RUN],
@@ -78,6 +81,7 @@ impl Transaction {
         self.in_flight = 0;
         self.result = 0;
         self.orphan = false;
+        self.is_waiting = false;
         self.len = request.len();
         self.offset = request.offset;
         self.pieces[..pieces.len()].copy_from_slice(pieces);

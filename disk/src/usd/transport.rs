@@ -72,6 +72,12 @@ pub trait Transport: Send {
     /// A transport that cannot lets it go on.
     fn give_up(&mut self, _now: Time, _id: PartId) {}
 
+    /// The next part that waits for an other end which does not answer, while others of the transport could go on. The
+    /// scheduler's bound is for what is done, so such a part counts as in flight no longer. It completes as all do.
+    fn next_waiting(&mut self) -> Option<PartId> {
+        None
+    }
+
     /// The next piece of the transport's own work, if there is one and none is in flight.
     fn background(&mut self) -> Option<BackgroundWork> {
         None

@@ -8,6 +8,7 @@
 //! | `places` | where each blok's contents are, in memory that outlives the process |
 //! | `health` | deadlines, and which writes go to the file at once |
 //! | `page_file` | pages of the file, by io_uring |
+//! | `late` | parts that wait for an inner transport that does not answer |
 //! | `readers` | slots that are read while their bloks leave them |
 //! | `part` | a part that is in flight: its pages, and what they wait for |
 //! | `transport` | the transport that has both |
@@ -17,6 +18,7 @@
 //! - An inner transport orders the writes of a blok: one that was given up has no effect on what a later one wrote.
 
 mod health;
+mod late;
 mod page_file;
 mod part;
 mod places;
@@ -27,10 +29,13 @@ pub use health::{InnerHealth, WRITE_DEADLINE};
 pub use places::{BlokPlace, Places, PlacesSize, SlotId};
 pub use transport::LastResort;
 
-use super::client::WINDOW;
+use super::client::{MOST_WAITING, WINDOW};
 use iochannel::MAX_RUN;
 
-/// Slots beside those of a full file: as many as pages are in flight, each of which has one slot more than its blok at most.
+/// Most parts in flight.
+const PARTS: usize = WINDOW + MOST_WAITING;
+
+/// Slots beside those of a full file: as many as pages are written at once, each of which has one slot more than its blok at most.
 pub const SPARE_SLOTS: u32 = (WINDOW * MAX_RUN) as u32;
 
 #[cfg(test)]

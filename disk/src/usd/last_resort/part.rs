@@ -29,8 +29,10 @@ pub(super) struct Part {
     pub error: Option<Errno>,
     /// Bloks that its write brings to the inner transport.
     pub new_at_inner: u32,
-    /// When a write at the inner transport is late; `NEVER` where there is none.
+    /// When it is late at the inner transport; `NEVER` where it does not wait there, or is.
     pub until: Time,
+    /// It is a read that is late, of which the scheduler was not told.
+    pub is_late: bool,
     /// It has slots in the file, and waits for the end of its write at the inner transport.
     pub is_given_up: bool,
 }
@@ -50,6 +52,7 @@ impl Part {
             error: None,
             new_at_inner: 0,
             until: Time::NEVER,
+            is_late: false,
             is_given_up: false,
         };
         for piece in pieces {
@@ -62,6 +65,16 @@ impl Part {
             }
         }
         (part.count > 0).then_some(part)
+    }
+
+    /// A run of its pages has ended at the inner transport. Returns how many they were.
+    pub fn end_run(&mut self, first: usize) -> usize {
+        let count = std::mem::take(&mut self.runs[first]);
+        self.left -= 1;
+        if self.runs.iter().all(|run| *run == 0) {
+            self.until = Time::NEVER;
+        }
+        count.into()
     }
 
     /// Bytes moved, or a negative error number.

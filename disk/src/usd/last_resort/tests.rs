@@ -219,6 +219,30 @@ fn a_write_that_is_not_answered_by_its_deadline_goes_to_the_file() {
 }
 
 #[test]
+fn reads_that_wait_for_a_silent_transport_are_named_once_and_those_after_them_at_once() {
+    let mut bench = Bench::new(8);
+    assert_eq!(bench.write(0, 2, 1), PAGES);
+    bench.behave(Behavior::Silent);
+    bench.start(Op::Read, 0, 2);
+    let id = PartId::new(0, 0);
+    assert_eq!(bench.transport.next_waiting(), None);
+    assert_eq!(bench.transport.next_due(), Some(START + WRITE_DEADLINE));
+    bench.now = START + WRITE_DEADLINE;
+    bench.transport.flush(bench.now);
+    assert_eq!(bench.transport.next_due(), Some(Time(0)));
+    assert_eq!(bench.transport.next_waiting(), Some(id));
+    assert_eq!(bench.transport.next_waiting(), None);
+    bench.start(Op::Read, 1, 1);
+    assert_eq!(bench.transport.next_waiting(), Some(id));
+    assert_eq!(bench.transport.next_due(), None);
+    bench.behave(Behavior::Healthy);
+    assert_eq!(bench.read(0, 2), Ok(vec![1, 1]), "it answers");
+    bench.behave(Behavior::Silent);
+    bench.start(Op::Read, 1, 1);
+    assert_eq!(bench.transport.next_waiting(), None);
+}
+
+#[test]
 fn a_blok_goes_back_when_the_inner_transport_answers_a_probe() {
     let mut bench = Bench::new(2);
     bench.behave(Behavior::Fails(Errno::IO));

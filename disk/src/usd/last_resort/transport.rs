@@ -3,7 +3,7 @@
 //! | what happens | reads | writes |
 //! |---|---|---|
 //! | the inner transport fails a part | its error | go to the file |
-//! | it does not complete a write by its deadline | wait | the write is given up there, and goes to the file |
+//! | it does not complete a part by its deadline (`late`) | wait, and delay nothing else | the write is given up there, and goes to the file |
 //! | writes are diverted (`health`) | | go to the file at once |
 //! | the inner transport has its part of the space | | of other bloks go to the file |
 //! | the file has no free slot | | go to, or stay at, the inner transport, and have its error |
@@ -12,12 +12,13 @@
 //! A write that was given up is in the file only after the inner transport has let go of its memory, so there is no copy
 //! of a page that its program still has.
 
-use super::SPARE_SLOTS;
-use super::health::{WRITE_DEADLINE, WriteHealth};
+use super::health::WriteHealth;
+use super::late::LateReads;
 use super::page_file::PageFile;
 use super::part::Part;
 use super::places::{BlokPlace, Places, PlacesSize};
 use super::readers::SlotReaders;
+use super::{PARTS, SPARE_SLOTS};
 use crate::time::{Nanos, Time};
 use crate::usd::background::BackgroundWork;
 use crate::usd::transport::{PartId, Transport};
@@ -29,23 +30,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use wired::{PAGE, WiredMemory};
 
-/// Most parts in flight: more than the window of a client.
-const PARTS: usize = 256;
 /// The pause before the kernel gets what it did not take, short of memory.
 const SUBMIT_PAUSE: Nanos = Nanos::millis(1);
-/// Most pages that wait for the file's ring.
-const WAITING: usize = PARTS * iochannel::MAX_RUN;
+/// Pages that wait for the file's ring without an allocation: those of a window, and of as many reads.
+const WAITING: usize = 2 * SPARE_SLOTS as usize;
 
 /// The transport.
 pub struct LastResort {
-    inner: Box<dyn Transport>,
+    pub(super) inner: Box<dyn Transport>,
     file: PageFile,
     places: Places,
-    health: WriteHealth,
-    parts: Box<[Option<Part>]>,
+    pub(super) health: WriteHealth,
+    pub(super) parts: Box<[Option<Part>]>,
     in_use: usize,
-    /// No write is late before this time.
-    late_at: Time,
+    /// No part is late before this time.
+    pub(super) late_at: Time,
+    pub(super) late_reads: LateReads,
     /// When the file's ring is submitted again, since the kernel did not take all.
     submit_at: Time,
     /// Pages that wait for room in the file's ring.
@@ -78,6 +78,7 @@ impl LastResort {
             parts: (0..PARTS).map(|_| None).collect(),
             in_use: 0,
             late_at: Time::NEVER,
+            late_reads: LateReads::default(),
             submit_at: Time::NEVER,
             waiting: VecDeque::with_capacity(WAITING),
             readers: SlotReaders::new(size.slots()),
@@ -132,6 +133,10 @@ impl LastResort {
         if first < count {
             self.start_inner(now, at, first, count - first);
         }
+        let part = self.parts[at].as_ref();
+        if part.is_some_and(|part| part.runs.iter().any(|run| *run > 0)) {
+            self.begin_waiting(now, at);
+        }
     }
 
     fn start_write(&mut self, now: Time, at: usize, blok: usize, count: usize) {
@@ -144,14 +149,13 @@ impl LastResort {
         self.places.on_inner_begun(new);
         if let Some(part) = &mut self.parts[at] {
             part.new_at_inner = new;
-            part.until = now + WRITE_DEADLINE;
-            self.late_at = self.late_at.min(part.until);
         }
+        self.begin_waiting(now, at);
         self.start_inner(now, at, 0, count);
     }
 
     /// Claims a slot for each page of a write. Returns false, and claims none, where the file is full.
-    fn claim_all(&mut self, at: usize) -> bool {
+    pub(super) fn claim_all(&mut self, at: usize) -> bool {
         let Some(part) = &mut self.parts[at] else {
             return false;
         };
@@ -172,37 +176,6 @@ impl LastResort {
             let pages = 0..part.count;
             self.waiting.extend(pages.map(|page| (at, page)));
         }
-    }
-
-    /// Gives up writes that are late, as far as the file has room.
-    fn give_up_late(&mut self, now: Time) {
-        if now < self.late_at {
-            return;
-        }
-        for at in 0..self.parts.len() {
-            let late = self.parts[at].as_ref().filter(|part| now >= part.until);
-            let Some(new) = late.map(|part| part.new_at_inner) else {
-                continue;
-            };
-            let is_claimed = self.claim_all(at);
-            if let Some(part) = &mut self.parts[at] {
-                part.is_given_up = is_claimed;
-                part.until = match is_claimed {
-                    true => Time::NEVER,
-                    false => now + WRITE_DEADLINE,
-                };
-            }
-            if is_claimed {
-                self.health.on_failed(new, now, Errno::TIMEDOUT);
-                let id = PartId {
-                    client: at as u32,
-                    transaction: 0,
-                };
-                self.inner.give_up(now, id);
-            }
-        }
-        let times = self.parts.iter().flatten().map(|part| part.until);
-        self.late_at = times.min().unwrap_or(Time::NEVER);
     }
 
     /// Hands waiting pages to the file.
@@ -231,9 +204,8 @@ impl LastResort {
         let Some(part) = &mut self.parts[at] else {
             return;
         };
-        part.left -= 1;
-        part.until = Time::NEVER;
-        let is_whole = result == i32::from(part.runs[first]) * PAGE as i32;
+        self.late_reads.on_inner_ended(result);
+        let is_whole = result == (part.end_run(first) * PAGE) as i32;
         let failed = match result {
             result if result < 0 => Errno::from_raw_os_error(-result),
             _ => Errno::IO,
@@ -302,6 +274,7 @@ impl LastResort {
 
     fn end_if_over(&mut self, at: usize) {
         if let Some(part) = self.parts[at].take_if(|part| part.left == 0) {
+            self.late_reads.untold -= usize::from(part.is_late);
             self.done.push_back((part.id, part.result()));
             self.in_use -= 1;
         }
@@ -338,7 +311,7 @@ impl Transport for LastResort {
     }
 
     fn flush(&mut self, now: Time) {
-        self.give_up_late(now);
+        self.check_late(now);
         self.start_waiting(now);
         self.inner.flush(now);
     }
@@ -364,12 +337,19 @@ impl Transport for LastResort {
     }
 
     fn next_due(&self) -> Option<Time> {
-        if !self.done.is_empty() || (!self.waiting.is_empty() && self.file.has_room()) {
+        if !self.done.is_empty()
+            || self.late_reads.untold > 0
+            || (!self.waiting.is_empty() && self.file.has_room())
+        {
             return Some(Time(0));
         }
         let own = [self.late_at, self.submit_at].into_iter();
         let own = own.filter(|at| *at != Time::NEVER);
         own.chain(self.inner.next_due()).min()
+    }
+
+    fn next_waiting(&mut self) -> Option<PartId> {
+        self.next_late()
     }
 
     fn background(&mut self) -> Option<BackgroundWork> {
