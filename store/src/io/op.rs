@@ -152,6 +152,13 @@ impl IoOp {
         if errno == Errno::INTR.raw_os_error() || errno == Errno::AGAIN.raw_os_error() {
             return IoStep::GoOn;
         }
+        if errno == Errno::TIMEDOUT.raw_os_error() {
+            // It says nothing of any page, and each of them would wait as long.
+            return IoStep::Finished {
+                count: self.count - self.reported,
+                error: Some(errno),
+            };
+        }
         if want > 1 {
             self.one_by_one = true;
             self.moved = 0;
@@ -231,6 +238,38 @@ mod tests {
         assert_eq!(
             reported,
             [(1, 100, None), (2, 101, Some(5)), (3, 102, None)]
+        );
+    }
+
+    #[test]
+    fn an_answer_that_never_came_is_an_error_of_all_pages_at_once() {
+        use rustix::io::Errno;
+        let mut op = op(3);
+        let late = Errno::TIMEDOUT.raw_os_error();
+        assert_eq!(
+            op.advance(-late),
+            IoStep::Finished {
+                count: 3,
+                error: Some(late)
+            }
+        );
+        assert!(op.report(3, |_, _| {}), "nothing is submitted again");
+    }
+
+    #[test]
+    fn pages_on_their_own_are_not_each_waited_for() {
+        use rustix::io::Errno;
+        let mut op = op(3);
+        let late = Errno::TIMEDOUT.raw_os_error();
+        assert_eq!(op.advance(-Errno::IO.raw_os_error()), IoStep::GoOn);
+        op.advance(PAGE as i32);
+        assert!(!op.report(1, |_, _| {}));
+        assert_eq!(
+            op.advance(-late),
+            IoStep::Finished {
+                count: 2,
+                error: Some(late)
+            }
         );
     }
 
