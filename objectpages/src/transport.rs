@@ -2,7 +2,7 @@
 //!
 //! | what happens | reads | writes |
 //! |---|---|---|
-//! | the store does not answer, or asks for patience | are tried again for [`PATIENCE`], then `EIO` | likewise |
+//! | the store does not answer, or asks for patience | are tried again for [`PATIENCE`], then `ETIMEDOUT` | likewise |
 //! | it refuses | `EIO` | `EIO`, or `ENOSPC` where it has no room |
 //! | an object is gone, short, or not what was written | `EIO` | |
 //! | a page moves while it is read | go to its new place | |
@@ -67,9 +67,11 @@ pub struct ObjectTransport {
 }
 
 fn errno_of(why: &ObjectError) -> Errno {
-    match why.is_full() {
-        true => Errno::NOSPC,
-        false => Errno::IO,
+    match why {
+        why if why.is_full() => Errno::NOSPC,
+        // So that the pages of a run are not asked for one by one, of which each would wait as long.
+        why if why.is_late() => Errno::TIMEDOUT,
+        _ => Errno::IO,
     }
 }
 
@@ -185,7 +187,8 @@ impl ObjectTransport {
                         ),
                         Err(why) => tracing::error!("page {page} is lost: {why}"),
                     }
-                    error = Some(Errno::IO.raw_os_error());
+                    let errno = result.as_ref().err().map_or(Errno::IO, errno_of);
+                    error = Some(errno.raw_os_error());
                 }
             }
         }

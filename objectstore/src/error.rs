@@ -101,6 +101,11 @@ impl ObjectError {
         matches!(&self.why, Cause::Failed(why) if why.kind() == ErrorKind::NotFound)
     }
 
+    /// Returns true if attempts went on for as long as they were to: the store did not answer, or asked for patience.
+    pub fn is_late(&self) -> bool {
+        matches!(self.why, Cause::Late(_)) || self.is_temporary()
+    }
+
     /// Returns true if another attempt may do better.
     pub(crate) fn is_temporary(&self) -> bool {
         let is_temporary = matches!(&self.why, Cause::Failed(why) if why.is_temporary());
