@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the number of a segment, in a slot | before the segment is written; removed when it is deleted |
 //! | a page's hash, then its place | when its segment was acknowledged, before the write is |
-//! | a page's place alone | when cleaning has moved it: its contents are the same |
+//! | a page's place alone | when cleaning has moved it: its contents are the same; 0 when it is needed no more |
 //!
 //! Rule: a process may end between any two stores. Between hash and place the page reads as an error; its write was not
 //! acknowledged, and the next process finds it in its channel and makes it again. The hash is of the page's number and
@@ -153,6 +153,13 @@ impl PageTable {
         let earlier = self.place(page);
         store(&self.hashes()[page as usize], hash);
         self.move_to(page, place);
+        earlier
+    }
+
+    /// A page is needed no more. Returns where it was.
+    pub fn clear(&self, page: u32) -> Option<PagePlace> {
+        let earlier = self.place(page);
+        store(&self.places()[page as usize], 0);
         earlier
     }
 

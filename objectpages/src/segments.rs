@@ -98,8 +98,13 @@ impl Segments {
     pub fn place(&mut self, number: SegmentNumber, earlier: Option<SegmentNumber>) {
         self.update(number, |segment| segment.live += 1);
         if let Some(earlier) = earlier {
-            self.update(earlier, |segment| segment.live -= 1);
+            self.remove(earlier);
         }
+    }
+
+    /// A page is not in a segment any more.
+    pub fn remove(&mut self, number: SegmentNumber) {
+        self.update(number, |segment| segment.live -= 1);
     }
 
     /// Changes a segment, counts it, and ranks it anew.

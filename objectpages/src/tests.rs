@@ -223,6 +223,25 @@ fn a_write_that_was_given_up_has_no_effect_though_its_segment_arrives() {
 }
 
 #[test]
+fn a_segment_whose_pages_are_forgotten_is_deleted() {
+    let mut scene = Scene::new(16);
+    scene.write([1, 2]);
+    scene.until(|scene| scene.transport.writes.is_empty());
+    assert!(scene.transport.forget(0, 1) && scene.transport.forget(0, 3));
+    let mut memory = [7; PAGE];
+    assert_eq!(scene.move_page(Op::Read, 2, &mut memory), PAGE as i32);
+    assert_eq!(memory, [2; PAGE]);
+    assert!(scene.transport.forget(0, 2));
+    let free = scene.transport.free_slots.len();
+    scene.until(|scene| scene.transport.free_slots.len() > free);
+    assert_eq!(scene.objects(), 0);
+    assert_eq!(scene.move_page(Op::Read, 1, &mut memory), PAGE as i32);
+    assert_eq!(memory, [0; PAGE]);
+    scene.write([1]);
+    scene.until(|scene| scene.table.place(1).is_some());
+}
+
+#[test]
 fn a_page_that_is_gone_or_different_is_an_error_until_it_is_written_again() {
     let mut scene = scene_with_a_page();
     let object = |scene: &Scene| fs::read_dir(scene.run_folder()).unwrap().next();

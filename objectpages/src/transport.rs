@@ -361,6 +361,14 @@ impl Transport for ObjectTransport {
         }
     }
 
+    fn forget(&mut self, _: u32, page: u64) -> bool {
+        if let Some(place) = self.table.clear(page as u32) {
+            self.segments.remove(place.segment);
+            self.delete_dead();
+        }
+        true
+    }
+
     fn reap(&mut self, _: Time) -> Option<(PartId, i32)> {
         while self.done.is_empty() {
             let ended = self.operations.next()?;

@@ -72,6 +72,12 @@ pub trait Transport: Send {
     /// A transport that cannot lets it go on.
     fn give_up(&mut self, _now: Time, _id: PartId) {}
 
+    /// A page of a space has its contents elsewhere from now on: what is here is needed no more, and its room is free. No
+    /// write of it is under way. Returns false where the page keeps its room, as at a transport that frees none.
+    fn forget(&mut self, _space: u32, _page: u64) -> bool {
+        false
+    }
+
     /// The next part that waits for an other end which does not answer, while others of the transport could go on. The
     /// scheduler's bound is for what is done, so such a part counts as in flight no longer. It completes as all do.
     fn next_waiting(&mut self) -> Option<PartId> {

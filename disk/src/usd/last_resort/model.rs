@@ -25,8 +25,11 @@ const SMALL_FILE: PlacesSize = PlacesSize {
 enum Step {
     /// A write of a blok begins, unless one is under way.
     Write(usize),
-    /// The write of a blok, wherever it is, completes or fails.
-    Complete(usize),
+    /// The write of a blok, wherever it is, completes, and the inner transport forgets what the file has; or it fails.
+    Complete {
+        blok: usize,
+        is_forgotten: bool,
+    },
     Fail(usize),
     /// Time passes, and late writes are given up.
     Wait,
@@ -42,7 +45,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..BLOKS).prop_map(Step::Write),
-        8 => (0..BLOKS).prop_map(Step::Complete),
+        8 => (0..BLOKS, any::<bool>())
+            .prop_map(|(blok, is_forgotten)| Step::Complete { blok, is_forgotten }),
         3 => (0..BLOKS).prop_map(Step::Fail),
         2 => Just(Step::Wait),
         4 => (0..8_usize).prop_map(Step::TakeEffect),
@@ -131,7 +135,7 @@ impl World {
         self.permitted[blok] = vec![number];
     }
 
-    fn complete(&mut self, blok: usize) {
+    fn complete(&mut self, blok: usize, is_forgotten: bool) {
         let Some((number, target)) = self.writes.remove(&blok) else {
             return;
         };
@@ -144,7 +148,12 @@ impl World {
             }
             Target::File(slot) => {
                 self.file[slot.0 as usize] = number;
-                self.places.on_file_written(blok, slot)
+                let before = self.places.on_file_written(blok, slot);
+                if is_forgotten {
+                    self.inner[blok] = 0;
+                    self.places.on_forgotten(blok);
+                }
+                before
             }
         };
         self.acknowledge(blok, number, before);
@@ -207,7 +216,7 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Write(blok) => self.write(blok),
-            Step::Complete(blok) => self.complete(blok),
+            Step::Complete { blok, is_forgotten } => self.complete(blok, is_forgotten),
             Step::Fail(blok) => self.fail(blok),
             Step::Wait => self.wait(),
             Step::TakeEffect(at) => self.take_effect(at),

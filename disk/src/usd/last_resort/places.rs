@@ -9,6 +9,8 @@
 //! | the page is written | likewise |
 //! | `on_file_written` sets the blok's word | the page is the blok's; the slot that it had before may be an orphan |
 //! | the earlier slot's bit is cleared | the write is complete, and may be acknowledged |
+//! | the inner transport forgets the blok, if it had it | it has a copy that no read finds: the next process has it forgotten |
+//! | `on_forgotten` says so | the blok counts as one with room there, until it is written |
 //!
 //! Rules:
 //! - A slot that a word names is never written: each write takes another one. So a blok has its last acknowledged contents
@@ -25,7 +27,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use wired::{PAGE, WiredMemory};
 
 const WORD: usize = size_of::<u32>();
-/// The bit of a blok that has room at the inner transport. The others are the number of its slot and one, or 0 where its
+/// The bit of a blok that has room at the inner transport, also where its contents are in the file and the inner transport
+/// forgets none. The others are the number of its slot and one, or 0 where its
 /// contents are not in the file.
 const AT_INNER: u32 = 1 << 31;
 
@@ -233,6 +236,13 @@ impl Places {
     /// A write to the inner transport completed. Returns the slot that the blok had before, likewise.
     pub fn on_inner_written(&mut self, blok: usize) -> Option<SlotId> {
         self.set(blok, AT_INNER)
+    }
+
+    /// The inner transport has forgotten a blok whose contents are in the file.
+    pub fn on_forgotten(&mut self, blok: usize) {
+        let before = self.words()[blok].fetch_and(!AT_INNER, Ordering::AcqRel);
+        debug_assert!(before & !AT_INNER != 0, "blok {blok} is not in the file");
+        self.at_inner -= u32::from(before & AT_INNER != 0);
     }
 
     fn set(&mut self, blok: usize, word: u32) -> Option<SlotId> {

@@ -78,6 +78,11 @@ impl Transport for Inner {
         None
     }
 
+    fn forget(&mut self, _: u32, page: u64) -> bool {
+        self.state.lock().expect("no panic").pages.remove(&page);
+        true
+    }
+
     fn give_up(&mut self, _: Time, id: PartId) {
         self.unanswered.retain(|other| *other != id);
         self.done.push_back((id, -Errno::TIMEDOUT.raw_os_error()));
@@ -278,6 +283,21 @@ fn the_inner_transport_gets_no_more_than_its_part() {
     assert_eq!(bench.writes(), 3, "it has those bloks");
     assert_eq!(bench.read(0, 4), Ok(vec![9, 9, 2, 2]));
     assert_eq!(bench.read(2, 4), Ok(vec![2, 2, 3, 3]));
+}
+
+#[test]
+fn a_page_that_goes_to_the_file_gives_its_room_at_the_inner_transport_to_others() {
+    let mut bench = Bench::with_parts(2, BLOKS as u32);
+    assert_eq!(bench.write(0, 2, 1), PAGES);
+    bench.behave(Behavior::Fails(Errno::NOSPC));
+    assert_eq!(bench.write(0, 2, 2), PAGES);
+    let there = bench.state.lock().expect("no panic").pages.len();
+    assert_eq!(there, 0, "no copy is kept");
+    bench.behave(Behavior::Healthy);
+    assert_eq!(bench.write(4, 2, 3), PAGES);
+    assert_eq!(bench.writes(), 3, "there is room again");
+    assert_eq!(bench.read(0, 2), Ok(vec![2, 2]));
+    assert_eq!(bench.read(4, 2), Ok(vec![3, 3]));
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl LastResort {
         for fd in [inner.poll_fd(), file.poll_fd()] {
             epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
-        Ok(Self {
+        let mut made = Self {
             inner,
             file,
             health: WriteHealth::default(),
@@ -86,7 +86,14 @@ impl LastResort {
             done: VecDeque::with_capacity(PARTS),
             epoll,
             places,
-        })
+        };
+        // The process before may have ended in between.
+        for blok in 0..size.bloks() {
+            if matches!(made.places.place(blok), BlokPlace::File(_)) {
+                made.forget(blok);
+            }
+        }
+        Ok(made)
     }
 
     /// Bytes of a file for so many bytes of pages.
@@ -264,12 +271,21 @@ impl LastResort {
         match (part.op, result) {
             (Op::Read, _) => self.readers.on_ended(slot),
             (Op::Write, Ok(())) => {
-                let before = self.places.on_file_written(part.blok + page, slot);
+                let blok = part.blok + page;
+                let before = self.places.on_file_written(blok, slot);
                 self.readers.leave(before);
+                self.forget(blok);
             }
             (Op::Write, Err(_)) => self.places.release(slot),
         }
         self.end_if_over(at);
+    }
+
+    /// Has the inner transport forget a blok whose contents are in the file.
+    fn forget(&mut self, blok: usize) {
+        if self.inner.forget(self.space, blok as u64) {
+            self.places.on_forgotten(blok);
+        }
     }
 
     fn end_if_over(&mut self, at: usize) {
