@@ -255,7 +255,8 @@ impl RemoteTransport {
             for server in (0..self.servers.len()).filter(|at| asked & bit(*at) != 0) {
                 self.servers[server].presence.on_request_failed(since, now);
             }
-            self.end_read(slot, Err(Errno::IO), now);
+            // So that the pages of a run are not asked for one by one, of which each would wait as long.
+            self.end_read(slot, Err(Errno::TIMEDOUT), now);
         }
     }
 

@@ -13,8 +13,8 @@
 //! | it sends what no correct server sends | as where its connection ends | likewise |
 //! | a page is not the one that was written | go to another copy, else `EIO` | |
 //! | it comes back as another process | go to another copy, else `EIO` | go on without it |
-//! | none of an object's servers answers for [`PATIENCE`] | `EIO` | `EIO` |
-//! | a write's stripe dissolves, and for [`PATIENCE`] no page is copied | | `EIO` |
+//! | none of an object's servers answers for [`PATIENCE`] | `ETIMEDOUT` | `ETIMEDOUT` |
+//! | a write's stripe dissolves, and for [`PATIENCE`] no page is copied | | `ETIMEDOUT` |
 //! | a server is connected, and for [`PATIENCE`] there is no answer to a request for a place | | `ENOSPC` |
 //! | no server has room for an object, or its only copy for a write | | wait some seconds (`placement_refusals`), then `ENOSPC` |
 //! | a server cannot read or write a page | go to another copy, else `EIO` | go on without it; at the only copy `EIO`, `ENOSPC` |

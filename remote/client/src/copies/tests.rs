@@ -4,6 +4,7 @@ use super::*;
 use crate::objects::{ObjectMap, SpaceSize};
 use crate::restore::tests::{CLIENT, transport_of};
 use crate::stripes::{StripedObjects, Stripes};
+use disk::usd::Transport;
 use remote_policy::redundancy::{Stripe, StripeShape};
 use wired::PAGE;
 
@@ -43,4 +44,21 @@ fn a_write_waits_for_the_end_of_its_stripe_while_copies_are_made() {
     };
     assert!(waits(25, true) && waits(50, true) && waits(79, false));
     assert!(!waits(80, false), "nothing is copied any more");
+}
+
+#[test]
+fn a_request_that_no_server_answers_ends_with_an_errno_of_its_own() {
+    let mut transport = dissolving();
+    let mut page = vec![0; PAGE];
+    let pieces = [iochannel::IoVec {
+        start: page.as_mut_ptr(),
+        len: PAGE,
+    }];
+    let id = PartId::new(0, 0);
+    let part = transport.requests.add_part(id, &pieces, 1).unwrap();
+    let write = Segment::new(Purpose::Part(part), Op::Write, 0, 0..1, at(0));
+    transport.requests.add(write).unwrap();
+    transport.give_up_late(at(31));
+    let late = -Errno::TIMEDOUT.raw_os_error();
+    assert_eq!(transport.reap(at(31)), Some((id, late)));
 }

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const EIO: i32 = Errno::IO.raw_os_error();
+const ETIMEDOUT: i32 = Errno::TIMEDOUT.raw_os_error();
 const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
 
 /// A server of 64 MiB, in the clear.

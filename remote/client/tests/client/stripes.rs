@@ -2,7 +2,7 @@
 
 use crate::interposer::{Direction, Network, Verdict};
 use crate::space::Space;
-use crate::{EIO, PagingServer, wait_until};
+use crate::{ETIMEDOUT, PagingServer, wait_until};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn an_object_of_which_a_write_failed_is_in_no_stripe_until_the_page_is_written_a
             Direction::ToClient => Verdict::Drop,
         });
     }
-    assert_eq!(space.write(0, 1, 9), Err(EIO));
+    assert_eq!(space.write(0, 1, 9), Err(ETIMEDOUT));
     servers.iter().for_each(|server| server.interposer.clear());
     servers[4].interposer.set_network(Network::Connected);
     std::thread::sleep(Duration::from_secs(10));
