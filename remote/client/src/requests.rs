@@ -6,7 +6,7 @@
 //! earlier use is recognized.
 //!
 //! Rule: both tables have a fixed size, made once. The disk's thread has no more parts in flight than
-//! its window, each of two segments at most.
+//! its window and waiting reads, each of two segments at most.
 
 use crate::objects::{ServerSet, bit};
 use disk::time::Time;
@@ -16,10 +16,10 @@ use remote_policy::identity::{Generation, Version};
 use std::ops::Range;
 use wired::PAGE;
 
-/// Most parts in flight: more than the window of a client of the disk's thread.
-const PARTS: usize = 256;
+/// Most parts in flight: more than a client of the disk's thread has, with the reads that wait for servers.
+const PARTS: usize = 1024;
 /// Most segments: two for each part, and those of copies.
-pub const SEGMENTS: usize = 1024;
+pub const SEGMENTS: usize = 2560;
 
 /// What a segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
