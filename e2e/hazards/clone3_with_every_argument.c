@@ -41,6 +41,12 @@ int main(void)
     args[0] = 0, args[4] = SIGCHLD, args[15] = 1;
     refused(args, sizeof args, E2BIG);
     args[15] = 0;
+    /* A stack without a size, and a size without a stack. */
+    args[5] = (uintptr_t)kept;
+    refused(args, 64, EINVAL);
+    args[5] = 0, args[6] = PAGE;
+    refused(args, 64, EINVAL);
+    args[6] = 0;
     for (size_t size = 64; size <= sizeof args; size += 8) {
         push_out();
         long child = clone3(args, size);

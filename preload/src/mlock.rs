@@ -170,7 +170,8 @@ pub fn mlockall(flags: c_int) -> SyscallResult {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         diagnostics::log(format_args!(
-            "mlockall refused: all memory of a paged program cannot stay resident in its frames; mlock state must"
+            "mlockall refused: all memory of a paged program cannot stay resident in its frames; mlock \
+             what must"
         ));
     }
     error(libc::ENOMEM)

@@ -75,6 +75,7 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     const CHILD_TID: usize = 2;
     const PARENT_TID: usize = 3;
     const STACK: usize = 5;
+    const STACK_SIZE: usize = 6;
     const SET_TID: usize = 8;
     const SET_TID_SIZE: usize = 9;
     /// Levels of process namespaces: the kernel reads no more numbers.
@@ -93,6 +94,9 @@ pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
     };
     if unknown.iter().any(|byte| *byte != 0) {
         return error(libc::E2BIG);
+    }
+    if (copy[STACK] == 0) != (copy[STACK_SIZE] == 0) {
+        return error(libc::EINVAL);
     }
     if copy[STACK] != 0 {
         return refuse_stack();
