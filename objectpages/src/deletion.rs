@@ -6,34 +6,48 @@ use crate::transport::{ObjectTransport, PATIENCE};
 use objectstore::ObjectError;
 use std::time::Instant;
 
+/// Deletions under way at once.
+const MOST_DELETIONS: usize = 16;
+
 impl ObjectTransport {
     /// Begins to delete the segments that have died.
     pub(crate) fn delete_dead(&mut self) {
-        for number in self.segments.take_dead() {
-            self.operations.delete(number);
+        let dead = self.segments.take_dead();
+        if !dead.is_empty() {
+            self.undeleted.extend(dead);
+            self.begin_deletions();
         }
     }
 
-    /// Begins to delete a segment that could not be deleted. One for each success of the store, and for each write that
-    /// finds no slot: all at once would be as many requests as failed in an outage.
-    pub(crate) fn retry_deletion(&mut self) {
-        if let Some(number) = self.undeleted.pop_front() {
+    /// Begins to delete segments, a few at a time: in an outage as many may die as the program has. Called for those that
+    /// have died, for each success of the store, and for each write that finds no slot; not where a deletion has failed.
+    pub(crate) fn begin_deletions(&mut self) {
+        while self.deletions < MOST_DELETIONS
+            && let Some(number) = self.undeleted.pop_front()
+        {
+            self.deletions += 1;
             self.operations.delete(number);
         }
     }
 
     /// A segment was deleted, or was not.
     pub(crate) fn on_deleted(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
+        self.deletions -= 1;
         match result {
             Ok(()) => {
                 if let Some(slot) = self.slots.remove(&number.0) {
                     self.table.free_slot(slot);
                     self.free_slots.push(slot);
                 }
-                self.retry_deletion();
+                self.has_warned = false;
+                self.begin_deletions();
             }
             Err(why) => {
-                tracing::warn!("{why}; it is tried again when the store works, and at the end");
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(
+                        "{why}; it is tried again, as others are, when the store works, and at the end"
+                    );
+                }
                 self.undeleted.push_back(number);
             }
         }

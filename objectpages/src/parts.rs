@@ -1,6 +1,6 @@
 //! Reads of the disk's thread that are under way.
 
-use disk::usd::PartId;
+use disk::usd::{PartId, result_of_part};
 use iochannel::IoVec;
 use wired::PAGE;
 
@@ -14,6 +14,8 @@ struct ReadPart {
     left: usize,
     /// Bytes of the part, or the first error.
     result: i32,
+    /// Some of its pages have been read.
+    has_some: bool,
 }
 
 // SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
@@ -39,6 +41,7 @@ impl Parts {
             // The caller's own, until all runs are begun.
             left: 1,
             result: bytes as i32,
+            has_some: false,
         };
         let free = self.all.iter().position(Option::is_none);
         let at = free.unwrap_or(self.all.len());
@@ -63,7 +66,7 @@ impl Parts {
         if let Some(error) = error.filter(|_| part.result >= 0) {
             part.result = -error;
         }
-        let ended = (part.id, part.result);
+        let ended = (part.id, result_of_part(part.result, part.has_some));
         if part.left > 0 {
             return None;
         }
@@ -72,10 +75,11 @@ impl Parts {
     }
 
     /// Places what was read of a page of a part.
-    pub fn fill(&self, at: usize, page: usize, contents: &[u8; PAGE]) {
-        let Some(part) = &self.all[at] else {
+    pub fn fill(&mut self, at: usize, page: usize, contents: &[u8; PAGE]) {
+        let Some(part) = &mut self.all[at] else {
             return;
         };
+        part.has_some = true;
         // SAFETY: they stay, by the contract of `add`.
         let pieces = unsafe { std::slice::from_raw_parts(part.pieces, part.count) };
         let mut left = page * PAGE;

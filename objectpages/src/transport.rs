@@ -60,8 +60,12 @@ pub struct ObjectTransport {
     pub(crate) free_slots: Vec<usize>,
     /// Where each segment is named.
     pub(crate) slots: HashMap<u64, usize>,
-    /// Those that could not be deleted.
+    /// Those that are to be deleted.
     pub(crate) undeleted: VecDeque<SegmentNumber>,
+    /// Those that are being deleted.
+    pub(crate) deletions: usize,
+    /// A warning is given for the first that cannot be deleted.
+    pub(crate) has_warned: bool,
     in_flight: usize,
     done: VecDeque<(PartId, i32)>,
 }
@@ -117,6 +121,8 @@ impl ObjectTransport {
             free_slots,
             slots,
             undeleted: VecDeque::new(),
+            deletions: 0,
+            has_warned: false,
             in_flight: 0,
             done: VecDeque::new(),
         })
@@ -201,7 +207,7 @@ impl ObjectTransport {
             if moved_from.is_some() {
                 self.end_cleaning();
             }
-            self.retry_deletion();
+            self.begin_deletions();
             let full = -Errno::NOSPC.raw_os_error();
             let parts = gather.parts.iter().map(|part| (part.id, full));
             return self.done.extend(parts);
@@ -252,7 +258,7 @@ impl ObjectTransport {
             if write.moved_from.is_none() {
                 self.segments.count_written();
             }
-            self.retry_deletion();
+            self.begin_deletions();
         }
         let parts = write.gather.parts.iter().map(|part| {
             let result = error.map_or(part.bytes(), |errno| -errno.raw_os_error());

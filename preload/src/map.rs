@@ -232,7 +232,8 @@ fn map_foreign_at_hint(
 ) -> Option<SyscallResult> {
     let addr = addr & !(PAGE - 1);
     let wanted = page_range(addr, len).filter(|_| addr != 0)?;
-    if flags & UNPAGED != 0 || page_bytes(flags, fd, addr, len) != PAGE {
+    // The kernel takes no preferred address above 2 GiB for a mapping below.
+    if flags & (UNPAGED | libc::MAP_32BIT) != 0 || page_bytes(flags, fd, addr, len) != PAGE {
         return None;
     }
     let space = &mut address_space::lock();

@@ -52,7 +52,7 @@ mod waiting_threads;
 pub use background::BackgroundWork;
 pub use command::{ChannelId, UsdEvent};
 pub use stats::{ClientStats, DiskStats};
-pub use transport::{PartId, Transport};
+pub use transport::{PartId, Transport, result_of_part};
 pub use waiting_threads::{WaitingThread, WaitingThreads};
 
 use crate::atropos::{AdmissionError, ClientId, DiskContract};

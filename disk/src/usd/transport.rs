@@ -14,6 +14,7 @@ use super::background::BackgroundWork;
 use crate::time::Time;
 use iochannel::{IoVec, Op};
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 
 /// Names a part of a transaction that is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +30,15 @@ impl PartId {
             client,
             transaction,
         }
+    }
+}
+
+/// The error of a part, or what it moved, where some of its pages may have come (`has_some`). That no answer came
+/// (`ETIMEDOUT`) is one of all its pages; where it is not, each of the others is to be asked for on its own.
+pub fn result_of_part(result: i32, has_some: bool) -> i32 {
+    match result == -Errno::TIMEDOUT.raw_os_error() && has_some {
+        true => -Errno::IO.raw_os_error(),
+        false => result,
     }
 }
 

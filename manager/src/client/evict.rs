@@ -29,11 +29,17 @@ struct Eviction {
     writes: [usize; UNIT],
     count: usize,
     error: Option<StoreError>,
+    /// Pages stay whose discards may be under way.
+    waits: bool,
 }
+
+/// Units of such pages that an eviction passes over.
+const MOST_MARKED: usize = 64;
 
 impl ClientPager {
     /// Returns true if `pages` more frames are within the contract, evicting where they are not.
     pub(super) fn make_room(&mut self, pages: usize) -> bool {
+        let mut marked = 0;
         loop {
             let Some(contract) = &mut self.contract else {
                 return true;
@@ -48,9 +54,12 @@ impl ClientPager {
                 return false;
             };
             let before = self.table.resident();
-            self.evict(key.unit());
+            let waits = self.evict(key.unit());
             if self.table.resident() == before {
-                return false;
+                marked += 1;
+                if !waits || marked == MOST_MARKED {
+                    return false;
+                }
             }
         }
     }
@@ -63,11 +72,12 @@ impl ClientPager {
         }
     }
 
-    fn evict(&mut self, unit: usize) {
+    /// Returns true if pages stay whose discards may be under way.
+    fn evict(&mut self, unit: usize) -> bool {
         let pages = self.table.unit(unit);
         Saving::save_pages(self, pages.clone());
         let Some(slot) = self.contract.as_mut().map(|it| it.standby.reuse(unit)) else {
-            return;
+            return false;
         };
         let mut eviction = Eviction {
             slot,
@@ -76,6 +86,7 @@ impl ClientPager {
             writes: [0; UNIT],
             count: 0,
             error: None,
+            waits: false,
         };
         for run in resident_runs(&self.table, pages.clone()) {
             eviction.read_run(self, run);
@@ -88,6 +99,7 @@ impl ClientPager {
                 other => self.warn_full(&other.to_string()),
             }
         }
+        eviction.waits
     }
 }
 
@@ -117,7 +129,10 @@ impl Eviction {
             let is_marked = pager.table.is_moving(page);
             let then = match pager.table.get(page) {
                 _ if is_zero(contents) => Some(PageState::Zero),
-                _ if is_marked && pager.discards.may_be_under_way(page) => continue,
+                _ if is_marked && pager.discards.may_be_under_way(page) => {
+                    self.waits = true;
+                    continue;
+                }
                 PageState::ResidentStored(copy) if contract.paging.is_copy(copy, contents) => {
                     Some(PageState::Stored(copy))
                 }

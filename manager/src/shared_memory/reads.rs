@@ -277,8 +277,14 @@ impl SharedPager {
         let (id, page) = (fetch.object, fetch.page);
         let (has_frame, is_cancelled) = (fetch.has_frame, fetch.is_cancelled);
         let waiters = std::mem::take(&mut fetch.waiters);
-        // Where nothing was submitted those that wait fault again; so does what was only read ahead.
-        let is_lost = has_frame && !is_cancelled && why != StoreError::Busy;
+        // Where nothing was submitted those that wait fault again; so does what was only read ahead. A page that nobody
+        // waits for is lost where its contents are: a failed read may be repeated.
+        let is_gone = matches!(
+            why,
+            StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. }
+        );
+        let is_unreadable = why != StoreError::Busy && (is_gone || !waiters.is_empty());
+        let is_lost = has_frame && !is_cancelled && is_unreadable;
         if is_lost && let Some(object) = self.mapped.objects.get_mut(&id) {
             tracing::error!("a page of shared memory is lost: {why}");
             let was = object.set(page, PageState::Lost);

@@ -10,7 +10,7 @@
 
 use crate::objects::{ServerSet, bit};
 use disk::time::Time;
-use disk::usd::PartId;
+use disk::usd::{PartId, result_of_part};
 use iochannel::{IoVec, Op};
 use remote_policy::identity::{Generation, Version};
 use std::ops::Range;
@@ -139,6 +139,8 @@ pub struct Part {
     left: usize,
     /// Bytes moved, or the first error.
     result: i32,
+    /// Some of its segments have ended well.
+    has_some: bool,
 }
 
 // SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
@@ -181,6 +183,7 @@ impl RequestTable {
             count: pieces.len(),
             left: segments,
             result: 0,
+            has_some: false,
         });
         self.parts_in_use += 1;
         Some(at)
@@ -259,6 +262,7 @@ impl RequestTable {
         };
         let part = self.parts[at].as_mut()?;
         part.left -= 1;
+        part.has_some |= result.is_ok();
         part.result = match (part.result, result) {
             (failed, _) if failed < 0 => failed,
             (_, Err(error)) => error,
@@ -267,7 +271,7 @@ impl RequestTable {
         if part.left > 0 {
             return None;
         }
-        let ended = (part.id, part.result);
+        let ended = (part.id, result_of_part(part.result, part.has_some));
         self.parts[at] = None;
         self.parts_in_use -= 1;
         Some(ended)

@@ -153,9 +153,9 @@ impl IoOp {
             return IoStep::GoOn;
         }
         if errno == Errno::TIMEDOUT.raw_os_error() {
-            // It says nothing of any page, and each of them would wait as long.
+            // None of them has come, and each would be waited for as long.
             return IoStep::Finished {
-                count: self.count - self.reported,
+                count: want,
                 error: Some(errno),
             };
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_on_their_own_are_not_each_waited_for() {
+    fn a_page_on_its_own_that_never_came_takes_no_other_with_it() {
         use rustix::io::Errno;
         let mut op = op(3);
         let late = Errno::TIMEDOUT.raw_os_error();
@@ -267,8 +267,16 @@ mod tests {
         assert_eq!(
             op.advance(-late),
             IoStep::Finished {
-                count: 2,
+                count: 1,
                 error: Some(late)
+            }
+        );
+        assert!(!op.report(1, |_, _| {}));
+        assert_eq!(
+            op.advance(PAGE as i32),
+            IoStep::Finished {
+                count: 1,
+                error: None
             }
         );
     }

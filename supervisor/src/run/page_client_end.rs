@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How long `run` waits for the end of a page client: a store is given 30 s for a write that is under way, and as long for
 /// the deletion of what it has.
-const PAGE_CLIENT_END: Duration = Duration::from_secs(65);
+const PAGE_CLIENT_END: Duration = Duration::from_secs(60);
 
 /// Waits until the page client has ended, or `run` is asked to end. Where the end of `run` is that of a container or of a
 /// service, the client is killed in that moment, and what it has not deleted yet would stay.

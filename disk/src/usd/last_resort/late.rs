@@ -26,9 +26,9 @@ pub(super) struct LateReads {
 }
 
 impl LateReads {
-    /// A run of pages has ended at the inner transport. What it does not do in its own time is no answer.
+    /// A run of pages has ended at the inner transport. An error may be its own, without an answer.
     pub fn on_inner_ended(&mut self, result: i32) {
-        self.is_silent &= result == -Errno::TIMEDOUT.raw_os_error();
+        self.is_silent &= result < 0;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::places::SlotId;
 use crate::time::Time;
-use crate::usd::transport::PartId;
+use crate::usd::transport::{PartId, result_of_part};
 use iochannel::{IoVec, MAX_RUN, Op};
 use rustix::io::Errno;
 use wired::PAGE;
@@ -27,6 +27,8 @@ pub(super) struct Part {
     /// Runs and pages under way.
     pub left: usize,
     pub error: Option<Errno>,
+    /// Some of its pages have been read.
+    pub has_some: bool,
     /// Bloks that its write brings to the inner transport.
     pub new_at_inner: u32,
     /// When it is late at the inner transport; `NEVER` where it does not wait there, or is.
@@ -50,6 +52,7 @@ impl Part {
             runs: [0; MAX_RUN],
             left: 0,
             error: None,
+            has_some: false,
             new_at_inner: 0,
             until: Time::NEVER,
             is_late: false,
@@ -81,7 +84,7 @@ impl Part {
     pub fn result(&self) -> i32 {
         match self.error {
             None => (self.count * PAGE) as i32,
-            Some(errno) => -errno.raw_os_error(),
+            Some(errno) => result_of_part(-errno.raw_os_error(), self.has_some),
         }
     }
 }

@@ -248,6 +248,18 @@ fn reads_that_wait_for_a_silent_transport_are_named_once_and_those_after_them_at
 }
 
 #[test]
+fn that_no_answer_came_is_no_error_of_pages_that_did() {
+    let mut bench = Bench::new(8);
+    assert_eq!(bench.write(0, 2, 1), PAGES);
+    bench.behave(Behavior::Fails(Errno::NOSPC));
+    assert_eq!(bench.write(1, 1, 2), PAGE as i32);
+    bench.behave(Behavior::Fails(Errno::TIMEDOUT));
+    assert_eq!(bench.read(0, 2), Err(-Errno::IO.raw_os_error()));
+    assert_eq!(bench.read(1, 1), Ok(vec![2]), "from the file");
+    assert_eq!(bench.read(0, 1), Err(-Errno::TIMEDOUT.raw_os_error()));
+}
+
+#[test]
 fn a_blok_goes_back_when_the_inner_transport_answers_a_probe() {
     let mut bench = Bench::new(2);
     bench.behave(Behavior::Fails(Errno::IO));

@@ -219,6 +219,7 @@ impl LastResort {
         };
         if part.op == Op::Read {
             part.error = part.error.or((!is_whole).then_some(failed));
+            part.has_some |= is_whole;
             return self.end_if_over(at);
         }
         let was_given_up = std::mem::take(&mut part.is_given_up);
@@ -268,6 +269,7 @@ impl LastResort {
             });
         }
         let slot = part.slots[page];
+        part.has_some |= part.op == Op::Read && result.is_ok();
         match (part.op, result) {
             (Op::Read, _) => self.readers.on_ended(slot),
             (Op::Write, Ok(())) => {
