@@ -4,17 +4,28 @@ use crate::operations::Ended;
 use crate::segments::SegmentNumber;
 use crate::transport::{ObjectTransport, PATIENCE};
 use objectstore::ObjectError;
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Deletions under way at once.
 const MOST_DELETIONS: usize = 16;
+
+/// Segments on their way out of the store.
+#[derive(Default)]
+pub(crate) struct Deletions {
+    /// Those that are to be deleted.
+    pub waiting: VecDeque<SegmentNumber>,
+    under_way: usize,
+    /// A warning is given for the first that cannot be deleted.
+    has_warned: bool,
+}
 
 impl ObjectTransport {
     /// Begins to delete the segments that have died.
     pub(crate) fn delete_dead(&mut self) {
         let dead = self.segments.take_dead();
         if !dead.is_empty() {
-            self.undeleted.extend(dead);
+            self.deletions.waiting.extend(dead);
             self.begin_deletions();
         }
     }
@@ -22,33 +33,33 @@ impl ObjectTransport {
     /// Begins to delete segments, a few at a time: in an outage as many may die as the program has. Called for those that
     /// have died, for each success of the store, and for each write that finds no slot; not where a deletion has failed.
     pub(crate) fn begin_deletions(&mut self) {
-        while self.deletions < MOST_DELETIONS
-            && let Some(number) = self.undeleted.pop_front()
+        while self.deletions.under_way < MOST_DELETIONS
+            && let Some(number) = self.deletions.waiting.pop_front()
         {
-            self.deletions += 1;
+            self.deletions.under_way += 1;
             self.operations.delete(number);
         }
     }
 
     /// A segment was deleted, or was not.
     pub(crate) fn on_deleted(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
-        self.deletions -= 1;
+        self.deletions.under_way -= 1;
         match result {
             Ok(()) => {
                 if let Some(slot) = self.slots.remove(&number.0) {
                     self.table.free_slot(slot);
                     self.free_slots.push(slot);
                 }
-                self.has_warned = false;
+                self.deletions.has_warned = false;
                 self.begin_deletions();
             }
             Err(why) => {
-                if !std::mem::replace(&mut self.has_warned, true) {
+                if !std::mem::replace(&mut self.deletions.has_warned, true) {
                     tracing::warn!(
                         "{why}; it is tried again, as others are, when the store works, and at the end"
                     );
                 }
-                self.undeleted.push_back(number);
+                self.deletions.waiting.push_back(number);
             }
         }
     }

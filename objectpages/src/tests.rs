@@ -269,7 +269,7 @@ fn segments_that_could_not_be_deleted_are_deleted_when_the_store_works_again() {
     scene.until(|scene| scene.transport.writes.is_empty());
     scene.refuse();
     (0..5).for_each(|_| scene.write([1]));
-    scene.until(|scene| scene.transport.undeleted.len() == 5);
+    scene.until(|scene| scene.transport.deletions.waiting.len() == 5);
     assert_eq!(scene.transport.free_slots.len(), free - 6);
     scene.recover();
     // The one before it dies, too.
@@ -284,7 +284,7 @@ fn an_outage_that_has_taken_all_slots_gives_them_back() {
     scene.transport.free_slots.truncate(2);
     scene.refuse();
     (0..2).for_each(|_| scene.write([1]));
-    scene.until(|scene| scene.transport.undeleted.len() == 2);
+    scene.until(|scene| scene.transport.deletions.waiting.len() == 2);
     scene.recover();
     // It finds no slot.
     scene.write([1]);

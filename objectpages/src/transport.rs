@@ -10,6 +10,7 @@
 //! Writes that arrive while [`MAX_WRITES`] segments are under way become the next segment, so that there are few and
 //! large ones where the store is slow.
 
+use crate::deletion::Deletions;
 use crate::gather::{Gather, GatherQueue};
 use crate::operations::{Ended, Operations, ReadRun};
 use crate::page_table::{PagePlace, PageTable, hash};
@@ -60,12 +61,7 @@ pub struct ObjectTransport {
     pub(crate) free_slots: Vec<usize>,
     /// Where each segment is named.
     pub(crate) slots: HashMap<u64, usize>,
-    /// Those that are to be deleted.
-    pub(crate) undeleted: VecDeque<SegmentNumber>,
-    /// Those that are being deleted.
-    pub(crate) deletions: usize,
-    /// A warning is given for the first that cannot be deleted.
-    pub(crate) has_warned: bool,
+    pub(crate) deletions: Deletions,
     in_flight: usize,
     done: VecDeque<(PartId, i32)>,
 }
@@ -120,9 +116,7 @@ impl ObjectTransport {
             parts: Parts::default(),
             free_slots,
             slots,
-            undeleted: VecDeque::new(),
-            deletions: 0,
-            has_warned: false,
+            deletions: Deletions::default(),
             in_flight: 0,
             done: VecDeque::new(),
         })

@@ -5,7 +5,7 @@
 //! page on to a second area; `UFFDIO_MOVE` refuses exactly the pages that are pinned. Those return
 //! to the program's addresses, the same physical pages, and are nailed.
 //!
-//! What `UFFDIO_MOVE` does with each kind of page (`tests/pinned.rs`, Linux 6.18):
+//! What `UFFDIO_MOVE` does with each kind of page (`tests/pinned`, Linux 6.18):
 //!
 //! | page | result |
 //! |---|---|

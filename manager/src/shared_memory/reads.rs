@@ -277,8 +277,8 @@ impl SharedPager {
         let (id, page) = (fetch.object, fetch.page);
         let (has_frame, is_cancelled) = (fetch.has_frame, fetch.is_cancelled);
         let waiters = std::mem::take(&mut fetch.waiters);
-        // Where nothing was submitted those that wait fault again; so does what was only read ahead. A page that nobody
-        // waits for is lost where its contents are: a failed read may be repeated.
+        // Where nothing was submitted those that wait fault again; so does what was only read ahead. A failed read of a page
+        // without waiters may be repeated.
         let is_gone = matches!(
             why,
             StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. }
