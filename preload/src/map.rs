@@ -23,7 +23,7 @@ const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-/// Of pages of 1 GiB.
+/// The shift of the largest pages of x86-64, of 1 GiB.
 const LARGEST_PAGE_SHIFT: c_int = 30;
 
 /// Access bits the map keeps.

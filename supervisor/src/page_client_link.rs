@@ -79,8 +79,8 @@ impl PageClientLink {
         self.connection.socket.as_fd()
     }
 
-    /// Tells the client that the tree has ended. Hung up once the client has ended, too: nothing of the tree's pages is left
-    /// then.
+    /// Tells the client that the tree has ended. The socket's other end closes when the client has deleted the tree's pages, and
+    /// ends.
     pub fn end(&self) -> BorrowedFd<'_> {
         let _ = shutdown(&self.connection.socket, Shutdown::Write);
         self.fd()

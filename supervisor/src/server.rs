@@ -179,7 +179,7 @@ impl Supervisor {
         self.links.set_fault_limits(limits, &self.stats_page);
     }
 
-    /// Tells a page client that the tree has ended. Hung up once the client has ended, too.
+    /// Tells a page client that the tree has ended. The socket's other end closes when the client ends.
     pub fn end_page_client(&self) -> Option<BorrowedFd<'_>> {
         self.links.end_page_client()
     }

@@ -190,8 +190,8 @@ impl Userfault {
             (result, argument.move_)
         });
         match outcome {
-            // Where some have moved the reason comes when the rest is requested: from the first page on, what has moved
-            // would be in its own way.
+            // These errors do not say how many pages have moved. A caller that repeated the whole range would find its
+            // destination occupied, so it requests the rest, and gets the reason then.
             Err(MapError::Gone | MapError::NoMemory | MapError::Other(_)) if moved > 0 => {
                 Err(MapError::Again { done: moved })
             }

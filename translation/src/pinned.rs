@@ -16,8 +16,8 @@
 //! | a mark without contents: a guard, poison | EFAULT, stays |
 //! | one whose page table entry changed at that moment (its access bit) | EEXIST, and it has moved |
 //!
-//! The last: the kernel (6.18) tries again, moves the page, takes it for not moved, and finds it in its own way. An uncounted
-//! page is told from an obstacle by the source, which has none any more.
+//! The last: the kernel (6.18) tries the page again, moves it, and does not count it; its next attempt finds the destination
+//! occupied. Where the source has no page any more, it has moved.
 //!
 //! So every page that refuses is kept, pinned or not; after a fork these may be many. References
 //! that are no pins (`vmsplice`) go undetected; their holder only reads, and reads the contents at

@@ -118,7 +118,7 @@ fn a_page_reads_zero_though_it_is_evicted_amid_its_discard() {
 
 fn resident_pages_of_a_discarded_mapping_stay_what_they_are() {
     let (service, mut guest) = written_guest(UNIT);
-    guest.run(&format!("unmap {UNIT}"));
+    guest.run(&format!("unmap 0 {UNIT}"));
     let rest = mib(16) - UNIT;
     assert_eq!(guest.wrong(&format!("verify {UNIT} {rest} 0")), 0);
     assert!(service.counters(1).evicted_pages.get() > 0);

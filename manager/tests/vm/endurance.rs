@@ -21,24 +21,18 @@ struct Outcome {
 /// Starts so many threads, or ends them: the pages that were wrong, all steps, and the microseconds of the longest.
 pub fn obey(memory: &Memory, command: &str, n: &[usize]) -> String {
     if command == "endure" {
-        begin(memory.start as usize, memory.len, memory.is_shared, n[0]);
+        begin(memory.part(), n[0]);
         return "enduring".into();
     }
     let (wrong, steps, longest) = end();
     format!("{wrong} {steps} {longest}")
 }
 
-fn begin(start: usize, len: usize, is_shared: bool, threads: usize) {
+fn begin(part: MemoryPart, threads: usize) {
     STOP.store(false, Ordering::SeqCst);
-    let pages = len / PAGE / threads;
-    let endure = |thread: usize| {
-        let part = MemoryPart {
-            start,
-            len,
-            is_shared,
-        };
-        std::thread::spawn(move || part.endure(thread, thread * pages, pages))
-    };
+    let pages = part.len / PAGE / threads;
+    let endure =
+        |thread: usize| std::thread::spawn(move || part.endure(thread, thread * pages, pages));
     let mut running = THREADS.lock().expect("the threads");
     running.extend((0..threads).map(endure));
 }

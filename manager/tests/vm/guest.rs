@@ -201,18 +201,23 @@ impl Memory {
         } else {
             libc::MADV_DONTNEED
         };
-        // SAFETY: within the mapping; its contents are given up.
+        self.advise(page, count, advice);
+    }
+
+    /// `madvise` of pages. Where their contents are given up they are this program's own.
+    fn advise(&self, page: usize, count: usize, advice: i32) {
+        // SAFETY: within the mapping.
         let outcome = unsafe { libc::madvise(self.at(page, 0).cast(), count * PAGE, advice) };
         assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
     }
 
-    /// Has the kernel take pages out of the page table, as reclaim does.
-    fn page_out(&self, page: usize, count: usize) -> String {
-        let (at, len) = (self.at(page, 0).cast(), count * PAGE);
-        // SAFETY: within the mapping, whose contents stay.
-        let outcome = unsafe { libc::madvise(at, len, libc::MADV_PAGEOUT) };
-        assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
-        "paged out".into()
+    /// The memory, for another thread.
+    fn part(&self) -> MemoryPart {
+        MemoryPart {
+            start: self.start as usize,
+            len: self.len,
+            is_shared: self.is_shared,
+        }
     }
 
     fn obey(&self, command: &str, n: &[usize]) -> String {
@@ -233,10 +238,18 @@ impl Memory {
                 self.remove(n[0], n[1]);
                 "removed".into()
             }
-            "unmap" => late_discard::unmap(self, n[0]),
-            "discard_late" => late_discard::obey(self, n[0]).to_string(),
+            "discard_late" => late_discard::discard(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
-            "page_out" => self.page_out(n[0], n[1]),
+            // The kernel takes pages out of the page table, as reclaim does.
+            "page_out" => {
+                self.advise(n[0], n[1], libc::MADV_PAGEOUT);
+                "paged out".into()
+            }
+            // The mapping of the memfd's pages ends, which is reported as a discard; the memfd keeps them.
+            "unmap" => {
+                self.advise(n[0], n[1], libc::MADV_DONTNEED);
+                "unmapped".into()
+            }
             "random" => {
                 let mut random = fastrand::Rng::with_seed(n[0] as u64);
                 let wrong = (0..n[1]).filter(|_| {
@@ -259,15 +272,8 @@ impl Memory {
                 read.map_or_else(|why| why.to_string(), |bytes| bytes.to_string())
             }
             "sweep" => {
-                let (start, len, is_shared) = (self.start as usize, self.len, self.is_shared);
-                std::thread::spawn(move || {
-                    MemoryPart {
-                        start,
-                        len,
-                        is_shared,
-                    }
-                    .sweep()
-                });
+                let part = self.part();
+                std::thread::spawn(move || part.sweep());
                 "sweeping".into()
             }
             "pause" => {
@@ -290,16 +296,11 @@ impl Memory {
     /// that read anything else than was last written.
     fn storm(&self, threads: usize, rounds: usize) -> usize {
         let pages = self.len / PAGE / threads;
-        let start = self.start as usize;
         std::thread::scope(|scope| {
             let storms: Vec<_> = (0..threads)
                 .map(|thread| {
-                    let memory = MemoryPart {
-                        start,
-                        len: self.len,
-                        is_shared: self.is_shared,
-                    };
-                    scope.spawn(move || memory.storm(thread, thread * pages, pages, rounds))
+                    let part = self.part();
+                    scope.spawn(move || part.storm(thread, thread * pages, pages, rounds))
                 })
                 .collect();
             storms
@@ -322,6 +323,7 @@ static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 static AT: Mutex<(u64, usize, usize)> = Mutex::new((0, 0, 0));
 
 /// Memory as another thread has it.
+#[derive(Clone, Copy)]
 struct MemoryPart {
     start: usize,
     len: usize,

@@ -1,7 +1,6 @@
-//! Discards of which the manager has the report before their effect, or of which there is none: one that waits for the
-//! memfd's lock, which another thread has, and one of a mapping alone.
+//! A discard that the manager has the report of before its effect: it waits for the memfd's lock, which another thread has.
 
-use super::{Memory, MemoryPart, PAGE};
+use super::{Memory, PAGE};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::time::Duration;
 
@@ -12,14 +11,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Discards the first page so, and reads all pages but those of its unit meanwhile. Returns 1 if it is not zero afterwards, and 1
 /// for each other page that has not the snapshot's contents.
-pub fn obey(memory: &Memory, unit: usize) -> usize {
+pub fn discard(memory: &Memory, unit: usize) -> usize {
     let memfd = memory.memfd.as_ref().expect("a memfd");
     let len = memory.len as u64;
-    let part = MemoryPart {
-        start: memory.start as usize,
-        len: memory.len,
-        is_shared: memory.is_shared,
-    };
+    let part = memory.part();
     let wrong = std::thread::scope(|scope| {
         scope.spawn(|| fallocate(memfd, FallocateFlags::KEEP_SIZE, len, BYTES).expect("fallocate"));
         std::thread::sleep(PAUSE);
@@ -30,12 +25,4 @@ pub fn obey(memory: &Memory, unit: usize) -> usize {
     });
     ftruncate(memfd, len).expect("ftruncate");
     wrong + usize::from(!memory.has(0, None))
-}
-
-/// Takes the first pages out of the mapping, which leaves the memfd as it is, and is reported as a discard.
-pub fn unmap(memory: &Memory, pages: usize) -> String {
-    // SAFETY: within the mapping, whose contents stay.
-    let outcome = unsafe { libc::madvise(memory.start.cast(), pages * PAGE, libc::MADV_DONTNEED) };
-    assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
-    "unmapped".into()
 }
