@@ -211,6 +211,13 @@ impl Memory {
         assert_eq!(outcome, 0, "madvise: {}", std::io::Error::last_os_error());
     }
 
+    /// Has the kernel take pages out of the page table, as reclaim does, or out of the mapping, which is reported as a discard: a
+    /// memfd keeps them both times.
+    fn advised(&self, n: &[usize], advice: i32) -> String {
+        self.advise(n[0], n[1], advice);
+        "advised".into()
+    }
+
     /// The memory, for another thread.
     fn part(&self) -> MemoryPart {
         MemoryPart {
@@ -240,16 +247,8 @@ impl Memory {
             }
             "discard_late" => late_discard::discard(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
-            // The kernel takes pages out of the page table, as reclaim does.
-            "page_out" => {
-                self.advise(n[0], n[1], libc::MADV_PAGEOUT);
-                "paged out".into()
-            }
-            // The mapping of the memfd's pages ends, which is reported as a discard; the memfd keeps them.
-            "unmap" => {
-                self.advise(n[0], n[1], libc::MADV_DONTNEED);
-                "unmapped".into()
-            }
+            "page_out" => self.advised(n, libc::MADV_PAGEOUT),
+            "unmap" => self.advised(n, libc::MADV_DONTNEED),
             "random" => {
                 let mut random = fastrand::Rng::with_seed(n[0] as u64);
                 let wrong = (0..n[1]).filter(|_| {
