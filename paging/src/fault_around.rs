@@ -138,7 +138,7 @@ impl Activation<'_> {
         let widest = self.pager.widest_window();
         let place = reader.place(prediction, widest, self.stretch.id(), self.index);
         // A page that cannot be read ahead is read on demand.
-        let _ = reader.read(place, prediction.window, table, Some(handle));
+        let _ = reader.read(place, prediction, table, Some(handle));
         let begin = clock::now();
         reader.wait_for(place, || self.pager.faults.handlers.wake());
         let counters = self.pager.log.counters();
@@ -150,7 +150,7 @@ impl Activation<'_> {
     fn read_on(&self, mut reading: StreamRead<'_>, prediction: &Prediction) {
         let table = self.stretch.table();
         let reader = &mut reading.reader;
-        let _ = reader.read_on(reading.place, prediction.window, table);
+        let _ = reader.read_on(reading.place, prediction, table);
         let stats = reader.take_stats();
         let counters = self.pager.log.counters();
         counters.add(Counter::ReadaheadPages, stats.read);

@@ -3,7 +3,7 @@
 use crate::fault_outcome::FaultError;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stream_detector::Prediction;
+use crate::stream_detector::{Prediction, WINDOWS};
 use crate::stretch::StretchState;
 use rate::thread_counters::ThreadKey;
 use wired::PAGE;
@@ -48,6 +48,7 @@ impl PopulateTarget {
                 stream: self.caller | 1 << 31,
                 stride: 1,
                 window,
+                ahead: WINDOWS * window,
             }),
             whole: !self.nail,
             in_order: true,

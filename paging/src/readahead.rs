@@ -15,7 +15,7 @@ mod lane;
 
 use crate::page::State;
 use crate::page_table::PageTable;
-use crate::stream_detector::{Prediction, WIDEST};
+use crate::stream_detector::{Prediction, WIDEST, WINDOWS};
 use lane::{Buffer, LaneTable, ReadaheadLane};
 use std::time::{Duration, Instant};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
@@ -27,15 +27,11 @@ const LANES: usize = 4;
 /// Reads of a disk that a reader has under way at once.
 const DEPTH: usize = 16;
 
-/// Windows in a lane: one being mapped, and as much on its way as keeps a device busy (1 MiB
-/// in pieces of 128 KiB).
-pub(crate) const WINDOWS: usize = 4;
-
 /// How long a reader keeps its buffers unused, at least.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Pages in a lane, at most.
-const LONGEST: usize = WINDOWS * WIDEST as usize;
+const LONGEST: usize = (WINDOWS * WIDEST) as usize;
 
 /// Read-ahead statistics since the last query.
 #[derive(Clone, Copy, Default)]
@@ -244,13 +240,14 @@ impl Readahead {
     pub(crate) fn read(
         &mut self,
         place: LaneCursor,
-        window: u32,
+        prediction: &Prediction,
         table: &PageTable,
         faulting: Option<PageHandle>,
     ) -> Result<(), StoreError> {
         let length = self.lanes[place.lane].length;
+        let Prediction { window, ahead, .. } = *prediction;
         let near = place.position + (window as usize).min(length);
-        let far = place.position + (WINDOWS * window as usize).min(length);
+        let far = place.position + ((window + ahead) as usize).min(length);
         let later = self.extend(place, near, table, faulting)?;
         self.lanes[place.lane].slow |= later > 0;
         if self.lanes[place.lane].slow {
@@ -359,13 +356,13 @@ impl Readahead {
     pub(crate) fn read_on(
         &mut self,
         place: LaneCursor,
-        window: u32,
+        prediction: &Prediction,
         table: &PageTable,
     ) -> Result<(), StoreError> {
         if !self.lanes[place.lane].slow {
             return Ok(());
         }
-        let position = place.position + window as usize;
+        let position = place.position + prediction.window as usize;
         // Only used buffers leave the ring: the window may have been cut short.
         let used = (place.position..position.min(self.lanes[place.lane].end))
             .take_while(|at| {
@@ -378,7 +375,7 @@ impl Readahead {
         let position = place.position + used;
         self.drop_until(place.lane, position);
         let place = LaneCursor { position, ..place };
-        let until = position + (WINDOWS * window as usize).min(self.lanes[place.lane].length);
+        let until = position + (prediction.ahead as usize).min(self.lanes[place.lane].length);
         self.extend(place, until, table, None).map(|_| ())
     }
 
@@ -390,5 +387,5 @@ impl Readahead {
 
 /// Buffers of a lane for windows of up to `widest` pages: a power of two.
 fn ring_length(widest: usize) -> usize {
-    1 << (WINDOWS * widest).clamp(1, LONGEST).ilog2()
+    1 << (WINDOWS as usize * widest).clamp(1, LONGEST).ilog2()
 }

@@ -1,6 +1,7 @@
 //! The streams of a domain's threads: their prediction, and their readahead.
 
 use crate::evict::Stager;
+use crate::page::State;
 use crate::readahead::Readahead;
 use crate::stream_detector::{Prediction, StreamDetector, WIDEST};
 use crate::stretch::StretchState;
@@ -11,12 +12,11 @@ use wired::{Guard, HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
 /// use goes without read-ahead for that fault.
 const READERS: usize = 4;
 
-/// Namespace bit: unit numbers in the stream detector, apart from page numbers.
-const UNITS: usize = 1 << 60;
-
 /// What predicts faults, and what reads ahead of them.
 pub(crate) struct Streams {
     pub(crate) detector: StreamDetector,
+    /// By the numbers of units.
+    units: StreamDetector,
     /// Empty if there is no store or no window.
     readers: Box<[Lock<Readahead>]>,
 }
@@ -35,17 +35,33 @@ impl Streams {
         };
         Ok(Self {
             detector: StreamDetector::default(),
+            units: StreamDetector::default(),
             readers,
         })
     }
 
-    /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
-    /// number. Windows have at most `widest` pages.
-    pub(crate) fn predict(&self, thread: usize, page: usize, widest: u32) -> Option<Prediction> {
-        match widest {
-            0 | 1 => None,
-            widest => self.detector.fault(thread, page, widest),
+    /// Predicts the next faults from those so far, at a fault of the thread with number `thread` on a page of
+    /// a stretch. Windows have at most `widest` pages.
+    pub(crate) fn predict(
+        &self,
+        stretch: &StretchState,
+        thread: usize,
+        addr: usize,
+        widest: u32,
+    ) -> Option<Prediction> {
+        if widest <= 1 {
+            return None;
         }
+        let table = stretch.table();
+        let is_there = |page: usize| {
+            let index = page.wrapping_sub(table.base() / PAGE);
+            index >= table.pages()
+                || !matches!(
+                    table.word(index).load().state(),
+                    State::Empty | State::Stored
+                )
+        };
+        self.detector.fault(thread, addr / PAGE, widest, &is_there)
     }
 
     /// Returns true if a fault shows that its thread goes through a stretch of huge frames in
@@ -54,10 +70,10 @@ impl Streams {
         if !stretch.huge() {
             return false;
         }
-        let unit = UNITS + addr / HUGE_RANGE;
-        let prediction = self.detector.fault(thread, unit, 2);
+        let unit = addr / HUGE_RANGE;
+        let prediction = self.units.fault(thread, unit, 2, &|_| true);
         prediction.is_some_and(|prediction| {
-            self.detector.brought(&prediction, 1);
+            self.units.brought(&prediction, 1);
             let page = addr % HUGE_RANGE / PAGE;
             prediction.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
         })

@@ -239,15 +239,13 @@ impl HandlerThread {
             }
         };
         let sample = throttle.begin_sample(came);
-        let page = page_base(fault.addr) / PAGE;
         let widest = pager.widest_window();
+        let streams = &pager.faults.streams;
+        let predict = |stretch| streams.predict(stretch, fault.thread as usize, fault.addr, widest);
         let deferred = DeferredFault {
             addr: fault.addr,
             write: fault.write,
-            prediction: pager
-                .faults
-                .streams
-                .predict(fault.thread as usize, page, widest),
+            prediction: pager.mm.index.find(fault.addr).and_then(predict),
             thread: fault.thread,
             began: 0,
         };

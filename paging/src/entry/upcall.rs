@@ -16,7 +16,6 @@ use crate::stretch::{Fault, FaultKind, Handled, Handler, RegionFault, StretchSta
 use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
 use rate::{SharedLimits, TimeNs};
-use wired::PAGE;
 
 /// Result of dispatching a signal.
 enum Dispatch {
@@ -202,7 +201,7 @@ impl FaultAccess {
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
                 let widest = pager.widest_window();
-                fault.prediction = streams.predict(hint, addr / PAGE, widest);
+                fault.prediction = streams.predict(stretch, hint, addr, widest);
                 fault.in_order = streams.in_order(stretch, hint, addr);
             }
             Ok(stretch)
