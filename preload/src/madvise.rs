@@ -115,19 +115,30 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     if advice == GUARD_INSTALL && shared_memory::is_used() {
         return error(libc::EINVAL);
     }
-    let space = &mut address_space::lock();
+    let mut space = address_space::lock();
     if !space.map.touches(&target) {
+        // Not under the lock: the kernel may wait for a thread of the program that serves these pages, or reads
+        // what becomes of them (userfaultfd), and that thread may map memory meanwhile.
+        drop(space);
         return kernel(&target);
     }
     let Some(action) = action_of(advice) else {
         return error(libc::EINVAL);
     };
     let mut hole = false;
-    for piece in space.map.lookup(&target) {
+    let mut pieces = space.map.lookup(&target).into_iter();
+    while let Some(piece) = pieces.next() {
         let answer = match piece.state.paged() {
             None if piece.state == Lookup::Free => error(libc::ENOMEM),
-            None => kernel(&piece.span),
-            Some(attrs) => on_paged(space, &piece.span, attrs, &action, advice, kernel),
+            None => {
+                drop(space);
+                let answer = kernel(&piece.span);
+                space = address_space::lock();
+                let rest = piece.span.end..target.end;
+                pieces = space.map.lookup(&rest).into_iter();
+                answer
+            }
+            Some(attrs) => on_paged(&mut space, &piece.span, attrs, &action, advice, kernel),
         };
         match -answer as c_int {
             // Populating stops at a hole. Other advice continues past it, and the kernel reports

@@ -340,8 +340,10 @@ pub fn munmap(addr: usize, len: usize) -> SyscallResult {
     else {
         return through();
     };
-    let space = &mut address_space::lock();
+    let mut space = address_space::lock();
     if !space.map.touches(&gone) {
+        // Not under the lock: the kernel waits until a userfaultfd's reader has read of it.
+        drop(space);
         return through();
     }
     space.release_all(&gone)

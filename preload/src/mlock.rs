@@ -26,26 +26,35 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
         // SAFETY: as above.
         return unsafe { syscall3(libc::SYS_mlock2, addr, len, usize::from(on_fault)) };
     };
-    let space = &mut address_space::lock();
+    let mut space = address_space::lock();
     let pieces = space.map.lookup(&target);
     let fresh = |piece: &MappedRange| match piece.state.paged() {
         Some(attrs) if attrs.locked == MlockState::No => piece.span.len(),
         _ => 0,
     };
-    match room_for_locked(space, pieces.iter().map(fresh).sum()) {
+    match room_for_locked(&space, pieces.iter().map(fresh).sum()) {
         LockLimit::Fits => {}
         LockLimit::Exceeded => return error(libc::ENOMEM),
         LockLimit::Forbidden => return error(libc::EPERM),
     }
     let mut result = 0;
-    for piece in pieces {
+    let mut pieces = pieces.into_iter();
+    while let Some(piece) = pieces.next() {
         let answer = match piece.state.paged() {
             None if piece.state == Lookup::Free => return error(libc::ENOMEM),
             None if !on_fault && !shared_memory::lock(&piece.span) => error(libc::ENOMEM),
-            None => match kernel(&piece.span) {
-                answer if is_error(answer) && has_hole(&piece.span) => return answer,
-                answer => answer,
-            },
+            None => {
+                // As `madvise`: the pages come from a thread of the program, perhaps.
+                drop(space);
+                let answer = kernel(&piece.span);
+                if is_error(answer) && has_hole(&piece.span) {
+                    return answer;
+                }
+                space = address_space::lock();
+                let rest = piece.span.end..target.end;
+                pieces = space.map.lookup(&rest).into_iter();
+                answer
+            }
             Some(attrs) if on_fault => {
                 if attrs.locked == MlockState::No {
                     space
@@ -54,7 +63,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
                 }
                 0
             }
-            Some(attrs) => lock_held(space, &piece.span, attrs),
+            Some(attrs) => lock_held(&mut space, &piece.span, attrs),
         };
         // The kernel stops at a hole, and goes on where pages cannot be brought in, which it reports at the end.
         if is_error(answer) {

@@ -36,11 +36,18 @@ pub fn mremap(
     }
     let keeps = flags & libc::MREMAP_DONTUNMAP != 0;
     // Until the pager of shared memory knows of the change: no fork comes between.
-    let space = &mut address_space::lock();
+    let mut space = address_space::lock();
     let is_reported = shared_memory::is_used()
         && shared_memory::maps_more(old_len, new_len, keeps)
-        && page_range(old, PAGE).is_some_and(|page| is_kernels(space, &page));
-    let answer = remap(space, [old, old_len, new_len, new], flags, through);
+        && page_range(old, PAGE).is_some_and(|page| is_kernels(&space, &page));
+    let is_outside = |at, len| page_range(at, len).is_some_and(|span| !space.map.touches(&span));
+    let is_moved_to = flags & libc::MREMAP_FIXED != 0;
+    if !is_reported && is_outside(old, old_len) && (!is_moved_to || is_outside(new, new_len)) {
+        // Not under the lock: the kernel waits until a userfaultfd's reader has read of it.
+        drop(space);
+        return through(new);
+    }
+    let answer = remap(&mut space, [old, old_len, new_len, new], flags, through);
     if is_reported && !is_error(answer) {
         shared_memory::on_remapped(old, old_len, new_len, keeps, answer as usize);
     }
