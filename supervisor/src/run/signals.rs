@@ -5,10 +5,29 @@ use super::ipc::SignalInfo;
 use host::signals::{SignalFd, all, set_of};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The signals of this process, all blocked and read here.
 pub struct Signals {
     fd: SignalFd,
+}
+
+/// What SIGPIPE's disposition was when this process started.
+static PIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+
+/// Before Rust's runtime ignores SIGPIPE, which is before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_PIPE: extern "C" fn() = note_pipe;
+
+extern "C" fn note_pipe() {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: fills in `action`, and changes nothing.
+    unsafe {
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) == 0 {
+            PIPE.store(action.assume_init().sa_sigaction, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The mask and dispositions that `run` was started with.
@@ -72,8 +91,7 @@ impl InheritedMask {
         // SAFETY: plain system calls on this process alone.
         unsafe {
             libc::signal(libc::SIGCHLD, self.child);
-            // Rust's runtime ignores it, and its former disposition is lost.
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::signal(libc::SIGPIPE, PIPE.load(Ordering::Relaxed));
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
     }

@@ -49,7 +49,7 @@ fn own(what: &'static str) -> impl Fn(Errno) -> SpawnError {
 
 /// C strings, and the null-ended array exec wants.
 struct Strings {
-    _strings: Vec<CString>,
+    strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
@@ -60,12 +60,32 @@ impl Strings {
             .map(|s| s.as_ptr())
             .chain([std::ptr::null()])
             .collect();
-        Self {
-            _strings: strings,
-            pointers,
+        Self { strings, pointers }
+    }
+
+    /// In the program, whose number is `to`: names it where systemd named `run`'s first process.
+    fn rename_process(&mut self, from: Pid, to: Pid) {
+        for (string, pointer) in self.strings.iter_mut().zip(&mut self.pointers) {
+            let names = |variable: &&&[u8]| {
+                let value = string.as_bytes().strip_prefix(**variable);
+                value.is_some_and(|value| value == from.to_string().as_bytes())
+            };
+            if let Some(variable) = OF_PROCESS.iter().find(names)
+                && let Ok(renamed) = CString::new([variable, to.to_string().as_bytes()].concat())
+            {
+                *pointer = renamed.as_ptr();
+                *string = renamed;
+            }
         }
     }
 }
+
+/// Variables whose value is the process that systemd started: one with another number takes no sockets and sends no
+/// keep-alives.
+const OF_PROCESS: [&[u8]; 3] = [b"LISTEN_PID=", b"WATCHDOG_PID=", b"SYSTEMD_EXEC_PID="];
+
+/// The same as a number that is not used again, which the program cannot be given.
+const OF_PIDFD: &str = "LISTEN_PIDFDID";
 
 /// Starts the program under the supervisor, as a child of this process.
 pub fn spawn(
@@ -79,14 +99,13 @@ pub fn spawn(
     let sockets = supervisor
         .environment(port.as_raw_fd())
         .map_err(own("name the port"))?;
-    let by_filter = environment(spec, Supervisor::filter_environment());
-    let by_sockets = environment(spec, sockets);
+    let mut by_filter = environment(spec, Supervisor::filter_environment());
+    let mut by_sockets = environment(spec, sockets);
     let arguments = Strings::new(spec.program.arguments.clone());
     let shell = shell_arguments(&spec.program);
     let (ours, childs) = seqpacket::pair().map_err(own("make a socket"))?;
-    let us = getpid();
-    // SAFETY: this process has one thread. The child makes system calls on what is
-    // prepared here, and nothing else, until it execs or exits.
+    let (front, us) = (getppid(), getpid());
+    // SAFETY: this process has one thread, so that its child may do what it does.
     match unsafe { libc::fork() } {
         -1 => Err(SpawnError::Own(
             "fork",
@@ -97,10 +116,13 @@ pub fn spawn(
             let environment = match prepare(us, childs.as_fd(), inherited, held) {
                 true => {
                     drop(port);
-                    by_filter
+                    &mut by_filter
                 }
-                false => by_sockets,
+                false => &mut by_sockets,
             };
+            if let Some(front) = front {
+                environment.rename_process(front, getpid());
+            }
             // SAFETY: null-ended arrays of C strings, alive until exec.
             unsafe {
                 libc::execve(
@@ -236,7 +258,10 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
 /// others that lead elsewhere.
 fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> Strings {
     let replaced = |name: &OsString| {
-        name == "LD_PRELOAD" || client::VARIABLES.iter().any(|variable| name == variable)
+        let variables = ["LD_PRELOAD", OF_PIDFD]
+            .into_iter()
+            .chain(client::VARIABLES);
+        variables.into_iter().any(|variable| name == variable)
     };
     let mut variables: Vec<_> = std::env::vars_os()
         .filter(|(name, _)| !replaced(name))
