@@ -50,6 +50,7 @@ mod maps_file;
 mod mlock;
 mod mremap;
 mod mseal;
+mod mutexes;
 mod paged_memory;
 mod pager_process;
 mod process_pager;

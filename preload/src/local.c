@@ -183,11 +183,6 @@ int pthread_mutex_unlock(pthread_mutex_t *lock) {
     return 0;
 }
 
-int pthread_mutex_destroy(pthread_mutex_t *lock) {
-    (void)lock;
-    return 0;
-}
-
 int poll(struct pollfd *fds, nfds_t count, int timeout) {
     return (int)call(SYS_poll, (long)fds, (long)count, timeout, 0, 0);
 }

@@ -4,8 +4,10 @@
 //! When a thread ends the kernel clears a word in its control block and marks the robust
 //! mutexes it holds. It does not wait for a missing page then, but fails silently:
 //! joins hang, and waiters never learn that the owner died. So the control block is
-//! nailed where the program supplied the stack, and held robust mutexes at the end.
+//! nailed where the program supplied the stack, and held robust mutexes at the end. Where too many threads
+//! run for the frames, the control blocks of some are nailed at their end only.
 
+use crate::mutexes::NailedMutexes;
 use crate::raw_syscall::{SignalsBlocked, error, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, exec, paged_memory, pager_process, raw_syscall, rseq};
@@ -42,16 +44,18 @@ struct NailedRange {
     span: AddrRange,
 }
 
-/// The threads that run, and what is nailed for them and for others that have ended.
+/// The threads that run, and what is nailed for them, for others that have ended and for mutexes.
 pub struct ThreadRecord {
     /// Threads that run, with their control blocks.
     live: Vec<(i32, usize)>,
     nails: Vec<NailedRange>,
+    pub mutexes: NailedMutexes,
 }
 
 static THREADS: Lock<ThreadRecord> = Lock::new(ThreadRecord {
     live: Vec::new(),
     nails: Vec::new(),
+    mutexes: NailedMutexes::new(),
 });
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
@@ -68,7 +72,8 @@ pub fn init() {
     rseq::init();
 }
 
-fn with_record<R>(f: impl FnOnce(&mut ThreadRecord) -> R) -> R {
+/// Has the record to itself, with signals blocked.
+pub fn with_record<R>(f: impl FnOnce(&mut ThreadRecord) -> R) -> R {
     let _blocked = SignalsBlocked::new();
     f(&mut THREADS.lock())
 }
@@ -77,19 +82,25 @@ fn whole_pages(from: usize, to: usize) -> AddrRange {
     from & !(PAGE - 1)..to.next_multiple_of(PAGE)
 }
 
-/// Nails what lies in an arena, until thread `tid` is gone.
-fn nail(span: AddrRange, tid: i32) {
+/// Nails what lies in an arena, until thread `tid` is gone; within what `mlock` may nail, or whatever it takes.
+/// Returns false if a part is not nailed.
+fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
     let space = address_space::lock();
+    let mut nailed = true;
     for span in space.nailable(&span) {
         // A page counts few nails, and a thread ends in several rounds.
         let is_own = |nail: &NailedRange| nail.tid == tid && nail.span == span;
         if with_record(|record| record.nails.iter().any(is_own)) {
             continue;
         }
-        if paged_memory::nail(&span).is_ok() {
+        let has_room = !is_bounded || span.len() <= paged_memory::lockable();
+        if has_room && paged_memory::nail(&span).is_ok() {
             with_record(|record| record.nails.push(NailedRange { tid, span }));
+        } else {
+            nailed = false;
         }
     }
+    nailed
 }
 
 /// Takes back the nails of threads that are gone.
@@ -132,6 +143,7 @@ pub fn forget_nails(span: &AddrRange) {
             }
             !overlaps
         });
+        record.mutexes.forget(span);
     });
 }
 
@@ -296,7 +308,10 @@ unsafe extern "C" fn on_thread_start(begin: *mut ThreadStart, to: *mut ThreadSta
         record.live.retain(|(live, _)| *live != tid);
         record.live.push((tid, own));
     });
-    nail(whole_pages(own, own + CONTROL), tid);
+    // More threads than frames may run: what is not nailed now is when its thread ends.
+    if !nail(whole_pages(own, own + CONTROL), tid, true) {
+        rseq::unregister(tid);
+    }
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {
         // SAFETY: our key; any value but null makes the destructor run.
@@ -317,7 +332,8 @@ unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
         return;
     }
     exec::unmap_leftovers();
-    let tid = raw_syscall::tid();
+    let (tid, own) = (raw_syscall::tid(), pager_process::thread_pointer());
+    nail(whole_pages(own, own + CONTROL), tid, false);
     rseq::unregister(tid);
     with_record(|record| record.live.retain(|(live, _)| *live != tid));
     release_dead_nails();
@@ -357,7 +373,7 @@ fn nail_robust_mutexes() {
                 break;
             }
             let word = at.wrapping_add_signed(list.futex_offset);
-            nail(whole_pages(at.min(word), at.max(word) + 8), tid);
+            nail(whole_pages(at.min(word), at.max(word) + 8), tid, false);
             entry = *(at as *const usize);
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! Rule: an area is read only while its thread waits for a page, which is before it ends,
 //! and under the place's lock, which the thread takes to forget it, or another that unmaps its stack.
-//! Control blocks are never paged while their threads run (see [`pthread`](crate::pthread)).
+//! The control block of a thread that is registered is never paged while it runs (see [`pthread`](crate::pthread)).
 
 use crate::raw_syscall::SignalsBlocked;
 use crate::{dlsym, pager_process, raw_syscall};

@@ -1,0 +1,151 @@
+//! Mutexes whose words the kernel changes: those with priority inheritance, and robust ones.
+//!
+//! The kernel does not wait for a missing page there. It refuses to lock or unlock a mutex of the first kind, and the C
+//! library ends the program: it has used the word right before, but a signal's handler may run in between. When a process
+//! ends, it marks the robust mutexes that each thread holds by following a list through them, and stops at
+//! the first whose page is missing, though others come after it. So the pages of such mutexes are nailed while there are
+//! mutexes in them, as far as frames may be locked. [`pthread`](crate::pthread) nails what a thread
+//! holds at its end, which has no such bound.
+
+use crate::address_space::{self, AddressSpaceGuard};
+use crate::paged_memory;
+use crate::pthread::with_record;
+use crate::vma_map::AddrRange;
+use std::collections::BTreeSet;
+use std::ffi::c_int;
+use wired::PAGE;
+
+const SIZE: usize = size_of::<libc::pthread_mutex_t>();
+
+/// The addresses of the mutexes for whose sake pages are nailed. It changes under the space's lock alone.
+pub struct NailedMutexes(BTreeSet<usize>);
+
+impl NailedMutexes {
+    pub const fn new() -> Self {
+        Self(BTreeSet::new())
+    }
+
+    /// The pages of a mutex that are in no other's.
+    fn own_pages(&self, mutex: usize) -> impl Iterator<Item = AddrRange> {
+        let first = mutex & !(PAGE - 1);
+        let pages = (first..mutex + SIZE).step_by(PAGE);
+        pages.map(|page| page..page + PAGE).filter(move |page| {
+            let mut others = self.0.range(page.start.saturating_sub(SIZE - 1)..page.end);
+            others.all(|other| *other == mutex)
+        })
+    }
+
+    fn is_known(&self, mutex: usize) -> bool {
+        self.0.contains(&mutex)
+    }
+
+    fn remove(&mut self, mutex: usize) {
+        if self.0.remove(&mutex) {
+            let pages = self.own_pages(mutex);
+            pages.for_each(|page| paged_memory::unnail(&page));
+        }
+    }
+
+    /// Drops the nails in memory that is being unmapped.
+    pub fn forget(&mut self, span: &AddrRange) {
+        loop {
+            let mut inside = self.0.range(span.start.saturating_sub(SIZE - 1)..span.end);
+            let Some(&mutex) = inside.next() else { return };
+            self.remove(mutex);
+        }
+    }
+}
+
+/// Nails what is not nailed yet of a mutex's pages. Without frames for that, or outside paged memory, nothing is.
+fn nail(space: &mut AddressSpaceGuard, mutex: usize) {
+    if with_record(|record| record.mutexes.is_known(mutex)) {
+        return;
+    }
+    let pages: Vec<_> = with_record(|record| record.mutexes.own_pages(mutex).collect());
+    let is_paged = |page: &AddrRange| space.nailable(page).any(|span| span == *page);
+    if !pages.iter().all(is_paged) {
+        return;
+    }
+    for (nailed, page) in pages.iter().enumerate() {
+        if !space.lock(page) {
+            pages[..nailed].iter().for_each(paged_memory::unnail);
+            return;
+        }
+    }
+    with_record(|record| record.mutexes.0.insert(mutex));
+}
+
+unsafe extern "C" {
+    fn pthread_mutexattr_getprotocol(
+        attributes: *const libc::pthread_mutexattr_t,
+        protocol: *mut c_int,
+    ) -> c_int;
+    fn pthread_mutexattr_getrobust(
+        attributes: *const libc::pthread_mutexattr_t,
+        robust: *mut c_int,
+    ) -> c_int;
+}
+
+/// Returns true if the kernel changes the words of mutexes with these attributes.
+///
+/// # Safety
+/// Attributes of the C library's, or null.
+unsafe fn are_kernels(attributes: *const libc::pthread_mutexattr_t) -> bool {
+    let (mut protocol, mut robust) = (libc::PTHREAD_PRIO_NONE, libc::PTHREAD_MUTEX_STALLED);
+    // SAFETY: the caller's.
+    !attributes.is_null()
+        && unsafe {
+            pthread_mutexattr_getprotocol(attributes, &mut protocol);
+            pthread_mutexattr_getrobust(attributes, &mut robust);
+            protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST
+        }
+}
+
+crate::dlsym::next! {
+    /// The C library's own `pthread_mutex_init`.
+    fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: *const libc::pthread_mutexattr_t) -> c_int
+}
+
+crate::dlsym::next! {
+    /// The C library's own `pthread_mutex_destroy`.
+    fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int
+}
+
+mod exports {
+    use super::{address_space, are_kernels, c_int, nail, with_record};
+
+    /// `pthread_mutex_init`.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn pthread_mutex_init(
+        mutex: *mut libc::pthread_mutex_t,
+        attributes: *const libc::pthread_mutexattr_t,
+    ) -> c_int {
+        // SAFETY: the caller's.
+        let answer = unsafe { super::pthread_mutex_init(mutex, attributes) };
+        // SAFETY: as above.
+        if answer == 0 && unsafe { are_kernels(attributes) } && address_space::is_active() {
+            nail(&mut address_space::lock(), mutex.addr());
+        }
+        answer
+    }
+
+    /// `pthread_mutex_destroy`; of the allocator's locks, too, which are free.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
+        // SAFETY: the caller's.
+        let answer = unsafe { super::pthread_mutex_destroy(mutex) };
+        if answer == 0 && address_space::is_active() {
+            if with_record(|record| record.mutexes.is_known(mutex.addr())) {
+                let _space = address_space::lock();
+                with_record(|record| record.mutexes.remove(mutex.addr()));
+            }
+        }
+        answer
+    }
+}
