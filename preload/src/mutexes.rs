@@ -140,11 +140,10 @@ mod exports {
     unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
         // SAFETY: the caller's.
         let answer = unsafe { super::pthread_mutex_destroy(mutex) };
-        if answer == 0 && address_space::is_active() {
-            if with_record(|record| record.mutexes.is_known(mutex.addr())) {
-                let _space = address_space::lock();
-                with_record(|record| record.mutexes.remove(mutex.addr()));
-            }
+        let is_nailed = || with_record(|record| record.mutexes.is_known(mutex.addr()));
+        if answer == 0 && address_space::is_active() && is_nailed() {
+            let _space = address_space::lock();
+            with_record(|record| record.mutexes.remove(mutex.addr()));
         }
         answer
     }
