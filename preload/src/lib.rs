@@ -34,6 +34,7 @@ mod dlsym;
 mod early_alloc;
 mod exec;
 mod fd_guard;
+mod filters;
 mod fork;
 mod futex;
 mod handle_lookup;

@@ -187,14 +187,6 @@ int poll(struct pollfd *fds, nfds_t count, int timeout) {
     return (int)call(SYS_poll, (long)fds, (long)count, timeout, 0, 0);
 }
 
-int prctl(int option, ...) {
-    va_list ap;
-    va_start(ap, option);
-    long a = va_arg(ap, long), b = va_arg(ap, long), c = va_arg(ap, long), d = va_arg(ap, long);
-    va_end(ap);
-    return (int)call(SYS_prctl, option, a, b, c, d);
-}
-
 int sysinfo(struct sysinfo *to) { return (int)call(SYS_sysinfo, (long)to, 0, 0, 0, 0); }
 
 int getrusage(int of, struct rusage *to) {

@@ -5,7 +5,9 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
-use crate::{brk, exec, fd_guard, fork, futex, limits, madvise, map, mlock, mremap, mseal};
+use crate::{
+    brk, exec, fd_guard, filters, fork, futex, limits, madvise, map, mlock, mremap, mseal,
+};
 use crate::{process_vm, remap_file_pages, sysv_shm, trace, wait};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
@@ -137,6 +139,7 @@ extern "C" fn route(
         libc::SYS_shmat => sysv_shm::shmat(a as c_int, b, c as c_int),
         libc::SYS_shmdt => sysv_shm::shmdt(a),
         libc::SYS_futex => futex::futex([a, b, c, d, e, f]),
+        libc::SYS_seccomp | libc::SYS_prctl => filters::call(number, [a, b, c, d, e, f]),
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => {
             process_vm::copy_in_pieces(number, [a, b, c, d, e, f])
         }

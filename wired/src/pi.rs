@@ -16,14 +16,23 @@ use rustix::thread::{Pid, futex, gettid};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 const FREE: u32 = 0;
 
 /// Pause between attempts where the kernel does not wait: a kernel built without priority
-/// inheritance, or a dead holder, whose lock only [`PiLock::reset`] releases.
+/// inheritance, a program's filter, or a holder that has died.
 const RETRY_DELAY: Duration = Duration::from_micros(50);
+
+/// True if this process's locks wait without the kernel's priority inheritance.
+static FORGONE: AtomicBool = AtomicBool::new(false);
+
+/// Has locks wait without priority inheritance from now on, which a program's filter may forbid: those that are
+/// held already are handed to the threads that wait for them as before.
+pub fn forgo_inheritance() {
+    FORGONE.store(true, Ordering::Release);
+}
 
 /// A lock around a value.
 pub struct PiLock<T> {
@@ -52,6 +61,14 @@ impl<T> PiLock<T> {
     /// Waits until the lock is free, then holds it until the guard is dropped.
     pub fn lock(&self) -> PiGuard<'_, T> {
         while !self.try_acquire() {
+            if FORGONE.load(Ordering::Acquire) {
+                // No thread wakes this one.
+                match self.word.load(Ordering::Relaxed) {
+                    FREE => {}
+                    held => crate::futex::wait(&self.word, held, Some(RETRY_DELAY)),
+                }
+                continue;
+            }
             match futex::lock_pi(&self.word, futex::Flags::PRIVATE, None) {
                 Ok(()) => {
                     // The kernel wrote the word: the last holder's writes are visible from here.
