@@ -18,9 +18,10 @@
 //!   a program that passed over one is elsewhere in its neighbourhood.
 //! - Where most streams end in their first window, as in a heap whose objects take two pages,
 //!   a new one has to show up to [`TRIAL`] faults more in step. CPython that builds and groups
-//!   176 MiB of objects in 84 MiB of frames on a disk (`bench/src/programs/group.py 576000`) read
-//!   2,000,000 pages ahead for nothing without these two rules and the limit on reading ahead, of
-//!   4,600,000 that it read and wrote, and 100,000 of 1,500,000 with them, in half of the time.
+//!   176 MiB of objects in 84 MiB of frames on a disk (`selfpage run --frames 84M --store disk:DIR,size=512M
+//!   --stats -- python3 bench/src/programs/group.py 576000`) read 2,000,000 pages ahead for nothing
+//!   without these two rules and the limit on reading ahead, of 4,600,000 that it read and wrote, and
+//!   100,000 of 1,500,000 with them, in half of the time.
 //! - Faults that are in no stream never push a stream out: only a new stream does, the
 //!   one that was quiet for longest.
 //!
