@@ -18,7 +18,7 @@ pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
     if installs {
         pi::forgo_inheritance();
         if address_space::is_active() {
-            // Until no thread waits that began before: it would be handed the lock by such an operation.
+            // The last that waited so has the lock, and releases it by such an operation.
             drop(address_space::lock());
         }
     }

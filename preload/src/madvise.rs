@@ -8,7 +8,7 @@ use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
 use crate::shared_memory;
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
-use crate::{address_space, paged_memory, raw_syscall};
+use crate::{address_space, mutexes, paged_memory, raw_syscall};
 use host::process_tree::{PIDFD_GET_INFO, PIDFD_INFO_PID, PidfdInfo};
 use std::ffi::c_int;
 use wired::PAGE;
@@ -169,6 +169,8 @@ fn on_paged(
         }
         AdviceAction::Cool if attrs.locked != MlockState::No => return error(libc::EINVAL),
         AdviceAction::Discard => {
+            // A mutex ends with its contents.
+            mutexes::forget(span);
             paged_memory::discard(span);
             // It stays locked.
             if attrs.locked == MlockState::Nailed && !space.lock(span) {

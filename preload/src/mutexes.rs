@@ -4,8 +4,8 @@
 //! library ends the program: it has used the word right before, but a signal's handler may run in between. When a process
 //! ends, it marks the robust mutexes that each thread holds by following a list through them, and stops at
 //! the first whose page is missing, though others come after it. So the pages of such mutexes are nailed while there are
-//! mutexes in them, as far as frames may be locked. [`pthread`](crate::pthread) nails what a thread
-//! holds at its end, which has no such bound.
+//! mutexes in them, up to a small part of the frames: each child of a fork has these nails, too, and needs frames for
+//! them. [`pthread`](crate::pthread) nails what a thread holds at its end, which has no such bound.
 
 use crate::address_space::{self, AddressSpaceGuard};
 use crate::paged_memory;
@@ -13,16 +13,30 @@ use crate::pthread::with_record;
 use crate::vma_map::AddrRange;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::PAGE;
 
 const SIZE: usize = size_of::<libc::pthread_mutex_t>();
 
-/// The addresses of the mutexes for whose sake pages are nailed. It changes under the space's lock alone.
-pub struct NailedMutexes(BTreeSet<usize>);
+/// Pages that are nailed for mutexes: one in so many frames, and so many at most.
+const FRAMES: usize = 128;
+const MOST: usize = 64;
+
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The mutexes for whose sake pages are nailed. It changes under the space's lock alone.
+pub struct NailedMutexes {
+    addresses: BTreeSet<usize>,
+    pages: usize,
+}
 
 impl NailedMutexes {
     pub const fn new() -> Self {
-        Self(BTreeSet::new())
+        Self {
+            addresses: BTreeSet::new(),
+            pages: 0,
+        }
     }
 
     /// The pages of a mutex that are in no other's.
@@ -30,26 +44,32 @@ impl NailedMutexes {
         let first = mutex & !(PAGE - 1);
         let pages = (first..mutex + SIZE).step_by(PAGE);
         pages.map(|page| page..page + PAGE).filter(move |page| {
-            let mut others = self.0.range(page.start.saturating_sub(SIZE - 1)..page.end);
+            let mut others = self
+                .addresses
+                .range(page.start.saturating_sub(SIZE - 1)..page.end);
             others.all(|other| *other == mutex)
         })
     }
 
     fn is_known(&self, mutex: usize) -> bool {
-        self.0.contains(&mutex)
+        self.addresses.contains(&mutex)
     }
 
     fn remove(&mut self, mutex: usize) {
-        if self.0.remove(&mutex) {
-            let pages = self.own_pages(mutex);
-            pages.for_each(|page| paged_memory::unnail(&page));
+        if self.addresses.remove(&mutex) {
+            let pages: Vec<_> = self.own_pages(mutex).collect();
+            pages.iter().for_each(paged_memory::unnail);
+            self.pages -= pages.len();
+            COUNT.store(self.addresses.len(), Ordering::Release);
         }
     }
 
     /// Drops the nails in memory that is being unmapped.
     pub fn forget(&mut self, span: &AddrRange) {
         loop {
-            let mut inside = self.0.range(span.start.saturating_sub(SIZE - 1)..span.end);
+            let mut inside = self
+                .addresses
+                .range(span.start.saturating_sub(SIZE - 1)..span.end);
             let Some(&mutex) = inside.next() else { return };
             self.remove(mutex);
         }
@@ -58,21 +78,34 @@ impl NailedMutexes {
 
 /// Nails what is not nailed yet of a mutex's pages. Without frames for that, or outside paged memory, nothing is.
 fn nail(space: &mut AddressSpaceGuard, mutex: usize) {
-    if with_record(|record| record.mutexes.is_known(mutex)) {
-        return;
-    }
-    let pages: Vec<_> = with_record(|record| record.mutexes.own_pages(mutex).collect());
+    let (is_known, nailed, pages) = with_record(|record| {
+        let mutexes = &record.mutexes;
+        let pages: Vec<_> = mutexes.own_pages(mutex).collect();
+        (mutexes.is_known(mutex), mutexes.pages, pages)
+    });
+    let most = (paged_memory::most_frames() / FRAMES).min(MOST);
     let is_paged = |page: &AddrRange| space.nailable(page).any(|span| span == *page);
-    if !pages.iter().all(is_paged) {
+    if is_known || nailed + pages.len() > most || !pages.iter().all(is_paged) {
         return;
     }
-    for (nailed, page) in pages.iter().enumerate() {
+    for (done, page) in pages.iter().enumerate() {
         if !space.lock(page) {
-            pages[..nailed].iter().for_each(paged_memory::unnail);
+            pages[..done].iter().for_each(paged_memory::unnail);
             return;
         }
     }
-    with_record(|record| record.mutexes.0.insert(mutex));
+    with_record(|record| {
+        record.mutexes.addresses.insert(mutex);
+        record.mutexes.pages += pages.len();
+        COUNT.store(record.mutexes.addresses.len(), Ordering::Release);
+    });
+}
+
+/// Drops the nails in memory whose contents are being discarded. The caller holds the space.
+pub fn forget(span: &AddrRange) {
+    if COUNT.load(Ordering::Acquire) > 0 {
+        with_record(|record| record.mutexes.forget(span));
+    }
 }
 
 unsafe extern "C" {
@@ -111,8 +144,13 @@ crate::dlsym::next! {
     fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int
 }
 
+/// Where a mutex's kind is, which is part of the C library's binary interface, and the bits of those with priority
+/// inheritance and of robust ones.
+const KIND: usize = 16;
+const KERNELS: c_int = 32 | 16;
+
 mod exports {
-    use super::{address_space, are_kernels, c_int, nail, with_record};
+    use super::{KERNELS, KIND, address_space, are_kernels, c_int, nail, with_record};
 
     /// `pthread_mutex_init`.
     ///
@@ -138,10 +176,11 @@ mod exports {
     /// As in C.
     #[cfg_attr(not(test), unsafe(no_mangle))]
     unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
+        // Before it is destroyed. SAFETY: the caller's mutex.
+        let kind = unsafe { mutex.byte_add(KIND).cast::<c_int>().read() };
         // SAFETY: the caller's.
         let answer = unsafe { super::pthread_mutex_destroy(mutex) };
-        let is_nailed = || with_record(|record| record.mutexes.is_known(mutex.addr()));
-        if answer == 0 && address_space::is_active() && is_nailed() {
+        if answer == 0 && kind & KERNELS != 0 && address_space::is_active() {
             let _space = address_space::lock();
             with_record(|record| record.mutexes.remove(mutex.addr()));
         }

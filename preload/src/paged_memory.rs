@@ -107,6 +107,11 @@ pub fn lockable() -> usize {
     }
 }
 
+/// Frames that the process can have at most.
+pub fn most_frames() -> usize {
+    process_pager::get().map_or(usize::MAX, |pager| pager.process.most_frames() as usize)
+}
+
 /// Removes the nails.
 pub fn unnail(span: &AddrRange) {
     if let Some(pager) = process_pager::get() {

@@ -169,6 +169,7 @@ pub fn forget_others(mut record: ThreadsGuard, forked: i32) {
         };
     }
     drop(record);
+    wired::pi::forget_waiters();
     rseq::forget_others();
 }
 

@@ -28,10 +28,33 @@ const RETRY_DELAY: Duration = Duration::from_micros(50);
 /// True if this process's locks wait without the kernel's priority inheritance.
 static FORGONE: AtomicBool = AtomicBool::new(false);
 
-/// Has locks wait without priority inheritance from now on, which a program's filter may forbid: those that are
-/// held already are handed to the threads that wait for them as before.
+/// Threads of this process that wait with it, or are about to.
+static INHERITING: AtomicU32 = AtomicU32::new(0);
+
+/// How often [`forgo_inheritance`] looks at them: a second. One that was killed as it waited is among them for good.
+const LOOKS: u32 = 20_000;
+
+/// Has locks wait without priority inheritance from now on, which a program's filter may forbid. Returns once no thread
+/// waits with it: a lock that had such waiters is free of them once it can be taken.
 pub fn forgo_inheritance() {
-    FORGONE.store(true, Ordering::Release);
+    FORGONE.store(true, Ordering::SeqCst);
+    for _ in 0..LOOKS {
+        if INHERITING.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        pause();
+    }
+}
+
+/// In the child of a fork, whose parent's threads do not wait here.
+pub fn forget_waiters() {
+    INHERITING.store(0, Ordering::SeqCst);
+}
+
+/// Sleeps for [`RETRY_DELAY`]. By `futex`, which a filter that is made for threads allows, and on a word of its own: the
+/// kernel refuses to unlock one that has waiters with priority inheritance and others.
+fn pause() {
+    crate::futex::wait(&AtomicU32::new(0), 0, Some(RETRY_DELAY));
 }
 
 /// A lock around a value.
@@ -61,22 +84,21 @@ impl<T> PiLock<T> {
     /// Waits until the lock is free, then holds it until the guard is dropped.
     pub fn lock(&self) -> PiGuard<'_, T> {
         while !self.try_acquire() {
-            if FORGONE.load(Ordering::Acquire) {
-                // No thread wakes this one.
-                match self.word.load(Ordering::Relaxed) {
-                    FREE => {}
-                    held => crate::futex::wait(&self.word, held, Some(RETRY_DELAY)),
-                }
-                continue;
-            }
-            match futex::lock_pi(&self.word, futex::Flags::PRIVATE, None) {
+            INHERITING.fetch_add(1, Ordering::SeqCst);
+            let is_inherited = !FORGONE.load(Ordering::SeqCst);
+            let answer = match is_inherited {
+                true => futex::lock_pi(&self.word, futex::Flags::PRIVATE, None),
+                false => Err(Errno::PERM),
+            };
+            INHERITING.fetch_sub(1, Ordering::SeqCst);
+            match answer {
                 Ok(()) => {
                     // The kernel wrote the word: the last holder's writes are visible from here.
                     fence(Ordering::Acquire);
                     break;
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => sleep_before_retry(),
+                Err(_) => pause(),
             }
         }
         self.guard()
@@ -103,15 +125,6 @@ impl<T> PiLock<T> {
             .compare_exchange(FREE, current_tid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
-}
-
-fn sleep_before_retry() {
-    let nanos = RETRY_DELAY.subsec_nanos().into();
-    let time = rustix::thread::Timespec {
-        tv_sec: 0,
-        tv_nsec: nanos,
-    };
-    let _ = rustix::thread::nanosleep(&time);
 }
 
 /// Holds a [`PiLock`] until dropped by the thread that took it: the kernel refuses any other.

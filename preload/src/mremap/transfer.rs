@@ -1,9 +1,9 @@
 //! A mapping's contents and state at other addresses.
 
 use crate::address_space::{self, AddressSpace, RW};
-use crate::paged_memory;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
+use crate::{mutexes, paged_memory};
 use std::ffi::c_int;
 
 /// Moves contents and state to `to`, which is free or freshly mapped.
@@ -36,6 +36,7 @@ pub fn move_mapping(
     if attrs.locked == MlockState::Nailed {
         space.unlock(&head);
     }
+    mutexes::forget(&head);
     move_contents(space, &head, &target);
     if keep {
         if attrs.prot != RW {
