@@ -3,7 +3,9 @@
 //! Rule: connections without a contract have at most a fifth of the loop's time, all of them
 //! together, and are served when tenants have been: however many there are and whatever they
 //! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
-//! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`.
+//! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`,
+//! and so has that of a process that is awaited with its contract after a restart: a quota that strangers
+//! have filled does not keep it out.
 //! The daemon never blocks on a peer.
 
 mod outgoing;
@@ -49,6 +51,8 @@ pub(crate) struct Connection {
     /// Whose descriptors and time it takes.
     pub person: u32,
     pub tenant: Option<TenantNumber>,
+    /// True if it is served with tenants: it is one's, or its process is awaited.
+    with_tenants: bool,
     /// True while an event that did not fit into its queue waits for the peer to read.
     is_full: Cell<bool>,
     /// Encoded events of a tenant that did not fit into its queue, in order.
@@ -169,12 +173,17 @@ impl Connections {
         let _ = epoll::modify(&self.epoll, &self.unidentified, data, flags);
     }
 
-    /// Accepts connections. `tenant_fds` counts the descriptors of a person's contracts.
-    pub fn accept(&mut self, tenant_fds: impl Fn(&UserLimits, u32) -> usize) {
+    /// Accepts connections. `tenant_fds` counts the descriptors of a person's contracts; `awaits` returns true
+    /// for a process that has a contract of an earlier daemon.
+    pub fn accept(
+        &mut self,
+        tenant_fds: impl Fn(&UserLimits, u32) -> usize,
+        awaits: impl Fn(&Peer) -> bool,
+    ) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..MAX_BATCH {
             match rustix::net::accept_with(&self.listener, flags) {
-                Ok(fd) => self.insert(fd, &tenant_fds),
+                Ok(fd) => self.insert(fd, &tenant_fds, &awaits),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
@@ -206,14 +215,21 @@ impl Connections {
         }
     }
 
-    fn insert(&mut self, fd: OwnedFd, tenant_fds: impl Fn(&UserLimits, u32) -> usize) {
+    fn insert(
+        &mut self,
+        fd: OwnedFd,
+        tenant_fds: impl Fn(&UserLimits, u32) -> usize,
+        awaits: impl Fn(&Peer) -> bool,
+    ) {
         let Ok(peer) = Peer::of(&fd) else {
             return self.reaper.close(u32::MAX, fd);
         };
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);
-        let excess = self.over_fd_quota(peer.uid, held);
-        if let Some(why) = excess.or_else(|| self.over_unidentified_quota(peer.uid)) {
+        let awaited = awaits(&peer) && !self.has_awaited(&peer);
+        let excess = || self.over_fd_quota(peer.uid, held);
+        let excess = || excess().or_else(|| self.over_unidentified_quota(peer.uid));
+        if let Some(why) = (!awaited).then(excess).flatten() {
             if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
                 let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
             }
@@ -223,7 +239,11 @@ impl Connections {
         self.next += 1;
         let data = epoll::EventData::new_u64(token);
         let known = self.by_token.contains_key(&token);
-        if known || epoll::add(&self.unidentified, &fd, data, epoll::EventFlags::IN).is_err() {
+        let set = match awaited {
+            true => &self.epoll,
+            false => &self.unidentified,
+        };
+        if known || epoll::add(set, &fd, data, epoll::EventFlags::IN).is_err() {
             return self.reaper.close(person, fd);
         }
         let pid = peer.pid.as_raw_nonzero().get();
@@ -234,12 +254,20 @@ impl Connections {
             person,
             fd,
             tenant: None,
+            with_tenants: awaited,
             is_full: Cell::new(false),
             unsent: RefCell::default(),
             is_suspended: false,
             list_from: None,
         };
         self.by_token.insert(token, connection);
+    }
+
+    /// Returns true if a process has a connection already that is served with tenants and has no contract yet.
+    fn has_awaited(&self, peer: &Peer) -> bool {
+        let waits = |one: &Connection| one.with_tenants && one.tenant.is_none();
+        let mut all = self.by_token.values();
+        all.any(|one| one.peer.pid == peer.pid && waits(one))
     }
 
     /// A connection.
@@ -264,13 +292,13 @@ impl Connections {
         let Some(connection) = self.by_token.get_mut(&token) else {
             return;
         };
-        connection.tenant = tenant;
+        (connection.tenant, connection.with_tenants) = (tenant, tenant.is_some());
         let (to, from) = match tenant {
             Some(_) => (&self.epoll, &self.unidentified),
             None => (&self.unidentified, &self.epoll),
         };
         let data = epoll::EventData::new_u64(token);
-        // Where the kernel has no memory for it, it is served where it was.
+        // Where the kernel has no memory for it, it is served where it was, and an awaited one is there.
         if epoll::add(to, &connection.fd, data, connection.polled()).is_ok() {
             let _ = epoll::delete(from, &connection.fd);
         }
@@ -310,10 +338,10 @@ impl Connections {
         }
     }
 
-    /// The user whose tenant has a connection.
+    /// The user of a connection that is served with tenants.
     pub fn tenant_uid(&self, token: u64) -> Option<u32> {
         let connection = self.get(token)?;
-        connection.tenant.map(|_| connection.identity.uid)
+        connection.with_tenants.then_some(connection.identity.uid)
     }
 
     /// Receives nothing from a tenant's connection, or again. A hang-up is noticed in any case.
@@ -348,7 +376,7 @@ impl Connections {
 
     /// Why a user may not connect, if so: too many connections have no contract.
     fn over_unidentified_quota(&self, uid: u32) -> Option<Refusal> {
-        let counts = |c: &&Connection| c.tenant.is_none() && !is_trusted(c.identity.uid);
+        let counts = |c: &&Connection| !c.with_tenants && !is_trusted(c.identity.uid);
         let there = self.by_token.values().filter(counts).count();
         let most = self.user_limits.max_unidentified_fds() / FDS;
         let over = there >= most && !is_trusted(uid);

@@ -69,11 +69,6 @@ pub enum Refusal {
     /// The token is another tenant's.
     #[error("there is a contract by this resume token already")]
     TokenInUse,
-    /// No tenant waits for this token.
-    #[error(
-        "no tenant with this resume token is waited for: it came back too late, or was here already"
-    )]
-    UnknownToken,
     /// The last contract of the same processes is not released yet.
     #[error("the contract it had is still being given back: ask again in a moment")]
     StillLeaving,

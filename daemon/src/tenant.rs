@@ -1,5 +1,6 @@
 //! One tenant as the daemon has it.
 
+use crate::peer::Peer;
 use crate::persisted_tenants::TenantRecord;
 use crate::refusal::Refusal;
 use crate::tenant_cgroup::TenantCgroup;
@@ -114,6 +115,13 @@ impl Tenant {
     /// Why it may not request another channel, if so: as many wait until it reads.
     pub fn over_open_quota(&self) -> Option<Refusal> {
         (self.unopened.len() >= MAX_CHANNELS).then_some(Refusal::ChannelQuota(MAX_CHANNELS))
+    }
+
+    /// Returns true if its process is awaited, and this is the peer.
+    pub fn awaits(&self, peer: &Peer) -> bool {
+        matches!(self.phase, TenantPhase::Away(_))
+            && self.record.pid == peer.pid.as_raw_nonzero().get()
+            && peer.start() == Some(self.record.start)
     }
 
     /// A number that no channel has.

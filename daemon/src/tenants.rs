@@ -193,8 +193,10 @@ impl Tenants {
     /// Accepts connections.
     pub fn accept(&mut self) {
         let tenants = &self.by_number;
-        self.connections
-            .accept(|limits, person| fds_of(tenants, limits, person));
+        self.connections.accept(
+            |limits, person| fds_of(tenants, limits, person),
+            |peer| tenants.values().any(|tenant| tenant.awaits(peer)),
+        );
     }
 
     /// Why a user may have no more connections, contracts or channels, if so.

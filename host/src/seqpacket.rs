@@ -25,6 +25,8 @@ pub struct Received {
     pub len: usize,
     /// Descriptors that came along, in order, then `None`.
     pub fds: [Option<OwnedFd>; DESCRIPTORS],
+    /// True if more came, for which this process had no room (`ulimit -n`).
+    pub fds_lost: bool,
     /// The sender's credentials, where the socket has SO_PASSCRED set.
     pub sender: Option<UCred>,
 }
@@ -164,6 +166,7 @@ fn receive_into(
         bytes: [0; MESSAGE],
         len: 0,
         fds: [const { None }; DESCRIPTORS],
+        fds_lost: false,
         sender: None,
     };
     let mut control = RecvAncillaryBuffer::new(space);
@@ -180,6 +183,7 @@ fn receive_into(
         }
     };
     it.len = received.bytes;
+    it.fds_lost = received.flags.contains(ReturnFlags::CTRUNC);
     for message in control.drain() {
         match message {
             RecvAncillaryMessage::ScmRights(fds) => {

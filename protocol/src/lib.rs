@@ -195,6 +195,8 @@ pub enum DaemonEvent {
     Left,
     /// The contract cannot be given back: something of it is still used.
     LeaveRefused(String),
+    /// No contract waits for the resume token of a [`TenantRequest::Rejoin`], nor ever will.
+    UnknownToken,
 }
 
 /// A tenant's share of the faults.

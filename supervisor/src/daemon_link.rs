@@ -95,7 +95,7 @@ impl DaemonLink {
                         .into(),
                 ),
                 SessionEvent::Resumed => happened.push(TreeEvent::Back),
-                SessionEvent::Refused(why) if self.session.is_over() => {
+                SessionEvent::Lost(why) => {
                     let why = format!("the daemon does not take this contract back: {why}");
                     happened.push(TreeEvent::PagesLost(why));
                 }

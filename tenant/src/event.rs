@@ -56,8 +56,10 @@ pub enum SessionEvent {
     Disconnected,
     /// A daemon is there again and has taken this tenant back.
     Resumed,
-    /// The daemon does not take this tenant back.
+    /// A request was refused.
     Refused(String),
+    /// The daemon that is there now has no such contract: it is over.
+    Lost(String),
     /// The contract was given back: the connection may end, and no process is killed for it.
     Left,
     /// It cannot be given back, and why: it holds as before.

@@ -286,7 +286,7 @@ impl Thread {
             for event in self.session.dispatch(&self.view) {
                 let over = match event {
                     SessionEvent::Left => Ok(()),
-                    SessionEvent::Refused(_) => Err(LinkedError::Over),
+                    SessionEvent::Lost(_) => Err(LinkedError::Over),
                     event => {
                         self.on_event(event);
                         continue;
@@ -350,6 +350,7 @@ impl Thread {
             | SessionEvent::Disconnected
             | SessionEvent::Resumed
             | SessionEvent::Refused(_)
+            | SessionEvent::Lost(_)
             | SessionEvent::Left => {}
         }
     }

@@ -279,7 +279,7 @@ impl Session {
                     // The daemon before released it, and ended before it could reply.
                     events.push(match self.leaving {
                         true => SessionEvent::Left,
-                        false => SessionEvent::Refused(why),
+                        false => SessionEvent::Lost(why.into()),
                     });
                 }
             }

@@ -10,7 +10,7 @@ fn a_peer_that_reads_again_is_served() {
     let mut connections = Connections::new(Listener::open(&path).unwrap()).unwrap();
     let peer = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-    connections.accept(|_, _| 0);
+    connections.accept(|_, _| 0, |_| false);
     let token = *connections.by_token.keys().next().unwrap();
     connections.set_tenant(token, Some(1));
     let mut sent = 0;

@@ -152,23 +152,33 @@ impl Contracts {
             return self
                 .frames
                 .connections()
-                .refuse(token, Refusal::UnknownToken);
+                .post(token, &DaemonEvent::UnknownToken);
         };
-        if let Err(why) = self.try_rejoin(token, number, message) {
+        let quota = match self.attach_returned(number, message) {
+            Ok(quota) => quota,
+            // It tries again until its time is up: the kernel may lack a descriptor for a moment.
+            Err(why) => {
+                tracing::debug!("tenant {number} is not taken back yet: {why}");
+                return self.frames.connections().refuse(token, why);
+            }
+        };
+        if let Err(why) = self.take_back(token, number, quota) {
             tracing::warn!("tenant {number} is not taken back: {why}");
-            self.frames.connections().refuse(token, why);
             return self.frames.tenants.kill(number);
         }
         tracing::info!("tenant {number} is back, with {channels} channels");
     }
 
-    fn try_rejoin(
+    /// Attaches what a tenant that comes back has kept; returns its ledger, unless it has none yet.
+    fn attach_returned(
         &mut self,
-        token: u64,
         number: TenantNumber,
         message: &Received,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<LimitControl>, Refusal> {
         let lack = || Refusal::NoDescriptor("descriptors");
+        if message.fds_lost {
+            return Err(lack());
+        }
         let [doorbell, pressure_bell, ledger, ..] = &message.fds;
         let bell = |fd: &Option<OwnedFd>| {
             let fd = fd.as_ref().ok_or_else(lack)?;
@@ -177,10 +187,26 @@ impl Contracts {
         let doorbell = bell(doorbell)?;
         // Polling any other kind of file would call into the program that serves it.
         let pressure_bell: OwnedFd = bell(pressure_bell)?.into();
-        let quota = ledger.as_ref().map(LimitControl::attach).transpose();
-        let mut quota = quota?;
+        let quota = ledger.as_ref().map(LimitControl::attach).transpose()?;
+        let tenant = self.frames.tenants.get_mut(number).ok_or_else(lack)?;
+        tenant.doorbell = doorbell;
+        self.disk.attach_file(tenant)?;
         self.frames.tenants.watch_pressure(&pressure_bell, number)?;
-        let tenant = self.frames.tenants.get(number).ok_or_else(lack)?;
+        let tenant = self.frames.tenants.get_mut(number);
+        if let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_mut()) {
+            frames.pressure_bell = pressure_bell;
+        }
+        Ok(quota)
+    }
+
+    fn take_back(
+        &mut self,
+        token: u64,
+        number: TenantNumber,
+        mut quota: Option<LimitControl>,
+    ) -> Result<(), Refusal> {
+        let tenant = self.frames.tenants.get(number);
+        let tenant = tenant.ok_or(Refusal::NoTenant(number))?;
         let terms = tenant.record.terms;
         let frames = tenant.frames.as_ref();
         let resident = frames.map_or(0, |frames| frames.group.resident_estimate(0));
@@ -204,15 +230,11 @@ impl Contracts {
         let connections = &mut self.frames.tenants.connections;
         connections.set_tenant(token, Some(number));
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
-            tenant.doorbell = doorbell;
             tenant.connection = Some(token);
             tenant.phase = TenantPhase::Admitted;
             if let Some(frames) = &mut tenant.frames {
-                (frames.quota, frames.pressure_bell) = (quota, pressure_bell);
+                frames.quota = quota;
             }
-        }
-        if let Some(tenant) = self.frames.tenants.get(number) {
-            self.disk.attach_file(tenant)?;
         }
         let event = DaemonEvent::Admitted {
             tenant: number,

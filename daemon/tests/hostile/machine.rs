@@ -33,7 +33,7 @@ impl Machine {
         std::fs::write(at.join("counts"), "").unwrap();
         let shared = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(at.join("counts"), shared).unwrap();
-        let daemon = daemon(at);
+        let daemon = daemon(at, 0);
         let it = Self { folder, daemon };
         let begin = Instant::now();
         while !it.socket().exists() || it.is_measuring() {
@@ -57,9 +57,14 @@ impl Machine {
 
     /// It is killed, and another one started.
     pub fn restart(&mut self) {
+        self.restart_with(0);
+    }
+
+    /// The same, and the next may have so many descriptors; as many as this process, for 0.
+    pub fn restart_with(&mut self, descriptors: u64) {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
-        self.daemon = daemon(self.folder.path());
+        self.daemon = daemon(self.folder.path(), descriptors);
     }
 
     /// Lets the processes that wait for it go on.
@@ -301,11 +306,11 @@ impl Drop for Machine {
     }
 }
 
-fn daemon(folder: &Path) -> Child {
+fn daemon(folder: &Path, descriptors: u64) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
         .open(folder.join("log"));
-    let mut command = process(folder, Role::Daemon, 0);
+    let mut command = process(folder, Role::Daemon, descriptors);
     command.stderr(log.unwrap()).spawn().unwrap()
 }

@@ -10,6 +10,7 @@ mod fuzz;
 mod honest;
 mod leaving;
 mod machine;
+mod restart;
 mod role;
 
 use machine::Machine;

@@ -1,6 +1,6 @@
 //! What a process of the test binary does: its role, and how it is started with one.
 
-use crate::{attacks, flood, fuzz, leaving};
+use crate::{attacks, flood, fuzz, leaving, restart};
 use daemon::Daemon;
 use std::fs::File;
 use std::io::Write;
@@ -28,9 +28,11 @@ pub enum Role {
     Pages,
     Plain,
     Supervisor,
+    Stranger,
+    Returns,
 }
 
-const ROLES: [Role; 17] = [
+const ROLES: [Role; 19] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -48,6 +50,8 @@ const ROLES: [Role; 17] = [
     Role::Pages,
     Role::Plain,
     Role::Supervisor,
+    Role::Stranger,
+    Role::Returns,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -68,6 +72,7 @@ pub fn play(role: Role) {
     let socket = folder.join("s");
     match role {
         Role::Daemon => {
+            restart::limit_descriptors(seed);
             logging::init("selfpage system: ", LevelFilter::INFO).unwrap();
             let mut daemon = Daemon::start(&folder.join("config.toml")).unwrap();
             daemon.run().unwrap();
@@ -88,6 +93,8 @@ pub fn play(role: Role) {
         Role::Pages => fuzz::pages(&socket, &folder),
         Role::Plain => fuzz::plain(&folder),
         Role::Supervisor => fuzz::supervisor(&folder, seed),
+        Role::Stranger => restart::stranger(&socket),
+        Role::Returns => restart::returns(&socket),
     }
 }
 

@@ -15,6 +15,10 @@ use rustix::net::RecvFlags;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+/// Why a daemon takes a tenant back no more.
+const UNKNOWN: &str =
+    "no tenant with this resume token is waited for: it came back too late, or was here already";
+
 /// A connection that the resume token was presented on.
 pub(super) struct Resumption {
     connection: OwnedFd,
@@ -34,7 +38,7 @@ impl Session {
             match self.resume() {
                 Ok(true) => return Ok(()),
                 Ok(false) => std::thread::sleep(RECONNECT_PAUSE),
-                Err(why) => return Err(TenantError::Refused(why)),
+                Err(why) => return Err(TenantError::Refused(why.into())),
             }
         }
         Err(TenantError::Silent(Errno::PIPE))
@@ -65,8 +69,9 @@ impl Session {
     /// descriptors may wait for a second while too many of this user's are in flight. Returns false
     /// until the daemon has replied and has every channel: a socket may be listened at long before a
     /// daemon serves it. A
-    /// connection that the daemon has accepted is not given up: to hang up ends the contract.
-    pub(super) fn resume(&mut self) -> Result<bool, String> {
+    /// connection that the daemon has accepted is not given up: to hang up ends the contract. Only a daemon
+    /// that has no such contract is an error.
+    pub(super) fn resume(&mut self) -> Result<bool, &'static str> {
         let Some(mut resumption) = self.resuming.take().or_else(|| self.rejoin()) else {
             return Ok(false);
         };
@@ -82,7 +87,9 @@ impl Session {
             };
             match decode(message.as_slice()) {
                 Some(DaemonEvent::Admitted { terms, .. }) => self.terms = terms,
-                Some(DaemonEvent::Refused(why)) => return Err(why),
+                Some(DaemonEvent::UnknownToken) => return Err(UNKNOWN),
+                // A refusal is of this connection, and not of the contract: the daemon may be short of
+                // descriptors for a moment.
                 _ => return Ok(false),
             }
             resumption.is_admitted = true;
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_does_not_reply_yet_blocks_nothing() {
+    fn only_a_daemon_without_the_contract_ends_it_and_one_that_does_not_reply_blocks_nothing() {
         let name = format!("selfpage-resume-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener =
@@ -223,15 +230,28 @@ mod tests {
             decode(asked.as_slice()),
             Some(TenantRequest::Rejoin { resume_token, channels: 0 }) if resume_token.0 == [7; 16]
         ));
+        let reply = |daemon: &OwnedFd, event: &DaemonEvent| {
+            let bytes = encode(event).unwrap();
+            seqpacket::send(daemon, &bytes, &[], SendFlags::DONTWAIT).unwrap();
+        };
+        // A daemon that is short of something refuses the connection.
+        reply(&daemon, &DaemonEvent::Refused("try again".into()));
+        assert_eq!(session.resume(), Ok(false));
+        assert_eq!(session.resume(), Ok(false));
+        let daemon = rustix::net::accept(&listener).unwrap();
         let admitted = DaemonEvent::Admitted {
             tenant: 1,
             terms: session.terms,
             note: String::new(),
         };
-        let bytes = encode(&admitted).unwrap();
-        seqpacket::send(&daemon, &bytes, &[], SendFlags::DONTWAIT).unwrap();
+        reply(&daemon, &admitted);
         assert_eq!(session.resume(), Ok(true));
         assert!(session.connection.is_some());
+        session.connection = None;
+        assert_eq!(session.resume(), Ok(false));
+        let daemon = rustix::net::accept(&listener).unwrap();
+        reply(&daemon, &DaemonEvent::UnknownToken);
+        assert_eq!(session.resume(), Err(UNKNOWN));
         std::fs::remove_file(&path).unwrap();
     }
 }

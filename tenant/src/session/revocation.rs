@@ -26,7 +26,7 @@ impl Session {
                     end_lent_priority();
                 }
                 // No daemon will grant what is missing.
-                SessionEvent::Refused(_) if self.is_over() => {
+                SessionEvent::Lost(_) => {
                     ledger.set_max_guaranteed(ledger.limit());
                 }
                 SessionEvent::Changed { terms, .. } => {
