@@ -179,6 +179,7 @@ impl Daemon {
         }
         let id = self.contracts.disk.usd.add_channel(client, server);
         tenants.add_channel(number, channel, id);
+        self.contracts.persist_channels(number);
         Ok(true)
     }
 

@@ -30,7 +30,16 @@ pub struct TenantRecord {
     pub terms: ContractSpec,
     /// What its frames will be after the notice.
     pub later: Option<FrameSpec>,
+    /// Channels that it may hand over after a restart, whatever its user has then: as many as it has had at a
+    /// time, or up to twice as many.
+    pub channels: u32,
 }
+
+/// Channels that are recorded for each tenant: the record of most is not written again for them.
+const CHANNELS: u32 = 4;
+
+/// What records may lack that an earlier version wrote, which is last, and none or zero there.
+const LATER_FIELDS: usize = 2;
 
 impl TenantRecord {
     /// Of a tenant that comes in now.
@@ -52,6 +61,7 @@ impl TenantRecord {
             uid,
             terms,
             later: None,
+            channels: CHANNELS,
         }
     }
 
@@ -65,9 +75,9 @@ impl TenantRecord {
 
     /// From bytes; `None` where they are no record of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        // Records were without what the frames will be, which is last, before.
-        let shorter = || postcard::from_bytes(&[bytes, &[0]].concat()).ok();
-        let record: Self = postcard::from_bytes(bytes).ok().or_else(shorter)?;
+        // What is beyond the record is not read.
+        let bytes = [bytes, &[0; LATER_FIELDS]].concat();
+        let record: Self = postcard::from_bytes(&bytes).ok()?;
         (record.version == VERSION).then_some(record)
     }
 
@@ -120,11 +130,13 @@ mod tests {
     #[test]
     fn a_record_comes_back_and_fits() {
         let mut record = record(&"n".repeat(2 * NAME));
+        record.channels = 0;
         let bytes = record.encode();
         assert_eq!(
-            TenantRecord::decode(&bytes[..bytes.len() - 1]),
+            TenantRecord::decode(&bytes[..bytes.len() - LATER_FIELDS]),
             Some(record.clone())
         );
+        record.channels = u32::MAX;
         let most = u32::MAX;
         record.later = Some(FrameSpec { g: most, x: most });
         let bytes = record.encode();

@@ -221,6 +221,19 @@ pub enum Refusal {
     NoDirectIo(Errno),
 }
 
+impl Refusal {
+    /// Returns true if the daemon or the peer's user lacks something that may be there later.
+    pub fn is_lack(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDescriptor(_)
+                | Self::FdQuota { .. }
+                | Self::ChannelQuota(_)
+                | Self::Channel(ChannelError::System { .. })
+        )
+    }
+}
+
 impl From<FileError> for Refusal {
     fn from(why: FileError) -> Self {
         match why {

@@ -81,7 +81,8 @@ pub enum TenantRequest {
         /// Channels that follow, each by [`TenantRequest::Channel`].
         channels: u32,
     },
-    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
+    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell. Answered if
+    /// refused: [`DaemonEvent::Later`].
     Channel(ChannelNumber),
     /// Asks for a new channel. A contract for a file has two at most.
     Open {
@@ -197,6 +198,8 @@ pub enum DaemonEvent {
     LeaveRefused(String),
     /// No contract waits for the resume token of a [`TenantRequest::Rejoin`], nor ever will.
     UnknownToken,
+    /// There is no room for a channel of a [`TenantRequest::Channel`] now: the tenant hands it over again.
+    Later(ChannelNumber),
 }
 
 /// A tenant's share of the faults.

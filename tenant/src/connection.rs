@@ -35,10 +35,14 @@ pub(crate) fn send(
     seqpacket::send(to, &bytes, fds, SendFlags::empty())
 }
 
-/// Sends one message, if there is room for it (EAGAIN).
-pub(crate) fn try_send(to: impl AsFd, message: &TenantRequest) -> io::Result<()> {
+/// Sends one message, if there is room for it (EAGAIN), and for its descriptors (ETOOMANYREFS).
+pub(crate) fn try_send(
+    to: impl AsFd,
+    message: &TenantRequest,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
-    seqpacket::send(to, &bytes, &[], SendFlags::DONTWAIT)
+    seqpacket::try_send(to, &bytes, fds, SendFlags::DONTWAIT)
 }
 
 /// An answer, and the first descriptors with it.

@@ -18,7 +18,7 @@ use protocol::{
 };
 use rate::Reservation;
 use requests::{RequestQueue, faults};
-use resume::Resumption;
+use resume::{REATTACH_PAUSE, Resumption};
 use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -53,6 +53,8 @@ pub struct Session {
     pressure_bell: OwnedFd,
     ledger: Option<OwnedFd>,
     channels: BTreeMap<ChannelNumber, KeptChannel>,
+    /// Those that the daemon has no room for yet, and when they are handed over again.
+    unattached: (Vec<ChannelNumber>, Instant),
     /// Requested and not opened: they are requested again.
     opening: VecDeque<(u64, u16)>,
     /// The cookie of the next request.
@@ -108,6 +110,7 @@ impl Session {
             pressure_bell: pressure_bell?,
             ledger: None,
             channels: BTreeMap::new(),
+            unattached: (Vec::new(), Instant::now()),
             opening: VecDeque::new(),
             next_cookie: 0,
             closing: Vec::new(),
@@ -227,7 +230,11 @@ impl Session {
         let is_polling = self.revocation.is_some() || !self.unsent.is_empty();
         let polling = is_polling.then_some(RECLAIM_POLL);
         let is_away = self.connection.is_none() && !self.over;
-        polling.or(is_away.then_some(RECONNECT_PAUSE))
+        let is_incomplete = !self.unattached.0.is_empty();
+        let reconnecting = is_away.then_some(RECONNECT_PAUSE);
+        polling
+            .or(reconnecting)
+            .or(is_incomplete.then_some(REATTACH_PAUSE))
     }
 
     /// Asks for a channel for `depth` operations at a time: [`SessionEvent::Opened`], or
@@ -285,6 +292,7 @@ impl Session {
             }
         }
         self.unsent.flush(self.connection.as_ref());
+        self.reattach();
         while let Some(connection) = &self.connection {
             match seqpacket::receive(connection, RecvFlags::DONTWAIT) {
                 Ok(message) if message.len > 0 => self.on_message(message, &mut events),
@@ -328,6 +336,7 @@ impl Session {
                 self.drop_channel(channel);
                 SessionEvent::Closed(channel)
             }
+            DaemonEvent::Later(channel) => return self.unattached.0.push(channel),
             DaemonEvent::Revoke {
                 round,
                 keep,

@@ -286,33 +286,60 @@ impl Contracts {
         channel: ChannelNumber,
         message: &Received,
     ) {
-        let [Some(memory), Some(bell), ..] = &message.fds else {
-            return self
-                .frames
-                .connections()
-                .refuse(token, Refusal::NoDescriptor("a channel's descriptors"));
-        };
-        let server = match ChannelServer::attach(memory, bell) {
-            Ok(server) => server,
+        match self.try_reattach(number, channel, message) {
+            Ok(()) => {}
+            Err(why) if why.is_lack() => {
+                let later = DaemonEvent::Later(channel);
+                self.frames.connections().post(token, &later);
+            }
             Err(why) => {
                 tracing::warn!("tenant {number}: invalid channel: {why}");
-                return self.frames.tenants.kill(number);
+                self.frames.tenants.kill(number);
             }
+        }
+    }
+
+    fn try_reattach(
+        &mut self,
+        number: TenantNumber,
+        channel: ChannelNumber,
+        message: &Received,
+    ) -> Result<(), Refusal> {
+        let [Some(memory), Some(bell), ..] = &message.fds else {
+            return Err(Refusal::NoDescriptor("a channel's descriptors"));
         };
-        let uid = self.frames.connections().get(token).map(|c| c.identity.uid);
-        let crowded = uid.and_then(|uid| self.frames.tenants.over_fd_quota(uid));
-        let Some(tenant) = self.frames.tenants.get_mut(number) else {
-            return;
-        };
-        if let Some(why) = crowded.or_else(|| tenant.over_channel_quota()) {
-            return self.frames.connections().refuse(token, why);
+        let server = ChannelServer::attach(memory, bell)?;
+        let tenants = &mut self.frames.tenants;
+        let tenant = tenants.get(number).ok_or(Refusal::NoTenant(number))?;
+        // What it had an earlier daemon has admitted: no request of it may wait for others' descriptors.
+        if tenant.channels.len() >= tenant.record.channels as usize {
+            let crowded = tenants.over_fd_quota(tenant.record.uid);
+            if let Some(why) = crowded.or_else(|| tenant.over_channel_quota()) {
+                return Err(why);
+            }
         }
         let is_new =
             !tenant.channels.contains_key(&channel) && tenant.phase == TenantPhase::Admitted;
-        let Some(client) = tenant.client.filter(|_| is_new) else {
+        if let Some(client) = tenant.client.filter(|_| is_new) {
+            let id = self.disk.usd.add_channel(client, server);
+            self.frames.tenants.add_channel(number, channel, id);
+        }
+        Ok(())
+    }
+
+    /// Persists how many channels a tenant has had at a time. By powers of two: each is a write on the disk,
+    /// for which the loop waits.
+    pub(crate) fn persist_channels(&mut self, number: TenantNumber) {
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
         };
-        let id = self.disk.usd.add_channel(client, server);
-        self.frames.tenants.add_channel(number, channel, id);
+        let there = tenant.channels.len() as u32;
+        if there <= tenant.record.channels {
+            return;
+        }
+        tenant.record.channels = there.next_power_of_two();
+        if let Err(why) = self.persist(number) {
+            tracing::warn!("the channels of tenant {number} cannot be kept: {why}");
+        }
     }
 }

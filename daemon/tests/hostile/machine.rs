@@ -1,6 +1,7 @@
 //! A daemon with a disk of its own, and the processes that play roles beside it.
 
 use crate::honest::{Honest, file_channels, listed, read_late, refusal_of_writable};
+use crate::restart::capacity;
 use crate::role::{Role, process};
 use protocol::DaemonEvent;
 use std::fs::File;
@@ -65,6 +66,30 @@ impl Machine {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
         self.daemon = daemon(self.folder.path(), descriptors);
+    }
+
+    /// The daemon may have so many descriptors for now, and may have `most`.
+    pub fn allow_descriptors(&self, now: u64, most: u64) {
+        let pid = rustix::process::Pid::from_child(&self.daemon);
+        let limit = rustix::process::Rlimit {
+            current: Some(now),
+            maximum: Some(most),
+        };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    }
+
+    /// Waits until a daemon replies.
+    pub fn serves(&self) {
+        let begin = Instant::now();
+        while capacity(&self.socket()).is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Channels that the daemon serves.
+    pub fn channels(&self) -> u32 {
+        capacity(&self.socket()).map_or(0, |summary| summary.channels)
     }
 
     /// Lets the processes that wait for it go on.

@@ -1,16 +1,17 @@
 //! Tenants that come back to a daemon that was started again, and what keeps it from serving them at once.
 
-use crate::attacks::try_connect;
+use crate::attacks::{ask, hear, try_connect};
 use crate::machine::Machine;
 use crate::role::{Role, count};
 use frames::Ledger;
 use host::seqpacket;
+use protocol::{CapacitySummary, DaemonEvent, TenantRequest};
 use rustix::fd::OwnedFd;
 use rustix::net::RecvFlags;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tenant::{ContractRequest, Session, SessionEvent};
 
 /// Descriptors of a daemon that strangers can fill.
@@ -18,6 +19,8 @@ const FEW: u64 = 128;
 /// Users without a rule, and the connections that each of them keeps: more than such a daemon lets them have.
 const STRANGERS: std::ops::Range<u32> = 65_530..65_534;
 const KEPT: usize = 16;
+/// Channels of a tenant: more than a user may have of [`FEW`].
+pub const CHANNELS: u32 = 40;
 
 /// Lets this process have so many descriptors; as many as before, for 0.
 pub fn limit_descriptors(most: u64) {
@@ -46,8 +49,8 @@ pub fn stranger(path: &Path) {
     }
 }
 
-/// A tenant that counts when it is admitted, and when it is taken back.
-pub fn returns(path: &Path) {
+/// A tenant that counts when it is admitted and has so many channels, and when it is taken back.
+pub fn returns(path: &Path, channels: u32) -> ! {
     let wanted = ContractRequest {
         name: "returns".into(),
         frames: Some("1M".parse().unwrap()),
@@ -58,22 +61,48 @@ pub fn returns(path: &Path) {
     let mut session = Session::join(path, &wanted).unwrap();
     let (ledger, fd) = Ledger::create_limited(session.terms().frames.x, 0, 1).unwrap();
     session.start(fd).unwrap();
+    (0..channels).for_each(|_| _ = session.open(1));
+    let mut opened = Vec::new();
+    while opened.len() < channels as usize {
+        dispatch(&mut session, &ledger, &mut opened);
+    }
+    count(1);
+    while !dispatch(&mut session, &ledger, &mut opened) {}
     count(1);
     loop {
-        for event in session.dispatch(&ledger) {
-            match event {
-                SessionEvent::Resumed => return count(1),
-                SessionEvent::Lost(why) => panic!("{why}"),
-                _ => {}
-            }
-        }
-        std::thread::sleep(Duration::from_millis(1));
+        dispatch(&mut session, &ledger, &mut opened);
     }
 }
 
-struct Strangers(Vec<Child>);
+/// Handles events, and keeps what is opened. Returns true if the tenant was taken back.
+fn dispatch(session: &mut Session, ledger: &Ledger, opened: &mut Vec<[OwnedFd; 2]>) -> bool {
+    std::thread::sleep(Duration::from_millis(1));
+    let mut is_back = false;
+    for event in session.dispatch(ledger) {
+        match event {
+            SessionEvent::Resumed => is_back = true,
+            SessionEvent::Opened { memory, bell, .. } => opened.push([memory, bell]),
+            SessionEvent::NotOpened { why, .. } | SessionEvent::Lost(why) => panic!("{why}"),
+            _ => {}
+        }
+    }
+    is_back
+}
 
-impl Drop for Strangers {
+/// What the daemon replies to a query, if it does.
+pub fn capacity(path: &Path) -> Option<CapacitySummary> {
+    let connection = try_connect(path)?;
+    ask(&connection, &TenantRequest::Capacity, &[]);
+    match hear(&connection)? {
+        (DaemonEvent::Capacity(summary), _) => Some(summary),
+        _ => None,
+    }
+}
+
+/// Processes that play roles until they are killed.
+struct Players(Vec<Child>);
+
+impl Drop for Players {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -89,14 +118,44 @@ fn a_tenant_is_taken_back_though_strangers_have_all_connections_there_are() {
     }
     let mut machine = Machine::start();
     machine.restart_with(FEW);
-    let mut tenant = machine.begin(Role::Returns, 0);
+    machine.serves();
+    let tenant = Players(vec![machine.begin(Role::Returns, 0)]);
     machine.counted(1);
     let spawn = |user| machine.spawn(Role::Stranger, 0, user, "strangers");
-    let strangers = Strangers(STRANGERS.map(spawn).collect());
+    let strangers = Players(STRANGERS.map(spawn).collect());
     // Until they have what they may have.
     std::thread::sleep(Duration::from_millis(500));
     machine.restart_with(FEW);
     machine.counted(2);
-    drop(strangers);
-    tenant.wait().unwrap();
+    drop((strangers, tenant));
+}
+
+#[test]
+fn no_channel_of_a_tenant_is_lost_to_a_daemon_that_lacks_descriptors() {
+    if !rustix::process::getuid().is_root() {
+        return println!("SKIPPED: the daemon's own user has no quota");
+    }
+    let mut machine = Machine::start();
+    let tenant = Players(vec![machine.begin(Role::Channels, 0)]);
+    machine.counted(1);
+    let pid = rustix::process::Pid::from_child(&tenant.0[0]);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    // Of so few descriptors a user may have a quarter, and for a while there are fewer.
+    machine.restart_with(FEW);
+    machine.serves();
+    machine.allow_descriptors(machine.descriptors() as u64 + u64::from(CHANNELS) / 2, FEW);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    machine.allow_descriptors(FEW, FEW);
+    machine.counted(2);
+    let begin = Instant::now();
+    while machine.channels() < CHANNELS {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "{}",
+            machine.log()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(tenant);
 }

@@ -30,9 +30,10 @@ pub enum Role {
     Supervisor,
     Stranger,
     Returns,
+    Channels,
 }
 
-const ROLES: [Role; 19] = [
+const ROLES: [Role; 20] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -52,6 +53,7 @@ const ROLES: [Role; 19] = [
     Role::Supervisor,
     Role::Stranger,
     Role::Returns,
+    Role::Channels,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -94,7 +96,8 @@ pub fn play(role: Role) {
         Role::Plain => fuzz::plain(&folder),
         Role::Supervisor => fuzz::supervisor(&folder, seed),
         Role::Stranger => restart::stranger(&socket),
-        Role::Returns => restart::returns(&socket),
+        Role::Returns => restart::returns(&socket, 0),
+        Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
 }
 

@@ -35,7 +35,7 @@ impl RequestQueue {
     /// Sends those for which there is room now.
     pub fn flush(&mut self, connection: Option<&OwnedFd>) {
         while let (Some(connection), Some(request)) = (connection, self.0.front())
-            && connection::try_send(connection, request) != Err(Errno::AGAIN)
+            && connection::try_send(connection, request, &[]) != Err(Errno::AGAIN)
         {
             self.0.pop_front();
         }

@@ -13,7 +13,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Pause between two attempts to hand over the channels that a daemon has no room for.
+pub(super) const REATTACH_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a daemon takes a tenant back no more.
 const UNKNOWN: &str =
@@ -129,6 +132,26 @@ impl Session {
         Ok(true)
     }
 
+    /// Hands over again the channels that the daemon had no room for, when it is time.
+    pub(super) fn reattach(&mut self) {
+        let (numbers, since) = &mut self.unattached;
+        let Some(connection) = &self.connection else {
+            return numbers.clear();
+        };
+        if since.elapsed() < REATTACH_PAUSE {
+            return;
+        }
+        *since = Instant::now();
+        numbers.retain(|number| {
+            let Some(kept) = self.channels.get(number) else {
+                return false;
+            };
+            let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
+            let request = TenantRequest::Channel(*number);
+            connection::try_send(connection, &request, &fds).is_err()
+        });
+    }
+
     /// A connection that has the resume token; `None` where nothing listens.
     fn rejoin(&self) -> Option<Resumption> {
         let connection = seqpacket::try_connect(&self.path).ok()?;
@@ -179,6 +202,7 @@ mod tests {
             pressure_bell: bell(),
             ledger: Some(bell()),
             channels: Default::default(),
+            unattached: (Vec::new(), Instant::now()),
             opening: Default::default(),
             next_cookie: 0,
             closing: Vec::new(),
