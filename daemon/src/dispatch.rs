@@ -3,10 +3,12 @@
 //! Input is untrusted: identity comes from SO_PEERCRED, requests are validated against the
 //! policy, and an invalid message ends the connection.
 
+mod faults;
+
 use crate::contracts::Contracts;
 use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
-use crate::{Daemon, fault_rates, policy};
+use crate::{Daemon, policy};
 use disk::atropos::ClientId;
 use host::seqpacket::Received;
 use iochannel::ChannelGeometry;
@@ -190,65 +192,6 @@ impl Daemon {
             // An earlier daemon's, or never there: nothing of it is under way.
             None => self.tenants().post(number, &DaemonEvent::Closed(channel)),
         }
-    }
-
-    fn request_faults(
-        &mut self,
-        token: u64,
-        number: TenantNumber,
-        reservation: Option<(Duration, Duration)>,
-        known: bool,
-    ) {
-        let weight = self.fault_weight(token);
-        if let Err(why) = self.check_reservation(token, number, reservation, known) {
-            return self.connections().refuse(token, why);
-        }
-        let Contracts {
-            frames,
-            fault_rates,
-            processor_time,
-            ..
-        } = &mut self.contracts;
-        let tenants = &frames.tenants;
-        let paging = processor_time.promised(tenants, None);
-        let answer = fault_rates.request(tenants, number, weight, reservation, known, paging);
-        if let Err(why) = answer {
-            self.connections().refuse(token, why);
-        }
-    }
-
-    /// Checks a reservation against the rule of the peer, whose contracts all count. A tenant that
-    /// survived a restart of the daemon holds its reservation already.
-    fn check_reservation(
-        &self,
-        token: u64,
-        number: TenantNumber,
-        reservation: Option<(Duration, Duration)>,
-        known: bool,
-    ) -> Result<(), Refusal> {
-        let is_known = known && self.tenants().get(number).is_some_and(|t| t.rejoined);
-        let (Some(connection), false) = (self.connections().get(token), is_known) else {
-            return Ok(());
-        };
-        let (tenants, rates) = (self.tenants(), &self.contracts.fault_rates);
-        let others = tenants.numbers_of(connection.identity.uid);
-        let held = others
-            .filter(|other| *other != number)
-            .map(|other| rates.reserved(other))
-            .sum();
-        let own = rustix::process::getuid().as_raw();
-        let rules = &self.contracts.config.allow;
-        let asked = fault_rates::processors_of(reservation);
-        policy::check_reservation(rules, own, &connection.identity, held, asked)?;
-        Ok(())
-    }
-
-    /// The weight of a connection's peer, against others, in sharing out faults.
-    fn fault_weight(&self, token: u64) -> u32 {
-        let peer = self.connections().get(token).map(|c| &c.identity);
-        peer.map_or(1, |peer| {
-            policy::fault_weight(&self.contracts.config.allow, peer)
-        })
     }
 
     /// Changes a contract that is kept.

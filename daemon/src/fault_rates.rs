@@ -118,12 +118,19 @@ impl FaultRates {
         reservation: Option<(Duration, Duration)>,
         known: bool,
     ) -> Result<(), Refusal> {
-        self.leave(number);
         let weight = task.weight;
-        let task = match known {
-            true => self.table.restore(task),
-            false => self.table.admit(task)?,
+        let former = self.entries.get(&number).map(|entry| entry.task);
+        let had = former.and_then(|former| self.table.task(former));
+        former.map(|former| self.table.remove(former));
+        let admitted = match known {
+            true => Ok(self.table.restore(task)),
+            false => self.table.admit(task),
         };
+        // A tenant that is refused keeps what it had.
+        if let (Err(_), Some(had), Some(entry)) = (&admitted, had, self.entries.get_mut(&number)) {
+            entry.task = self.table.restore(had);
+        }
+        let task = admitted?;
         let entry = TenantRate {
             task,
             person,
@@ -263,8 +270,8 @@ impl FaultRates {
         Ok(self.table.check_paging(asked)?)
     }
 
-    /// A tenant reports its reservation and requests its share of the faults. One that an earlier
-    /// daemon knew is `known`.
+    /// A tenant reports its reservation and requests its share of the faults. One that has the reservation from an
+    /// earlier daemon is `known`.
     pub(crate) fn request(
         &mut self,
         tenants: &Tenants,
@@ -275,17 +282,36 @@ impl FaultRates {
         paging: Capacity,
     ) -> Result<(), Refusal> {
         self.table.set_paging(paging);
+        self.enter(tenants, number, weight, reservation, known)?;
+        self.reply(tenants, number);
+        Ok(())
+    }
+
+    /// A tenant of an earlier daemon has what it reserved then, before it comes back and requests its share.
+    pub(crate) fn restore(
+        &mut self,
+        tenants: &Tenants,
+        number: TenantNumber,
+        reservation: (Duration, Duration),
+    ) -> Result<(), Refusal> {
+        self.enter(tenants, number, 1, Some(reservation), true)
+    }
+
+    fn enter(
+        &mut self,
+        tenants: &Tenants,
+        number: TenantNumber,
+        weight: u32,
+        reservation: Option<(Duration, Duration)>,
+        known: bool,
+    ) -> Result<(), Refusal> {
         let reserved = reservation.map(|(runtime, period)| Reservation::new(runtime, period));
         let reserved = reserved.transpose()?;
         let pc = reserved.map_or(Capacity::ZERO, |reservation| reservation.pc());
-        // Only a tenant that survives a restart of the daemon is known.
-        let known = known && tenants.get(number).is_some_and(|tenant| tenant.rejoined);
         self.is_changed = true;
         let uid = tenants.get(number).map_or(0, |tenant| tenant.record.uid);
         let person = tenants.connections.user_limits.person(uid);
-        self.admit(number, person, Task { pc, weight }, reservation, known)?;
-        self.reply(tenants, number);
-        Ok(())
+        self.admit(number, person, Task { pc, weight }, reservation, known)
     }
 
     /// A tenant has ended: the others get its part.

@@ -6,6 +6,7 @@ use protocol::contract_spec::{ContractSpec, FrameSpec};
 use protocol::{NAME, ResumeToken, cut};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Version of this record; a record of another version names no tenant.
 const VERSION: u8 = 1;
@@ -33,13 +34,15 @@ pub struct TenantRecord {
     /// Channels that it may hand over after a restart, whatever its user has then: as many as it has had at a
     /// time, or up to twice as many.
     pub channels: u32,
+    /// Processor time that it has reserved: runtime and period.
+    pub reservation: Option<(Duration, Duration)>,
 }
 
 /// Channels that are recorded for each tenant: the record of most is not written again for them.
 const CHANNELS: u32 = 4;
 
 /// What records may lack that an earlier version wrote, which is last, and none or zero there.
-const LATER_FIELDS: usize = 2;
+const LATER_FIELDS: usize = 3;
 
 impl TenantRecord {
     /// Of a tenant that comes in now.
@@ -62,6 +65,7 @@ impl TenantRecord {
             terms,
             later: None,
             channels: CHANNELS,
+            reservation: None,
         }
     }
 
@@ -137,6 +141,7 @@ mod tests {
             Some(record.clone())
         );
         record.channels = u32::MAX;
+        record.reservation = Some((Duration::MAX, Duration::MAX));
         let most = u32::MAX;
         record.later = Some(FrameSpec { g: most, x: most });
         let bytes = record.encode();

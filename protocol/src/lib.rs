@@ -111,7 +111,7 @@ pub enum TenantRequest {
     Faults {
         /// Processor time in every period.
         reservation: Option<(Duration, Duration)>,
-        /// It was told its share by an earlier daemon.
+        /// An earlier daemon sent it its share: it has the reservation that was made then.
         known: bool,
     },
     /// What a fault of the tenant's costs: nanoseconds of processor time, measured.

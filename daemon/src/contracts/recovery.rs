@@ -117,7 +117,13 @@ impl Contracts {
             unopened: VecDeque::new(),
             next_channel: 0,
         };
+        let reservation = tenant.record.reservation;
         self.frames.tenants.insert(number, tenant);
+        if let Some(reservation) = reservation {
+            let tenants = &self.frames.tenants;
+            let restored = self.fault_rates.restore(tenants, number, reservation);
+            restored.map_err(fail)?;
+        }
         self.announce_reduction(number).map_err(fail)
     }
 

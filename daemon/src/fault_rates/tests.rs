@@ -94,6 +94,10 @@ fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
         .unwrap_err()
         .to_string();
     assert!(why.contains("can be reserved"), "{why}");
+    // A tenant that is refused more keeps what it had.
+    let reserved = rates.table.pc();
+    let more = rates.admit(1, 1, task(2 * whole, 1), None, false);
+    assert!(more.is_err() && rates.table.pc() == reserved);
     // One that was there before is not refused, though nothing is left for floors.
     rates.admit(2, 2, task(whole / 2, 1), None, true).unwrap();
     assert!(!rates.table.is_overcommitted());

@@ -92,6 +92,11 @@ impl Machine {
         capacity(&self.socket()).map_or(0, |summary| summary.channels)
     }
 
+    /// Processors that are reserved.
+    pub fn reserved(&self) -> f64 {
+        capacity(&self.socket()).map_or(0.0, |summary| summary.reserved)
+    }
+
     /// Lets the processes that wait for it go on.
     pub fn go_on(&self) {
         std::fs::write(self.folder.path().join("go"), "").unwrap();

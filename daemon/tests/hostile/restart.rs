@@ -1,12 +1,12 @@
 //! Tenants that come back to a daemon that was started again, and what keeps it from serving them at once.
 
-use crate::attacks::{ask, hear, try_connect};
+use crate::attacks::{ask, connect, hear, try_connect};
 use crate::machine::Machine;
 use crate::role::{Role, count};
 use frames::Ledger;
 use host::seqpacket;
-use protocol::{CapacitySummary, DaemonEvent, TenantRequest};
-use rustix::fd::OwnedFd;
+use protocol::{CapacitySummary, DaemonEvent, ResumeToken, TenantRequest};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
@@ -21,6 +21,9 @@ const STRANGERS: std::ops::Range<u32> = 65_530..65_534;
 const KEPT: usize = 16;
 /// Channels of a tenant: more than a user may have of [`FEW`].
 pub const CHANNELS: u32 = 40;
+
+/// Processor time of a tenant: a tenth of a processor.
+const RESERVED: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
 /// Lets this process have so many descriptors; as many as before, for 0.
 pub fn limit_descriptors(most: u64) {
@@ -87,6 +90,59 @@ fn dispatch(session: &mut Session, ledger: &Ledger, opened: &mut Vec<[OwnedFd; 2
         }
     }
     is_back
+}
+
+/// A tenant that reserves processor time, and says that it was more when it comes back. It counts when it has a
+/// reply.
+pub fn reserves(path: &Path) -> ! {
+    let connection = connect(path);
+    let resume_token = ResumeToken([9; 16]);
+    let join = TenantRequest::Join {
+        resume_token,
+        name: "reserves".into(),
+        frames: Some("1M".parse().unwrap()),
+        disk: Some("1ms/250ms".parse().unwrap()),
+        swap: Some(4 << 20),
+        place: None,
+    };
+    ask(&connection, &join, &[]);
+    let (admitted, bells) = hear(&connection).unwrap();
+    assert!(
+        matches!(admitted, DaemonEvent::Admitted { .. }),
+        "{admitted:?}"
+    );
+    let share = |connection: &OwnedFd, share_of: (Duration, Duration), known| {
+        let reservation = Some(share_of);
+        ask(
+            connection,
+            &TenantRequest::Faults { reservation, known },
+            &[],
+        );
+        let (event, _) = hear(connection).unwrap();
+        assert!(matches!(event, DaemonEvent::Faults(_)), "{event:?}");
+        count(1);
+    };
+    share(&connection, RESERVED, false);
+    assert!(hear(&connection).is_none());
+    let connection = loop {
+        std::thread::sleep(Duration::from_millis(10));
+        let Some(connection) = try_connect(path) else {
+            continue;
+        };
+        let channels = 0;
+        let rejoin = TenantRequest::Rejoin {
+            resume_token,
+            channels,
+        };
+        ask(&connection, &rejoin, &[bells[0].as_fd(), bells[1].as_fd()]);
+        if let Some((DaemonEvent::Admitted { .. }, _)) = hear(&connection) {
+            break connection;
+        }
+    };
+    share(&connection, (8 * RESERVED.0, RESERVED.1), true);
+    loop {
+        std::thread::park();
+    }
 }
 
 /// What the daemon replies to a query, if it does.
@@ -157,5 +213,18 @@ fn no_channel_of_a_tenant_is_lost_to_a_daemon_that_lacks_descriptors() {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
+    drop(tenant);
+}
+
+#[test]
+fn a_tenant_has_the_processor_time_after_a_restart_that_it_reserved_and_no_other() {
+    let mut machine = Machine::start();
+    let tenant = Players(vec![machine.begin(Role::Reserves, 0)]);
+    machine.counted(1);
+    let reserved = machine.reserved();
+    assert!(reserved > 0.0);
+    machine.restart();
+    machine.counted(2);
+    assert_eq!(machine.reserved(), reserved);
     drop(tenant);
 }

@@ -31,9 +31,10 @@ pub enum Role {
     Stranger,
     Returns,
     Channels,
+    Reserves,
 }
 
-const ROLES: [Role; 20] = [
+const ROLES: [Role; 21] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -54,6 +55,7 @@ const ROLES: [Role; 20] = [
     Role::Stranger,
     Role::Returns,
     Role::Channels,
+    Role::Reserves,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -97,6 +99,7 @@ pub fn play(role: Role) {
         Role::Supervisor => fuzz::supervisor(&folder, seed),
         Role::Stranger => restart::stranger(&socket),
         Role::Returns => restart::returns(&socket, 0),
+        Role::Reserves => restart::reserves(&socket),
         Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
 }
