@@ -132,6 +132,12 @@ impl Connections {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
+    /// Polls a descriptor no more.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // Nothing is to be done where it is not polled.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Waits for events; the tokens of what has some.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<u64>, DaemonError> {
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];

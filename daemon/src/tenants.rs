@@ -94,6 +94,10 @@ impl Tenants {
         for id in tenant.channels.values() {
             self.by_channel.remove(id);
         }
+        // Its processes have the same eventfd, which would be polled for as long as they keep it.
+        if let Some(frames) = &tenant.frames {
+            self.connections.unwatch(&frames.pressure_bell);
+        }
         Some(tenant)
     }
 

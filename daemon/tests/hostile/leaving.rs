@@ -4,6 +4,7 @@ use crate::attacks::{ask, connect, hear};
 use crate::role::count;
 use frames::{Contract, Ledger};
 use host::seqpacket;
+use protocol::contract_spec::ContractSpec;
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -172,8 +173,34 @@ pub fn interrupted(path: &Path, go: &Path) {
     count(1);
 }
 
+/// Times that a tenant leaves and keeps its bells.
+pub const BELLS: u64 = 5;
+
+/// Gives contracts back and keeps their bells.
+pub fn keep_bells(path: &Path) -> ! {
+    let connection = connect(path);
+    let mut kept = Vec::new();
+    for _ in 0..BELLS {
+        kept.push(admitted(&connection).1);
+        assert_eq!(leaves(&connection), DaemonEvent::Left);
+        count(1);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
 /// A contract of its own, by messages; its connection, its ledger and what it shows of that.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
+    let (terms, _) = admitted(connection);
+    let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
+    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
+    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
+    (ledger, fd)
+}
+
+/// A contract, and its bells.
+fn admitted(connection: &OwnedFd) -> (ContractSpec, Vec<OwnedFd>) {
     let join = TenantRequest::Join {
         resume_token: ResumeToken::draw().unwrap(),
         name: "leaver".into(),
@@ -182,17 +209,13 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
         swap: Some(4 << 20),
         place: None,
     };
-    let terms = loop {
+    loop {
         assert!(ask(connection, &join, &[]));
-        if let Some((DaemonEvent::Admitted { terms, .. }, _)) = hear(connection) {
-            break terms;
+        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) {
+            return (terms, bells);
         }
         std::thread::sleep(Duration::from_millis(100));
-    };
-    let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(connection, &TenantRequest::Ledger, &[fd.as_fd()]);
-    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
-    (ledger, fd)
+    }
 }
 
 /// The reply to giving a contract back; a user that requests too often has to wait.

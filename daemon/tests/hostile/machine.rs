@@ -145,6 +145,16 @@ impl Machine {
             .count()
     }
 
+    /// How many descriptors the daemon polls.
+    pub fn polled(&self) -> usize {
+        let all = std::fs::read_dir(format!("/proc/{}/fdinfo", self.daemon.id())).unwrap();
+        let texts = all
+            .flatten()
+            .flat_map(|one| std::fs::read_to_string(one.path()));
+        let polled = |text: String| text.lines().filter(|line| line.starts_with("tfd:")).count();
+        texts.map(polled).sum()
+    }
+
     /// Waits until the daemon has no more descriptors than that.
     pub fn settles_at(&self, most: usize) {
         let begin = Instant::now();

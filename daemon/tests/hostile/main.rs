@@ -159,3 +159,17 @@ fn a_linked_program_leaves_when_it_has_nothing_left_and_is_harmed_by_nobody() {
     machine.counted(2);
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
 }
+
+#[test]
+fn the_daemon_polls_no_bell_of_a_tenant_that_has_left() {
+    let machine = Machine::start();
+    machine.serves();
+    let before = machine.polled();
+    let mut tenant = machine.begin(Role::Bells, 0);
+    machine.counted(leaving::BELLS);
+    let polled = machine.polled();
+    tenant.kill().unwrap();
+    tenant.wait().unwrap();
+    // Its connection.
+    assert!(polled <= before + 1, "{polled} {before} {}", machine.log());
+}

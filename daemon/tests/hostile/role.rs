@@ -32,9 +32,10 @@ pub enum Role {
     Returns,
     Channels,
     Reserves,
+    Bells,
 }
 
-const ROLES: [Role; 21] = [
+const ROLES: [Role; 22] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -56,6 +57,7 @@ const ROLES: [Role; 21] = [
     Role::Returns,
     Role::Channels,
     Role::Reserves,
+    Role::Bells,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -99,6 +101,7 @@ pub fn play(role: Role) {
         Role::Supervisor => fuzz::supervisor(&folder, seed),
         Role::Stranger => restart::stranger(&socket),
         Role::Returns => restart::returns(&socket, 0),
+        Role::Bells => leaving::keep_bells(&socket),
         Role::Reserves => restart::reserves(&socket),
         Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
