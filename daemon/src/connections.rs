@@ -5,16 +5,17 @@
 //! send, no tenant waits for them longer than [`BACKOFF`] allows. Of descriptors they have
 //! at most half, one person's at most a quarter. Tenants' connections have the rule of `loop_time`,
 //! and so has that of a process that is awaited with its contract after a restart: a quota that strangers
-//! have filled does not keep it out.
+//! have filled does not keep it out ([`quotas`]).
 //! The daemon never blocks on a peer.
 
 mod outgoing;
+mod quotas;
 
 use crate::listener::Listener;
 use crate::peer::Peer;
 use crate::policy::PeerIdentity;
 use crate::refusal::Refusal;
-use crate::user_limits::{UserLimits, is_trusted};
+use crate::user_limits::UserLimits;
 use crate::{CONNECTION, DaemonError, UNIDENTIFIED, call};
 use host::fd_reaper::FdReaper;
 use host::seqpacket;
@@ -94,6 +95,8 @@ pub(crate) struct Connections {
     unidentified: OwnedFd,
     /// An unidentified peer waits. No event follows before it is served.
     pending: bool,
+    /// Those that were reported and are not served yet.
+    ready: VecDeque<u64>,
     /// Unidentified peers are not served before this.
     not_before: Instant,
     listener: Listener,
@@ -113,6 +116,7 @@ impl Connections {
             epoll: make()?,
             unidentified: make()?,
             pending: false,
+            ready: VecDeque::new(),
             not_before: Instant::now(),
             listener,
             disarmed: false,
@@ -160,18 +164,22 @@ impl Connections {
         self.pending.then(left)
     }
 
-    /// The unidentified peers that have something to be served.
-    pub fn unidentified_events(&self) -> Vec<u64> {
-        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 16];
-        match epoll::wait(&self.unidentified, &mut ready, Some(&Timespec::default())) {
-            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
-            Err(_) => Vec::new(),
+    /// The next unidentified peer that has something to be served. Each is served before another one is for the
+    /// second time: epoll moves those that it reports behind all others.
+    pub fn next_unidentified(&mut self) -> Option<u64> {
+        if self.ready.is_empty() {
+            let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
+            let events = epoll::wait(&self.unidentified, &mut ready, Some(&Timespec::default()));
+            let (events, _) = events.ok()?;
+            self.ready
+                .extend(events.iter().map(|event| event.data.u64()));
         }
+        self.ready.pop_front()
     }
 
     /// Unidentified peers were served since `begin`: they wait now.
     pub fn suspend_unidentified(&mut self, begin: Instant) {
-        self.pending = false;
+        self.pending = !self.ready.is_empty();
         self.not_before = Instant::now() + begin.elapsed() * BACKOFF;
         let data = epoll::EventData::new_u64(UNIDENTIFIED);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
@@ -236,10 +244,7 @@ impl Connections {
         let excess = || self.over_fd_quota(peer.uid, held);
         let excess = || excess().or_else(|| self.over_unidentified_quota(peer.uid));
         if let Some(why) = (!awaited).then(excess).flatten() {
-            if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
-                let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
-            }
-            return self.reaper.close(person, fd);
+            return self.turn_away(person, fd, &why);
         }
         let token = CONNECTION | (self.next & 0xffff_ffff);
         self.next += 1;
@@ -269,11 +274,12 @@ impl Connections {
         self.by_token.insert(token, connection);
     }
 
-    /// Returns true if a process has a connection already that is served with tenants and has no contract yet.
-    fn has_awaited(&self, peer: &Peer) -> bool {
-        let waits = |one: &Connection| one.with_tenants && one.tenant.is_none();
-        let mut all = self.by_token.values();
-        all.any(|one| one.peer.pid == peer.pid && waits(one))
+    /// Refuses a connection.
+    fn turn_away(&mut self, person: u32, fd: OwnedFd, why: &Refusal) {
+        if let Ok(bytes) = encode(&DaemonEvent::Refused(why.to_string())) {
+            let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
+        }
+        self.reaper.close(person, fd);
     }
 
     /// A connection.
@@ -368,25 +374,6 @@ impl Connections {
             // With what was sent there and not read.
             self.reaper.close(connection.person, connection.fd);
         }
-    }
-
-    /// Why a user may have no more connections, contracts or channels, if so. `held` descriptors
-    /// are those of the contracts of the user's person.
-    pub fn over_fd_quota(&self, uid: u32, held: usize) -> Option<Refusal> {
-        let person = self.user_limits.person(uid);
-        let own = self.by_token.values().filter(|c| c.person == person);
-        let (taken, most) = (FDS * own.count() + held, self.user_limits.max_fds());
-        let over = taken >= most && !is_trusted(uid);
-        over.then_some(Refusal::FdQuota { uid, taken, most })
-    }
-
-    /// Why a user may not connect, if so: too many connections have no contract.
-    fn over_unidentified_quota(&self, uid: u32) -> Option<Refusal> {
-        let counts = |c: &&Connection| !c.with_tenants && !is_trusted(c.identity.uid);
-        let there = self.by_token.values().filter(counts).count();
-        let most = self.user_limits.max_unidentified_fds() / FDS;
-        let over = there >= most && !is_trusted(uid);
-        over.then_some(Refusal::UnidentifiedQuota(there))
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! | part | holds |
 //! |---|---|
-//! | `Daemon` (`dispatch`, `queries`) | the contracts, signals; serves requests |
+//! | `Daemon` (`dispatch`, `queries`, `service`) | the contracts, signals; serves requests |
 //! | `Contracts` (`contracts/{admission,recovery,leave}`) | the configuration, the frames, the disk, control groups, fault rates, processor time |
 //! | `FrameControl` | the frames allocator, its clock (`stall`), the tenants |
 //! | `Tenants` | each `tenant`, the connections, `jobs` that take long, the `loop_time` of persons |
@@ -42,6 +42,7 @@ mod processor_time;
 mod queries;
 mod refusal;
 mod scrub;
+mod service;
 mod stall;
 mod tenant;
 pub mod tenant_cgroup;
@@ -52,7 +53,7 @@ mod zero_writer;
 
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
-use connections::{Connections, Incoming, LISTENER, MAX_BATCH, MAX_SERVICE};
+use connections::{Connections, MAX_BATCH};
 use contracts::{Contracts, groups_name, has_persisted_tenants};
 use disk::usd::UsdEvent;
 pub use error::DaemonError;
@@ -188,7 +189,7 @@ impl Daemon {
                     (JOBS, _) => self.on_jobs_done(),
                     (DISK, _) => self.on_disk_events(),
                     (SIGNALS, _) if self.on_signals() => return Ok(()),
-                    (_, CONNECTION) => self.serve(token),
+                    (_, CONNECTION) => self.serve(token, MAX_BATCH),
                     (_, PRESSURE) => self.contracts.frames.on_pressure(token as TenantNumber),
                     _ => {}
                 }
@@ -221,48 +222,11 @@ impl Daemon {
         all.into_iter().flatten().fold(rss, Duration::min)
     }
 
-    /// Serves a connection: a batch of messages at most.
-    fn serve(&mut self, token: u64) {
-        if self.connections().take_writable(token) {
-            self.on_writable(token);
-        }
-        for _ in 0..MAX_BATCH {
-            match self.connections_mut().receive(token) {
-                Incoming::Message(mut arrived, person) => {
-                    self.dispatch(token, &mut arrived.message);
-                    self.connections_mut().discard(*arrived, person);
-                }
-                Incoming::HungUp => self.contracts.on_hang_up(token),
-                Incoming::Violation(why) => self.contracts.disconnect(token, why),
-                Incoming::Nothing => return,
-            }
-        }
-    }
-
-    /// Serves those without a contract, if it is time.
-    fn serve_unidentified(&mut self) {
-        if self.connections().timeout() != Some(Duration::ZERO) {
-            return;
-        }
-        let begin = Instant::now();
-        for token in self.connections().unidentified_events() {
-            // Those that are not served now are first the next time.
-            if begin.elapsed() > MAX_SERVICE {
-                break;
-            }
-            match token {
-                LISTENER => self.contracts.frames.tenants.accept(),
-                _ => self.serve(token),
-            }
-        }
-        self.connections_mut().suspend_unidentified(begin);
-    }
-
     /// Ends what has missed its deadline, after what has arrived by now.
     fn enforce_deadlines(&mut self) {
         for number in self.tenants().numbers() {
             if let Some(token) = self.contracts.frames.debtor(number) {
-                self.serve(token);
+                self.serve(token, MAX_BATCH);
             }
             self.contracts.frames.report_usage(number);
         }
