@@ -1,6 +1,7 @@
 //! A connection to the daemon: one request, one reply.
 
 use super::TenantError;
+use super::outage::{Outage, RETURN};
 use host::seqpacket;
 use protocol::{DaemonEvent, TenantRequest, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,9 +59,6 @@ pub(crate) fn converse(
     recv(connection)
 }
 
-/// How long a daemon that ends before it has answered may take to be started again.
-pub(crate) const RETURN: Duration = Duration::from_secs(10);
-
 /// Pause between two attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -71,23 +69,25 @@ pub(crate) fn ask(
     mut connection: OwnedFd,
     ask: &TenantRequest,
 ) -> Result<(OwnedFd, Reply), TenantError> {
-    let begun = Instant::now();
+    let mut outage = Outage::new();
     loop {
+        outage.on_request(Instant::now());
         match converse(&connection, ask, &[]) {
-            Err(why) if why.is_end() && begun.elapsed() < RETURN => {
+            Err(why) if why.is_end() => {
+                let since = outage.on_end(Instant::now()).ok_or(why)?;
                 std::thread::sleep(LOOK);
-                connection = reach_next(path, begun)?;
+                connection = reach_next(path, since)?;
             }
             answer => return Ok((connection, answer?)),
         }
     }
 }
 
-/// Connects to the daemon that follows one that was there when it `begun`.
-pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantError> {
+/// Connects to the daemon that follows one that ended then.
+pub(crate) fn reach_next(path: &Path, ended: Instant) -> Result<OwnedFd, TenantError> {
     loop {
         match reach(path) {
-            Err(_) if begun.elapsed() < RETURN => std::thread::sleep(LOOK),
+            Err(_) if ended.elapsed() < RETURN => std::thread::sleep(LOOK),
             reached => return reached,
         }
     }

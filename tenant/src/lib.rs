@@ -23,6 +23,7 @@ pub mod file;
 mod linked;
 mod linked_error;
 mod numa;
+mod outage;
 mod session;
 pub mod trace;
 

@@ -8,7 +8,8 @@ mod requests;
 mod resume;
 mod revocation;
 
-use super::connection::{self, RETURN, reach, send};
+use super::connection::{self, reach, send};
+use super::outage::Outage;
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
@@ -172,15 +173,19 @@ impl Session {
         &mut self,
         reservation: Option<Reservation>,
     ) -> Result<FaultShare, TenantError> {
-        let begun = Instant::now();
+        let mut outage = Outage::new();
         loop {
+            outage.on_request(Instant::now());
             match self.request(&faults(reservation, false), &[]) {
                 Ok(DaemonEvent::Faults(share)) => {
                     self.faults = Some(reservation);
                     return Ok(share);
                 }
                 Ok(_) => return Err(TenantError::OtherBuild),
-                Err(why) if why.is_end() && begun.elapsed() < RETURN => self.join_again()?,
+                Err(why) if why.is_end() => {
+                    outage.on_end(Instant::now()).ok_or(why)?;
+                    self.join_again()?;
+                }
                 Err(why) => return Err(why),
             }
         }

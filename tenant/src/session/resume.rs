@@ -6,7 +6,8 @@
 
 use super::{RECONNECT_PAUSE, Session, faults};
 use crate::TenantError;
-use crate::connection::{self, RETURN, reach_next, send};
+use crate::connection::{self, reach_next, send};
+use crate::outage::RETURN;
 use host::seqpacket;
 use protocol::{ChannelNumber, DaemonEvent, TenantRequest, decode};
 use rustix::fd::{AsFd, OwnedFd};
