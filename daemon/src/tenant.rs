@@ -31,8 +31,7 @@ pub enum TenantPhase {
     Admitted,
     /// The daemon was started again, and it has not come back yet.
     Away(Instant),
-    /// It has requested to leave, or has hung up before it attached a ledger, and its RSS is
-    /// being measured.
+    /// It has requested to leave, and its RSS is being measured.
     LeaveRequested,
     /// It has released its frames, or never had any, and its I/O is draining. Its processes
     /// are not killed any more.

@@ -80,30 +80,22 @@ impl CgroupRoot {
         Self { root, protects }
     }
 
-    /// Puts a tenant into a group: the process that asks, which started then, and all it starts
-    /// from now on.
-    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
-        let path = self.root.as_ref().and_then(|root| {
-            let path = root.join(number.to_string());
-            fs::create_dir_all(&path).ok()?;
-            cgroup_origin::note(mount_of(&path)?, &path, leader);
-            let pid = leader.as_raw_nonzero().to_string();
-            match fs::write(path.join("cgroup.procs"), pid) {
-                // If it ended meanwhile, its pid may be another process's, which must live.
-                Ok(()) if is_running(leader, start) => Some(path),
-                _ => {
-                    cgroup_origin::restore(mount_of(&path)?, &path, SHORT);
-                    let _ = fs::remove_dir(&path);
-                    None
-                }
-            }
-        });
+    /// A group for a tenant, whose process started then and is not in it yet.
+    pub fn create(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
+        let path = self.root.as_ref().map(|root| root.join(number.to_string()));
         TenantCgroup {
-            path,
+            path: path.filter(|path| fs::create_dir_all(path).is_ok()),
             leader,
             start,
             found: Arc::default(),
         }
+    }
+
+    /// The same with the process in it.
+    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
+        let mut group = self.create(leader, start, number);
+        group.enter();
+        group
     }
 
     /// Ends what is left in groups of tenants that there are not: those that ended while no
@@ -154,6 +146,24 @@ impl Drop for CgroupRoot {
 }
 
 impl TenantCgroup {
+    /// Puts the tenant into it: the process that requested the contract, and all it starts from now on.
+    pub fn enter(&mut self) {
+        let (leader, start) = (self.leader, self.start);
+        self.path = self.path.take().and_then(|path| {
+            cgroup_origin::note(mount_of(&path)?, &path, leader);
+            let pid = leader.as_raw_nonzero().to_string();
+            match fs::write(path.join("cgroup.procs"), pid) {
+                // If it ended meanwhile, its pid may be another process's, which must live.
+                Ok(()) if is_running(leader, start) => Some(path),
+                _ => {
+                    cgroup_origin::restore(mount_of(&path)?, &path, SHORT);
+                    let _ = fs::remove_dir(&path);
+                    None
+                }
+            }
+        });
+    }
+
     /// Returns true if the process that requested the contract still runs.
     pub fn is_alive(&self) -> bool {
         is_running(self.leader, self.start)

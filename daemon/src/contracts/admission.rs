@@ -113,7 +113,7 @@ impl Contracts {
         tenant.client = Some(client);
         tenant.file = Some(file);
         tenant.frames = Some(TenantFrames {
-            group: self.groups.take_in(pid, tenant.record.start, number),
+            group: self.groups.create(pid, tenant.record.start, number),
             quota: None,
             placement,
             pressure_bell,
@@ -294,12 +294,11 @@ impl Contracts {
         }
         if let Some(tenant) = self.frames.tenants.get_mut(number) {
             tenant.connection = None;
-            tenant.phase = TenantPhase::Ending;
         }
-        self.release(number);
+        self.let_go(number);
     }
 
-    /// A tenant shows the ledger it made.
+    /// A tenant shows the ledger it made. From now on it may own frames, and its processes are in its group.
     pub(crate) fn attach_ledger(&mut self, token: u64, number: TenantNumber, fd: Option<&OwnedFd>) {
         let Some(fd) = fd else {
             return self
@@ -317,6 +316,7 @@ impl Contracts {
         let terms = tenant.record.terms;
         match &mut tenant.frames {
             Some(frames) if tenant.phase == TenantPhase::Admitted && frames.quota.is_none() => {
+                frames.group.enter();
                 let quota = frames.quota.insert(quota);
                 // The tenant owns the frames granted to it, whatever its ledger says.
                 quota.set_limit(0);

@@ -8,10 +8,10 @@
 //! from, the disk's thread releases its channels, and its swap file is released, in this
 //! order: at no moment would a daemon that starts again kill it for a contract it has not.
 //!
-//! A tenant that disconnects before it attaches its ledger owns no frames: its program may have
-//! been refused something else. Its RSS is measured; if it is within the allowance the tenant is
-//! released and lives, otherwise it is killed. (A daemon that is started again in just that
-//! moment finds a tenant that does not come back, and kills it.)
+//! A tenant that disconnects before it attaches its ledger owns no frames, and is not in a group of the
+//! daemon's yet: its program may have been refused something else. It is released, whatever memory it has.
+//! (A daemon that is started again in just that moment finds a tenant that does not come back, and kills
+//! it.)
 //!
 //! Rule: a tenant that is not released keeps its contract as it was, and receives the figures.
 
@@ -48,11 +48,13 @@ impl Contracts {
         {
             return self.refuse_leave(number, &why);
         }
-        let Some(tenant) = self.frames.tenants.get_mut(number) else {
-            return;
-        };
-        tenant.phase = TenantPhase::LeaveRequested;
-        self.measure_rss(number);
+        match self.frames.tenants.get_mut(number) {
+            Some(tenant) if tenant.may_own_frames() => {
+                tenant.phase = TenantPhase::LeaveRequested;
+                self.measure_rss(number);
+            }
+            _ => self.let_go(number),
+        }
     }
 
     /// The other end of a connection is gone; a tenant's contract ends with it.
@@ -68,10 +70,7 @@ impl Contracts {
         match tenant.may_own_frames() {
             // Unless it has released its frames already.
             true => tenants.kill(number),
-            false => {
-                tenant.phase = TenantPhase::LeaveRequested;
-                self.measure_rss(number);
-            }
+            false => self.let_go(number),
         }
     }
 
@@ -124,12 +123,16 @@ impl Contracts {
         }
         if let Err(why) = take_all(tenant, resident) {
             tenant.phase = TenantPhase::Admitted;
-            return match tenant.connection {
-                Some(_) => self.refuse_leave(number, &why),
-                // Limits of its original group must not be evaded here.
-                None => self.frames.tenants.kill(number),
-            };
+            return self.refuse_leave(number, &why);
         }
+        self.let_go(number);
+    }
+
+    /// Releases a tenant that owns no frame: its processes live, in the group that they came from.
+    pub(super) fn let_go(&mut self, number: TenantNumber) {
+        let Some(tenant) = self.frames.tenants.get_mut(number) else {
+            return;
+        };
         tenant.phase = TenantPhase::Leaving;
         let group = tenant.frames.as_ref().map(|frames| frames.group.clone());
         self.frames.on_tenant_gone(number);

@@ -18,7 +18,9 @@ impl FrameControl {
             self.report_usage(number);
             // The thread that had to ring may have been killed before.
             self.on_pressure(number);
-            let Some(frames) = self.tenants.get(number).and_then(|t| t.frames.as_ref()) else {
+            // Until it may own frames it has its memory under the limits that it had before.
+            let tenant = self.tenants.get(number).filter(|t| t.may_own_frames());
+            let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_ref()) else {
                 continue;
             };
             let owned = self.stats(number).map_or(0, |stats| stats.n);
