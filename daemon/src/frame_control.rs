@@ -39,8 +39,8 @@ pub(crate) struct FrameControl {
     allocator: Allocator,
     begin: Instant,
     stall: Stall,
-    /// Number of the last revocation.
-    round: u32,
+    /// Number of the last revocation, of all tenants: it does not wrap, since an answer counts for all before.
+    round: u64,
 }
 
 impl FrameControl {
@@ -233,7 +233,7 @@ impl FrameControl {
     }
 
     /// A tenant reports revocations up to `round` as done.
-    pub fn on_revocation_done(&mut self, number: TenantNumber, round: u32) {
+    pub fn on_revocation_done(&mut self, number: TenantNumber, round: u64) {
         let Some(k) = self.tenants.get_mut(number).map(|t| t.acknowledge(round)) else {
             return;
         };
@@ -290,7 +290,7 @@ impl FrameControl {
     }
 
     pub fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
-        self.round = self.round.wrapping_add(1);
+        self.round += 1;
         let round = self.round;
         let frames = self.tenants.get_mut(number).and_then(|t| t.frames.as_mut());
         if let Some(frames) = frames {

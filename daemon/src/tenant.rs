@@ -44,7 +44,7 @@ pub enum TenantPhase {
 #[derive(Clone, Copy)]
 pub struct UnsentRevocation {
     /// Its number.
-    pub round: u32,
+    pub round: u64,
     /// Frames that the tenant keeps, by this and all earlier ones.
     pub keep: u32,
     /// Its deadline, as the allocator counts time.
@@ -62,7 +62,7 @@ pub struct TenantFrames {
     /// Its eventfd, written at each allocation that its limit refuses.
     pub pressure_bell: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.
-    pub rounds: VecDeque<(u32, u32)>,
+    pub rounds: VecDeque<(u64, u32)>,
     /// The last revocation, where its message did not fit into the tenant's queue.
     pub unsent: Option<UnsentRevocation>,
     /// Since when the exact RSS of its processes is being measured.
@@ -148,7 +148,7 @@ impl Tenant {
     }
 
     /// The frames of the revocations up to `round`, which are answered with that.
-    pub fn acknowledge(&mut self, round: u32) -> u32 {
+    pub fn acknowledge(&mut self, round: u64) -> u32 {
         let Some(frames) = &mut self.frames else {
             return 0;
         };

@@ -96,7 +96,7 @@ pub enum TenantRequest {
     /// A revocation was done: the tenant owns no more than it was asked to.
     Answered {
         /// The number of the revocation.
-        round: u32,
+        round: u64,
     },
     /// Asks for disk time for a file of the asker's, which comes along as a descriptor. A
     /// contract for the disk alone; channels are opened as by a tenant.
@@ -166,7 +166,7 @@ pub enum DaemonEvent {
     /// A revocation: within this time the tenant owns no more than `keep` frames, and reports it.
     Revoke {
         /// The number of this revocation.
-        round: u32,
+        round: u64,
         /// Frames that may be kept.
         keep: u32,
         /// How long it has.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// Its number.
-    pub round: u32,
+    pub round: u64,
     /// Frames that may be kept.
     pub keep: u32,
     /// Deadline for the others to be unused, on a machine with processors to spare: the daemon

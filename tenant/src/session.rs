@@ -268,7 +268,7 @@ impl Session {
     }
 
     /// A revocation was done.
-    fn acknowledge(&mut self, round: u32) {
+    fn acknowledge(&mut self, round: u64) {
         self.send(TenantRequest::Answered { round });
     }
 
