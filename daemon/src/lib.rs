@@ -64,6 +64,7 @@ use host::systemd;
 use jobs::{JobResult, JobRunner};
 use listener::Listener;
 use logging::LineQueue;
+use loop_time::processor_time;
 pub use machine::total_memory;
 use processor_time::ProcessorTime;
 use protocol::{DaemonEvent, TenantNumber};
@@ -182,7 +183,7 @@ impl Daemon {
         loop {
             let tokens = self.connections().wait(self.timeout())?;
             self.contracts.frames.count_stall();
-            for token in tokens {
+            for &token in &tokens {
                 let begin = Instant::now();
                 match (token, token & !0xffff_ffff) {
                     (UNIDENTIFIED, _) => self.connections_mut().on_unidentified(),
@@ -198,16 +199,21 @@ impl Daemon {
             self.contracts.frames.tenants.resume();
             if self.contracts.frames.timeout() == Some(Duration::ZERO) {
                 self.enforce_deadlines();
+                self.contracts.frames.tenants.turn.skip(processor_time());
             }
             let contracts = &mut self.contracts;
             let tenants = &mut contracts.frames.tenants;
             contracts.processor_time.tick(&contracts.disk.usd, tenants);
             contracts.fault_rates.send_due(tenants);
+            if let Some(token) = tokens.last() {
+                tenants.charge(*token, Instant::now());
+            }
             self.serve_unidentified();
             if self.rss_measured.elapsed() >= RSS_INTERVAL {
                 self.rss_measured = Instant::now();
                 self.do_periodic_work();
             }
+            self.contracts.frames.tenants.turn.skip(processor_time());
         }
     }
 

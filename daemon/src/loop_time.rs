@@ -3,10 +3,13 @@
 //! The loop has a high priority, and no contract is charged for its time. Rule: a person's tenants
 //! have a fifth of it, however many they are and whatever they send. A connection or bell of a person
 //! that has used more is not polled until that time has passed; before the loop kills a tenant for a
-//! deadline, it reads a batch of that tenant's messages.
+//! deadline, it reads a batch of that tenant's messages. What the loop does besides in a turn, to wait, to count
+//! stalls and to send shares, is a person's whose connection or bell it was woken by: with short messages it is
+//! more than half of the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use wired::clock::thread_time;
 
 /// Each microsecond of service uses so many of a person's.
 const BACKOFF: u32 = 5;
@@ -16,6 +19,32 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// The most that is charged at once: beyond that the loop waited for a processor, or for the disk.
 const MAX_CHARGE: Duration = Duration::from_millis(5);
+
+/// What the loop has spent since it charged a person last.
+#[derive(Default)]
+pub(crate) struct TurnClock {
+    /// The loop's processor time then.
+    charged: Duration,
+}
+
+impl TurnClock {
+    /// The time to charge for a service that took so long, when the loop has had this much processor time: a
+    /// service that blocks the loop counts as well.
+    pub fn lap(&mut self, service: Duration, processor: Duration) -> Duration {
+        let before = std::mem::replace(&mut self.charged, processor);
+        service.max(processor.saturating_sub(before))
+    }
+
+    /// Charges no person for the processor time until now.
+    pub fn skip(&mut self, processor: Duration) {
+        self.charged = processor;
+    }
+}
+
+/// The processor time of the calling thread.
+pub(crate) fn processor_time() -> Duration {
+    Duration::from_nanos(thread_time().unwrap_or(0))
+}
 
 /// The time that persons have used, and the tokens that are not polled.
 #[derive(Default)]
@@ -61,6 +90,16 @@ impl LoopTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_costs_what_the_turn_cost_that_it_woke() {
+        let us = Duration::from_micros;
+        let mut turn = TurnClock::default();
+        assert_eq!(turn.lap(us(3), us(10)), us(10));
+        assert_eq!(turn.lap(us(3), us(12)), us(3), "it waited for the disk");
+        turn.skip(us(500));
+        assert_eq!(turn.lap(us(3), us(510)), us(10));
+    }
 
     #[test]
     fn a_person_that_floods_has_a_fifth_of_the_time_and_others_have_theirs() {

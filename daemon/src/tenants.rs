@@ -2,7 +2,7 @@
 
 use crate::connections::Connections;
 use crate::jobs::{JobResult, JobRunner};
-use crate::loop_time::LoopTime;
+use crate::loop_time::{LoopTime, TurnClock, processor_time};
 use crate::policy::ContractTotals;
 use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantPhase};
@@ -26,6 +26,8 @@ pub(crate) struct Tenants {
     pub connections: Connections,
     pub jobs: JobRunner,
     loop_time: LoopTime,
+    /// What the loop has spent since it charged a person.
+    pub turn: TurnClock,
     by_number: BTreeMap<TenantNumber, Tenant>,
     by_channel: HashMap<ChannelId, (TenantNumber, ChannelNumber)>,
     next: TenantNumber,
@@ -38,6 +40,7 @@ impl Tenants {
             connections,
             jobs,
             loop_time: LoopTime::default(),
+            turn: TurnClock::default(),
             by_number: BTreeMap::new(),
             by_channel: HashMap::new(),
             next: 1,
@@ -152,8 +155,10 @@ impl Tenants {
     }
 
     /// Charges a tenant's person for the time since `begin`, in which the loop served the tenant's
-    /// connection or bell. One that is over its part is not polled for a while.
+    /// connection or bell, and for what the loop did since it charged one last. A person that is over its part is
+    /// not polled for a while.
     pub fn charge(&mut self, token: u64, begin: Instant) {
+        let took = self.turn.lap(begin.elapsed(), processor_time());
         let uid = match token & !0xffff_ffff {
             CONNECTION => self.connections.tenant_uid(token),
             PRESSURE => self.get(token as TenantNumber).map(|t| t.record.uid),
@@ -163,7 +168,7 @@ impl Tenants {
             return;
         };
         let (person, now) = (self.connections.user_limits.person(uid), Instant::now());
-        if self.loop_time.charge(person, token, now - begin, now) {
+        if self.loop_time.charge(person, token, took, now) {
             self.poll(token, false);
         }
     }
