@@ -235,8 +235,10 @@ impl Connections {
         tenant_fds: impl Fn(&UserLimits, u32) -> usize,
         awaits: impl Fn(&Peer) -> bool,
     ) {
-        let Ok(peer) = Peer::of(&fd) else {
-            return self.reaper.close(u32::MAX, fd);
+        let peer = match Peer::of(&fd) {
+            Ok(peer) => peer,
+            Err(Errno::SRCH) => return self.turn_away(u32::MAX, fd, &Refusal::OtherNamespace),
+            Err(_) => return self.reaper.close(u32::MAX, fd),
         };
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);

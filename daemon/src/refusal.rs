@@ -60,6 +60,12 @@ pub enum Refusal {
     /// The process has ended.
     #[error("the process has ended")]
     ProcessEnded,
+    /// A process that has no number here.
+    #[error(
+        "the daemon runs in a PID namespace that this process is outside of: start the daemon where it sees the \
+         programs that it serves"
+    )]
+    OtherNamespace,
     /// No contract yet.
     #[error("ask for a contract first")]
     NoContract,

@@ -1,7 +1,7 @@
 //! A daemon with a disk of its own, and the processes that play roles beside it.
 
 use crate::honest::{Honest, file_channels, listed, read_late, refusal_of_writable};
-use crate::restart::capacity;
+use crate::restart::{capacity, query};
 use crate::role::{Role, process};
 use protocol::DaemonEvent;
 use std::fs::File;
@@ -66,6 +66,35 @@ impl Machine {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
         self.daemon = daemon(self.folder.path(), descriptors);
+    }
+
+    /// It is killed, and another one started in a PID namespace of its own.
+    pub fn restart_apart(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+        let inner = process(self.folder.path(), Role::Daemon, 0);
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(inner.get_program())
+            .args(inner.get_args());
+        for (variable, value) in inner.get_envs() {
+            command.env(variable, value.unwrap_or_default());
+        }
+        command.stderr(self.errors("apart"));
+        self.daemon = command.stdout(Stdio::null()).spawn().unwrap();
+    }
+
+    /// The daemon's reply to a query that it refuses.
+    pub fn refusal(&self) -> String {
+        let begin = Instant::now();
+        loop {
+            if let Some(DaemonEvent::Refused(why)) = query(&self.socket()) {
+                return why;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The daemon may have so many descriptors for now, and may have `most`.

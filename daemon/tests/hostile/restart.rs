@@ -145,14 +145,19 @@ pub fn reserves(path: &Path) -> ! {
     }
 }
 
-/// What the daemon replies to a query, if it does.
+/// What there is to promise, if the daemon replies.
 pub fn capacity(path: &Path) -> Option<CapacitySummary> {
-    let connection = try_connect(path)?;
-    ask(&connection, &TenantRequest::Capacity, &[]);
-    match hear(&connection)? {
-        (DaemonEvent::Capacity(summary), _) => Some(summary),
+    match query(path)? {
+        DaemonEvent::Capacity(summary) => Some(summary),
         _ => None,
     }
+}
+
+/// What the daemon replies to a query, if it does.
+pub fn query(path: &Path) -> Option<DaemonEvent> {
+    let connection = try_connect(path)?;
+    ask(&connection, &TenantRequest::Capacity, &[]);
+    hear(&connection).map(|(event, _)| event)
 }
 
 /// Processes that play roles until they are killed.
@@ -227,4 +232,15 @@ fn a_tenant_has_the_processor_time_after_a_restart_that_it_reserved_and_no_other
     machine.counted(2);
     assert_eq!(machine.reserved(), reserved);
     drop(tenant);
+}
+
+#[test]
+fn a_process_that_the_daemon_cannot_see_is_refused_with_the_reason() {
+    if !rustix::process::getuid().is_root() {
+        return println!("SKIPPED: a PID namespace needs root");
+    }
+    let mut machine = Machine::start();
+    machine.restart_apart();
+    let why = machine.refusal();
+    assert!(why.contains("PID namespace"), "{why}");
 }
