@@ -4,6 +4,7 @@
 //! Rule: once the contract has begun nothing here blocks. A channel that is requested while the
 //! daemon is away opens when it is back.
 
+mod channels;
 mod requests;
 mod resume;
 mod revocation;
@@ -11,6 +12,7 @@ mod revocation;
 use super::connection::{self, reach, send};
 use super::outage::Outage;
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
+use channels::{KeptChannel, REATTACH_PAUSE};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
 use protocol::{
@@ -19,10 +21,10 @@ use protocol::{
 };
 use rate::Reservation;
 use requests::{RequestQueue, faults};
-use resume::{REATTACH_PAUSE, Resumption};
+use resume::Resumption;
 use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -30,13 +32,6 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-
-/// A channel's descriptors, kept for a daemon that is started again.
-struct KeptChannel {
-    memory: OwnedFd,
-    /// The daemon's end of what is rung for the client.
-    server_bell: OwnedFd,
-}
 
 /// A contract with the daemon.
 pub struct Session {
@@ -371,28 +366,5 @@ impl Session {
             },
             _ => return,
         });
-    }
-
-    /// Keeps a channel's memory and the daemon's end of its bell for the next daemon;
-    /// returns the memory and the client's end.
-    fn keep_channel(
-        &mut self,
-        channel: ChannelNumber,
-        message: &mut Received,
-    ) -> Option<(OwnedFd, OwnedFd)> {
-        let [memory, bell, server_bell, ..] = &mut message.fds;
-        let (memory, bell, server_bell) = (memory.take()?, bell.take()?, server_bell.take()?);
-        let copy = io::fcntl_dupfd_cloexec(&memory, 0).ok()?;
-        let held = KeptChannel {
-            memory: copy,
-            server_bell,
-        };
-        self.channels.insert(channel, held);
-        Some((memory, bell))
-    }
-
-    fn drop_channel(&mut self, channel: ChannelNumber) {
-        self.channels.remove(&channel);
-        self.closing.retain(|closing| *closing != channel);
     }
 }

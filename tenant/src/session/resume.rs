@@ -14,10 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-
-/// Pause between two attempts to hand over the channels that a daemon has no room for.
-pub(super) const REATTACH_PAUSE: Duration = Duration::from_millis(100);
+use std::time::Instant;
 
 /// Why a daemon takes a tenant back no more.
 const UNKNOWN: &str =
@@ -131,26 +128,6 @@ impl Session {
             self.send(TenantRequest::Leave);
         }
         Ok(true)
-    }
-
-    /// Hands over again the channels that the daemon had no room for, when it is time.
-    pub(super) fn reattach(&mut self) {
-        let (numbers, since) = &mut self.unattached;
-        let Some(connection) = &self.connection else {
-            return numbers.clear();
-        };
-        if since.elapsed() < REATTACH_PAUSE {
-            return;
-        }
-        *since = Instant::now();
-        numbers.retain(|number| {
-            let Some(kept) = self.channels.get(number) else {
-                return false;
-            };
-            let fds = [kept.memory.as_fd(), kept.server_bell.as_fd()];
-            let request = TenantRequest::Channel(*number);
-            connection::try_send(connection, &request, &fds).is_err()
-        });
     }
 
     /// A connection that has the resume token; `None` where nothing listens.
