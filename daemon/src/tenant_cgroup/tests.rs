@@ -1,0 +1,96 @@
+//! Groups of real processes.
+
+use super::*;
+use std::process::{Command, Stdio};
+
+/// A shell that is in its group before it starts anything.
+fn group_of(script: &str) -> (CgroupRoot, TenantCgroup, std::process::Child) {
+    let groups = CgroupRoot::open(&format!("test-{}", std::process::id()));
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("read go; {script}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&child);
+    let group = groups.take_in(pid, process_tree::process(pid).start, child.id());
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
+    (groups, group, child)
+}
+
+#[test]
+fn processes_that_share_memory_count_once() {
+    extern "C" fn pause(_: *mut libc::c_void) -> libc::c_int {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    let mut child = Command::new("sleep").arg("20").spawn().unwrap();
+    let mut stack = vec![0u128; 4096];
+    let top = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: a stack of its own that outlives it, on which it only waits.
+    let beside = unsafe {
+        let flags = libc::CLONE_VM | libc::SIGCHLD;
+        libc::clone(pause, top, flags, std::ptr::null_mut())
+    };
+    let pids = [rustix::process::getpid(), Pid::from_child(&child)];
+    let beside = Pid::from_raw(beside).unwrap();
+    let all = AddressSpaces::of(&[pids[0], beside, pids[1], pids[0]]);
+    let _ = child.kill().and_then(|()| child.wait());
+    let _ = rustix::process::kill_process(beside, Signal::KILL);
+    let _ = rustix::process::waitpid(Some(beside), rustix::process::WaitOptions::empty());
+    drop(stack);
+    assert_eq!((all.distinct.len(), all.unknown.len()), (2, 0));
+    assert!(pids.iter().all(|pid| all.distinct.contains(pid)));
+}
+
+#[test]
+fn a_tenant_dies_with_all_that_it_started() {
+    let (_groups, group, mut child) = group_of("(sleep 20 & sleep 20) & sleep 20");
+    let begin = Instant::now();
+    while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(LOOK);
+    }
+    let there = group.processes();
+    assert_eq!(there.len(), 4);
+    assert!(group.is_alive() && group.resident(0) > 0 && group.resident_exactly(0) > 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| child.wait());
+        assert!(group.kill_and_await_exit(Duration::from_secs(5)) >= 4);
+    });
+    assert!(!group.is_alive());
+    let alive = |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
+    assert_eq!(there.iter().filter(alive).count(), 0);
+    group.remove();
+}
+
+#[test]
+fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
+    let groups = CgroupRoot {
+        root: None,
+        protects: false,
+    };
+    let mut child = Command::new("sh")
+        .args(["-c", "sleep 20 & sleep 20 & wait"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&child);
+    let group = groups.take_in(pid, process_tree::process(pid).start, 1);
+    let begin = Instant::now();
+    while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(LOOK);
+    }
+    let there = group.processes();
+    assert_eq!(there.len(), 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!group.is_alive());
+    assert_eq!(group.processes().len(), 2);
+    group.kill_and_await_exit(Duration::from_secs(20));
+    let alive = |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
+    assert_eq!(there.iter().filter(alive).count(), 0);
+    assert!(group.processes().is_empty());
+}
