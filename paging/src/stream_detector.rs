@@ -104,8 +104,8 @@ pub(crate) struct StreamTable {
     newest: usize,
     faults: u32,
     ids: u32,
-    /// Streams that ended in their first window, less two for each that did not: where fewer than a third
-    /// of the first windows are of use, streams have to show more before they get one.
+    /// Streams that had gone through no window when another took their place, less two for each that has: where fewer
+    /// than a third of the first windows are of use, streams have to show more before they get one.
     false_starts: u8,
 }
 

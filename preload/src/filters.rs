@@ -5,9 +5,12 @@
 //! locks wait without it.
 
 use crate::address_space;
-use crate::raw_syscall::{SyscallResult, c_result, syscall6};
+use crate::raw_syscall::{SyscallResult, c_result, is_error, syscall6};
 use std::ffi::{c_int, c_long};
-use wired::pi;
+use wired::{Lock, pi};
+
+/// True if a filter was installed.
+static INSTALLED: Lock<bool> = Lock::new(false);
 
 /// `seccomp` and `prctl`, by their numbers.
 pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
@@ -23,7 +26,17 @@ pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
         }
     }
     // SAFETY: the program asked for exactly this.
-    unsafe { syscall6(number, args) }
+    let answer = unsafe { syscall6(number, args) };
+    if installs {
+        let mut installed = INSTALLED.lock();
+        *installed |= !is_error(answer);
+        match *installed {
+            true => pi::forgo_inheritance(),
+            // A program that only asks if it could.
+            false => pi::resume_inheritance(),
+        }
+    }
+    answer
 }
 
 /// `prctl`, whose arguments are as many as the option has.

@@ -77,7 +77,7 @@ impl NailedMutexes {
 }
 
 /// Nails what is not nailed yet of a mutex's pages. Without frames for that, or outside paged memory, nothing is.
-fn nail(space: &mut AddressSpaceGuard, mutex: usize) {
+fn nail(space: &AddressSpaceGuard, mutex: usize) {
     let (is_known, nailed, pages) = with_record(|record| {
         let mutexes = &record.mutexes;
         let pages: Vec<_> = mutexes.own_pages(mutex).collect();
@@ -89,7 +89,7 @@ fn nail(space: &mut AddressSpaceGuard, mutex: usize) {
         return;
     }
     for (done, page) in pages.iter().enumerate() {
-        if !space.lock(page) {
+        if paged_memory::nail(page).is_err() {
             pages[..done].iter().for_each(paged_memory::unnail);
             return;
         }
@@ -165,7 +165,7 @@ mod exports {
         let answer = unsafe { super::pthread_mutex_init(mutex, attributes) };
         // SAFETY: as above.
         if answer == 0 && unsafe { are_kernels(attributes) } && address_space::is_active() {
-            nail(&mut address_space::lock(), mutex.addr());
+            nail(&address_space::lock(), mutex.addr());
         }
         answer
     }

@@ -23,6 +23,9 @@ const CONTROL: usize = 2304;
 /// The number of a thread that never is: beyond the kernel's largest.
 const NO_THREAD: i32 = i32::MAX;
 
+/// The control blocks of running threads are nailed in one of so many frames.
+const NAILED: usize = 4;
+
 /// Most robust mutexes visited, as many as the kernel itself visits.
 const MAX_ROBUST: usize = 2048;
 
@@ -82,7 +85,7 @@ fn whole_pages(from: usize, to: usize) -> AddrRange {
     from & !(PAGE - 1)..to.next_multiple_of(PAGE)
 }
 
-/// Nails what lies in an arena, until thread `tid` is gone; within what `mlock` may nail, or whatever it takes.
+/// Nails what lies in an arena, until thread `tid` is gone; for one in [`NAILED`] frames, or whatever it takes.
 /// Returns false if a part is not nailed.
 fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
     let space = address_space::lock();
@@ -93,8 +96,11 @@ fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
         if with_record(|record| record.nails.iter().any(is_own)) {
             continue;
         }
-        let has_room = !is_bounded || span.len() <= paged_memory::lockable();
-        if has_room && paged_memory::nail(&span).is_ok() {
+        let has_room = || {
+            let nails = with_record(|record| record.nails.len());
+            nails < paged_memory::most_frames() / NAILED
+        };
+        if (!is_bounded || has_room()) && paged_memory::nail(&span).is_ok() {
             with_record(|record| record.nails.push(NailedRange { tid, span }));
         } else {
             nailed = false;

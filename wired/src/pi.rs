@@ -21,6 +21,9 @@ use std::time::Duration;
 
 const FREE: u32 = 0;
 
+/// How long a thread waits for its turn before it looks if the lock is free.
+const LONGEST_TURN: Duration = Duration::from_millis(1);
+
 /// Pause between attempts where the kernel does not wait: a kernel built without priority
 /// inheritance, a program's filter, or a holder that has died.
 const RETRY_DELAY: Duration = Duration::from_micros(50);
@@ -46,6 +49,11 @@ pub fn forgo_inheritance() {
     }
 }
 
+/// Undoes [`forgo_inheritance`].
+pub fn resume_inheritance() {
+    FORGONE.store(false, Ordering::SeqCst);
+}
+
 /// In the child of a fork, whose parent's threads do not wait here.
 pub fn forget_waiters() {
     INHERITING.store(0, Ordering::SeqCst);
@@ -60,6 +68,9 @@ fn pause() {
 /// A lock around a value.
 pub struct PiLock<T> {
     word: AtomicU32,
+    /// Threads that wait without inheritance, and the word that they wait on, which changes when the lock is released.
+    waiting: AtomicU32,
+    turn: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -77,31 +88,58 @@ impl<T> PiLock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             word: AtomicU32::new(FREE),
+            waiting: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
 
     /// Waits until the lock is free, then holds it until the guard is dropped.
     pub fn lock(&self) -> PiGuard<'_, T> {
-        while !self.try_acquire() {
-            INHERITING.fetch_add(1, Ordering::SeqCst);
-            let is_inherited = !FORGONE.load(Ordering::SeqCst);
-            let answer = match is_inherited {
-                true => futex::lock_pi(&self.word, futex::Flags::PRIVATE, None),
-                false => Err(Errno::PERM),
-            };
-            INHERITING.fetch_sub(1, Ordering::SeqCst);
-            match answer {
-                Ok(()) => {
-                    // The kernel wrote the word: the last holder's writes are visible from here.
-                    fence(Ordering::Acquire);
-                    break;
+        let mut is_held = self.waiting.load(Ordering::Acquire) == 0 && self.try_acquire();
+        while !is_held {
+            is_held = match self.wait_with_inheritance() {
+                Some(is_handed_over) => is_handed_over || self.try_acquire(),
+                None => {
+                    self.wait_in_turn();
+                    true
                 }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => pause(),
-            }
+            };
         }
         self.guard()
+    }
+
+    /// Returns true if the kernel has handed the lock over, and None where inheritance is forgone.
+    fn wait_with_inheritance(&self) -> Option<bool> {
+        INHERITING.fetch_add(1, Ordering::SeqCst);
+        let is_forgone = FORGONE.load(Ordering::SeqCst);
+        let answer = (!is_forgone).then(|| futex::lock_pi(&self.word, futex::Flags::PRIVATE, None));
+        INHERITING.fetch_sub(1, Ordering::SeqCst);
+        match answer? {
+            Ok(()) => {
+                // The kernel wrote the word: the last holder's writes are visible from here.
+                fence(Ordering::Acquire);
+                return Some(true);
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => pause(),
+        }
+        Some(false)
+    }
+
+    /// Takes the lock without inheritance, behind the threads that wait so already: the holder would have it again before
+    /// they run.
+    fn wait_in_turn(&self) {
+        let mut may_take = self.waiting.fetch_add(1, Ordering::SeqCst) == 0;
+        loop {
+            let turn = self.turn.load(Ordering::Acquire);
+            if may_take && self.try_acquire() {
+                break;
+            }
+            crate::futex::wait(&self.turn, turn, Some(LONGEST_TURN));
+            may_take = true;
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes the lock if it is free.
@@ -152,18 +190,26 @@ impl<T> Drop for PiGuard<'_, T> {
     fn drop(&mut self) {
         let word = &self.lock.word;
         let held = word.load(Ordering::Relaxed);
+        if self.lock.waiting.load(Ordering::Acquire) > 0 && held & !futex::WAITERS != current_tid()
+        {
+            // The child of a fork: they wait in its parent.
+            self.lock.waiting.store(0, Ordering::Release);
+        }
         let alone = held & futex::WAITERS == 0
             && word
-                .compare_exchange(held, FREE, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange(held, FREE, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        if alone {
-            return;
+        if !alone {
+            fence(Ordering::Release);
+            // The kernel hands the lock to its most urgent waiter. In the child of a fork the word
+            // names a thread of the parent's, and there are no waiters.
+            if futex::unlock_pi(word, futex::Flags::PRIVATE).is_err() {
+                word.store(FREE, Ordering::Release);
+            }
         }
-        fence(Ordering::Release);
-        // The kernel hands the lock to its most urgent waiter. In the child of a fork the word
-        // names a thread of the parent's, and there are no waiters.
-        if futex::unlock_pi(word, futex::Flags::PRIVATE).is_err() {
-            word.store(FREE, Ordering::Release);
+        if self.lock.waiting.load(Ordering::SeqCst) > 0 {
+            self.lock.turn.fetch_add(1, Ordering::Release);
+            crate::futex::wake(&self.lock.turn, 1);
         }
     }
 }
