@@ -6,6 +6,7 @@
 //!
 //! Rule: a tenant's memory is not trusted beyond what the allocator granted.
 
+mod notices;
 mod resident;
 
 use crate::config::Memory;
@@ -16,21 +17,19 @@ use crate::tenant::UnsentRevocation;
 use crate::tenants::Tenants;
 use frames::allocator::{
     Action, Allocator, AllocatorConfig, AllocatorError, CleaningRate, FrameRequest, FrameUsage,
-    Placement, TenantId, TenantNotice, TenantStats,
+    Placement, TenantId, TenantStats,
 };
-use protocol::contract_spec::{ContractSpec, FrameSpec};
+use protocol::contract_spec::FrameSpec;
 use protocol::{DaemonEvent, TenantNumber};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use wired::Bytes;
-use wired::PAGE;
 
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
 const GRANT_BATCH: u32 = 256;
 /// What a pager's own memory may come to for each process, beside the frames.
 pub(crate) const PAGER_RESERVE: u64 = 8 << 20;
-/// Frames a tenant may have resident beyond its own before the daemon requests them: the
-/// kernel's count and the ledger are never of one moment.
+/// Frames a tenant may have resident beyond its own before others of its guarantee are reserved for
+/// them: the kernel's count and the ledger are never of one moment.
 pub(crate) const UNPAGED_ALLOWANCE: u32 = 2048;
 
 /// The frames allocator of the machine, and the tenants that it serves.
@@ -186,7 +185,7 @@ impl FrameControl {
         let id = TenantId(number);
         let others = self.allocator.all_stats().filter(|view| view.tenant != id);
         let taken: u64 = others
-            .map(|view| u64::from((view.n - view.beyond).max(view.contract.g)))
+            .map(|view| u64::from((view.held() - view.beyond).max(view.contract.g)))
             .sum();
         u64::from(self.allocator.managed()).saturating_sub(taken) as u32
     }
@@ -227,6 +226,7 @@ impl FrameControl {
             let usage = FrameUsage {
                 used: quota.committed(),
                 ready: 0,
+                fixed: quota.guaranteed(),
             };
             self.allocator.report_usage(TenantId(number), usage);
         }
@@ -321,31 +321,6 @@ impl FrameControl {
         }
     }
 
-    fn notify(&mut self, number: TenantNumber, notice: TenantNotice) {
-        match notice {
-            TenantNotice::Contract { contract, from } => {
-                let notice = from.saturating_sub(self.now());
-                let Some(tenant) = self.tenants.get(number) else {
-                    return;
-                };
-                let terms = ContractSpec {
-                    frames: contract.into(),
-                    ..tenant.record.terms
-                };
-                self.tenants
-                    .post(number, &DaemonEvent::Changed { terms, notice });
-            }
-            TenantNotice::Over { resident, n, by } => {
-                let within = by.saturating_sub(self.now());
-                tracing::warn!(
-                    "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
-                     {:.0?} to give them up",
-                    within.max(Duration::from_millis(1))
-                );
-            }
-        }
-    }
-
     /// The tenants whose contract of frames differs from the recorded one: it was changed, or its
     /// notice is over. Their records have it now. A lowered contract is recorded only after its
     /// notice, so a daemon that is started again meanwhile keeps the notice as well.
@@ -364,20 +339,6 @@ impl FrameControl {
             }
         }
         changed
-    }
-
-    /// What a tenant that is killed had, for the operator.
-    fn describe(&self, number: TenantNumber) -> String {
-        let Some(tenant) = self.tenants.get(number) else {
-            return String::new();
-        };
-        let frames = |n: u32| Bytes(u64::from(n) * PAGE as u64);
-        let n = frames(self.stats(number).map_or(0, |stats| stats.n));
-        let (record, resident) = (&tenant.record, frames(tenant.resident));
-        format!(
-            "; {} (process {}) had {n} granted, {resident} resident, and a contract for {}",
-            record.name, record.pid, record.terms
-        )
     }
 
     fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::LimitControl> {

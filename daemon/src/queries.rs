@@ -104,8 +104,8 @@ impl Daemon {
                     from.saturating_sub(self.contracts.frames.now()),
                 ))
             }),
-            n: view.map_or(0, |view| view.n),
-            used: view.map_or(0, |view| view.usage.used),
+            n: view.map_or(0, |view| view.held()),
+            used: view.map_or(0, |view| view.usage.used + view.unpaged),
             resident: tenant.resident,
             client: tenant.client.map_or(u32::MAX, |client| client.number()),
             charged: Duration::from_nanos(disk.totals.charged.0),

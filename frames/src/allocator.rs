@@ -42,6 +42,7 @@ mod request;
 mod revocation;
 mod stats;
 mod tenant;
+mod unpaged;
 
 pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;
@@ -78,7 +79,8 @@ pub struct AllocatorConfig {
     pub stall: Duration,
     /// How long a guarantee stays in force after the tenant was notified of a lower one.
     pub notice: Duration,
-    /// Frames a tenant may have resident above those granted: the pager's own.
+    /// Frames a tenant may have resident above its own before more of its guarantee are reserved
+    /// for them.
     pub allowance: u32,
     /// The placements that the machine offers.
     pub topology: MachineTopology,
@@ -222,7 +224,7 @@ impl Allocator {
         };
         let lowered = own.contract != contract;
         own.later = lowered.then_some((contract, from));
-        let (n, in_force) = (own.n, own.contract);
+        let (n, in_force) = (own.held(), own.contract);
         let from = if lowered { from } else { now };
         let notice = TenantNotice::Contract { contract, from };
         self.actions.push(Action::Notify { tenant, notice });
@@ -275,7 +277,7 @@ impl Allocator {
         let waiting = self.requests.pending_of(tenant);
         let own = self.live_tenant(tenant)?;
         let Contract { g, x } = own.contract;
-        let n = own.n + waiting;
+        let n = own.held() + waiting;
         let k = request.k.min(x.saturating_sub(n));
         let guaranteed = k.min(g.saturating_sub(n));
         let revocable = own.cleaning.frames_per_second > 0;
@@ -334,7 +336,8 @@ impl Allocator {
         for (id, tenant) in &mut self.tenants {
             if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
                 (tenant.contract, tenant.later) = (contract, None);
-                self.requests.fit(*id, tenant.n, contract, now);
+                tenant.fit_unpaged();
+                self.requests.fit(*id, tenant.held(), contract, now);
             }
         }
         self.kill_overdue(now);

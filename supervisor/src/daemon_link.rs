@@ -20,6 +20,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::time::Duration;
 use tenant::{Session, SessionEvent};
+use wired::Bytes;
 
 /// The supervisor's own way to the disk: it moves no pages, and retires a process only when
 /// [`DaemonLink::is_quiet`] returns true.
@@ -33,12 +34,17 @@ impl store::DiskTransport for ChannelUnavailable {
     fn wait_for_io(&self) {}
 }
 
+/// A quarter of the least memory that is not paged of which there is a notice, in frames: 512 KiB.
+const NOTED: u32 = 128;
+
 /// The contract with the daemon, on the supervisor's side.
 pub(crate) struct DaemonLink {
     pub session: Session,
     channels: ChannelSlots<ChannelNumber>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
+    /// Frames for memory that is not paged, when a notice last named them.
+    unpaged: u32,
 }
 
 impl DaemonLink {
@@ -47,6 +53,7 @@ impl DaemonLink {
             session,
             channels: ChannelSlots::new(),
             faults: None,
+            unpaged: 0,
         }
     }
 
@@ -89,6 +96,12 @@ impl DaemonLink {
                 SessionEvent::Closed(channel) => self.channels.on_closed(channel),
                 SessionEvent::Faults(share) => self.faults = Some(share),
                 SessionEvent::Changed { terms, notice } => say(happened, changed(&terms, notice)),
+                SessionEvent::Unpaged(frames) => self.on_unpaged(frames, happened),
+                SessionEvent::Over {
+                    resident,
+                    owned,
+                    within,
+                } => say(happened, over(resident, owned, within)),
                 SessionEvent::Disconnected => say(
                     happened,
                     "the daemon has ended: what needs its disk waits until it is started again"
@@ -107,6 +120,14 @@ impl DaemonLink {
             }
         }
         self.session.shed(ledger);
+    }
+
+    /// A notice each time that the memory has grown fourfold.
+    fn on_unpaged(&mut self, frames: u32, happened: &mut Vec<TreeEvent>) {
+        if frames / 4 >= self.unpaged.max(NOTED) {
+            self.unpaged = frames;
+            say(happened, unpaged(frames, self.session.terms().frames.g));
+        }
     }
 
     fn close(&mut self, channel: ChannelNumber) {
@@ -130,4 +151,22 @@ fn changed(terms: &ContractSpec, notice: Duration) -> String {
             "the contract becomes: {terms}; frames that it no longer guarantees stay for {notice:.0?}"
         ),
     }
+}
+
+fn unpaged(frames: u32, guaranteed: u32) -> String {
+    format!(
+        "{} of the {} of frames that the contract guarantees are taken by memory that is not paged (written pages of \
+         mapped files, stacks, the pagers' own tables)",
+        Bytes::of_pages(frames),
+        Bytes::of_pages(guaranteed)
+    )
+}
+
+fn over(resident: u32, owned: u32, within: Duration) -> String {
+    format!(
+        "warning: {} of anonymous memory are resident and the contract guarantees {}: the daemon kills the program \
+         where that is so for another {within:.0?}; what is not paged has to be less, or the contract more",
+        Bytes::of_pages(resident),
+        Bytes::of_pages(owned)
+    )
 }

@@ -50,6 +50,19 @@ pub enum SessionEvent {
         /// What becomes less does so after this.
         notice: Duration,
     },
+    /// So many frames of the guarantee are reserved, from now on, for resident memory that is not
+    /// paged.
+    Unpaged(u32),
+    /// More frames are resident, by the kernel's count, than the contract guarantees: the tenant is
+    /// killed where that stays so.
+    Over {
+        /// Frames resident.
+        resident: u32,
+        /// Frames that may be.
+        owned: u32,
+        /// For how long they may stay so.
+        within: Duration,
+    },
     /// The tenant's share of the faults from now on.
     Faults(FaultShare),
     /// The daemon has ended: what needs it waits.

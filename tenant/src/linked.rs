@@ -345,6 +345,8 @@ impl Thread {
                 answer(self.leaves.take(), Err(LinkedError::LeaveRefused(why)))
             }
             SessionEvent::Changed { .. }
+            | SessionEvent::Unpaged(_)
+            | SessionEvent::Over { .. }
             | SessionEvent::Faults(_)
             | SessionEvent::Closed(_)
             | SessionEvent::Disconnected

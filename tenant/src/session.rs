@@ -62,6 +62,8 @@ pub struct Session {
     attempted: Instant,
     /// Events received before the first [`Session::dispatch`].
     early: Option<SessionEvent>,
+    /// Frames of the guarantee that are reserved for memory that is not paged.
+    unpaged: u32,
     /// The revocation under way.
     revocation: Option<Revocation>,
     /// The tenant requested to leave.
@@ -114,6 +116,7 @@ impl Session {
             faults: None,
             attempted: Instant::now(),
             early: None,
+            unpaged: 0,
             revocation: None,
             leaving: false,
             over: false,
@@ -351,6 +354,16 @@ impl Session {
                 self.terms = terms;
                 SessionEvent::Changed { terms, notice }
             }
+            DaemonEvent::Unpaged { frames } => SessionEvent::Unpaged(frames),
+            DaemonEvent::Over {
+                resident,
+                owned,
+                within,
+            } => SessionEvent::Over {
+                resident,
+                owned,
+                within,
+            },
             DaemonEvent::Left => {
                 // Further messages of the daemon are not for this contract.
                 (self.connection, self.over) = (None, true);

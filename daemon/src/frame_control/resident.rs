@@ -23,7 +23,7 @@ impl FrameControl {
             let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_ref()) else {
                 continue;
             };
-            let owned = self.stats(number).map_or(0, |stats| stats.n);
+            let owned = self.stats(number).map_or(0, |stats| stats.held());
             let owned = u64::from(owned) * PAGE as u64;
             let (group, since) = (frames.group.clone(), frames.measured_since);
             match since {

@@ -12,6 +12,7 @@ mod rates;
 mod restart;
 mod revocation;
 mod systemd;
+mod unpaged;
 
 use crate::trial;
 use e2e::contract::{MIB, Size};
@@ -45,6 +46,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         rates::CASES,
         leaving::CASES,
         kills::CASES,
+        unpaged::CASES,
     ];
     let cases = cases.into_iter().flatten().copied();
     cases

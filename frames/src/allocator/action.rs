@@ -63,6 +63,11 @@ pub enum TenantNotice {
         /// When it takes effect.
         from: Duration,
     },
+    /// Frames of its guarantee are reserved for resident memory that is not paged.
+    Unpaged {
+        /// How many are, from now on.
+        frames: u32,
+    },
     /// More of its frames are resident than it may own.
     Over {
         /// Frames resident, by the kernel's count.

@@ -1,17 +1,12 @@
-//! Answers to revocations, and the enforcement of deadlines and limits.
+//! Answers to revocations, and the enforcement of their deadlines.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: if the frames are not all
 //! unused, or the application fails to reply by time T, the domain is killed and all of its frames
 //! reclaimed. Rule: an answer counts only once the frames are taken.
 
-use super::deadline::Deadline;
 use super::tenant::{PendingRevocation, PendingTake};
-use super::{Action, Allocator, TenantId, TenantNotice, Violation};
+use super::{Action, Allocator, TenantId, Violation};
 use std::time::Duration;
-
-/// Consecutive counts of too many resident frames before a tenant is notified: a single one may be
-/// a fault in progress or a count taken meanwhile.
-const MAX_OVERRUNS: u32 = 2;
 
 /// Answers in a row of which frames are missing. A tree that starts a hundred processes a second
 /// starts one between its answer and the check about once in a hundred times.
@@ -33,7 +28,7 @@ impl Allocator {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
             return self.run(now);
         };
-        let before = tenant.n;
+        let before = tenant.held();
         let take = tenant.taking.take();
         // Frames released since the claim need not be found any more.
         let said = take.map_or(0, |take| take.k.min(tenant.owed()));
@@ -43,45 +38,13 @@ impl Allocator {
                 tenant.usage.used = tenant.n;
             }
             // Demanded before its guarantee was raised, the frames are now owed to it.
-            let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.n);
+            let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.held());
             self.requests.add_pending(victim, guaranteed, now);
             if take.claimed && k < said {
                 self.on_short_answer(victim, said, k, now);
             }
         }
         self.verify_claim(victim);
-        self.run(now)
-    }
-
-    /// The kernel's count of a tenant's resident frames. A tenant with too many twice in a row is
-    /// notified, and killed if it still has too many after the time to clean them.
-    pub fn on_resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Action> {
-        let (allowance, deadline) = (self.config.allowance, self.config.deadline);
-        let stall = self.stall;
-        let Ok(own) = self.live_tenant(tenant) else {
-            return self.run(now);
-        };
-        let n = own.n;
-        if frames <= n.saturating_add(allowance) {
-            (own.over, own.over_by) = (0, None);
-            return self.run(now);
-        }
-        own.over += 1;
-        match own.over_by {
-            Some(by) if now > by.end(stall) => {
-                let resident = frames;
-                self.kill(tenant, Violation::Over { resident, n }, now);
-            }
-            None if own.over >= MAX_OVERRUNS => {
-                let needed = own.cleaning.time_for(own.owed().saturating_add(frames - n));
-                let by = now + own.cleaning.delay + deadline.max(needed);
-                own.over_by = Some(Deadline::new(by, stall));
-                let resident = frames;
-                let notice = TenantNotice::Over { resident, n, by };
-                self.actions.push(Action::Notify { tenant, notice });
-            }
-            _ => (),
-        }
         self.run(now)
     }
 
@@ -163,7 +126,7 @@ impl Allocator {
         }
     }
 
-    fn kill(&mut self, victim: TenantId, violation: Violation, now: Duration) {
+    pub(super) fn kill(&mut self, victim: TenantId, violation: Violation, now: Duration) {
         if let Ok(tenant) = self.live_tenant(victim) {
             tenant.killed_at = Some(now);
             tenant.revocations.clear();

@@ -64,6 +64,8 @@ pub struct PendingRequest {
     pub tenant: TenantId,
     /// Number of frames.
     pub k: u32,
+    /// True where they are for resident memory that is not paged: its ledger does not get them.
+    pub unpaged: bool,
     /// Time of the request.
     pub since: Duration,
     /// When they will have been revoked from others; none while the others cannot clean as many,
@@ -109,6 +111,24 @@ impl Requests {
         own.map(|waiting| waiting.k).sum()
     }
 
+    /// Frames that it waits for on behalf of memory that is not paged.
+    pub(super) fn unpaged_of(&self, tenant: TenantId) -> u32 {
+        let own = self.waiting.iter().filter(|w| w.tenant == tenant);
+        own.filter(|w| w.unpaged).map(|waiting| waiting.k).sum()
+    }
+
+    /// Drops what a tenant waits for beyond `most`, on behalf of memory that is not paged or of its
+    /// ledger.
+    pub(super) fn limit(&mut self, tenant: TenantId, unpaged: bool, mut most: u32) {
+        for waiting in self.waiting.iter_mut() {
+            if waiting.tenant == tenant && waiting.unpaged == unpaged {
+                waiting.k = waiting.k.min(most);
+                most -= waiting.k;
+            }
+        }
+        self.waiting.retain(|waiting| waiting.k > 0);
+    }
+
     pub(super) fn optimistic_of(&self, tenant: TenantId) -> u32 {
         let own = self.optimistic.iter().filter(|w| w.tenant == tenant);
         own.map(|request| request.k).sum()
@@ -125,7 +145,7 @@ impl Requests {
         self.withdraw(tenant);
     }
 
-    /// Fits the requests of a tenant with `n` frames to its changed contract.
+    /// Fits the requests of a tenant that has `n` frames to its changed contract.
     pub(super) fn fit(&mut self, tenant: TenantId, n: u32, contract: Contract, now: Duration) {
         let wished = self.optimistic_of(tenant);
         let Contract { g, x } = contract;
@@ -146,10 +166,20 @@ impl Requests {
     }
 
     pub(super) fn add_pending(&mut self, tenant: TenantId, k: u32, since: Duration) {
+        self.add(tenant, k, false, since);
+    }
+
+    /// Adds a request for frames that are reserved for memory that is not paged.
+    pub(super) fn add_unpaged(&mut self, tenant: TenantId, k: u32, since: Duration) {
+        self.add(tenant, k, true, since);
+    }
+
+    fn add(&mut self, tenant: TenantId, k: u32, unpaged: bool, since: Duration) {
         if k > 0 {
             self.waiting.push(PendingRequest {
                 tenant,
                 k,
+                unpaged,
                 since,
                 due: None,
             });

@@ -22,6 +22,7 @@ impl Allocator {
             self.grace = Duration::ZERO;
         }
         self.grant_free();
+        self.notify_unpaged();
         self.round = None;
         // The outcome of a taking is known before frames are demanded.
         if !self.is_taking() {
@@ -49,7 +50,10 @@ impl Allocator {
         self.requests.waiting.sort_by_key(PendingRequest::rank);
         let mut waiting = std::mem::take(&mut self.requests.waiting);
         for waiting in &mut waiting {
-            waiting.k -= self.grant(waiting.tenant, waiting.k, &mut free);
+            waiting.k -= match waiting.unpaged {
+                true => self.reserve(waiting.tenant, waiting.k, &mut free),
+                false => self.grant(waiting.tenant, waiting.k, &mut free),
+            };
         }
         waiting.retain(|waiting| waiting.k > 0);
         self.requests.waiting = waiting;
@@ -79,6 +83,15 @@ impl Allocator {
             own.n += k;
             *free -= k;
             self.actions.push(Action::Grant { tenant, k });
+        }
+        k
+    }
+
+    fn reserve(&mut self, tenant: TenantId, k: u32, free: &mut u32) -> u32 {
+        let k = k.min(*free);
+        if let Some(own) = self.tenants.get_mut(&tenant) {
+            own.unpaged += k;
+            *free -= k;
         }
         k
     }
@@ -136,13 +149,14 @@ impl Allocator {
     /// Demands frames that no tenant has unused.
     fn revoke(&mut self, now: Duration) {
         for victim in self.victims(Tenant::excess) {
-            let excess = self.tenants[&victim].excess();
-            self.demand(victim, excess, now);
+            let tenant = &self.tenants[&victim];
+            let (excess, above) = (tenant.excess(), tenant.undemanded_above());
+            self.demand(victim, excess, above, now);
         }
         let mut missing = self.missing();
         for victim in self.victims(Tenant::surplus) {
             let surplus = self.tenants[&victim].surplus();
-            missing -= self.demand(victim, missing.min(surplus), now);
+            missing -= self.demand(victim, missing.min(surplus), surplus, now);
         }
         let excess = self.tenants.values().any(|tenant| tenant.excess() > 0);
         if missing > 0 || excess {
@@ -150,9 +164,9 @@ impl Allocator {
         }
     }
 
-    /// Demands up to `most` frames from a victim, as many as it can clean in time. Returns how
-    /// many.
-    fn demand(&mut self, victim: TenantId, most: u32, now: Duration) -> u32 {
+    /// Demands up to `most` frames from a victim, as many as it can clean in time. Those beyond
+    /// `others` are for its own memory that is not paged. Returns how many.
+    fn demand(&mut self, victim: TenantId, most: u32, others: u32, now: Duration) -> u32 {
         let deadline = self.config.deadline;
         let Some(tenant) = self.tenants.get_mut(&victim).filter(|_| most > 0) else {
             return 0;
@@ -165,6 +179,7 @@ impl Allocator {
         let verified = false;
         let revocation = PendingRevocation {
             k,
+            moving: k.saturating_sub(others),
             deadline,
             verified,
         };
@@ -188,7 +203,8 @@ impl Allocator {
     }
 
     /// Frames to come, in order of time: all of a tenant that is being killed, and those demanded
-    /// from others. Frames beyond the managed ones come to no tenant.
+    /// from others. Frames beyond the managed ones come to no tenant, and those that are moved stay
+    /// their tenant's.
     fn supply(&self) -> Vec<Supply> {
         let killed = |t: &Tenant| {
             let k = t.managed();
@@ -199,8 +215,9 @@ impl Allocator {
         supply.extend(tenants().flat_map(|tenant| {
             let mut beyond = tenant.beyond;
             tenant.revocations.iter().map(move |revocation| {
-                let k = revocation.k.saturating_sub(beyond);
-                beyond = beyond.saturating_sub(revocation.k);
+                let others = revocation.k - revocation.moving;
+                let k = others.saturating_sub(beyond);
+                beyond = beyond.saturating_sub(others);
                 let by = revocation.deadline.by;
                 Supply { k, by }
             })

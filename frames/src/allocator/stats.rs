@@ -15,8 +15,10 @@ pub struct TenantStats {
     pub contract: Contract,
     /// The contract that will replace it, and when.
     pub later: Option<(Contract, Duration)>,
-    /// Frames granted.
+    /// Frames granted to its ledger.
     pub n: u32,
+    /// Frames of its guarantee reserved beside them, for resident memory that is not paged.
+    pub unpaged: u32,
     /// Those of them beyond the managed frames, with which it reconnected.
     pub beyond: u32,
     /// Its use of them, as last reported.
@@ -38,6 +40,7 @@ impl TenantStats {
             contract: tenant.contract,
             later: tenant.later,
             n: tenant.n,
+            unpaged: tenant.unpaged,
             beyond: tenant.beyond,
             usage: tenant.usage,
             owed: tenant.owed(),
@@ -45,5 +48,10 @@ impl TenantStats {
             wished: requests.optimistic_of(id),
             killed: tenant.killed_at.is_some(),
         }
+    }
+
+    /// Frames that it has, in its ledger or reserved beside it.
+    pub fn held(&self) -> u32 {
+        self.n.saturating_add(self.unpaged)
     }
 }

@@ -33,6 +33,8 @@ pub struct FrameUsage {
     /// Those of them that it undertakes to release without writing, such as clean ones on its
     /// standby list. A tenant that overstates this is asked for more than it can release.
     pub ready: u32,
+    /// Those of its frames that it cannot release: guaranteed to its processes, or locked.
+    pub fixed: u32,
 }
 
 pub(crate) struct Tenant {
@@ -40,8 +42,14 @@ pub(crate) struct Tenant {
     pub contract: Contract,
     /// The contract that will replace it, and when.
     pub later: Option<(Contract, Duration)>,
-    /// Frames granted.
+    /// Frames granted to its ledger.
     pub n: u32,
+    /// Frames of its guarantee beside them, reserved for resident memory that is not paged.
+    pub unpaged: u32,
+    /// Frames that its ledger is to release for that.
+    pub moving: u32,
+    /// `unpaged`, as the tenant was last notified.
+    pub notified: u32,
     /// Those of them beyond the managed memory, with which it reconnected. They are the first to
     /// be revoked, and no other tenant gets them.
     pub beyond: u32,
@@ -69,6 +77,8 @@ pub(crate) struct Tenant {
 #[derive(Clone, Copy)]
 pub(crate) struct PendingRevocation {
     pub k: u32,
+    /// Those of them that are for the tenant's own memory that is not paged.
+    pub moving: u32,
     pub deadline: Deadline,
     /// True once the frames were searched after the deadline.
     pub verified: bool,
@@ -98,8 +108,14 @@ impl Tenant {
             contract,
             later: None,
             n,
+            unpaged: 0,
+            moving: 0,
+            notified: 0,
             beyond: 0,
-            usage: FrameUsage { used: n, ready: 0 },
+            usage: FrameUsage {
+                used: n,
+                ..FrameUsage::default()
+            },
             cleaning,
             revocations: VecDeque::new(),
             claimed: 0,
@@ -117,18 +133,35 @@ impl Tenant {
         self.revocations.iter().map(|revocation| revocation.k).sum()
     }
 
+    /// Frames that it has, in its ledger or reserved beside it.
+    pub(crate) fn held(&self) -> u32 {
+        self.n.saturating_add(self.unpaged)
+    }
+
     /// Frames above its guarantee that are not demanded yet.
     pub(crate) fn surplus(&self) -> u32 {
-        let kept = self.contract.g.saturating_add(self.owed());
+        let above = self.held().saturating_sub(self.contract.g);
         match self.killed_at {
-            None => self.n.saturating_sub(kept),
+            None => self.undemanded(above),
             Some(_) => 0,
         }
     }
 
+    /// What is left of `above` frames that others are to have after those demanded for them.
+    fn undemanded(&self, above: u32) -> u32 {
+        let (owed, moving) = (self.owed(), self.demanded_moving());
+        let left = above.saturating_sub(owed - moving);
+        left.min(self.n.saturating_sub(owed))
+    }
+
+    /// Demanded frames for its own memory that is not paged.
+    fn demanded_moving(&self) -> u32 {
+        self.revocations.iter().map(|one| one.moving).sum()
+    }
+
     /// Its frames within the managed memory.
     pub(crate) fn managed(&self) -> u32 {
-        self.n - self.beyond
+        self.held() - self.beyond
     }
 
     /// Frames beyond the managed memory that are not demanded yet.
@@ -140,11 +173,17 @@ impl Tenant {
     }
 
     /// Frames above its contract, or beyond the managed memory, that are not demanded yet.
-    pub(crate) fn excess(&self) -> u32 {
+    pub(crate) fn undemanded_above(&self) -> u32 {
         let kept = self.contract.x.min(self.managed());
-        let kept = kept.saturating_add(self.owed());
+        self.undemanded(self.held() - kept)
+    }
+
+    /// The same, with frames for its own memory that is not paged.
+    pub(crate) fn excess(&self) -> u32 {
+        let moving = self.moving.saturating_sub(self.demanded_moving());
+        let all = self.undemanded_above().saturating_add(moving);
         match self.killed_at {
-            None => self.n.saturating_sub(kept),
+            None => all.min(self.n.saturating_sub(self.owed())),
             Some(_) => 0,
         }
     }
@@ -153,7 +192,8 @@ impl Tenant {
     /// none but those being prepared for them.
     pub(crate) fn unused(&self) -> u32 {
         if self.revocations.is_empty() {
-            self.n.saturating_sub(self.usage.used).min(self.surplus())
+            let most = self.surplus().saturating_add(self.moving);
+            self.n.saturating_sub(self.usage.used).min(most)
         } else {
             0
         }
@@ -207,20 +247,27 @@ impl Tenant {
         self.revocations.push_back(revocation);
     }
 
-    /// Takes `k` frames from it, which count for the earliest revocations first.
+    /// Takes `k` frames from its ledger, which count for the earliest revocations first.
     pub(crate) fn take_frames(&mut self, k: u32) {
+        let most = k.min(self.n).saturating_sub(self.beyond).min(self.moving);
         self.n = self.n.saturating_sub(k);
         self.beyond = self.beyond.saturating_sub(k);
         self.usage.used = self.usage.used.min(self.n);
-        let mut paid = k;
+        let (mut paid, mut moved) = (k, 0);
         while let Some(revocation) = self.revocations.front_mut() {
             let part = revocation.k.min(paid);
             (revocation.k, paid) = (revocation.k - part, paid - part);
+            let left = revocation.moving.min(revocation.k);
+            moved += revocation.moving - left;
+            revocation.moving = left;
             if revocation.k > 0 {
                 break;
             }
             self.revocations.pop_front();
         }
+        // What was taken without its help is for its own memory first.
+        let moved = moved.saturating_add(paid).min(most);
+        (self.unpaged, self.moving) = (self.unpaged + moved, self.moving - moved);
         self.claimed = self.claimed.min(self.owed());
         if self.revocations.is_empty() {
             (self.busy, self.short_answers) = (None, 0);

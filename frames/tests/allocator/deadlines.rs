@@ -127,6 +127,7 @@ fn too_many_resident_frames_are_tolerated_while_threads_wait_for_a_processor() {
     let mut machine = Machine::new(1000);
     let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
     machine.fill(tenant, 100);
+    machine.fix_all(tenant);
     let resident = |machine: &mut Machine| {
         machine.run_for(ms(1000));
         let actions = machine.allocator.on_resident(tenant, 300, machine.now);

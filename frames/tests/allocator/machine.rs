@@ -29,6 +29,10 @@ pub struct Holder {
     pub limit: u32,
     pub used: u32,
     pub ready: u32,
+    /// Frames that it cannot release.
+    pub fixed: u32,
+    /// Resident memory that is not paged, in frames.
+    pub unpaged: u32,
     /// When it will have cleaned all that was demanded.
     busy: Duration,
 }
@@ -125,6 +129,8 @@ impl Machine {
             limit: 0,
             used: 0,
             ready: 0,
+            fixed: 0,
+            unpaged: 0,
             busy: Duration::ZERO,
         };
         self.holders.insert(id, holder);
@@ -152,6 +158,8 @@ impl Machine {
             limit: n,
             used: n,
             ready: 0,
+            fixed: 0,
+            unpaged: 0,
             busy: Duration::ZERO,
         };
         self.holders.insert(id, holder);
@@ -169,8 +177,9 @@ impl Machine {
     /// Reports the use of all tenants, as the daemon does before it passes a request on.
     pub fn report_usage(&mut self) {
         for (id, holder) in &self.holders {
-            let Holder { used, ready, .. } = *holder;
-            self.allocator.report_usage(*id, FrameUsage { used, ready });
+            let (used, ready, fixed) = (holder.used, holder.ready, holder.fixed);
+            let usage = FrameUsage { used, ready, fixed };
+            self.allocator.report_usage(*id, usage);
         }
     }
 
@@ -365,7 +374,7 @@ impl Machine {
     /// The invariants of every moment.
     pub fn check(&self) {
         let views: Vec<_> = self.allocator.all_stats().collect();
-        let owned: u32 = views.iter().map(|view| view.n - view.beyond).sum();
+        let owned: u32 = views.iter().map(|view| view.held() - view.beyond).sum();
         assert!(
             owned <= self.allocator.managed(),
             "never more than is managed"

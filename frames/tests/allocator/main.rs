@@ -3,6 +3,7 @@
 mod deadlines;
 mod machine;
 mod promises;
+mod unpaged;
 
 use frames::Contract;
 use frames::allocator::*;
@@ -241,6 +242,7 @@ fn two_counts_of_too_many_resident_frames_notify_and_later_ones_kill() {
     let mut machine = Machine::new(1000);
     let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
     machine.fill(tenant, 100);
+    machine.fix_all(tenant);
     let resident = |machine: &mut Machine, frames| {
         machine.run_for(ms(1000));
         let actions = machine.allocator.on_resident(tenant, frames, machine.now);

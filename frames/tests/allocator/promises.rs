@@ -36,6 +36,12 @@ enum Step {
         part: u32,
         ready: u32,
     },
+    /// Has so much resident memory that is not paged, of which the kernel counts so often.
+    Unpaged {
+        which: usize,
+        frames: u32,
+        counts: u32,
+    },
     Contract {
         which: usize,
         g: u32,
@@ -70,6 +76,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 1u32..600).prop_map(|(which, k)| Step::Request { which, k }),
         4 => (any::<usize>(), 0u32..=4, 0u32..50)
             .prop_map(|(which, part, ready)| Step::Use { which, part, ready }),
+        4 => (any::<usize>(), 0u32..400, 1u32..4)
+            .prop_map(|(which, frames, counts)| Step::Unpaged { which, frames, counts }),
         1 => (any::<usize>(), 0u32..300, 0u32..1000)
             .prop_map(|(which, g, extra)| Step::Contract { which, g, extra }),
         1 => any::<usize>().prop_map(|which| Step::Leave { which }),
@@ -107,6 +115,16 @@ fn take(machine: &mut Machine, number: u32, step: Step) {
         Step::Use { which, part, ready } => {
             if let Some(tenant) = tenant(which) {
                 machine.use_some(tenant, part, ready);
+            }
+        }
+        Step::Unpaged {
+            which,
+            frames,
+            counts,
+        } => {
+            if let Some(tenant) = tenant(which) {
+                machine.holders.get_mut(&tenant).expect("found").unpaged = frames;
+                (0..counts).for_each(|_| machine.count(tenant));
             }
         }
         Step::Contract { which, g, extra } => {
@@ -157,7 +175,8 @@ proptest! {
         prop_assert!(machine.allocator.pending().is_empty(), "guaranteed requests end");
         for view in machine.allocator.all_stats() {
             let character = machine.holders[&view.tenant].character;
-            prop_assert!(view.n >= view.contract.g && view.n <= view.contract.x, "{view:?}");
+            let held = view.n + view.unpaged;
+            prop_assert!(held >= view.contract.g && held <= view.contract.x, "{view:?}");
             let settled = view.owed == 0 && view.beyond == 0 && !view.killed;
             prop_assert!(settled, "{character:?} {view:?}");
         }

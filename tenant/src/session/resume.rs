@@ -188,6 +188,7 @@ mod tests {
             faults: None,
             attempted: Instant::now(),
             early: None,
+            unpaged: 0,
             revocation: None,
             leaving: false,
             over: false,
@@ -213,6 +214,33 @@ mod tests {
             }
         }
         assert!(session.unsent.is_empty());
+    }
+
+    #[test]
+    fn a_ledger_guarantees_what_memory_that_is_not_paged_leaves() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let mut session = away(Path::new("/nowhere"));
+        session.connection = Some(own);
+        let (ledger, _) = frames::Ledger::create_limited(16_384, 16_384, 1).unwrap();
+        let mut guaranteed = |event: DaemonEvent| {
+            let bytes = encode(&event).unwrap();
+            seqpacket::send(&daemon, &bytes, &[], SendFlags::DONTWAIT).unwrap();
+            session.dispatch(&ledger);
+            // All but an eighth.
+            ledger.room_to_nail(0) / 7 * 8
+        };
+        let unpaged = |frames| DaemonEvent::Unpaged { frames };
+        assert_eq!(guaranteed(unpaged(8_192)), 8_192);
+        let changed = DaemonEvent::Changed {
+            terms: protocol::contract_spec::ContractSpec {
+                frames: "48M".parse().unwrap(),
+                ..away(Path::new("/nowhere")).terms
+            },
+            notice: Default::default(),
+        };
+        assert_eq!(guaranteed(changed), 4_096);
+        assert_eq!(guaranteed(unpaged(0)), 12_288);
     }
 
     #[test]

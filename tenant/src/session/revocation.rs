@@ -29,13 +29,26 @@ impl Session {
                 SessionEvent::Lost(_) => {
                     ledger.set_max_guaranteed(ledger.limit());
                 }
-                SessionEvent::Changed { terms, .. } => {
-                    ledger.set_max_guaranteed(terms.frames.g);
+                SessionEvent::Unpaged(frames) => {
+                    self.unpaged = *frames;
+                    self.fit_guarantees(ledger);
                 }
+                // The next daemon reserves anew.
+                SessionEvent::Resumed => {
+                    self.unpaged = 0;
+                    self.fit_guarantees(ledger);
+                }
+                SessionEvent::Changed { .. } => self.fit_guarantees(ledger),
                 _ => {}
             }
         }
         events
+    }
+
+    /// The ledger's domains have what the contract guarantees beside memory that is not paged.
+    fn fit_guarantees(&self, ledger: &Ledger) {
+        let g = self.terms.frames.g.saturating_sub(self.unpaged);
+        ledger.set_max_guaranteed(g);
     }
 
     /// Has frames given back until there are few enough, and reports the revocation as done then.

@@ -98,7 +98,7 @@ impl Report {
             && self.memory.unpaged > UNPAGED_LEAST;
         much.then(|| {
             format!(
-                "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
+                "{} of anonymous memory ({:.0} %) was not paged, so `--frames` does not limit it: static programs, \
                  thread stacks, memory that programs map by instructions of their own (sanitizers, Rust's rustix), or \
                  memory from before the pager came in",
                 size(self.memory.unpaged),

@@ -99,7 +99,7 @@ fn over(disks: &Arc<Disks>, _: Size) -> Verdict {
     let sandbox = Sandbox::new("over")?;
     let (source, program) = (sandbox.join("s.c"), sandbox.join("greedy"));
     let text = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
-                int main(void) { char *p = malloc(96 << 20); memset(p, 7, 96 << 20); sleep(60); return p[5]; }\n";
+                int main(void) { char *p = malloc(96 << 20); memset(p, 7, 96 << 20); sleep(110); return p[5]; }\n";
     std::fs::write(&source, text).at("write", &source)?;
     let done = Command::new("cc")
         .args(["-static", "-o"])
