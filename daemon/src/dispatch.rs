@@ -7,7 +7,7 @@ mod faults;
 
 use crate::contracts::Contracts;
 use crate::refusal::Refusal;
-use crate::tenant::{Tenant, TenantPhase};
+use crate::tenant::TenantPhase;
 use crate::{Daemon, policy};
 use disk::atropos::ClientId;
 use host::seqpacket::Received;
@@ -239,7 +239,12 @@ impl Daemon {
         let mut terms = tenant.record.terms;
         let (client, was) = (tenant.client, terms.disk);
         if let Some(asked) = frames {
-            check_frames(number, tenant, asked)?;
+            let unpaged = self
+                .contracts
+                .frames
+                .stats(number)
+                .map_or(0, |stats| stats.unpaged);
+            tenant.check_frames(number, unpaged, asked)?;
         }
         let disk = disk.map(|change| change.of(was));
         terms.frames = frames.unwrap_or(terms.frames);
@@ -312,32 +317,4 @@ fn growth(was: &ContractSpec, terms: ContractSpec) -> ContractSpec {
     }
     // Swap stays as it is.
     ContractSpec { swap: 0, ..grown }
-}
-
-/// A tenant's ledger has the size with which its program was started, and cannot return what its
-/// processes are guaranteed.
-fn check_frames(number: TenantNumber, tenant: &Tenant, asked: FrameSpec) -> Result<(), Refusal> {
-    let frames = tenant.frames.as_ref().ok_or(Refusal::NoFrames)?;
-    // Its ledger comes a moment after its contract.
-    let quota = frames.quota.as_ref().ok_or(Refusal::NotAdmitted(number))?;
-    // The word is the tenant's own: it counts for no more than it has.
-    let least = quota.guaranteed().min(tenant.record.terms.frames.g);
-    if asked.g < least {
-        let least = FrameSpec { g: least, x: least };
-        return Err(Refusal::UnderGuarantees {
-            number,
-            least,
-            asked,
-        });
-    }
-    let most = quota.total();
-    if asked.x <= most {
-        return Ok(());
-    }
-    let most = FrameSpec { g: most, x: most };
-    Err(Refusal::OverLedger {
-        number,
-        most,
-        asked,
-    })
 }

@@ -226,7 +226,7 @@ impl FrameControl {
             let usage = FrameUsage {
                 used: quota.committed(),
                 ready: 0,
-                fixed: quota.guaranteed(),
+                fixed: quota.fixed(),
             };
             self.allocator.report_usage(TenantId(number), usage);
         }

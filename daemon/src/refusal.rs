@@ -112,15 +112,21 @@ pub enum Refusal {
         /// The contract asked for.
         asked: FrameSpec,
     },
-    /// Less than the processes of a tenant are guaranteed.
+    /// Less than a tenant cannot give back.
     #[error(
-        "the processes of tenant {number} are guaranteed {least} of frames, and it cannot have {asked}: let some of \
-         them end first, or leave it as much"
+        "the processes of tenant {number} are guaranteed {guaranteed} of frames, have {locked} locked and {unpaged} that \
+         are not paged: it cannot have {asked}, but {least} or more; let some of them end first, or unlock memory"
     )]
-    UnderGuarantees {
+    UnderUse {
         /// The tenant.
         number: TenantNumber,
         /// What they are guaranteed together.
+        guaranteed: FrameSpec,
+        /// What they have locked, or a device has pinned.
+        locked: FrameSpec,
+        /// Frames that are reserved for memory that is not paged.
+        unpaged: FrameSpec,
+        /// What leaves room for them.
         least: FrameSpec,
         /// The contract asked for.
         asked: FrameSpec,

@@ -10,7 +10,8 @@ use disk::usd::ChannelId;
 use frames::LimitControl;
 use frames::allocator::Placement;
 use iochannel::{ChannelError, Doorbell};
-use protocol::{ChannelNumber, ResumeToken};
+use protocol::contract_spec::FrameSpec;
+use protocol::{ChannelNumber, ResumeToken, TenantNumber};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -145,6 +146,46 @@ impl Tenant {
             matches!(self.phase, TenantPhase::Scrubbing | TenantPhase::Admitted) && !self.rejoined;
         let frames = self.frames.as_ref();
         !is_new || frames.is_none_or(|frames| frames.quota.is_some())
+    }
+
+    /// Its ledger has the size with which its program was started, and cannot return what its processes are
+    /// guaranteed or have locked. `unpaged` frames are reserved beside it.
+    pub fn check_frames(
+        &self,
+        number: TenantNumber,
+        unpaged: u32,
+        asked: FrameSpec,
+    ) -> Result<(), Refusal> {
+        let frames = self.frames.as_ref().ok_or(Refusal::NoFrames)?;
+        // Its ledger comes a moment after its contract.
+        let quota = frames.quota.as_ref().ok_or(Refusal::NotAdmitted(number))?;
+        let most = quota.total();
+        let spec = |frames| FrameSpec {
+            g: frames,
+            x: frames,
+        };
+        // The words are the tenant's own: they count for no more than it has.
+        let least = quota.least_guarantee().saturating_add(unpaged);
+        let least = least.min(self.record.terms.frames.g);
+        if asked.g < least {
+            return Err(Refusal::UnderUse {
+                number,
+                guaranteed: spec(quota.guaranteed()),
+                locked: spec(quota.nailed()),
+                unpaged: spec(unpaged),
+                least: spec(least),
+                asked,
+            });
+        }
+        if asked.x > most {
+            let most = spec(most);
+            return Err(Refusal::OverLedger {
+                number,
+                most,
+                asked,
+            });
+        }
+        Ok(())
     }
 
     /// The frames of the revocations up to `round`, which are answered with that.

@@ -118,6 +118,9 @@ impl LedgerMemory {
     pub(crate) fn release(&self, frame: Frame, from: FrameEntry) -> bool {
         let changed = self.ramtab().change(frame, from, FrameEntry::FREE);
         if changed {
+            if from.state() == State::Nailed {
+                lower_to_zero(&self.header().nailed, 1);
+            }
             self.set(0).insert(frame);
         }
         changed

@@ -349,7 +349,7 @@ impl<'a> DomainFrames<'a> {
 
     /// Sets [`DomainFrames::locked`].
     pub fn note_locked(&self, pages: u32) {
-        self.slot.locked.store(pages, SeqCst);
+        self.ledger.memory.note_locked(self.slot, pages);
     }
 
     /// Takes one more frame, for this domain or for its child.
@@ -382,7 +382,7 @@ impl<'a> DomainFrames<'a> {
                     state,
                 });
             }
-            if entry == to || ramtab.change(frame, entry, to) {
+            if entry == to || self.ledger.memory.mark(frame, entry, to) {
                 return Ok(());
             }
         }

@@ -51,6 +51,9 @@ pub(crate) struct Header {
     pub pressure: AtomicU32,
     /// The most frames owned at any moment.
     pub peak_owned: AtomicU32,
+    /// Nailed frames and locked pages of all domains. Raised before and lowered after the change,
+    /// so too high by what processes were about to change when they were killed.
+    pub nailed: AtomicU32,
 }
 // SAFETY: atomics alone; zero is a value of each.
 unsafe impl Plain for Header {}

@@ -42,6 +42,7 @@ mod ledger;
 mod limit_control;
 mod limit_word;
 mod millis;
+mod nailed;
 mod page_age;
 mod pressure;
 mod ramtab;

@@ -116,6 +116,28 @@ impl LimitControl {
         self.header().guaranteed.load(SeqCst).min(self.limit)
     }
 
+    /// Frames that the tenant has nailed or locked, by the ledger; at most the limit: no revocation
+    /// takes them.
+    pub fn nailed(&self) -> u32 {
+        self.header().nailed.load(SeqCst).min(self.limit)
+    }
+
+    /// Frames that the tenant cannot release: guaranteed to its domains, nailed or locked; at most
+    /// the limit.
+    pub fn fixed(&self) -> u32 {
+        let fixed = self.guaranteed().saturating_add(self.nailed());
+        fixed.min(self.limit)
+    }
+
+    /// The lowest guarantee under which its domains keep theirs and what is nailed, beside other
+    /// pages: [`crate::Ledger::room_to_nail`].
+    pub fn least_guarantee(&self) -> u32 {
+        let (guaranteed, nailed) = (self.guaranteed(), self.nailed());
+        let beside_others = u64::from(nailed) * 8;
+        let beside_others = u32::try_from(beside_others.div_ceil(7)).unwrap_or(u32::MAX);
+        beside_others.max(guaranteed.saturating_add(nailed))
+    }
+
     /// Frames that the tenant's processes wait for, by the ledger; at most what the limit can be
     /// raised by.
     pub fn wanted(&self) -> u32 {

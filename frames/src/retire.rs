@@ -47,7 +47,7 @@ impl Ledger {
         self.memory.want_less(owner, u32::MAX);
         slot.demanded.store(0, SeqCst);
         slot.trim.store(0, SeqCst);
-        slot.locked.store(0, SeqCst);
+        self.memory.note_locked(slot, 0);
         // A process that died while changing counts left some too high.
         let torn = slot.activity.swap(0, SeqCst) as u32 != 0;
         if torn || n & CLOSED != 0 {

@@ -16,7 +16,7 @@ use crate::domain::DomainId;
 use crate::layout::DomainSlot;
 use crate::ledger::Ledger;
 use crate::millis::Millis;
-use crate::ramtab::{Owner, State};
+use crate::ramtab::Owner;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Milliseconds in which a pager that runs answers a trim.
@@ -141,20 +141,12 @@ impl Ledger {
     }
 
     /// How many more frames the domains may nail for programs: between them they leave an eighth,
-    /// and at least `fewest` each, for other pages. One pass over the RamTab.
+    /// and at least `fewest` each, for other pages.
     pub fn room_to_nail(&self, fewest: u32) -> u32 {
-        let memory = &self.memory;
-        let entries = memory.ramtab().entries();
-        let nailed = entries
-            .filter(|(_, entry)| entry.state() == State::Nailed)
-            .count();
-        let locked =
-            (1..memory.reach()).map(|owner| memory.slot(owner).locked.load(SeqCst) as usize);
-        let nailed = nailed + locked.sum::<usize>();
         let all = self.max_guaranteed();
         let kept = (all / 8).max(self.domains().saturating_mul(fewest));
-        let taken = kept.saturating_add(u32::try_from(nailed).unwrap_or(u32::MAX));
-        all.saturating_sub(taken)
+        let nailed = self.memory.header().nailed.load(SeqCst);
+        all.saturating_sub(kept.saturating_add(nailed))
     }
 
     /// Returns true if the frames owned, or owed to guarantees, are at most `to`: the limit can be

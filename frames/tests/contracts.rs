@@ -57,8 +57,17 @@ fn domains_nail_frames_up_to_what_they_leave_between_them() {
     other.note_locked(8);
     assert_eq!(ledger.room_to_nail(4), 20, "shared memory is locked, too");
     other.note_locked(0);
+    let frame = other.take().unwrap();
+    for state in [State::Nailed, State::Nailed, State::Mapped, State::Nailed] {
+        other.mark(frame, state).unwrap();
+    }
+    assert_eq!(ledger.room_to_nail(4), 27, "each once");
+    other.put(frame).unwrap();
+    assert_eq!(ledger.room_to_nail(4), 28);
     ledger.set_max_guaranteed(60);
     assert_eq!(ledger.room_to_nail(4), 0);
+    ledger.retire(one.id());
+    assert_eq!(ledger.room_to_nail(4), 53, "those of a process that ended");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{admit, audit, limited, take};
-use frames::{Contract, Ledger, LimitControl, LimitControlError};
+use frames::{Contract, Ledger, LimitControl, LimitControlError, State};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -313,4 +313,28 @@ fn a_constantly_moving_limit_is_never_exceeded_and_no_frame_is_lost() {
         .sum();
     let spare = 500 - ledger.committed() + unused;
     assert_eq!(take(&more, 500).len() as u32, spare, "{owned} were owned");
+}
+
+#[test]
+fn a_guarantee_covers_what_is_locked_and_an_eighth_for_other_pages() {
+    let (ledger, quota) = limited(100, 80);
+    let client = admit(&ledger, 4, 100);
+    assert_eq!((quota.least_guarantee(), quota.fixed()), (4, 4));
+    let locked = take(&client, 35);
+    for frame in &locked {
+        client.mark(*frame, State::Nailed).unwrap();
+    }
+    assert_eq!((quota.nailed(), quota.fixed()), (35, 39));
+    assert_eq!(quota.least_guarantee(), 40);
+    ledger.set_max_guaranteed(40);
+    assert_eq!(ledger.room_to_nail(4), 0);
+    client.put_batch(&locked).unwrap();
+    client.note_locked(u32::MAX);
+    assert_eq!(
+        (quota.nailed(), quota.fixed()),
+        (80, 80),
+        "a lie counts for no more"
+    );
+    ledger.retire(client.id());
+    assert_eq!(quota.least_guarantee(), 0);
 }

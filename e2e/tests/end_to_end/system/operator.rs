@@ -4,13 +4,17 @@ use super::{Case, FRAMES, field, for_ever, wait_until};
 use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
-use e2e::{Daemon, Disks, Sandbox, hazard};
+use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
 
 pub const CASES: &[(&str, Case)] = &[
     ("contracts_are_shown_and_set_while_programs_run", set),
+    (
+        "a_guarantee_is_not_lowered_below_what_a_program_has_locked",
+        set_below_locked,
+    ),
     ("a_reload_keeps_all_tenants", reload),
     ("a_broken_configuration_is_refused_by_file_and_line", broken),
     (
@@ -83,6 +87,34 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
         format!("it ended: {}", running.stderr())
     })?;
     drop(running);
+    daemon.has_everything_back()
+}
+
+fn set_below_locked(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(
+        disks,
+        &Settings::new(64).memory("reduction_notice = \"1s\""),
+    )?;
+    let sandbox = Sandbox::new("locked")?;
+    let program = hazard::build(&sandbox, "locked_memory_beside_memory_that_is_paged", &[])?;
+    let running = Launch::new(&sandbox, &program)
+        .variable("HAZARD_MB", "24")
+        .variable("HAZARD_LOCKED_MB", "10")
+        .variable("HAZARD_SECONDS", "6")
+        .spawn(&Under::Contract(daemon.terms(16, 96)))?;
+    wait_until("its frames are full", || {
+        Ok(field(&daemon, 1, "used")? > Some(14 * FRAMES))
+    })?;
+    let refused = daemon.contract(&["set", "1", "--frames", "8M"])?;
+    ensure(
+        refused
+            .as_ref()
+            .is_err_and(|text| text.contains("10") && text.contains("locked")),
+        || format!("{refused:?}"),
+    )?;
+    let changed = daemon.contract(&["set", "1", "--frames", "13M"])?;
+    ensure(changed.is_ok(), || format!("{changed:?}"))?;
+    running.wait()?.succeeded()?;
     daemon.has_everything_back()
 }
 
