@@ -1,11 +1,12 @@
 //! What the allocator's notices become: events to tenants, and lines for the operator.
 
 use super::FrameControl;
+use frames::LimitControl;
 use frames::allocator::TenantNotice;
 use protocol::contract_spec::ContractSpec;
 use protocol::{DaemonEvent, TenantNumber};
 use std::time::Duration;
-use wired::{Bytes, PAGE};
+use wired::Bytes;
 
 impl FrameControl {
     pub(super) fn notify(&mut self, number: TenantNumber, notice: TenantNotice) {
@@ -47,11 +48,16 @@ impl FrameControl {
         let Some(tenant) = self.tenants.get(number) else {
             return String::new();
         };
-        let frames = |n: u32| Bytes(u64::from(n) * PAGE as u64);
-        let n = frames(self.stats(number).map_or(0, |stats| stats.n));
-        let (record, resident) = (&tenant.record, frames(tenant.resident));
+        let stats = self.stats(number);
+        let held = Bytes::of_pages(stats.map_or(0, |stats| stats.held()));
+        let quota = tenant.frames.as_ref().and_then(|it| it.quota.as_ref());
+        let nailed = match quota.map_or(0, LimitControl::nailed) {
+            0 => String::new(),
+            frames => format!(" ({} of them locked or pinned)", Bytes::of_pages(frames)),
+        };
+        let (record, resident) = (&tenant.record, Bytes::of_pages(tenant.resident));
         format!(
-            "; {} (process {}) had {n} granted, {resident} resident, and a contract for {}",
+            "; {} (process {}) had {held} granted{nailed}, {resident} resident, and a contract for {}",
             record.name, record.pid, record.terms
         )
     }
