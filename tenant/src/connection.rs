@@ -10,9 +10,11 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to reply to a request for a contract: the swap file of a new
-/// tenant is scrubbed first.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a daemon may take to reply to a request, but for one for a contract.
+const PATIENCE: Duration = match cfg!(test) {
+    true => Duration::from_millis(100),
+    false => Duration::from_secs(120),
+};
 
 /// Connects to the daemon at `path`.
 pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
@@ -62,7 +64,8 @@ pub(crate) fn converse(
 /// Pause between two attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Sends a request to the daemon at `path`, and to the next where that ends before it replies.
+/// Sends a request for a contract to the daemon at `path`, and to the next where that ends before it
+/// replies.
 /// Returns the connection of the reply, and the reply.
 pub(crate) fn ask(
     path: &Path,
@@ -72,7 +75,10 @@ pub(crate) fn ask(
     let mut outage = Outage::new();
     loop {
         outage.on_request(Instant::now());
-        match converse(&connection, ask, &[]) {
+        let sent = send(&connection, ask, &[]).map_err(TenantError::Silent);
+        // The swap file of a new tenant is scrubbed first, which takes as long as its disk does. A daemon
+        // that ends meanwhile disconnects.
+        match sent.and_then(|()| recv_within(&connection, None)) {
             Err(why) if why.is_end() => {
                 let since = outage.on_end(Instant::now()).ok_or(why)?;
                 std::thread::sleep(LOOK);
@@ -95,7 +101,13 @@ pub(crate) fn reach_next(path: &Path, ended: Instant) -> Result<OwnedFd, TenantE
 
 /// ReplySender for the next answer.
 pub(crate) fn recv(connection: &OwnedFd) -> Result<Reply, TenantError> {
-    wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
+    recv_within(connection, Some(PATIENCE))
+}
+
+/// The same, with another limit on the wait or none.
+fn recv_within(connection: &OwnedFd, limit: Option<Duration>) -> Result<Reply, TenantError> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    wait(connection, deadline).map_err(TenantError::Silent)?;
     let mut message =
         seqpacket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
     if message.len == 0 {
@@ -107,17 +119,86 @@ pub(crate) fn recv(connection: &OwnedFd) -> Result<Reply, TenantError> {
     }
 }
 
-fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
+fn wait(connection: &OwnedFd, deadline: Option<Instant>) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.map(|by| by.saturating_duration_since(Instant::now()));
         // A deadline beyond the range of the kernel's times means no timeout.
-        let limit = Timespec::try_from(left).ok();
+        let limit = left.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = [PollFd::new(connection, PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             Ok(0) => return Err(Errno::TIMEDOUT),
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::ResumeToken;
+    use protocol::contract_spec::ContractSpec;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
+
+    /// Sends a request to a daemon that replies so long after it.
+    fn reply_after(time: Duration, request: &TenantRequest) -> Result<DaemonEvent, TenantError> {
+        let folder = std::env::temp_dir();
+        let id = format!("{:?}", std::thread::current().id());
+        let path = folder.join(format!("selfpage-wait-{}-{id}", std::process::id()));
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 4).unwrap();
+        let daemon = std::thread::spawn(move || {
+            let peer = accept(&listener).unwrap();
+            seqpacket::receive(&peer, RecvFlags::empty()).unwrap();
+            std::thread::sleep(time);
+            let terms = ContractSpec {
+                frames: "64M".parse().unwrap(),
+                disk: "25ms/250ms".parse().unwrap(),
+                swap: 1 << 30,
+            };
+            let note = String::new();
+            let bytes = encode(&DaemonEvent::Admitted {
+                tenant: 1,
+                terms,
+                note,
+            });
+            let _ = seqpacket::send(&peer, &bytes.unwrap(), &[], SendFlags::empty());
+        });
+        let connection = reach(&path)?;
+        let reply = match request {
+            TenantRequest::Join { .. } => ask(&path, connection, request).map(|(_, reply)| reply),
+            _ => converse(&connection, request, &[]),
+        };
+        daemon.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        reply.map(|(event, _)| event)
+    }
+
+    #[test]
+    fn a_contract_is_waited_for_as_long_as_the_daemon_is_there() {
+        let join = TenantRequest::Join {
+            resume_token: ResumeToken([0; 16]),
+            name: String::new(),
+            frames: None,
+            disk: None,
+            swap: None,
+            place: None,
+        };
+        let reply = reply_after(PATIENCE * 3, &join);
+        assert!(
+            matches!(reply, Ok(DaemonEvent::Admitted { .. })),
+            "{reply:?}"
+        );
+    }
+
+    #[test]
+    fn other_requests_end_at_a_daemon_that_does_not_reply() {
+        let reply = reply_after(PATIENCE * 3, &TenantRequest::Capacity);
+        assert!(
+            matches!(reply, Err(TenantError::Silent(Errno::TIMEDOUT))),
+            "{reply:?}"
+        );
     }
 }
