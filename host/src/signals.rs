@@ -27,6 +27,16 @@ pub fn all() -> libc::sigset_t {
     }
 }
 
+/// Returns true if this process ignores a signal.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: changes nothing and, where it succeeds, fills `action`.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Has the signals of a set wait, for this thread and those that it starts.
 pub fn block(set: &libc::sigset_t) {
     // SAFETY: reads the set, and changes this thread's mask alone.

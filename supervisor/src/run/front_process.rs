@@ -8,12 +8,13 @@ use super::group_signals::GroupWitness;
 use super::ipc::Message;
 use super::limits;
 use super::signals::{Signals, die_by};
-use super::supervise::supervise;
+use super::supervise::{TO_END, supervise};
 use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::{
-    Pid, PidfdFlags, WaitOptions, getpid, pidfd_open, set_child_subreaper, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper,
+    waitpid,
 };
 use std::error::Error;
 use std::process::ExitCode;
@@ -86,18 +87,13 @@ impl Children {
 
 fn watch(control: &OwnedFd, signals: &Signals, children: &Children, killer: &str) -> ExitCode {
     let supervisor = children.supervisor;
+    let mut is_started = false;
     loop {
         let mut fds = [
             PollFd::new(control, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
         ];
         let _ = poll(&mut fds, None);
-        while let Some(arrived) = signals.next() {
-            let ours = arrived.sender == supervisor.as_raw_nonzero().get();
-            if !ours && arrived.signal != libc::SIGCHLD {
-                let _ = Message::Signal(arrived).send(control);
-            }
-        }
         loop {
             match Message::receive(control) {
                 Ok(Some(Message::Ended(status))) => {
@@ -108,12 +104,39 @@ fn watch(control: &OwnedFd, signals: &Signals, children: &Children, killer: &str
                     children.await_release();
                     return ExitCode::from(status as u8);
                 }
+                Ok(Some(Message::Started)) => is_started = true,
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return orphaned(supervisor, killer),
             }
         }
+        while let Some(arrived) = signals.next() {
+            let ours = arrived.sender == supervisor.as_raw_nonzero().get();
+            if ours || arrived.signal == libc::SIGCHLD {
+                continue;
+            }
+            if !is_started && requests_end(arrived.signal) {
+                return cancel(children, arrived.signal);
+            }
+            let _ = Message::Signal(arrived).send(control);
+        }
     }
+}
+
+/// Returns true if a signal requests termination and this process was not started to ignore it.
+fn requests_end(signal: i32) -> bool {
+    let ends = TO_END.iter().any(|one| one.as_raw() == signal);
+    ends && !host::signals::is_ignored(signal)
+}
+
+/// Ends by `signal` before the program was started: the supervisor may wait for its contract for long, and has
+/// nothing yet that outlives it.
+fn cancel(children: &Children, signal: i32) -> ExitCode {
+    let _ = kill_process(children.supervisor, Signal::KILL);
+    children.await_release();
+    host::process_tree::kill_below(KILL_LIMIT);
+    host::cpu_reservation::release(std::process::id());
+    end(signal)
 }
 
 /// Waits for the end of a child whose tree has ended: the supervisor's room in the swap file and the memory of compressed

@@ -27,6 +27,8 @@ pub enum Message {
     IsOfGroup(u32, SignalInfo),
     /// Its answer.
     OfGroup(u32, bool),
+    /// To the front process: the program runs.
+    Started,
     /// To the front process: the tree has ended; the program's wait status.
     Ended(i32),
     /// To the front process: the program was not started; the exit status to return.
@@ -71,6 +73,7 @@ mod tests {
             Message::Signal(signal),
             Message::IsOfGroup(7, signal),
             Message::OfGroup(7, true),
+            Message::Started,
             Message::Ended(0x8b),
             Message::Failed(125),
         ] {

@@ -54,6 +54,7 @@ pub(super) fn supervise(
             return status;
         }
     };
+    let _ = Message::Started.send(&front);
     let mut main = MainLoop::new(tree, front, group);
     match main.run() {
         TreeExit::Ended(status) => {

@@ -1,13 +1,15 @@
 //! Admission: contracts that are granted, and the messages of refusals.
 
-use super::Case;
+use super::{Case, wait_until};
 use e2e::contract::{Contract, Size, Under, selfpage};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure, skipped};
 use e2e::{Daemon, Disks, Launch, Sandbox};
-use std::os::unix::process::CommandExt;
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub const CASES: &[(&str, Case)] = &[
     (
@@ -19,6 +21,10 @@ pub const CASES: &[(&str, Case)] = &[
         users,
     ),
     ("without_a_daemon_a_program_is_not_started", no_daemon),
+    (
+        "a_run_that_waits_for_its_contract_ends_at_a_signal",
+        interrupted,
+    ),
 ];
 
 /// An unprivileged user.
@@ -136,4 +142,28 @@ fn no_daemon(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.terms(8, 16),
         &["no daemon listens", "selfpage system"],
     )
+}
+
+fn interrupted(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("interrupted")?;
+    daemon.signal(Signal::STOP)?;
+    let running = Launch::new(&sandbox, "/bin/echo")
+        .arg("started")
+        .limit(Duration::from_secs(60))
+        .spawn(&Under::Contract(daemon.terms(16, 64)))?;
+    // The front process, the group witness and the supervisor.
+    wait_until("it waits", || Ok(running.processes().len() >= 3))?;
+    let pid = Pid::from_raw(running.pid());
+    let killed = pid.map(|pid| kill_process(pid, Signal::TERM)).transpose();
+    let outcome = running.wait();
+    daemon.signal(Signal::CONT)?;
+    killed.doing(|| "send a signal".into())?;
+    let outcome = outcome?;
+    ensure(
+        outcome.status.signal() == Some(Signal::TERM.as_raw()) && outcome.text().is_empty(),
+        || format!("{:?}: {}", outcome.status, outcome.text()),
+    )?;
+    ensure(outcome.left.is_empty(), || format!("{:?}", outcome.left))?;
+    daemon.has_everything_back()
 }
