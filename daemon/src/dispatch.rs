@@ -5,6 +5,7 @@
 
 mod faults;
 
+use crate::connections::{Incoming, LISTENER, MAX_SERVICE};
 use crate::contracts::Contracts;
 use crate::refusal::Refusal;
 use crate::tenant::TenantPhase;
@@ -16,9 +17,45 @@ use protocol::contract_spec::{ContractSpec, DiskChange, DiskSpec, FrameSpec};
 use protocol::{ChannelNumber, DaemonEvent, TenantNumber, TenantRequest, decode};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Daemon {
+    /// Serves a connection: so many messages at most.
+    pub(super) fn serve(&mut self, token: u64, most: usize) {
+        if self.connections().take_writable(token) {
+            self.on_writable(token);
+        }
+        for _ in 0..most {
+            match self.connections_mut().receive(token) {
+                Incoming::Message(mut arrived, person) => {
+                    self.dispatch(token, &mut arrived.message);
+                    self.connections_mut().discard(*arrived, person);
+                }
+                Incoming::HungUp => self.contracts.on_hang_up(token),
+                Incoming::Violation(why) => self.contracts.disconnect(token, why),
+                Incoming::Nothing => return,
+            }
+        }
+    }
+
+    /// Serves those without a contract, if it is time: one message of each, in turn, since a message may take
+    /// a millisecond, and one user may have thousands of connections.
+    pub(super) fn serve_unidentified(&mut self) {
+        if self.connections().timeout() != Some(Duration::ZERO) {
+            return;
+        }
+        let begin = Instant::now();
+        while begin.elapsed() <= MAX_SERVICE
+            && let Some(token) = self.connections_mut().next_unidentified()
+        {
+            match token {
+                LISTENER => self.contracts.frames.tenants.accept(),
+                _ => self.serve(token, 1),
+            }
+        }
+        self.connections_mut().suspend_unidentified(begin);
+    }
+
     pub(crate) fn dispatch(&mut self, token: u64, message: &mut Received) {
         let Some(request) = decode::<TenantRequest>(message.as_slice()) else {
             return self.contracts.disconnect(
@@ -106,7 +143,7 @@ impl Daemon {
             TenantRequest::Open { depth, cookie } => self.open(token, number, depth, cookie),
             TenantRequest::Close(channel) => self.close_channel(number, channel),
             TenantRequest::Faults { reservation, known } => {
-                self.request_faults(token, number, reservation, known)
+                faults::request(self, token, number, reservation, known)
             }
             TenantRequest::FaultUnit(unit) => contracts.fault_rates.report(number, unit),
             TenantRequest::Answered { round } => contracts.frames.on_revocation_done(number, round),

@@ -42,7 +42,6 @@ mod processor_time;
 mod queries;
 mod refusal;
 mod scrub;
-mod service;
 mod stall;
 mod tenant;
 pub mod tenant_cgroup;

@@ -42,7 +42,6 @@ mod request;
 mod revocation;
 mod stats;
 mod tenant;
-mod unpaged;
 
 pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;

@@ -4,7 +4,6 @@
 //! Rule: once the contract has begun nothing here blocks. A channel that is requested while the
 //! daemon is away opens when it is back.
 
-mod channels;
 mod requests;
 mod resume;
 mod revocation;
@@ -12,7 +11,6 @@ mod revocation;
 use super::connection::{self, reach, send};
 use super::outage::Outage;
 use super::{ContractRequest, Revocation, SessionEvent, TenantError};
-use channels::{KeptChannel, REATTACH_PAUSE};
 use host::seqpacket::{self, Received};
 use protocol::contract_spec::ContractSpec;
 use protocol::{
@@ -22,6 +20,7 @@ use protocol::{
 use rate::Reservation;
 use requests::{RequestQueue, faults};
 use resume::Resumption;
+use resume::{KeptChannel, REATTACH_PAUSE};
 use revocation::RECLAIM_POLL;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

@@ -1,5 +1,4 @@
-//! A machine on a virtual clock: tenants of every character, and the execution of the allocator's
-//! actions.
+//! A machine on a virtual clock: tenants of every character, and the allocator's actions.
 
 use frames::Contract;
 use frames::allocator::*;
