@@ -88,7 +88,7 @@ pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a
 }
 
 /// A contract with the options of `selfpage run` that a hazard names, in a comment of its own
-/// that begins with that command.
+/// that begins with that command. `--frames` is in MiB, and replaces the contract's.
 pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
     let source = source(name);
     let text = std::fs::read_to_string(&source).doing(|| format!("read {}", source.display()))?;
@@ -96,8 +96,22 @@ pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
         let asked = line.strip_prefix("/* selfpage run ")?;
         asked.strip_suffix(" */")
     });
-    let options = asked.unwrap_or("").split_whitespace();
-    Ok(options.fold(contract, Contract::with))
+    let mut contract = contract;
+    let mut options = asked.unwrap_or("").split_whitespace();
+    while let Some(option) = options.next() {
+        match option {
+            "--frames" => {
+                let mib = options.next().and_then(|size| size.strip_suffix('M'));
+                let mib = mib.and_then(|mib| mib.parse::<u64>().ok());
+                let Some(mib) = mib else {
+                    return failed(format!("{name}: --frames is followed by MiB, as in 1M"));
+                };
+                contract.frames = mib * MIB;
+            }
+            option => contract = contract.with(option),
+        }
+    }
+    Ok(contract)
 }
 
 /// Runs one hazard bare and under its contracts; its output must be the same.
