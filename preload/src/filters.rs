@@ -7,10 +7,11 @@
 use crate::address_space;
 use crate::raw_syscall::{SyscallResult, c_result, is_error, syscall6};
 use std::ffi::{c_int, c_long};
-use wired::{Lock, pi};
+use std::sync::atomic::{AtomicBool, Ordering};
+use wired::pi;
 
 /// True if a filter was installed.
-static INSTALLED: Lock<bool> = Lock::new(false);
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// `seccomp` and `prctl`, by their numbers.
 pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
@@ -27,14 +28,15 @@ pub fn call(number: c_long, args: [usize; 6]) -> SyscallResult {
     }
     // SAFETY: the program asked for exactly this.
     let answer = unsafe { syscall6(number, args) };
-    if installs {
-        let mut installed = INSTALLED.lock();
-        *installed |= !is_error(answer);
-        match *installed {
-            true => pi::forgo_inheritance(),
-            // A program that only asks if it could.
-            false => pi::resume_inheritance(),
-        }
+    if installs && !is_error(answer) {
+        INSTALLED.store(true, Ordering::SeqCst);
+    } else if installs && !INSTALLED.load(Ordering::SeqCst) {
+        // A program that only asks if it could.
+        pi::resume_inheritance();
+    }
+    // Another thread may have undone it meanwhile.
+    if installs && INSTALLED.load(Ordering::SeqCst) {
+        pi::forgo_inheritance();
     }
     answer
 }
