@@ -2,18 +2,18 @@
 //! with, which the program must find as it would without selfpage.
 
 use super::ipc::SignalInfo;
-use host::signals::{SignalFd, all, set_of};
+use host::signals::{SignalFd, all, is_ignored, set_of};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The signals of this process, all blocked and read here.
 pub struct Signals {
     fd: SignalFd,
 }
 
-/// What SIGPIPE's disposition was when this process started.
-static PIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+/// True if SIGPIPE was ignored when this process started.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Before Rust's runtime ignores SIGPIPE, which is before `main`.
 #[used]
@@ -21,13 +21,7 @@ static PIPE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static NOTE_PIPE: extern "C" fn() = note_pipe;
 
 extern "C" fn note_pipe() {
-    let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: fills in `action`, and changes nothing.
-    unsafe {
-        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) == 0 {
-            PIPE.store(action.assume_init().sa_sigaction, Ordering::Relaxed);
-        }
-    }
+    PIPE_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
 }
 
 /// The mask and dispositions that `run` was started with.
@@ -88,10 +82,14 @@ impl Signals {
 impl InheritedMask {
     /// Puts everything back, in the child that becomes the program. Between fork and exec.
     pub fn restore(&self) {
+        let pipe = match PIPE_IGNORED.load(Ordering::Relaxed) {
+            true => libc::SIG_IGN,
+            false => libc::SIG_DFL,
+        };
         // SAFETY: plain system calls on this process alone.
         unsafe {
             libc::signal(libc::SIGCHLD, self.child);
-            libc::signal(libc::SIGPIPE, PIPE.load(Ordering::Relaxed));
+            libc::signal(libc::SIGPIPE, pipe);
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
     }
