@@ -19,10 +19,10 @@ use wired::PAGE;
 const SIZE: usize = size_of::<libc::pthread_mutex_t>();
 
 /// Pages that are nailed for mutexes: one in so many frames, and so many at most.
-const FRAMES: usize = 128;
-const MOST: usize = 64;
+const FRAMES_PER_NAIL: usize = 128;
+const MOST_NAILS: usize = 64;
 
-/// How many there are.
+/// How many mutexes have their pages nailed.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The mutexes for whose sake pages are nailed. It changes under the space's lock alone.
@@ -83,7 +83,7 @@ fn nail(space: &AddressSpaceGuard, mutex: usize) {
         let pages: Vec<_> = mutexes.own_pages(mutex).collect();
         (mutexes.is_known(mutex), mutexes.pages, pages)
     });
-    let most = (paged_memory::most_frames() / FRAMES).min(MOST);
+    let most = (paged_memory::most_frames() / FRAMES_PER_NAIL).min(MOST_NAILS);
     let is_paged = |page: &AddrRange| space.nailable(page).any(|span| span == *page);
     if is_known || nailed + pages.len() > most || !pages.iter().all(is_paged) {
         return;
@@ -119,11 +119,11 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Returns true if the kernel changes the words of mutexes with these attributes.
+/// Returns true if mutexes with these attributes have priority inheritance or are robust.
 ///
 /// # Safety
 /// Attributes of the C library's, or null.
-unsafe fn are_kernels(attributes: *const libc::pthread_mutexattr_t) -> bool {
+unsafe fn is_pi_or_robust(attributes: *const libc::pthread_mutexattr_t) -> bool {
     let (mut protocol, mut robust) = (libc::PTHREAD_PRIO_NONE, libc::PTHREAD_MUTEX_STALLED);
     // SAFETY: the caller's.
     !attributes.is_null()
@@ -147,10 +147,10 @@ crate::dlsym::next! {
 /// Where a mutex's kind is, which is part of the C library's binary interface, and the bits of those with priority
 /// inheritance and of robust ones.
 const KIND: usize = 16;
-const KERNELS: c_int = 32 | 16;
+const PI_OR_ROBUST: c_int = 32 | 16;
 
 mod exports {
-    use super::{KERNELS, KIND, address_space, are_kernels, c_int, nail, with_record};
+    use super::{KIND, PI_OR_ROBUST, address_space, c_int, is_pi_or_robust, nail, with_record};
 
     /// `pthread_mutex_init`.
     ///
@@ -164,7 +164,7 @@ mod exports {
         // SAFETY: the caller's.
         let answer = unsafe { super::pthread_mutex_init(mutex, attributes) };
         // SAFETY: as above.
-        if answer == 0 && unsafe { are_kernels(attributes) } && address_space::is_active() {
+        if answer == 0 && unsafe { is_pi_or_robust(attributes) } && address_space::is_active() {
             nail(&address_space::lock(), mutex.addr());
         }
         answer
@@ -180,7 +180,7 @@ mod exports {
         let kind = unsafe { mutex.byte_add(KIND).cast::<c_int>().read() };
         // SAFETY: the caller's.
         let answer = unsafe { super::pthread_mutex_destroy(mutex) };
-        if answer == 0 && kind & KERNELS != 0 && address_space::is_active() {
+        if answer == 0 && kind & PI_OR_ROBUST != 0 && address_space::is_active() {
             let _space = address_space::lock();
             with_record(|record| record.mutexes.remove(mutex.addr()));
         }
