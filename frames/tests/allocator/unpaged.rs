@@ -1,6 +1,6 @@
 //! Resident memory that is not paged, and what covers it.
 
-use crate::machine::{Character::*, KILLING, Machine};
+use crate::machine::{Character, Character::*, KILLING, Machine};
 use crate::{T, ms};
 use frames::allocator::*;
 use std::time::Duration;
@@ -46,12 +46,18 @@ fn set_unpaged(machine: &mut Machine, tenant: TenantId, frames: u32) {
     machine.holders.get_mut(&tenant).unwrap().unpaged = frames;
 }
 
+/// A tenant of 500 guaranteed frames that has `filled` of them, and 304 pages of memory that is not paged.
+fn with_unpaged(cleaning: u32, character: Character, filled: u32) -> (Machine, TenantId) {
+    let mut machine = Machine::new(1000);
+    let tenant = machine.admit(1, (500, 500), cleaning, character).unwrap();
+    machine.fill(tenant, filled);
+    set_unpaged(&mut machine, tenant, 304);
+    (machine, tenant)
+}
+
 #[test]
 fn memory_that_is_not_paged_is_covered_by_frames_of_the_guarantee_that_are_not_granted() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (500, 500), 100, Honest).unwrap();
-    machine.fill(tenant, 50);
-    set_unpaged(&mut machine, tenant, 304);
+    let (mut machine, tenant) = with_unpaged(100, Honest, 50);
     machine.count_for(tenant, 100);
     assert_eq!(unpaged(&machine, tenant), (50, 300), "within the allowance");
     assert_eq!(
@@ -67,10 +73,7 @@ fn memory_that_is_not_paged_is_covered_by_frames_of_the_guarantee_that_are_not_g
 
 #[test]
 fn frames_that_the_ledger_has_already_are_moved_to_memory_that_is_not_paged() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (500, 500), 1000, Honest).unwrap();
-    machine.fill(tenant, 500);
-    set_unpaged(&mut machine, tenant, 304);
+    let (mut machine, tenant) = with_unpaged(1000, Honest, 500);
     machine.count_for(tenant, 100);
     assert_eq!(unpaged(&machine, tenant), (200, 300));
     assert_eq!((machine.killed.len(), machine.allocator.free()), (0, 500));
@@ -78,10 +81,7 @@ fn frames_that_the_ledger_has_already_are_moved_to_memory_that_is_not_paged() {
 
 #[test]
 fn what_covered_memory_that_is_gone_is_granted_again() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (500, 500), 1000, Honest).unwrap();
-    machine.fill(tenant, 500);
-    set_unpaged(&mut machine, tenant, 304);
+    let (mut machine, tenant) = with_unpaged(1000, Honest, 500);
     machine.count_for(tenant, 10);
     set_unpaged(&mut machine, tenant, 20);
     machine.count_for(tenant, 1);
@@ -141,11 +141,8 @@ fn a_tenant_with_more_resident_than_its_guarantee_and_the_allowance_is_killed() 
 
 #[test]
 fn frames_that_processes_are_guaranteed_or_have_locked_are_not_moved() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (500, 500), 1000, Slow).unwrap();
-    machine.fill(tenant, 500);
+    let (mut machine, tenant) = with_unpaged(1000, Slow, 500);
     machine.holders.get_mut(&tenant).unwrap().fixed = 350;
-    set_unpaged(&mut machine, tenant, 304);
     machine.count(tenant);
     machine.count(tenant);
     assert_eq!(machine.allocator.stats(tenant).unwrap().owed, 100);
@@ -159,10 +156,7 @@ fn frames_that_processes_are_guaranteed_or_have_locked_are_not_moved() {
 
 #[test]
 fn a_tenant_that_does_not_release_frames_for_its_own_memory_is_killed() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (500, 500), 1000, Refuser).unwrap();
-    machine.fill(tenant, 500);
-    set_unpaged(&mut machine, tenant, 304);
+    let (mut machine, tenant) = with_unpaged(1000, Refuser, 500);
     machine.count_for(tenant, 5);
     assert!(matches!(machine.killed[..], [(_, Violation::Late { .. })]));
 }
