@@ -121,7 +121,9 @@ impl FaultRates {
         let weight = task.weight;
         let former = self.entries.get(&number).map(|entry| entry.task);
         let had = former.and_then(|former| self.table.task(former));
-        former.map(|former| self.table.remove(former));
+        if let Some(former) = former {
+            self.table.remove(former);
+        }
         let admitted = match known {
             true => Ok(self.table.restore(task)),
             false => self.table.admit(task),

@@ -234,8 +234,8 @@ impl Readahead {
         self.memory.as_ptr().wrapping_add(page * PAGE)
     }
 
-    /// Requests the pages of a stream from `place` on: the window, and up to [`WINDOWS`]
-    /// windows if they come from a disk. `faulting` is the handle of the page at `place`,
+    /// Requests the pages of a stream from `place` on: the window, and those that are predicted ahead of it
+    /// if they come from a disk. `faulting` is the handle of the page at `place`,
     /// which is being filled now.
     pub(crate) fn read(
         &mut self,
@@ -352,7 +352,7 @@ impl Readahead {
         }
     }
 
-    /// Continues reading after the window from `place` on, as far as the lane has room.
+    /// Continues reading after the window from `place` on, as far as is predicted and the lane has room.
     pub(crate) fn read_on(
         &mut self,
         place: LaneCursor,
