@@ -6,6 +6,8 @@ mod bad_peers;
 mod common;
 #[path = "vm/contracts.rs"]
 mod contracts;
+#[path = "vm/failing_allocation.rs"]
+mod failing_allocation;
 #[path = "vm/fd_store.rs"]
 mod fd_store;
 #[path = "vm/guest.rs"]

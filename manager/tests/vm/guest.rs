@@ -176,7 +176,7 @@ impl Memory {
         (page + self.shift) % (self.len / PAGE)
     }
 
-    fn write(&self, page: usize, version: u64) {
+    pub fn write(&self, page: usize, version: u64) {
         for index in 0..PAGE / 8 {
             // SAFETY: the mapping, which is only accessed so.
             unsafe {
@@ -184,6 +184,12 @@ impl Memory {
                     .write_volatile(word(self.number(page), version, index))
             };
         }
+    }
+
+    /// A copy of what the page has.
+    pub fn bytes(&self, page: usize) -> Vec<u8> {
+        // SAFETY: the mapping, which no thread writes now.
+        unsafe { std::slice::from_raw_parts(self.at(page, 0).cast::<u8>(), PAGE) }.to_vec()
     }
 
     /// Returns true if the page has this version, or is zero where there is none.

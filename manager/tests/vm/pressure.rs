@@ -1,16 +1,19 @@
 //! A memory control group that is over-full: a keeper, its manager, guests, and hogs that take all that is left. The kernel
-//! may kill hogs alone, and every guest goes on. Once more with the group's disk slowed.
+//! may kill hogs alone, and every guest goes on, beside guests whose allocations fail at random. Once more with the group's
+//! disk slowed.
 
 use crate::Test;
 use crate::common::{Guest, await_that, mib};
-use crate::guest::PAGE;
+use crate::failing_allocation;
+use crate::guest::{Kind, Memory, PAGE, page_bytes};
 use crate::kept_service::KeptService;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -130,11 +133,12 @@ fn run_in(groups: &[&Group]) {
     assert!(status.success(), "{status}");
 }
 
-/// What runs in the group: argument `hog KIND` for a hog.
+/// What runs in the group: arguments `hog KIND SOCKET` for a hog.
 pub fn main(args: &[String]) {
     match args {
         [] => endure(),
-        [_, kind] if kind == "file" => read_and_write_files(),
+        [_, kind, _] if kind == "file" => read_and_write_files(),
+        [_, kind, socket] if kind == "guest" => be_a_failing_guest(socket),
         _ => take_memory(),
     }
 }
@@ -152,16 +156,17 @@ fn endure() {
     guests.iter_mut().for_each(|guest| {
         guest.run("endure 2");
     });
-    let is_over = AtomicBool::new(false);
-    let kills: usize = std::thread::scope(|scope| {
-        let kinds = ["memory", "memory", "file"];
-        let hogs = kinds.map(|kind| scope.spawn(|| keep_hog(kind, &is_over)));
+    let (is_over, socket) = (AtomicBool::new(false), service.socket());
+    let ends = std::thread::scope(|scope| {
+        let kinds = ["memory", "memory", "file", "guest"];
+        let keep = |kind| keep_hog(kind, &socket, &is_over);
+        let hogs = kinds.map(|kind| scope.spawn(move || keep(kind)));
         std::thread::sleep(duration());
         is_over.store(true, Ordering::SeqCst);
-        hogs.map(|hog| hog.join().expect("a hog's thread"))
-            .iter()
-            .sum()
+        let ends = hogs.map(|hog| hog.join().expect("a hog's thread"));
+        ends.into_iter().fold(HogEnds::default(), HogEnds::and)
     });
+    let HogEnds { kills, aborts } = ends;
     for mut guest in guests {
         let reply = guest.run("endured");
         let numbers: Vec<usize> = reply
@@ -175,13 +180,14 @@ fn endure() {
             panic!("{reply:?}");
         };
         println!(
-            "{steps} steps, longest {} ms, {kills} hogs killed",
+            "{steps} steps, longest {} ms, {kills} hogs killed, {aborts} without an allocation",
             longest / 1000
         );
         assert_eq!(wrong, 0);
         assert!(steps > 0);
     }
     assert!(kills > 0, "the group was never full");
+    assert!(aborts > 0, "no guest's allocation has failed");
     assert_eq!(service.manager(), Some(manager), "the manager was killed");
     for client in service.clients().expect("a manager") {
         assert_eq!(client.counters["lost_pages"], 0);
@@ -189,14 +195,39 @@ fn endure() {
     }
 }
 
-/// Starts a hog whenever the one before was killed. Returns how many the kernel killed.
-fn keep_hog(kind: &str, is_over: &AtomicBool) -> usize {
+/// How hogs have ended.
+#[derive(Clone, Copy, Default)]
+struct HogEnds {
+    /// The kernel killed them.
+    kills: usize,
+    /// An allocation of theirs failed.
+    aborts: usize,
+}
+
+impl HogEnds {
+    fn add(&mut self, status: ExitStatus) {
+        self.kills += usize::from(status.signal() == Some(libc::SIGKILL));
+        self.aborts += usize::from(status.signal() == Some(libc::SIGABRT));
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            kills: self.kills + other.kills,
+            aborts: self.aborts + other.aborts,
+        }
+    }
+}
+
+/// Starts a hog whenever the one before has ended.
+fn keep_hog(kind: &str, socket: &Path, is_over: &AtomicBool) -> HogEnds {
     let start = || {
         Command::new(std::env::current_exe().expect("this program"))
             .args(["pressure", "hog", kind])
+            .arg(socket)
+            .stderr(Stdio::null())
             .spawn()
     };
-    let mut kills = 0;
+    let mut ends = HogEnds::default();
     let mut hog: Option<Child> = None;
     while !is_over.load(Ordering::SeqCst) {
         match hog.as_mut().map(|hog| hog.try_wait().expect("a hog")) {
@@ -204,7 +235,7 @@ fn keep_hog(kind: &str, is_over: &AtomicBool) -> usize {
             None => hog = start().ok(),
             Some(None) => std::thread::sleep(Duration::from_millis(2)),
             Some(Some(status)) => {
-                kills += usize::from(status.signal() == Some(libc::SIGKILL));
+                ends.add(status);
                 hog = None;
             }
         }
@@ -213,7 +244,7 @@ fn keep_hog(kind: &str, is_over: &AtomicBool) -> usize {
         let _ = hog.kill();
         let _ = hog.wait();
     }
-    kills
+    ends
 }
 
 /// The kernel kills this process first.
@@ -226,6 +257,23 @@ fn take_memory() {
     let mut taken = Vec::new();
     loop {
         taken.push(vec![1_u8; 1 << 20]);
+    }
+}
+
+/// A guest whose allocations fail at random, from before it hands its memory over.
+fn be_a_failing_guest(socket: &str) {
+    be_killed_first();
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, no_core).expect("a limit");
+    failing_allocation::begin();
+    let memory = Memory::hand_over(&Kind::Memfd, socket, GUEST);
+    for page in (0..GUEST / PAGE).cycle() {
+        memory.write(page, 0);
+        // Allocates, too.
+        assert_eq!(memory.bytes(page), page_bytes(page));
     }
 }
 
