@@ -34,6 +34,7 @@ mod process;
 mod process_tree;
 mod programs;
 mod qos;
+mod redis_server;
 mod remote;
 mod repeats;
 mod report;

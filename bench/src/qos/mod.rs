@@ -4,7 +4,7 @@
 //! 8 and 9 (section 7.2, 7.3) are made again here with real processes under the
 //! daemon, and judged by figures: shares of charged time, bytes, the scheduler's rules. Then
 //! what the paper does not have: a device promised whole, Linux's own answers to the same
-//! neighbour, revocation ten thousand times, and what the daemon costs.
+//! neighbour and to real programs, revocation ten thousand times, and what the daemon costs.
 
 mod backing;
 mod direct_disk;
@@ -12,9 +12,11 @@ mod figure;
 mod neighbour;
 mod overhead;
 pub mod pager;
+mod pair;
 mod plot;
 mod progress;
 pub mod reader;
+mod redis;
 mod revocation;
 mod saturation;
 mod schedule;
@@ -60,15 +62,15 @@ pub struct Options {
     /// Seconds of each phase of a comparison.
     #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub phase: f64,
-    /// MiB of the victim's data; its memory is an eighth.
+    /// MiB of the victim's data; its memory is an eighth, redis-server's half.
     #[arg(long, default_value_t = 128, value_parser = value_parser!(u64).range(32..))]
     pub victim: u64,
-    /// MiB of the neighbour's data; its memory is an eighth.
+    /// MiB of the neighbour's data; its memory is an eighth. stress-ng has as much memory, and half of the data.
     #[arg(long, default_value_t = 256, value_parser = value_parser!(u64).range(32..))]
     pub neighbour: u64,
     /// Only these arms of the victim's; all where none is named.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub arms: Vec<neighbour::Arm>,
+    pub arms: Vec<pair::Arm>,
     /// Has four times as many threads as processors compute all the while; figures 7 and 8 are measured
     /// on the quiet machine first.
     #[arg(long)]
@@ -103,6 +105,8 @@ pub enum Experiment {
     Saturation,
     /// A victim beside a neighbour: ours and Linux's answers.
     Neighbour,
+    /// redis-server beside stress-ng: ours and Linux's answers.
+    Redis,
     /// Revocations from holders of every kind.
     Revocation,
     /// What the daemon costs.
@@ -130,6 +134,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Experiment::Figure9 => lacking("figure 9", figure::file_system(&env, options)),
             Experiment::Saturation => lacking("saturation", saturation::rows(&env, options)),
             Experiment::Neighbour => neighbour::rows(&env, options),
+            Experiment::Redis => redis::rows(&env, options),
             Experiment::Revocation => lacking("revocation", revocation::rows(&env, options)),
             Experiment::Overhead => overhead::rows(&env, options),
         };
@@ -186,7 +191,12 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         "revocation: until frames were asked back {} times, {} holders that refuse among them",
         options.rounds, options.refusals
     );
-    use Experiment::{Figure7, Figure8, Figure9, Neighbour, Revocation};
+    let of_redis = format!(
+        "redis: {} MiB of values in half as much memory, one request in 11 writes; stress-ng --vm 4 of {} MiB in a quarter; otherwise as neighbours",
+        options.victim,
+        options.neighbour / 2
+    );
+    use Experiment::{Figure7, Figure8, Figure9, Neighbour, Redis, Revocation};
     let of_load = match options.busy {
         true => format!(
             "beside {} threads that compute",
@@ -197,7 +207,8 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
     let lines = [
         (Experiment::value_variants().to_vec(), of_load),
         (vec![Figure7, Figure8, Figure9], of_paper),
-        (vec![Neighbour], of_neighbours),
+        (vec![Neighbour, Redis], of_neighbours),
+        (vec![Redis], of_redis),
         (vec![Revocation], of_revocation),
     ];
     let wanted = lines

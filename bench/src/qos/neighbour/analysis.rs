@@ -1,7 +1,8 @@
 //! From runs to rows: ours over each of the kernel's, then every arm's own.
 
-use super::{Arm, ArmRun, VictimFigures};
+use super::{ArmRun, VictimFigures};
 use crate::prelude::*;
+use crate::qos::pair::Arm;
 use crate::qos::subject::Latency;
 use crate::repeats::Repeats;
 
@@ -30,23 +31,6 @@ const MISS: Bound = Bound::AtMost(1.05);
 impl ArmRun {
     fn over(&self, ns: fn(&Latency) -> u64) -> f64 {
         ns(&self.beside.open) as f64 / ns(&self.alone.open) as f64
-    }
-}
-
-impl Arm {
-    /// Whether a figure of this arm is compared with one of `other`: ours with those of the kernel's
-    /// that have as much compressed RAM.
-    fn is_compared_with(self, other: Self) -> bool {
-        match self {
-            Self::System | Self::SystemExtra => {
-                matches!(
-                    other,
-                    Self::Run | Self::Swap | Self::SwapThrottle | Self::SwapBfq
-                )
-            }
-            Self::SystemRam => other == Self::SwapZram,
-            _ => false,
-        }
     }
 }
 

@@ -14,7 +14,7 @@ mod latency;
 mod order;
 mod work;
 
-pub use latency::{Done, Latency, latencies};
+pub use latency::{Done, Latency, latencies, schedule, wait_until};
 pub use order::Order;
 
 use super::backing::{Backing, DomainWithContract};

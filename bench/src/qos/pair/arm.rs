@@ -22,3 +22,20 @@ pub enum Arm {
     /// kernel swap, a memory cgroup each, BFQ with weights in proportion to the shares
     SwapBfq,
 }
+
+impl Arm {
+    /// Whether a figure of this arm is compared with one of `other`: ours with those of the kernel's
+    /// that have as much compressed RAM.
+    pub fn is_compared_with(self, other: Self) -> bool {
+        match self {
+            Self::System | Self::SystemExtra => {
+                matches!(
+                    other,
+                    Self::Run | Self::Swap | Self::SwapThrottle | Self::SwapBfq
+                )
+            }
+            Self::SystemRam => other == Self::SwapZram,
+            _ => false,
+        }
+    }
+}

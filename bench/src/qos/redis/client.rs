@@ -1,0 +1,139 @@
+//! The client of redis-server: requests when they are due, whatever became of those before.
+
+use crate::prelude::*;
+use crate::process::joined;
+use crate::qos::subject::{Latency, latencies, schedule, wait_until};
+use crate::redis_server::{get, pipeline, reply, send, set, shut_down, value};
+use std::io::BufReader;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender, channel};
+
+/// One request in so many is a write: the ratio of memtier_benchmark.
+const WRITE_EVERY: u64 = 11;
+
+/// How many times as long as its schedule a phase may take before no more is sent.
+const MAX_OVERTIME: u32 = 2;
+
+/// A connection to a server that has, or is to have, these keys.
+pub struct RedisClient {
+    stream: UnixStream,
+    replies: BufReader<UnixStream>,
+    keys: u64,
+}
+
+/// A request: its key, and whether it writes.
+#[derive(Clone, Copy)]
+struct Request {
+    key: u64,
+    is_write: bool,
+}
+
+impl Request {
+    /// The nth of a phase.
+    fn of(seed: u64, n: u64, keys: u64) -> Self {
+        Self {
+            key: mix(mix(seed) ^ n) % keys,
+            is_write: n % WRITE_EVERY == WRITE_EVERY - 1,
+        }
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        match self.is_write {
+            true => set(out, self.key),
+            false => get(out, self.key),
+        }
+    }
+
+    fn check(self, reply: &[u8]) -> Result<()> {
+        let mut wanted = Vec::new();
+        match self.is_write {
+            true => wanted.extend(b"OK"),
+            false => value(&mut wanted, self.key),
+        }
+        match reply == wanted {
+            true => Ok(()),
+            false => Err(anyhow!(
+                "redis-server replied something else of key {}",
+                self.key
+            )),
+        }
+    }
+}
+
+impl RedisClient {
+    /// Over a connection.
+    pub fn new(stream: UnixStream, keys: u64) -> Result<Self> {
+        let replies = BufReader::new(stream.try_clone()?);
+        Ok(Self {
+            stream,
+            replies,
+            keys,
+        })
+    }
+
+    /// Sets every key.
+    pub fn fill(&mut self) -> Result<()> {
+        pipeline(&self.stream, &mut self.replies, self.keys, set, |_, _| {
+            Ok(())
+        })
+    }
+
+    /// Sends requests when they are due, so many a second, and waits for all replies.
+    pub fn open(&mut self, during: Duration, rate: f64, seed: u64) -> Result<Latency> {
+        let schedule = schedule(during, rate, seed);
+        let mut times = latencies()?;
+        let (sent, arrived) = channel();
+        let (stream, keys, began) = (&self.stream, self.keys, Instant::now());
+        let late = |due: Duration| began.elapsed().saturating_sub(due).as_nanos() as u64;
+        let mut done = 0;
+        std::thread::scope(|scope| {
+            let limit = began + during * MAX_OVERTIME;
+            let due = schedule.iter().map(|due| began + *due);
+            let requests = (0..).map(|n| Request::of(seed, n, keys));
+            let sender = scope.spawn(move || send_all(stream, due.zip(requests), limit, &sent));
+            for request in arrived {
+                request_is_answered(&mut self.replies, request)?;
+                times.saturating_record(late(schedule[done]));
+                done += 1;
+            }
+            joined(sender)
+        })?;
+        for due in &schedule[done..] {
+            times.saturating_record(late(*due));
+        }
+        Ok(Latency::of(&times, schedule.len() as u64, done as u64))
+    }
+
+    /// Has the server end.
+    pub fn end(self) -> Result<()> {
+        shut_down(&self.stream)
+    }
+}
+
+fn request_is_answered(replies: &mut BufReader<UnixStream>, request: Request) -> Result<()> {
+    request.check(&reply(replies)?)
+}
+
+/// Sends each request when it is due, none after `limit`.
+fn send_all(
+    mut stream: &UnixStream,
+    requests: impl Iterator<Item = (Instant, Request)>,
+    limit: Instant,
+    sent: &Sender<Request>,
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    for (due, request) in requests {
+        wait_until(due);
+        if Instant::now() > limit {
+            break;
+        }
+        bytes.clear();
+        request.encode(&mut bytes);
+        send(&mut stream, &bytes)?;
+        if sent.send(request).is_err() {
+            // A reply was wrong, or none.
+            break;
+        }
+    }
+    Ok(())
+}
