@@ -28,6 +28,8 @@ pub enum WorkerPlan {
     Reader(qos::ReaderPlan),
     /// A program that `qos` has beside another.
     Subject(qos::SubjectPlan),
+    /// A program that `qos` has harm another.
+    Adversary(qos::AdversaryPlan),
     /// The player's screen, in front of a decoder.
     Display(launch::DisplayPlan),
     /// A constant load.
@@ -72,6 +74,7 @@ pub fn serve(plan: &WorkerPlan, program: &[OsString]) -> Result<()> {
         WorkerPlan::Pager(plan) => qos::pager::serve(plan),
         WorkerPlan::Reader(plan) => qos::reader::serve(plan),
         WorkerPlan::Subject(plan) => qos::subject::serve(plan),
+        WorkerPlan::Adversary(plan) => qos::serve_adversary(plan),
         WorkerPlan::Display(plan) => launch::display::serve(plan, program),
         WorkerPlan::Load(plan) => launch::load::serve(plan),
         WorkerPlan::Remote(plan) => remote::serve(plan),

@@ -70,3 +70,26 @@ fn the_papers_figures_are_drawn_and_nothing_is_left_behind() {
     }
     assert_eq!(left(work.path()), [""; 0]);
 }
+
+#[test]
+fn real_programs_and_adversaries_end_well_beside_a_victim() {
+    let work = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on a disk");
+    let is_here = |program: &&str| Path::new("/usr/bin").join(program).exists();
+    let mut words = vec!["--phase", "0.3", "--victim", "32", "--neighbour", "32"];
+    words.extend(["--arms", "run", "--only"]);
+    let lacking: Vec<_> = ["redis-server", "stress-ng"]
+        .into_iter()
+        .filter(|it| !is_here(it))
+        .collect();
+    if lacking.is_empty() {
+        words.push("adversary,redis");
+    } else {
+        println!("SKIPPED: redis beside stress-ng: install {lacking:?}");
+        words.push("adversary");
+    }
+    let (well, said) = bench(work.path(), &words);
+    assert!(well || said.contains("MISSED"), "{said}");
+    assert!(!said.contains("cannot:"), "{said}");
+    assert!(said.contains("throughput kept beside stopped"), "{said}");
+    assert_eq!(left(work.path()), [""; 0]);
+}

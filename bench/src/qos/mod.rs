@@ -4,8 +4,9 @@
 //! 8 and 9 (section 7.2, 7.3) are made again here with real processes under the
 //! daemon, and judged by figures: shares of charged time, bytes, the scheduler's rules. Then
 //! what the paper does not have: a device promised whole, Linux's own answers to the same
-//! neighbour and to real programs, revocation ten thousand times, and what the daemon costs.
+//! neighbour and to real programs, adversaries, revocation ten thousand times, and what the daemon costs.
 
+mod adversary;
 mod backing;
 mod direct_disk;
 mod figure;
@@ -24,6 +25,7 @@ mod shares;
 pub mod subject;
 mod write_only_driver;
 
+pub use adversary::{AdversaryPlan, serve as serve_adversary};
 pub use pager::PagerPlan;
 pub use reader::ReaderPlan;
 pub use subject::SubjectPlan;
@@ -107,6 +109,8 @@ pub enum Experiment {
     Neighbour,
     /// redis-server beside stress-ng: ours and Linux's answers.
     Redis,
+    /// A victim beside programs that do what they can to harm it.
+    Adversary,
     /// Revocations from holders of every kind.
     Revocation,
     /// What the daemon costs.
@@ -135,6 +139,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Experiment::Saturation => lacking("saturation", saturation::rows(&env, options)),
             Experiment::Neighbour => neighbour::rows(&env, options),
             Experiment::Redis => redis::rows(&env, options),
+            Experiment::Adversary => adversary::rows(&env, options),
             Experiment::Revocation => lacking("revocation", revocation::rows(&env, options)),
             Experiment::Overhead => overhead::rows(&env, options),
         };
@@ -196,7 +201,7 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
         options.victim,
         options.neighbour / 2
     );
-    use Experiment::{Figure7, Figure8, Figure9, Neighbour, Redis, Revocation};
+    use Experiment::{Adversary, Figure7, Figure8, Figure9, Neighbour, Redis, Revocation};
     let of_load = match options.busy {
         true => format!(
             "beside {} threads that compute",
@@ -207,7 +212,7 @@ fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<Strin
     let lines = [
         (Experiment::value_variants().to_vec(), of_load),
         (vec![Figure7, Figure8, Figure9], of_paper),
-        (vec![Neighbour, Redis], of_neighbours),
+        (vec![Neighbour, Redis, Adversary], of_neighbours),
         (vec![Redis], of_redis),
         (vec![Revocation], of_revocation),
     ];

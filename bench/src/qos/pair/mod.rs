@@ -131,18 +131,9 @@ impl Limits {
         begin: impl FnOnce(Command) -> Result<Worker>,
     ) -> Result<Worker> {
         let swap = kib(of.swap);
-        if let Some(system) = &self.system {
-            let socket = format!("--system={}", system.socket().display());
-            let share = match (self.arm, side) {
-                (Arm::SystemExtra, Side::Neighbour) => EXTRA_SHARE,
-                _ => SHARES[side as usize],
-            };
+        if self.system.is_some() {
             let mut run = env.run(of.memory)?;
-            run.args([&*socket, "--disk", share, "--swap", &swap]);
-            if self.arm != Arm::SystemRam {
-                run.args(["--ram", "0"]);
-            }
-            run.arg("--");
+            run.args(self.contract(side, &swap)?).arg("--");
             return begin(within(run, program));
         }
         if self.arm == Arm::Run {
@@ -171,6 +162,22 @@ impl Limits {
         }
         self._cgroups.push(cgroup);
         Ok(process)
+    }
+
+    /// The options of `selfpage run` for the contract of either side, but for its frames.
+    pub fn contract(&self, side: Side, swap: &str) -> Result<Vec<String>> {
+        let system = self.system.as_ref();
+        let system = system.ok_or_else(|| anyhow!("the arm has no daemon"))?;
+        let share = match (self.arm, side) {
+            (Arm::SystemExtra, Side::Neighbour) => EXTRA_SHARE,
+            _ => SHARES[side as usize],
+        };
+        let socket = format!("--system={}", system.socket().display());
+        let mut words = vec![&*socket, "--disk", share, "--swap", swap];
+        if self.arm != Arm::SystemRam {
+            words.extend(["--ram", "0"]);
+        }
+        Ok(words.into_iter().map(str::to_owned).collect())
     }
 
     /// Returns true if the neighbour is to be throttled.
