@@ -116,13 +116,16 @@ fn map(
     if let Some(answer) = map_at_hint(space, addr, len, prot, flags) {
         return lock_if_requested(space, answer, len, flags);
     }
-    if let Some(start) = space.find_free(len)
-        && !is_error(space.map_in_arena(&(start..start + len), prot & ACCESS))
-    {
-        return lock_if_requested(space, start as SyscallResult, len, flags);
+    match space.find_free(len) {
+        Some(start) if !is_error(space.map_in_arena(&(start..start + len), prot & ACCESS)) => {
+            lock_if_requested(space, start as SyscallResult, len, flags)
+        }
+        // Not from the kernel, which would give it: no contract would bound what the program touches of it. One that
+        // is only reserved may be larger than any arena.
+        None if prot & ACCESS != 0 => error(libc::ENOMEM),
+        // The kernel's own answer where it has no mapping left, or forbids what is written to be executed.
+        Some(_) | None => through(),
     }
-    // The kernel's own answer where it has no mapping left, or forbids what is written to be executed.
-    through()
 }
 
 /// The size of the pages of a mapping at `addr`: the kernel maps, and replaces, whole ones.
