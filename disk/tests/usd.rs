@@ -144,6 +144,20 @@ fn a_client_that_corrupts_its_channel_is_cut_off_alone() {
 }
 
 #[test]
+fn a_channel_that_its_client_has_dropped_is_closed() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    let mut other = Channel::new(&usd, tenant.id, &tenant.doorbell);
+    tenant.channel.write(1, 0, 1);
+    other.check(1, 0, 1);
+    let id = other.id;
+    drop(other.client);
+    assert_eq!(news(&usd), UsdEvent::Closed(id));
+    tenant.channel.check(1, 0, 1);
+}
+
+#[test]
 fn requests_wait_until_the_client_has_a_target() {
     let mut machine = Machine::new();
     let usd = machine.start(quick());

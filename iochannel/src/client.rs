@@ -342,8 +342,14 @@ fn buffer(memory: &ChannelMemory, page: u16) -> *mut u8 {
 
 impl Drop for ChannelClient {
     fn drop(&mut self) {
-        // In a fork's child the descriptors' numbers may be other files'.
+        // In a fork's child the descriptors' numbers may be other files', and the channel is the parent's.
         if self.fork_guard.is_same_process() {
+            // With something in flight the server closes the channel when it hears of it from elsewhere.
+            if self.queue.in_flight().is_empty() && self.parked.is_empty() && self.dead.is_none() {
+                self.queue.end();
+                self.needs_ring = true;
+                self.flush();
+            }
             // SAFETY: dropped once, here.
             unsafe {
                 ManuallyDrop::drop(&mut self.doorbell);

@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Capacity in numbers: each slot is in it once, or twice after a server's death.
 pub(crate) const CAPACITY: usize = 256;
 
+/// In the place of a slot's number, the last that the client puts: it uses the channel no longer.
+pub(crate) const END: usize = u32::MAX as usize;
+
 /// The shared part: how many numbers were ever put, and the last of them. Only the reader knows
 /// its own position.
 #[derive(Clone, Copy)]

@@ -97,6 +97,12 @@ impl ChannelServer {
             .take(self.memory.pages(), self.memory.geometry.pages())
     }
 
+    /// Returns true if the client has dropped its end in order: the channel is to be closed. Known once
+    /// there was nothing to take.
+    pub fn has_ended(&self) -> bool {
+        self.queue.has_ended()
+    }
+
     /// Completes a request that was taken: with bytes moved, all of them except at the end of the
     /// file, or a negative error number. The client is notified at the next
     /// [`ChannelServer::notify_completions`] at the latest. Returns false if the slot is not in

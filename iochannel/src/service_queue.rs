@@ -2,6 +2,7 @@
 //! of a predecessor's requests.
 
 use crate::bitset::BitSet;
+use crate::fifo::END;
 use crate::geometry::MAX_SLOTS;
 use crate::request::{ProtocolError, Request};
 use crate::shared_words::SharedWords;
@@ -16,6 +17,8 @@ pub(crate) struct ServiceQueue<'a> {
     in_flight: BitSet<{ MAX_SLOTS / 64 }>,
     /// Slots that a predecessor left submitted, the first to serve last.
     left: Vec<u16>,
+    /// The client uses the channel no longer.
+    has_ended: bool,
 }
 
 impl<'a> ServiceQueue<'a> {
@@ -31,7 +34,10 @@ impl<'a> ServiceQueue<'a> {
             put: words.completions.tail(),
             in_flight: BitSet::EMPTY,
             left: Vec::with_capacity(words.slots.len()),
+            has_ended: false,
         };
+        let last = queue.read.wrapping_sub(1);
+        queue.has_ended = queue.read != 0 && words.requests.at(last) == END;
         let mut waiting = Vec::with_capacity(words.slots.len());
         for (number, slot) in words.slots.iter().enumerate() {
             match slot.state() {
@@ -68,6 +74,11 @@ impl<'a> ServiceQueue<'a> {
             return Err(ProtocolError::Overrun { pending, slots });
         }
         let slot = self.words.requests.at(self.read);
+        if slot == END {
+            self.read = self.read.wrapping_add(1);
+            self.has_ended = true;
+            return Ok(None);
+        }
         if slot >= slots {
             return Err(ProtocolError::Slot { slot, slots });
         }
@@ -99,6 +110,11 @@ impl<'a> ServiceQueue<'a> {
     /// Returns true if there are requests; reliable once the server's flag is set.
     pub fn has_pending(&self) -> bool {
         !self.left.is_empty() || self.words.requests.tail() != self.read
+    }
+
+    /// Returns true if the client uses the channel no longer: reliable when there is nothing to take.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Completes a request that was taken; returns false if the slot is not in flight.

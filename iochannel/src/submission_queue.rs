@@ -1,6 +1,8 @@
 //! The client's half of the protocol: slots to submit, completions to reap.
 
 use crate::bitset::BitSet;
+#[cfg(not(all(test, loom)))]
+use crate::fifo::END;
 use crate::geometry::MAX_SLOTS;
 use crate::shared_words::SharedWords;
 use crate::slot::{RawRequest, SlotState};
@@ -44,6 +46,13 @@ impl<'a> SubmissionQueue<'a> {
         self.in_flight.insert(slot);
         self.words.slots[slot].publish(request, self.put);
         self.words.requests.put(self.put, slot);
+        self.put = self.put.wrapping_add(1);
+    }
+
+    /// Tells the server that no request follows. Nothing is in flight; the caller rings as for a request.
+    #[cfg(not(all(test, loom)))]
+    pub fn end(&mut self) {
+        self.words.requests.put(self.put, END);
         self.put = self.put.wrapping_add(1);
     }
 

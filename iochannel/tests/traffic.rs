@@ -335,3 +335,25 @@ proptest! {
         prop_assert_eq!(model.server.unwrap().in_flight(), 0);
     }
 }
+
+#[test]
+fn a_client_that_is_dropped_ends_its_channel() {
+    let (mut server, _doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(4));
+    let mut page = pages(1, 7);
+    let list = pieces(&mut page);
+    // SAFETY: the page outlives the operation, which completes below.
+    unsafe { client.begin(0, true, &list, 0) };
+    client.flush();
+    let request = server.take().unwrap().expect("a request");
+    assert!(server.arm(), "nothing else is there");
+    server.complete(request.slot, PAGE as i32);
+    assert_eq!(client.reap(true), Some((0, PAGE as i32)));
+    assert!(server.take().unwrap().is_none() && !server.has_ended());
+    drop(client);
+    assert!(server.has_pending(), "the server is told");
+    assert!(server.take().unwrap().is_none() && server.has_ended());
+    assert!(server.arm(), "it may sleep");
+    drop(server);
+    let mut successor = ChannelServer::attach(&kept.memory, &kept.server_bell).unwrap();
+    assert!(successor.take().unwrap().is_none() && successor.has_ended());
+}

@@ -52,6 +52,8 @@ pub(super) enum Received {
     Refused(Option<ChannelId>),
     /// Bytes that violate the channel's protocol.
     Corrupt(ChannelId, ProtocolError),
+    /// The end of a channel: its client uses it no longer.
+    End(ChannelId),
     /// No request.
     Nothing,
 }
@@ -121,6 +123,7 @@ impl Client {
             }
             let request = match channel.server.take() {
                 Ok(Some(request)) => request,
+                Ok(None) if channel.server.has_ended() => return Received::End(channel.id),
                 Ok(None) => continue,
                 Err(why) => return Received::Corrupt(channel.id, why),
             };

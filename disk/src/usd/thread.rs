@@ -322,6 +322,10 @@ impl DiskThread {
                         self.events.send(UsdEvent::CutOff { channel, why });
                         self.release_closed(at);
                     }
+                    Received::End(channel) => {
+                        client.close(channel);
+                        self.release_closed(at);
+                    }
                     Received::Nothing => break,
                 }
                 any = true;
