@@ -2,6 +2,7 @@
 //! end of any process, including the daemon.
 
 mod admission;
+mod channels;
 mod compressed;
 mod kills;
 mod leaving;
@@ -47,6 +48,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         leaving::CASES,
         kills::CASES,
         unpaged::CASES,
+        channels::CASES,
     ];
     let cases = cases.into_iter().flatten().copied();
     cases
