@@ -63,6 +63,8 @@ struct Shared {
     name: String,
     /// Control ports, HOST:PORT, to begin with; without any, hosts on the link are asked for.
     named: Vec<String>,
+    /// Control ports that an earlier process of the client knew, which may be all that there are by now.
+    former: Vec<SocketAddr>,
     links: ControlLinks,
     cluster: Mutex<Cluster>,
     known: Mutex<KnownHosts>,
@@ -88,10 +90,22 @@ impl Clone for BrokerFinder {
 impl BrokerFinder {
     /// A client that begins with the hosts at `named`.
     pub fn new(client: Incarnation, name: String, named: Vec<String>, links: ControlLinks) -> Self {
+        Self::resume(client, name, named, Vec::new(), links)
+    }
+
+    /// A client whose earlier process knew the hosts at the control ports `former`, too.
+    pub fn resume(
+        client: Incarnation,
+        name: String,
+        named: Vec<String>,
+        former: Vec<SocketAddr>,
+        links: ControlLinks,
+    ) -> Self {
         let shared = Shared {
             client,
             name,
             named,
+            former,
             links,
             cluster: Mutex::default(),
             known: Mutex::default(),
@@ -147,6 +161,7 @@ impl BrokerFinder {
         if candidates.is_empty() && self.shared.named.is_empty() {
             candidates.extend(discovery::find(ON_LINK, false).await.unwrap_or_default());
         }
+        candidates.extend(&self.shared.former);
         // Hosts that this client was told of are to have one broker.
         let mut asked = JoinSet::new();
         for address in BTreeSet::from_iter(candidates) {

@@ -224,6 +224,10 @@ pub fn on_cluster(transport: &mut RemoteTransport, cluster: &Cluster, now: Time)
         if let Some(known) = servers.find(|server| server.host() == Some(member.host())) {
             known.move_to(&member.paging.to_string());
         }
+        let mut servers = transport.servers.iter_mut();
+        if let Some(known) = servers.find(|server| server.is_of(member)) {
+            known.control = Some(member.control);
+        }
     }
     let wanted = &cluster.members[..cluster.members.len().min(MAX_SERVERS)];
     for member in wanted {

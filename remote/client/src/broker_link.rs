@@ -12,6 +12,7 @@ use remote_keys::Keyring;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest};
 use remote_policy::identity::{Incarnation, RequestId};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -57,11 +58,12 @@ pub struct BrokerLink {
 
 impl BrokerLink {
     /// Starts the thread. It begins with the control ports that are `named`; without any it asks on the
-    /// link.
+    /// link. Those that an earlier process of the client knew are `former`.
     pub fn start(
         client: Incarnation,
         name: String,
         named: Vec<String>,
+        former: Vec<SocketAddr>,
         keys: Option<Arc<Keyring>>,
         arrivals: Arrivals,
     ) -> io::Result<Self> {
@@ -69,7 +71,7 @@ impl BrokerLink {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let finder = BrokerFinder::new(client, name, named, ControlLinks::new(keys)?);
+        let finder = BrokerFinder::resume(client, name, named, former, ControlLinks::new(keys)?);
         std::thread::Builder::new()
             .name("selfpage-broker".into())
             .spawn(move || runtime.block_on(serve(finder, received, arrivals)))?;

@@ -24,6 +24,7 @@ use remote_policy::identity::{Generation, HostId, Incarnation};
 use remote_wire::control::SealedPermit;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use twox_hash::XxHash3_64;
@@ -58,6 +59,8 @@ const GENERATION: u64 = (1 << SERVER_AT) - 1;
 pub struct SavedServer {
     /// HOST:PORT.
     pub address: String,
+    /// Its host's control port, where a broker named it.
+    pub control: Option<SocketAddr>,
     /// Which life of it has the copies.
     pub incarnation: Option<Incarnation>,
     /// The permit there.

@@ -187,7 +187,10 @@ impl PageClient for RemoteClient<'_> {
             arrivals: arrivals.clone(),
         };
         let (broker, servers, connected) = match is_resumed {
-            true => (resumed_broker(&config.servers, &connectors)?, Vec::new(), 0),
+            true => {
+                let broker = resumed_broker(&config.servers, &state.servers(), &connectors)?;
+                (broker, Vec::new(), 0)
+            }
             false => first_servers(&config.servers, &connectors, &arrived)?,
         };
         let key = config.is_encrypted.then(|| state.key());

@@ -25,6 +25,7 @@ pub const REQUESTS: u64 = 1 << 32;
 pub fn restore_servers(transport: &mut RemoteTransport) -> std::io::Result<()> {
     for SavedServer {
         address,
+        control,
         incarnation,
         permit,
     } in transport.objects.state().servers()
@@ -33,6 +34,7 @@ pub fn restore_servers(transport: &mut RemoteTransport) -> std::io::Result<()> {
         let reconnect = transport.connectors.start(index, &address)?;
         let mut server = Server::new(address, reconnect);
         (server.incarnation, server.permit) = (incarnation, permit);
+        server.control = control;
         server.presence.on_disconnected(Time(0));
         transport.servers.push(server);
     }

@@ -15,6 +15,7 @@ use remote_wire::{Header, Kind};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub enum Asked {
 pub struct Server {
     /// HOST:PORT, as it was named last.
     pub address: String,
+    /// Its host's control port, where a broker named it.
+    pub control: Option<SocketAddr>,
     /// Its host's name, once it is known.
     pub name: String,
     /// Which life of it has the objects; `None` before the first connection.
@@ -63,8 +66,12 @@ pub struct Server {
     pub is_suspected: bool,
     /// It was last found to be known under another address.
     is_alias: bool,
-    /// It was saved so: its life and its permit.
-    saved: Option<(Option<Incarnation>, Option<SealedPermit>)>,
+    /// It was saved so: its life, its permit and its control port.
+    saved: Option<(
+        Option<Incarnation>,
+        Option<SealedPermit>,
+        Option<SocketAddr>,
+    )>,
     pub permit: Option<SealedPermit>,
     /// The server's number of a request for a permit that has no reply yet, and its pages.
     pub unanswered_allocate: Option<(RequestId, u64)>,
@@ -102,6 +109,7 @@ impl Server {
         Self {
             name: address.clone(),
             address,
+            control: None,
             incarnation: None,
             open: None,
             presence: Presence::default(),
@@ -163,13 +171,14 @@ impl Server {
 
     /// What is to be saved of it, where that has changed since it was saved last.
     pub fn unsaved(&mut self) -> Option<SavedServer> {
-        let now = Some((self.incarnation, self.permit));
+        let now = Some((self.incarnation, self.permit, self.control));
         if self.saved == now {
             return None;
         }
         self.saved = now;
         Some(SavedServer {
             address: self.address.clone(),
+            control: self.control,
             incarnation: self.incarnation,
             permit: self.permit,
         })

@@ -2,6 +2,7 @@
 
 use crate::arrival::Arrival;
 use crate::broker_link::{BrokerLink, BrokerNews, ServerSource};
+use crate::client_state::SavedServer;
 use crate::connector::{Attempt, Connectors};
 use crate::process::{ClientError, MAX_SERVERS, call};
 use crate::server::Server;
@@ -10,31 +11,40 @@ use remote_wire::identity::own_incarnation;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long the first connection may take.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// The link to the broker of a client that goes on: its servers are known.
+/// The link to the broker of a client that goes on: its servers are known. The hosts that were named may be gone.
 pub fn resumed_broker(
     source: &ServerSource,
+    servers: &[SavedServer],
     connectors: &Connectors,
 ) -> Result<Option<BrokerLink>, ClientError> {
+    let former = servers.iter().filter_map(|server| server.control);
     match source {
-        ServerSource::Broker(named) => start_broker_link(named, connectors).map(Some),
+        ServerSource::Broker(named) => {
+            start_broker_link(named, former.collect(), connectors).map(Some)
+        }
         ServerSource::Alone(_) => Ok(None),
     }
 }
 
-fn start_broker_link(named: &[String], connectors: &Connectors) -> Result<BrokerLink, ClientError> {
+fn start_broker_link(
+    named: &[String],
+    former: Vec<SocketAddr>,
+    connectors: &Connectors,
+) -> Result<BrokerLink, ClientError> {
     let Connectors {
         client,
         name,
         keys,
         arrivals,
     } = connectors.clone();
-    let link = BrokerLink::start(client, name, named.to_vec(), keys, arrivals);
+    let link = BrokerLink::start(client, name, named.to_vec(), former, keys, arrivals);
     link.map_err(|_| call("start a thread")(Errno::AGAIN))
 }
 
@@ -76,7 +86,7 @@ fn find_servers(
             };
         }
     };
-    let link = start_broker_link(named, connectors)?;
+    let link = start_broker_link(named, Vec::new(), connectors)?;
     let begun = Instant::now();
     let mut addresses = Vec::new();
     let mut last = format!("none answers within {FIRST:?}");

@@ -96,11 +96,15 @@ fn granted(client: Incarnation, server: u64) -> SealedPermit {
 
 #[test]
 fn what_a_broker_refuses_is_requested_of_hosts_that_it_does_not_name_any_more() {
+    run(request_beside_a_broker_that_is_cut_off());
+}
+
+fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(request_beside_a_broker_that_is_cut_off());
+    runtime.block_on(test);
 }
 
 async fn request_beside_a_broker_that_is_cut_off() {
@@ -139,4 +143,26 @@ async fn request_beside_a_broker_that_is_cut_off() {
     });
     let answer = finder.request_permit(&request, Duration::from_secs(20));
     assert_eq!(answer.await, Some(PermitAnswer::Granted(sealed)));
+}
+
+#[test]
+fn a_client_that_goes_on_asks_the_hosts_that_it_knew() {
+    run(go_on_without_the_named_host());
+}
+
+async fn go_on_without_the_named_host() {
+    let listeners = [
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+    ];
+    let [gone, there] = listeners.each_ref().map(|it| it.local_addr().unwrap());
+    let [first, second] = listeners;
+    drop(first);
+    let named = Arc::new(Mutex::new(cluster(&[member(2, there)])));
+    start(second, &named, Reply::Permit(granted(incarnation(9), 2)));
+    let (client, hosts) = (incarnation(9), vec![gone.to_string()]);
+    let links = ControlLinks::in_clear();
+    let mut finder = BrokerFinder::resume(client, String::new(), hosts, vec![there], links);
+    finder.refresh().await.unwrap();
+    assert_eq!(finder.cluster().members.len(), 1);
 }

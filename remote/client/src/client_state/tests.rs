@@ -5,6 +5,7 @@ use super::*;
 fn saved(address: &str) -> SavedServer {
     SavedServer {
         address: address.to_owned(),
+        control: Some(([127, 0, 0, 1], 7000).into()),
         incarnation: Some(Incarnation {
             host: HostId(7),
             boot: u128::MAX - 1,
