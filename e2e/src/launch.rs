@@ -25,6 +25,7 @@ pub struct Launch<'a> {
     variables: Vec<(OsString, OsString)>,
     stdin: Option<PathBuf>,
     stdout: Option<PathBuf>,
+    stderr: Option<PathBuf>,
     limit: Duration,
 }
 
@@ -38,6 +39,7 @@ impl<'a> Launch<'a> {
             variables: Vec::new(),
             stdin: None,
             stdout: None,
+            stderr: None,
             limit: Duration::from_secs(120),
         }
     }
@@ -73,6 +75,12 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// Standard error into a file.
+    pub fn stderr(mut self, path: impl AsRef<Path>) -> Self {
+        self.stderr = Some(path.as_ref().into());
+        self
+    }
+
     /// How long it may take before it counts as hung and is killed.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -96,7 +104,10 @@ impl<'a> Launch<'a> {
             .stdout
             .clone()
             .unwrap_or_else(|| self.sandbox.join("stdout"));
-        let err = self.sandbox.join("stderr");
+        let err = self
+            .stderr
+            .clone()
+            .unwrap_or_else(|| self.sandbox.join("stderr"));
         command
             .args(&self.args)
             .current_dir(self.sandbox.path())

@@ -5,15 +5,20 @@
 //! goes on from the state and sends [`ClientEvent::Ready`](crate::protocol::ClientEvent::Ready) again; the supervisor
 //! hands it the channels, whose requests are in shared memory. Programs wait meanwhile.
 //!
-//! Rule: the keeper does nothing else, so that it does not end by what ends the client. Where the keeper is killed
-//! alone the client goes on, and the program ends with the client; where a client ends at each start, the keeper ends.
+//! Rule: the keeper does nothing else, so that it does not end by what ends the client, and prints nothing while it keeps:
+//! standard error may be a stopped terminal. Where the keeper is killed alone
+//! the client goes on, and the program ends with the client; where a client ends at each start, the keeper ends.
 
 use crate::process::{PageClient, ServeError, call, serve};
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
+use logging::LineQueue;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long lines of the log are waited for at the end.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves the supervisor at `socket` until it is gone, in another process, and in a further one where that one ends.
 /// `begin` is called at the start of each process, and of this one: what keeps memory in RAM is not inherited.
@@ -28,6 +33,7 @@ pub fn keep<C: PageClient>(
     begin();
     let client = make()?;
     let mut policy = RestartPolicy::default();
+    let mut former_end = None;
     loop {
         let (started, served) = (Instant::now(), client.header().served());
         // SAFETY: this process has one thread, so the child may go on as it likes.
@@ -39,8 +45,7 @@ pub fn keep<C: PageClient>(
             }
             0 => {
                 begin();
-                let served = serve(&client, socket);
-                std::process::exit(i32::from(served.is_err()));
+                std::process::exit(i32::from(go_on(&client, socket, former_end).is_err()));
             }
             child => child,
         };
@@ -52,11 +57,21 @@ pub fn keep<C: PageClient>(
         let Some(pause) = pause.filter(|_| client.header().served() > 0) else {
             return Ok(false);
         };
-        tracing::warn!(
-            "the {} was ended ({}): another one goes on with its pages",
-            C::NAME,
-            describe_end(status)
-        );
+        former_end = Some(describe_end(status));
         std::thread::sleep(pause);
     }
+}
+
+/// Serves in a process of its own, whose lines never block what carries pages.
+fn go_on<C: PageClient>(
+    client: &C,
+    socket: &OwnedFd,
+    former_end: Option<String>,
+) -> Result<(), C::Error> {
+    let _log = LineQueue::start(LOG_PATIENCE);
+    if let Some(end) = former_end {
+        let name = C::NAME;
+        tracing::warn!("the {name} was ended ({end}): another one goes on with its pages");
+    }
+    serve(client, socket)
 }

@@ -9,7 +9,10 @@ use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use redis_server::Redis;
+use rustix::fs::OFlags;
 use rustix::process::Signal;
+use std::io::{PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,6 +47,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
             "objects",
             "an_object_client_killed_while_threads_page_loses_no_page",
             client_killed,
+        ),
+        trial(
+            "objects",
+            "an_object_client_killed_while_standard_error_is_full_stops_no_program",
+            client_killed_unread,
         ),
         trial(
             "objects",
@@ -212,6 +220,40 @@ fn client_killed() -> Verdict {
     check(running.wait()?, &expected)?;
     wait_until("the folder is empty", || is_empty(&folder))?;
     sandbox.check_clean()
+}
+
+fn client_killed_unread() -> Verdict {
+    let sandbox = Sandbox::new("objects_unread")?;
+    let (folder, url) = folder_of(&sandbox)?;
+    let expected = expected(&sandbox)?;
+    let (mut unread, full) = full_pipe()?;
+    let path = format!("/proc/self/fd/{}", full.as_raw_fd());
+    let launch = launch(&sandbox)?.stderr(path);
+    let mut running = launch.spawn(&contract(&url))?;
+    drop(full);
+    wait_until("pages are stored", || !objects_in(&folder).is_empty())?;
+    kill_clients(&mut running)?;
+    let stdout = sandbox.join("stdout");
+    wait_until("the program has done its work", || {
+        std::fs::read_to_string(&stdout).is_ok_and(|text| text == expected)
+    })?;
+    // `run` has lines to write before it ends.
+    let reader = std::thread::spawn(move || std::io::copy(&mut unread, &mut std::io::sink()));
+    check(running.wait()?, &expected)?;
+    ensure(reader.join().is_ok_and(|read| read.is_ok()), || {
+        "standard error could not be read".into()
+    })
+}
+
+/// A pipe that takes nothing more until it is read.
+fn full_pipe() -> Verdict<(PipeReader, PipeWriter)> {
+    let (reader, mut writer) = std::io::pipe().doing(|| "make a pipe".into())?;
+    let set = |flags| rustix::fs::fcntl_setfl(&writer, flags);
+    set(OFlags::NONBLOCK).doing(|| "open the pipe for writing".into())?;
+    while writer.write(&[b'.'; 4096]).is_ok() {}
+    let set = rustix::fs::fcntl_setfl(&writer, OFlags::empty());
+    set.doing(|| "open the pipe for writing".into())?;
+    Ok((reader, writer))
 }
 
 fn keeper_killed() -> Verdict {
