@@ -60,6 +60,7 @@ mod stripe_state;
 mod stripes;
 mod transport;
 mod usage;
+mod waiting;
 
 pub use broker_link::ServerSource;
 pub use objects::OBJECT_PAGES;

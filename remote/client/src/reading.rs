@@ -96,6 +96,9 @@ fn send_to_nearest(transport: &mut RemoteTransport, slot: usize, among: ServerSe
     let Some(nearest) = servers.min_by_key(latency) else {
         return;
     };
+    if transport.servers[nearest].is_suspected {
+        transport.requests.set_waiting(slot);
+    }
     let host = transport.servers[nearest].host();
     let usual = host.and_then(|host| transport.latencies.response_time(host, time));
     if let Some(segment) = transport.requests.get(slot) {

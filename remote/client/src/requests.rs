@@ -141,6 +141,16 @@ pub struct Part {
     result: i32,
     /// Some of its segments have ended well.
     has_some: bool,
+    waiting: Waiting,
+}
+
+/// Whether a part waits for servers that do not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    No,
+    /// The scheduler was not told.
+    Untold,
+    Told,
 }
 
 // SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
@@ -153,6 +163,8 @@ pub struct RequestTable {
     /// Segments in use are below it.
     high: usize,
     parts_in_use: usize,
+    /// Parts that wait and of which the scheduler was not told.
+    untold: usize,
 }
 
 impl RequestTable {
@@ -166,6 +178,7 @@ impl RequestTable {
             slots: vec![free; SEGMENTS].into_boxed_slice(),
             high: 0,
             parts_in_use: 0,
+            untold: 0,
         }
     }
 
@@ -184,6 +197,7 @@ impl RequestTable {
             left: segments,
             result: 0,
             has_some: false,
+            waiting: Waiting::No,
         });
         self.parts_in_use += 1;
         Some(at)
@@ -225,6 +239,29 @@ impl RequestTable {
             return None;
         };
         self.parts[at].as_ref().map(|part| part.id)
+    }
+
+    /// The part of a segment waits for servers that do not answer.
+    pub fn set_waiting(&mut self, slot: usize) {
+        if let Some(Purpose::Part(at)) = self.get(slot).map(|segment| segment.purpose)
+            && let Some(part) = &mut self.parts[at]
+            && part.waiting == Waiting::No
+        {
+            part.waiting = Waiting::Untold;
+            self.untold += 1;
+        }
+    }
+
+    /// The next such part that the scheduler was not told of.
+    pub fn next_waiting(&mut self) -> Option<PartId> {
+        if self.untold == 0 {
+            return None;
+        }
+        let mut parts = self.parts.iter_mut().flatten();
+        let part = parts.find(|part| part.waiting == Waiting::Untold)?;
+        part.waiting = Waiting::Told;
+        self.untold -= 1;
+        Some(part.id)
     }
 
     /// The slots in use.
@@ -271,6 +308,7 @@ impl RequestTable {
         if part.left > 0 {
             return None;
         }
+        self.untold -= usize::from(part.waiting == Waiting::Untold);
         let ended = (part.id, result_of_part(part.result, part.has_some));
         self.parts[at] = None;
         self.parts_in_use -= 1;
@@ -314,6 +352,29 @@ mod tests {
         assert_eq!(table.add(segment()), Some(slot));
         assert_eq!(table.slot_of(number), None);
         assert_eq!(table.slot_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_scheduler_is_told_once_of_a_part_that_waits_and_not_of_one_that_has_ended() {
+        let mut table = RequestTable::new();
+        let id = |number| PartId::new(0, number);
+        let slots = [1, 2].map(|number| {
+            let part = table.add_part(id(number), &[], 1).unwrap();
+            table
+                .add(Segment::new(
+                    Purpose::Part(part),
+                    Op::Read,
+                    0,
+                    0..1,
+                    Time(0),
+                ))
+                .unwrap()
+        });
+        slots.iter().for_each(|slot| table.set_waiting(*slot));
+        table.end(slots[0], Ok(()));
+        assert_eq!(table.next_waiting(), Some(id(2)));
+        table.set_waiting(slots[1]);
+        assert_eq!(table.next_waiting(), None);
     }
 
     #[test]

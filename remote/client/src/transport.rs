@@ -41,7 +41,7 @@ use crate::restore::{restore_objects, restore_servers};
 use crate::send_queue::send_and_flush;
 use crate::server::Server;
 use crate::stripes::Stripes;
-use crate::{permits, reading, silence, stripe_state, usage};
+use crate::{permits, reading, silence, stripe_state, usage, waiting};
 use disk::time::{Nanos, Time};
 use disk::usd::{BackgroundWork, PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -142,12 +142,8 @@ impl RemoteTransport {
         let client = connectors.client;
         let bell = Arc::clone(&connectors.arrivals.bell);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &*bell,
-            EventData::new_u64(arrival::BELL),
-            EventFlags::IN,
-        )?;
+        let data = EventData::new_u64(arrival::BELL);
+        epoll::add(&epoll, &*bell, data, EventFlags::IN)?;
         Ok(Self {
             client,
             objects,
@@ -264,6 +260,7 @@ impl RemoteTransport {
         // What arrived while this thread had no processor is no silence.
         arrival::receive_all(self, now);
         silence::check(self, now);
+        waiting::check(self, now);
         placement::place_all(self, now);
         self.give_up_late(now);
         if let Some(broker) = &self.broker
@@ -364,6 +361,10 @@ impl Transport for RemoteTransport {
         self.give_up_write(id);
     }
 
+    fn next_waiting(&mut self) -> Option<PartId> {
+        self.requests.next_waiting()
+    }
+
     fn background(&mut self) -> Option<BackgroundWork> {
         background::work(self)
     }
@@ -390,9 +391,6 @@ pub(crate) fn since_start(now: Time) -> Duration {
 
 /// The set of servers that are connected.
 pub(crate) fn connected(servers: &[Server]) -> u64 {
-    let up = servers
-        .iter()
-        .enumerate()
-        .filter(|(_, server)| server.is_up());
+    let up = (servers.iter().enumerate()).filter(|(_, server)| server.is_up());
     up.fold(0, |set, (index, _)| set | bit(index))
 }

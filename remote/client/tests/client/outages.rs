@@ -1,13 +1,16 @@
 //! Outages of the client's own network, which are no fault of a server.
 
 use crate::interposer::{Direction, Network, Verdict};
+use crate::space::{Page, Space};
 use crate::{PagingServer, count, is_create, space_on};
 use remote_wire::Kind;
 use remote_wire::control::{ControlRequest, decode};
+use selfpage_remote_client::OBJECT_PAGES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use wired::PAGE;
 
 fn pause(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
@@ -100,3 +103,50 @@ fn a_link_on_which_requests_wait_for_seconds_is_not_silent() {
     let connections = connections.load(Ordering::Relaxed);
     assert_eq!(connections, 0, "they are made again");
 }
+
+/// More than the schedule's bound on what is in flight.
+#[test]
+fn reads_of_a_silent_server_stop_none_of_another() {
+    let servers = [PagingServer::start(1), PagingServer::start(2)];
+    let addresses = servers.each_ref().map(PagingServer::address);
+    let mut space = Space::of_objects(4, &addresses, 1);
+    let of = |server: &PagingServer| count(&server.interposer, |it, _| it.kind == Kind::Write);
+    // Which server has each object.
+    let places: Vec<usize> = (0..4)
+        .map(|object| {
+            let written = servers.each_ref().map(of);
+            let pages = object * OBJECT_PAGES..object * OBJECT_PAGES + READS as u64;
+            for first in pages.step_by(RUN) {
+                space.write(first, RUN, 1).unwrap();
+            }
+            let has = |counted: &Arc<AtomicU64>| counted.load(Ordering::Relaxed) > 0;
+            written.iter().position(has).expect("a server")
+        })
+        .collect();
+    let there = places.iter().position(|at| *at != places[0]);
+    let there = there.expect("an object at the other server") as u64 * OBJECT_PAGES;
+    servers[places[0]]
+        .interposer
+        .set_network(Network::Partitioned);
+    let mut pages = vec![Page([0; PAGE]); READS];
+    let processes = pages.chunks_mut(RUNS * RUN).enumerate();
+    let mut processes: Vec<_> = processes
+        .map(|(at, pages)| space.begin_reads((at * RUNS * RUN) as u64, pages, RUN))
+        .collect();
+    assert_eq!(space.read(there, RUN), Ok(vec![1; RUN]));
+    servers[places[0]]
+        .interposer
+        .set_network(Network::Connected);
+    for process in &mut processes {
+        for _ in 0..RUNS {
+            let (_, bytes) = process.reap(true).expect("a reply");
+            assert_eq!(bytes, (RUN * PAGE) as i32);
+        }
+    }
+    assert!(pages.iter().all(|page| page.0 == [1; PAGE]));
+}
+
+/// Pages that are read of the silent server at once: by four processes, so many runs of each.
+const READS: usize = 4 * RUNS * RUN;
+const RUNS: usize = 16;
+const RUN: usize = 16;

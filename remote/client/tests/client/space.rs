@@ -28,13 +28,24 @@ const SIZE: u64 = selfpage_remote_client::OBJECT_PAGES * PAGE as u64;
 #[derive(Clone)]
 pub struct Page(pub [u8; PAGE]);
 
+impl Page {
+    fn piece(&mut self) -> IoVec {
+        IoVec {
+            start: self.0.as_mut_ptr(),
+            len: PAGE,
+        }
+    }
+}
+
 /// A space on paging servers.
 pub struct Space {
     pub channel: ChannelClient,
     /// What the client has done by itself.
     pub progress: Arc<ClientProgress>,
+    generation: u64,
+    doorbell: OwnedFd,
     /// The client ends with it.
-    _socket: OwnedFd,
+    socket: OwnedFd,
 }
 
 impl Space {
@@ -123,18 +134,26 @@ impl Space {
             panic!("{event:?}");
         };
         let doorbell = ready.fds[0].take().unwrap();
-        let open = ClientRequest::Open {
-            cookie: 1,
-            depth: 16,
-        };
-        protocol::send(&own, &open.addressed_to(generation), &[]).unwrap();
-        let mut opened = receive(&own);
-        let [memory, bell] = [0, 1].map(|at| opened.fds[at].take().unwrap());
         Self {
-            channel: ChannelClient::attach(memory, doorbell, bell).unwrap(),
+            channel: open(&own, generation, &doorbell),
             progress,
-            _socket: own,
+            generation,
+            doorbell,
+            socket: own,
         }
+    }
+
+    /// A channel as another process has one, on which reads of runs of pages from `first` on are under way.
+    pub fn begin_reads(&self, first: u64, pages: &mut [Page], run: usize) -> ChannelClient {
+        let mut channel = open(&self.socket, self.generation, &self.doorbell);
+        for (at, pages) in pages.chunks_mut(run).enumerate() {
+            let pieces = pages.iter_mut().map(Page::piece).collect::<Vec<_>>().leak();
+            let offset = (first as usize + at * run) * PAGE;
+            // SAFETY: the pieces are never freed, and the caller keeps the pages.
+            unsafe { channel.begin(at, false, pieces, offset as u64) };
+        }
+        channel.flush();
+        channel
     }
 
     /// Writes pages from `first` on, full of `byte`.
@@ -155,11 +174,7 @@ impl Space {
 
     fn transfer(&mut self, write: bool, first: u64, pages: &mut [Page]) -> Result<(), i32> {
         let bytes = size_of_val(pages) as i32;
-        let piece = |page: &mut Page| IoVec {
-            start: page.0.as_mut_ptr(),
-            len: PAGE,
-        };
-        let pieces: Vec<_> = pages.iter_mut().map(piece).collect();
+        let pieces: Vec<_> = pages.iter_mut().map(Page::piece).collect();
         // SAFETY: pieces and pages outlive the operation, which is reaped here.
         unsafe { self.channel.begin(0, write, &pieces, first * PAGE as u64) };
         self.channel.flush();
@@ -168,6 +183,17 @@ impl Space {
             (_, errno) => Err(-errno),
         }
     }
+}
+
+fn open(socket: &OwnedFd, generation: u64, doorbell: &OwnedFd) -> ChannelClient {
+    let open = ClientRequest::Open {
+        cookie: 1,
+        depth: 16,
+    };
+    protocol::send(socket, &open.addressed_to(generation), &[]).unwrap();
+    let mut opened = receive(socket);
+    let [memory, bell] = [0, 1].map(|at| opened.fds[at].take().unwrap());
+    ChannelClient::attach(memory, doorbell.try_clone().unwrap(), bell).unwrap()
 }
 
 fn receive(socket: &OwnedFd) -> Received {
