@@ -7,7 +7,8 @@
 //! where an LRU list moves links of three entries on each request.
 //!
 //! Rules:
-//! - A page's version never falls: an older write changes nothing.
+//! - A page's version never falls: an older write changes nothing. One of the same version is a copy of what is there,
+//!   and changes nothing where that is in a frame: what the disk alone has may be spoilt.
 //! - A page is written to a frame whole or not at all, and a page that is busy on the disk is not
 //!   written until the disk has finished.
 //! - A page that the disk failed to store is stored again ([`PageMemory::next_unstored`]), so that its frame can be
@@ -168,8 +169,8 @@ impl PageMemory {
         self.index.entry_mut(id).flags |= flag::REFERENCED;
     }
 
-    /// Writes a page that is not busy, or nothing where it has that version or a later one. The page is dirty
-    /// then, where there is a disk.
+    /// Writes a page that is not busy, or nothing where it has a later version, or that one in a frame. The page is
+    /// dirty then, where there is a disk.
     ///
     /// # Errors
     /// [`Wait`]; nothing has changed.
@@ -182,7 +183,9 @@ impl PageMemory {
     ) -> Result<PageId, Wait> {
         let found = self.index.find(object, page);
         if let Some(id) = found {
-            if self.version(id) >= version {
+            let (known, is_in_frame) = (self.version(id), self.location(id) == Location::Frame);
+            // The disk may have spoilt its copy: a client writes the same version again to repair it.
+            if known > version || known == version && is_in_frame {
                 return Ok(id);
             }
             if self.is_busy(id) {

@@ -290,4 +290,7 @@ fn a_page_that_the_disk_changed_is_not_read() {
     unsafe { frame.write_bytes(8, PAGE) };
     assert_eq!(memory.on_loaded(id, false), Err(ChecksumError));
     assert_eq!(memory.location(id), Location::Disk);
+    memory.write(0, 0, Version(1), &[7; PAGE]).unwrap();
+    assert_eq!(memory.read(id), Some(&[7; PAGE]));
+    assert!(memory.start_store(id).is_some(), "the disk gets it again");
 }

@@ -99,6 +99,9 @@ fn a_page_that_the_disk_lost_is_an_error_and_no_other_page() {
         let last = client.read(object, 4 * RAM - 1, 1);
         assert_eq!(last, Ok((vec![1], page(1))));
     }
+    // A client repairs the page from another copy, whose version is the same.
+    client.write(object, 1, 1, &page(1)).unwrap();
+    assert_eq!(client.read(object, 1, 1), Ok((vec![1], page(1))));
     client.write(object, 0, 2, &page(3)).unwrap();
     assert_eq!(client.read(object, 0, 1), Ok((vec![2], page(3))));
 }
