@@ -7,7 +7,7 @@ use remote_wire::control::ControlRequest;
 use remote_wire::{FrameReader, FrameWriter, HEADER, Header, Kind, Link};
 use rustix::event::PollFlags;
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 /// Largest frames that the buffer of replies holds.
@@ -146,6 +146,19 @@ impl Connection {
     pub fn fill(&mut self) -> io::Result<()> {
         self.is_ended |= !self.reader.fill(&mut self.link)?;
         Ok(())
+    }
+
+    /// Reads what has arrived, as the kernel reports it.
+    ///
+    /// # Errors
+    /// Those of the link; and where the peer `has_failed` and nothing more can be read: requests that wait have no peer
+    /// that receives their replies, and the kernel would report it until they are served.
+    pub fn on_ready(&mut self, has_failed: bool) -> io::Result<()> {
+        self.fill()?;
+        match has_failed && (self.is_ended || !self.reader.has_room()) {
+            true => Err(ErrorKind::ConnectionReset.into()),
+            false => Ok(()),
+        }
     }
 
     /// Returns true if the link has bytes for the reader that the kernel has handed over already.

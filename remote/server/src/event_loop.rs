@@ -208,23 +208,23 @@ impl EventLoop {
 
     fn on_events(&mut self) {
         while let Some(ready) = self.poller.next_ready() {
-            match ready {
+            match ready.name {
                 LISTENER => self.accept(),
                 DOORBELL => self.on_doorbell(),
                 // Reaped in each turn.
                 DISK => {}
-                connection => self.on_ready(ConnectionId::unpack(connection)),
+                id => self.on_ready(ConnectionId::unpack(id), ready.has_failed),
             }
         }
     }
 
-    fn on_ready(&mut self, id: ConnectionId) {
+    fn on_ready(&mut self, id: ConnectionId, has_failed: bool) {
         let arrived = self.now().0;
         let Some(connection) = self.connections.find(id) else {
             return;
         };
         connection.arrived = arrived;
-        if let Err(why) = connection.fill() {
+        if let Err(why) = connection.on_ready(has_failed) {
             return self.close(id.slot, Some(&why));
         }
         self.connections.activate(id.slot);
@@ -312,7 +312,7 @@ impl EventLoop {
         let watched = self.poller.add(&connection.link, id.pack());
         watched.inspect_err(|_| drop(self.connections.remove(id.slot)))?;
         if has_input {
-            self.on_ready(id);
+            self.on_ready(id, false);
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ impl Handshakes {
                 return;
             }
             while let Some(ready) = self.poller.next_ready() {
-                match ready {
+                match ready.name {
                     DOORBELL => {
                         if !self.take_arriving() {
                             return;

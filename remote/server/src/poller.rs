@@ -11,10 +11,19 @@ use std::time::Duration;
 /// Events of one wait.
 const EVENTS: usize = 64;
 
+/// A source that a wait found ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    /// The caller's name for it.
+    pub name: u64,
+    /// Its peer is gone. The kernel reports that for as long as the source is open, whatever it is watched for.
+    pub has_failed: bool,
+}
+
 /// What is waited for, and what was found ready.
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    ready: Vec<u64>,
+    ready: Vec<Ready>,
 }
 
 impl Poller {
@@ -55,8 +64,14 @@ impl Poller {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok((events, _)) => {
-                self.ready
-                    .extend(events.iter().map(|event| event.data.u64()));
+                let failure = EventFlags::ERR | EventFlags::HUP;
+                self.ready.extend(events.iter().map(|event| {
+                    let flags = event.flags;
+                    Ready {
+                        name: event.data.u64(),
+                        has_failed: flags.intersects(failure),
+                    }
+                }));
                 Ok(events.len())
             }
             Err(Errno::INTR) => Ok(0),
@@ -64,8 +79,8 @@ impl Poller {
         }
     }
 
-    /// The names of what the last wait found ready, each once.
-    pub fn next_ready(&mut self) -> Option<u64> {
+    /// What the last wait found ready, each once.
+    pub fn next_ready(&mut self) -> Option<Ready> {
         self.ready.pop()
     }
 }

@@ -221,12 +221,40 @@ fn a_silent_connection_without_a_permit_ends_with_its_lease() {
     assert_eq!(silent.receive(), None);
 }
 
+#[test]
+fn a_connection_that_fails_while_its_requests_wait_is_closed() {
+    let server = start(128);
+    let (mut client, object) = reader(server.address(), 1, almost_no_time());
+    let greet = || Client::greeted(server.address(), incarnation(1, 1));
+    let permit = greet().allocate(1, 64, almost_no_time()).unwrap();
+    // More than one address may have, each with more requests than the server reads before the first has its turn.
+    for _ in 0..100 {
+        for _ in 0..4 {
+            let write = client.header(Kind::Write, object, 0, 32);
+            client.send(&write, &page(1).repeat(32));
+        }
+        rustix::net::sockopt::set_socket_linger(&client.link, Some(Duration::ZERO)).unwrap();
+        client = greet();
+        client.present(permit).unwrap();
+    }
+}
+
 /// A share of the server's time and no more.
 fn share(millis: u64) -> DiskContract {
     DiskContract {
         slice: Nanos::millis(millis),
         extra: false,
         ..QOS
+    }
+}
+
+/// Time for a few requests in an hour.
+fn almost_no_time() -> DiskContract {
+    DiskContract {
+        period: Nanos::millis(3_600_000),
+        slice: Nanos::micros(50),
+        extra: false,
+        laxity: Nanos::ZERO,
     }
 }
 
@@ -315,14 +343,7 @@ fn a_client_beside_a_flood_of_slack_time_is_served_in_its_own() {
 fn control_requests_and_refused_ones_wait_for_the_time_of_their_clients_permit() {
     const REQUESTS: u64 = 100;
     let server = start(128);
-    // Time for a few of them in an hour.
-    let qos = DiskContract {
-        period: Nanos::millis(3_600_000),
-        slice: Nanos::micros(50),
-        extra: false,
-        laxity: Nanos::ZERO,
-    };
-    let (mut greedy, object) = reader(server.address(), 1, qos);
+    let (mut greedy, object) = reader(server.address(), 1, almost_no_time());
     let (mut client, other) = Client::with_object(server.address(), 2, 1);
     let body = control::encode(&ControlRequest::MakeDurable(object)).unwrap();
     let outside = greedy.header(Kind::Read, object, 64, 1);
