@@ -5,10 +5,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `protocol`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
+//! | `protocol`, `bounded_list`, `frame`, `link` | the messages, how they go on a stream, and the one place that connects |
 //! | `host` | the task of a host, which owns what follows |
 //! | `seat`, `etcd` | what decides which host has the broker: the tournament, or a lease in etcd |
-//! | `permits` | the broker's desk: clients' requests and servers' answers |
+//! | `permits`, `uses` | the broker's desk: clients' requests and servers' answers; what clients report of their use |
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener`, `names` | the control port; whose name is whose |
@@ -22,6 +22,7 @@
 //! - Nothing here is on the path of a page. With every broker gone, reads and writes go on.
 //! - What decides goes over connections; datagrams only say which addresses are worth one.
 
+mod bounded_list;
 pub mod client;
 mod directory;
 pub mod discovery;
@@ -41,6 +42,7 @@ pub mod protocol;
 mod resolver;
 mod running;
 mod seat;
+mod uses;
 
 pub use etcd::{EtcdAddress, InvalidEtcdAddress};
 pub use running::{BrokerConfig, RunningBroker, StartError};

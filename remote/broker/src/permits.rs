@@ -7,6 +7,7 @@
 //! that it came by last.
 
 use crate::protocol::{ClientSummary, ClientUse, Cluster, HostMessage, Reply, ServerSummary};
+use crate::uses::UseTable;
 use remote_policy::broker::{
     AllocationRequest, Broker, BrokerAction, ReallocationRequest, ServerAnswer, UpdateOutcome,
 };
@@ -15,13 +16,7 @@ use remote_policy::identity::{Epoch, HostId, Incarnation, RequestId};
 use remote_policy::permit::{Permit, PermitId};
 use remote_wire::control::SealedPermit;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-
-/// How long the use that a client reported is shown after it was reported last.
-const USE_SHOWN: Duration = Duration::from_secs(10);
-/// Most clients whose use is kept.
-const MAX_USES: usize = 4096;
 
 /// A message to a host.
 type Send = (HostId, HostMessage);
@@ -32,7 +27,7 @@ pub struct PermitDesk {
     broker: Option<Broker>,
     waiting: BTreeMap<RequestId, oneshot::Sender<Reply>>,
     seals: BTreeMap<PermitId, SealedPermit>,
-    uses: BTreeMap<Incarnation, (String, ClientUse, Instant)>,
+    uses: UseTable,
 }
 
 impl PermitDesk {
@@ -60,7 +55,7 @@ impl PermitDesk {
     /// Forgets clients that wait no more, and uses that nothing was heard of.
     pub fn forget_abandoned(&mut self) {
         self.waiting.retain(|_, reply| !reply.is_closed());
-        self.uses.retain(|_, (_, _, at)| at.elapsed() < USE_SHOWN);
+        self.uses.forget_old();
     }
 
     /// Enters a server's report.
@@ -185,9 +180,7 @@ impl PermitDesk {
 
     /// A client reports its use.
     pub fn on_use(&mut self, client: Incarnation, name: String, usage: ClientUse) {
-        if self.uses.len() < MAX_USES || self.uses.contains_key(&client) {
-            self.uses.insert(client, (name, usage, Instant::now()));
-        }
+        self.uses.insert(client, name, usage);
     }
 
     /// The servers, for people.
@@ -219,9 +212,9 @@ impl PermitDesk {
                 .permits
                 .push((permit.id.server, permit.granted_pages));
         }
-        for (client, (name, usage, _)) in &self.uses {
-            let summary = clients.entry(*client).or_insert_with(|| entry(*client));
-            (summary.name, summary.usage) = (name.clone(), usage.clone());
+        for (client, name, usage) in self.uses.iter() {
+            let summary = clients.entry(client).or_insert_with(|| entry(client));
+            (summary.name, summary.usage) = (name.to_owned(), usage.clone());
         }
         clients.into_values().collect()
     }

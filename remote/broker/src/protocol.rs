@@ -8,6 +8,7 @@
 //! Rule: a name in a message that decides something (an epoch, a request's client) is compared with the
 //! sender's Hello; what a link with keys proves is proved for all messages of it.
 
+use crate::bounded_list;
 use remote_policy::broker::{AllocationRequest, ReallocationRequest, Refusal, ServerAnswer};
 use remote_policy::capacity::{CapacityUpdate, PermitRequest, ServerReport};
 use remote_policy::election;
@@ -16,6 +17,13 @@ use remote_wire::control::{SealedPermit, deserialize_name};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// Most objects of a client's report: 64 GiB of them.
+pub const MAX_OBJECTS: usize = 4096;
+/// Most servers of each in a report, that have it or get it.
+pub const MAX_HOLDERS: usize = 16;
+/// Most servers whose distance a client reports.
+pub const MAX_ROUND_TRIPS: usize = 1024;
 
 /// A host with a paging server, as it introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,8 +160,10 @@ impl Cluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientUse {
     /// Its objects that have copies.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_OBJECTS, _, _>")]
     pub objects: Vec<ObjectPlace>,
     /// Round trips to servers.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_ROUND_TRIPS, _, _>")]
     pub round_trips: Vec<(HostId, Duration)>,
     /// Copies that are under way.
     pub copies_under_way: u32,
@@ -167,8 +177,10 @@ pub struct ObjectPlace {
     /// The object.
     pub object: ObjectId,
     /// The servers that have all its pages.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_HOLDERS, _, _>")]
     pub servers: Vec<HostId>,
     /// The servers that it is being copied to.
+    #[serde(deserialize_with = "bounded_list::deserialize::<MAX_HOLDERS, _, _>")]
     pub copying_to: Vec<HostId>,
 }
 

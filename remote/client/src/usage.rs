@@ -3,10 +3,7 @@
 use crate::objects::{CopyState, ObjectCopy};
 use crate::transport::{RemoteTransport, since_start};
 use disk::time::Time;
-use remote_broker::protocol::{ClientUse, ObjectPlace};
-
-/// Most objects that are reported: 64 GiB of them.
-const MAX_OBJECTS: usize = 4096;
+use remote_broker::protocol::{ClientUse, MAX_HOLDERS, MAX_OBJECTS, MAX_ROUND_TRIPS, ObjectPlace};
 
 /// The use at a time.
 pub fn of(transport: &RemoteTransport, now: Time) -> ClientUse {
@@ -14,7 +11,8 @@ pub fn of(transport: &RemoteTransport, now: Time) -> ClientUse {
     let hosts = |copies: &[ObjectCopy], is_current: bool| {
         let is = |copy: &&ObjectCopy| (copy.state == CopyState::Current) == is_current;
         let host = |copy: &ObjectCopy| transport.servers[copy.server].host();
-        copies.iter().filter(is).filter_map(host).collect()
+        let hosts = copies.iter().filter(is).filter_map(host);
+        hosts.take(MAX_HOLDERS).collect()
     };
     let place = |(object, copies): (usize, &[ObjectCopy])| ObjectPlace {
         object: transport.objects.id(object),
@@ -32,6 +30,7 @@ pub fn of(transport: &RemoteTransport, now: Time) -> ClientUse {
         objects: held.take(MAX_OBJECTS).map(place).collect(),
         round_trips: hosts
             .filter_map(|host| Some((host, latencies.of(host, time)?)))
+            .take(MAX_ROUND_TRIPS)
             .collect(),
         copies_under_way: (transport.moves.len() as u32).max(transport.copy.is_some().into()),
         copies_made: transport.progress.copies_made(),
