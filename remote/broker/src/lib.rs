@@ -12,7 +12,7 @@
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener`, `names` | the control port; whose name is whose |
-//! | `membership`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
+//! | `membership`, `member_timers`, `known_part` and its socket, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
 //! | `own_address`, `resolver` | where other hosts reach this one; where hosts are that are named |
 //! | `client` | the other side: finds the broker and asks it |
 //!
@@ -30,9 +30,12 @@ mod etcd;
 pub mod frame;
 mod host;
 mod introduction;
+mod known_part;
 pub mod link;
 mod listener;
+mod member_timers;
 mod membership;
+mod membership_socket;
 mod names;
 mod own_address;
 mod paging_server;

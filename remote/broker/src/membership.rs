@@ -5,23 +5,22 @@
 //! from there, and finds out which hosts are gone.
 //!
 //! Rule: membership is advice. It says to which hosts bids are sent and which servers a client tries; what
-//! a server obeys is an epoch, which comes over the control connections. So a forged datagram can waste
-//! time, and neither promise nor take memory.
+//! a server obeys is an epoch, which comes over the control connections. In a cluster only members' datagrams are
+//! read; in the clear any host can forge them. So members are bounded, and reported a few times a second at most: a
+//! forged datagram can waste time and hide a host, and neither promise nor take memory.
 
 use crate::host::Event;
+use crate::known_part::known_part;
+use crate::member_timers::MemberTimers;
+use crate::membership_socket::MembershipSocket;
 use crate::protocol::Member;
 use foca::{
     AccumulatingRuntime, Config, Foca, Identity, NoCustomBroadcast, PeriodicParams, PostcardCodec,
-    Timer,
 };
 use rand::rngs::StdRng;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -39,8 +38,10 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 const REVIVE: Duration = Duration::from_secs(1);
 /// How often news is gossiped.
 const GOSSIP: Duration = Duration::from_millis(200);
-/// The longest datagram: it fits one packet of an Ethernet.
-const DATAGRAM: usize = 1400;
+/// Most members, those that are down among them: as many as may be connected.
+const MAX_MEMBERS: usize = 1024;
+/// How soon after a change the next one is reported.
+const REPORT: Duration = PROBE;
 
 impl Identity for Member {
     type Addr = SocketAddr;
@@ -66,46 +67,25 @@ impl Identity for Member {
 pub struct Membership {
     foca: Foca<Member, PostcardCodec, StdRng, NoCustomBroadcast>,
     runtime: AccumulatingRuntime<Member>,
-    socket: UdpSocket,
-    /// What is due when; the second number keeps the order of what is due at once.
-    timers: BinaryHeap<Reverse<(Instant, u64, DueTimer)>>,
-    submitted: u64,
+    socket: MembershipSocket,
+    timers: MemberTimers,
     events: Sender<Event>,
+    /// The members that were reported last, by address, and when others may be.
+    reported: Vec<Member>,
+    next_report: Instant,
+    has_changed: bool,
     /// This host, which is renewed when it is reached at another address.
     own: watch::Receiver<Member>,
 }
 
-/// A timer of foca's, ordered by what it is due at alone.
-struct DueTimer(Timer<Member>);
-
-impl PartialEq for DueTimer {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for DueTimer {}
-
-impl PartialOrd for DueTimer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for DueTimer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.cmp(&other.0)
-    }
-}
-
-fn config() -> Config {
+fn config(longest: usize) -> Config {
     let one = NonZeroUsize::MIN;
     Config {
         probe_period: PROBE,
         probe_rtt: ROUND_TRIP,
         suspect_to_down_after: SUSPECT,
         remove_down_after: Some(REMEMBERED),
-        max_packet_size: NonZeroUsize::new(DATAGRAM).unwrap_or(one),
+        max_packet_size: NonZeroUsize::new(longest).unwrap_or(one),
         notify_down_members: true,
         periodic_announce_to_down_members: Some(PeriodicParams {
             frequency: REVIVE,
@@ -121,27 +101,37 @@ fn config() -> Config {
 
 impl Membership {
     /// The membership of `own`, which is alone at first.
-    pub fn new(own: watch::Receiver<Member>, socket: UdpSocket, events: Sender<Event>) -> Self {
+    pub fn new(
+        own: watch::Receiver<Member>,
+        socket: MembershipSocket,
+        events: Sender<Event>,
+    ) -> Self {
         let member = own.borrow().clone();
+        let config = config(socket.most());
         Self {
-            foca: Foca::new(member, config(), rand::make_rng(), PostcardCodec),
+            foca: Foca::new(member, config, rand::make_rng(), PostcardCodec),
             runtime: AccumulatingRuntime::new(),
             socket,
-            timers: BinaryHeap::new(),
-            submitted: 0,
+            timers: MemberTimers::default(),
             events,
+            reported: Vec::new(),
+            next_report: Instant::now(),
+            has_changed: false,
             own,
         }
     }
 
     /// Keeps the membership, with the hosts that introduce themselves, until the host ends.
     pub async fn run(mut self, mut introduced: Receiver<Member>) {
-        let mut datagram = [0; DATAGRAM];
         loop {
-            let due = self.timers.peek().map(|Reverse((due, ..))| *due);
+            let due = self.timers.next_due();
             let due = due.unwrap_or_else(|| Instant::now() + PROBE);
+            let due = match self.has_changed {
+                true => due.min(self.next_report),
+                false => due,
+            };
             let outcome = tokio::select! {
-                received = self.socket.recv_from(&mut datagram) => self.on_datagram(received, &datagram),
+                datagram = self.socket.receive() => self.on_datagram(&datagram),
                 member = introduced.recv() => match member {
                     Some(member) => self.foca.announce(member, &mut self.runtime),
                     None => return,
@@ -155,61 +145,80 @@ impl Membership {
             if let Err(why) = outcome {
                 tracing::debug!("membership: {why}");
             }
-            if self.settle().await.is_err() {
+            self.settle();
+            if self.report().await.is_err() {
                 return;
             }
         }
     }
 
-    fn on_datagram(
-        &mut self,
-        received: io::Result<(usize, SocketAddr)>,
-        datagram: &[u8],
-    ) -> Result<(), foca::Error> {
-        match received {
-            Ok((length, _)) => self
-                .foca
-                .handle_data(&datagram[..length], &mut self.runtime),
-            // A port that an earlier datagram did not reach, as the kernel reports it.
-            Err(_) => Ok(()),
+    fn on_datagram(&mut self, datagram: &[u8]) -> Result<(), foca::Error> {
+        if self.has_room() {
+            return self.foca.handle_data(datagram, &mut self.runtime);
         }
-    }
-
-    fn on_timer(&mut self) -> Result<(), foca::Error> {
-        let is_due = |timer: &Reverse<(Instant, u64, DueTimer)>| timer.0.0 <= Instant::now();
-        if !self.timers.peek().is_some_and(is_due) {
-            return Ok(());
-        }
-        match self.timers.pop() {
-            Some(Reverse((_, _, DueTimer(timer)))) => {
-                self.foca.handle_timer(timer, &mut self.runtime)
-            }
+        let own = self.foca.identity().control;
+        let is_known = |member: &Member| {
+            let mut known = self.foca.iter_membership_state();
+            member.control == own || known.any(|it| it.id().control == member.control)
+        };
+        match known_part(datagram, is_known) {
+            Some(part) => self.foca.handle_data(&part, &mut self.runtime),
             None => Ok(()),
         }
     }
 
-    /// Does what the protocol wants done. `Err` if the host has ended.
-    async fn settle(&mut self) -> Result<(), ()> {
+    fn has_room(&self) -> bool {
+        self.foca.iter_membership_state().len() < MAX_MEMBERS
+    }
+
+    fn on_timer(&mut self) -> Result<(), foca::Error> {
+        if !self.has_room()
+            && let Some(timer) = self.timers.pop_down()
+        {
+            // It makes room for another, one at a time, so that a flood of invented members gains little by it.
+            self.foca.handle_timer(timer, &mut self.runtime)?;
+        }
+        match self.timers.pop_due() {
+            Some(timer) => self.foca.handle_timer(timer, &mut self.runtime),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what the protocol wants done.
+    fn settle(&mut self) {
         while let Some((to, bytes)) = self.runtime.to_send() {
             // A datagram that is lost is one that the protocol repeats.
-            let _ = self.socket.try_send_to(&bytes, to.control);
+            let _ = self.socket.send(&bytes, to.control);
         }
         while let Some((after, timer)) = self.runtime.to_schedule() {
-            self.submitted += 1;
-            let due = Instant::now() + after;
-            self.timers
-                .push(Reverse((due, self.submitted, DueTimer(timer))));
+            self.timers.push(after, timer);
         }
-        let mut has_changed = false;
         while let Some(note) = self.runtime.to_notify() {
             tracing::debug!("membership: {note:?}");
-            has_changed = true;
+            self.has_changed = true;
         }
-        if !has_changed {
+    }
+
+    /// Reports the members if they are others than before, and the last report is a while ago. `Err` if the host has
+    /// ended.
+    async fn report(&mut self) -> Result<(), ()> {
+        let now = Instant::now();
+        if !self.has_changed || now < self.next_report {
             return Ok(());
         }
+        self.has_changed = false;
         let members = self.foca.iter_members().map(|member| member.id().clone());
-        let members = Event::Members(members.collect());
-        self.events.send(members).await.map_err(drop)
+        let mut members: Vec<_> = members.collect();
+        members.sort_unstable_by_key(|member| member.control);
+        if members == self.reported {
+            return Ok(());
+        }
+        self.next_report = now + REPORT;
+        self.reported.clone_from(&members);
+        let event = Event::Members(members);
+        self.events.send(event).await.map_err(drop)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use crate::host::{Event, Host};
 use crate::introduction::Introduction;
 use crate::link::ControlLinks;
 use crate::membership::Membership;
+use crate::membership_socket::MembershipSocket;
 use crate::own_address::{ListenAddresses, now_millis, of_interface};
 use crate::paging_server::PagingServer;
 use crate::peers::Peers;
@@ -197,6 +198,7 @@ async fn run(
             }
         }
     });
+    let socket = MembershipSocket::new(socket, config.keys);
     tokio::spawn(Membership::new(own.clone(), socket, members).run(introductions));
     tokio::spawn(listener::listen(listener, links.clone(), events));
     tokio::spawn(introduction.run());

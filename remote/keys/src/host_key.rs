@@ -3,6 +3,7 @@
 use crate::fingerprint::Fingerprint;
 use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
+use rustls::SignatureScheme;
 use rustls::crypto::ring::sign::any_eddsa_type;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
@@ -51,6 +52,20 @@ impl HostKey {
     /// The name of its public key.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// Its public key, as a SubjectPublicKeyInfo.
+    pub(crate) fn public_key(&self) -> &[u8] {
+        self.certified.cert.first().map_or(&[], |key| key.as_ref())
+    }
+
+    /// Its signature of a message.
+    pub(crate) fn sign(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let signer = self
+            .certified
+            .key
+            .choose_scheme(&[SignatureScheme::ED25519])?;
+        signer.sign(message).ok()
     }
 
     /// For rustls.

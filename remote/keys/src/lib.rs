@@ -12,6 +12,7 @@
 //! | `config` | rustls configurations that accept these keys and no others |
 //! | `handshake` | a TLS 1.3 handshake as far as a socket permits, without blocking |
 //! | `record`, `keyed_stream` | records after the handshake, sealed and opened in wired memory |
+//! | `signed_datagram` | datagrams that a member has signed |
 //! | `invitation`, `join`, `sharing` | how hosts become members, and learn of others |
 //!
 //! Rules:
@@ -32,6 +33,7 @@ mod keyring;
 mod member_list;
 mod record;
 pub mod sharing;
+pub mod signed_datagram;
 
 pub use config::{Protocol, Trust, client_config, peer_fingerprint, server_config};
 pub use fingerprint::Fingerprint;

@@ -1,0 +1,93 @@
+//! The socket of the membership: in a cluster each datagram is signed by a member.
+//!
+//! Rule: a datagram that no member has signed is dropped before anything is read in it. In the clear (`--insecure`)
+//! any is read.
+
+use remote_keys::{Keyring, signed_datagram};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::UdpSocket;
+
+/// The longest datagram: it fits one packet of an Ethernet.
+const DATAGRAM: usize = 1400;
+
+/// A socket for datagrams of members.
+pub struct MembershipSocket {
+    socket: UdpSocket,
+    keys: Option<Arc<Keyring>>,
+}
+
+impl MembershipSocket {
+    /// A socket for the members of a cluster; without a keyring for any host.
+    pub fn new(socket: UdpSocket, keys: Option<Arc<Keyring>>) -> Self {
+        Self { socket, keys }
+    }
+
+    /// The longest message.
+    pub fn most(&self) -> usize {
+        match self.keys {
+            Some(_) => DATAGRAM - signed_datagram::SIGNED_OVERHEAD,
+            None => DATAGRAM,
+        }
+    }
+
+    /// Waits for a message.
+    pub async fn receive(&self) -> Vec<u8> {
+        let mut datagram = [0; DATAGRAM];
+        loop {
+            // An error is a port that an earlier datagram did not reach, as the kernel reports it.
+            let Ok((length, _)) = self.socket.recv_from(&mut datagram).await else {
+                continue;
+            };
+            let datagram = &datagram[..length];
+            let message = match &self.keys {
+                Some(keys) => signed_datagram::verify(keys, datagram),
+                None => Some(datagram),
+            };
+            if let Some(message) = message {
+                return message.to_vec();
+            }
+        }
+    }
+
+    /// Sends a message, if the kernel takes it now: one that is lost is one that the protocol repeats.
+    pub fn send(&self, message: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let Some(keys) = &self.keys else {
+            return self.socket.try_send_to(message, to);
+        };
+        let signed = signed_datagram::sign(keys.key(), message);
+        let signed = signed.ok_or_else(|| io::Error::other("the host's key signs nothing"))?;
+        self.socket.try_send_to(&signed, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_member_is_heard_behind_a_host_without_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let keyring = Keyring::open(folder.path()).unwrap();
+        keyring.set_own("host", None).unwrap();
+        let keyring = Some(Arc::new(keyring));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+            let socket = bind().await.unwrap();
+            let to = socket.local_addr().unwrap();
+            let host = MembershipSocket::new(socket, keyring.clone());
+            for (keys, message) in [(None, b"forged"), (keyring, b"signed")] {
+                let sender = MembershipSocket::new(bind().await.unwrap(), keys);
+                sender.socket.writable().await.unwrap();
+                sender.send(message, to).unwrap();
+            }
+            assert_eq!(host.receive().await, b"signed");
+        });
+    }
+}

@@ -1,0 +1,74 @@
+//! Datagrams that a member of the cluster has signed.
+//!
+//! A datagram has no handshake before it, so each has the public key of its sender, and a signature by it. Rule: one
+//! that no member has signed is none. A copy of an earlier one is as good as it: what is sent so has to be such that a
+//! copy changes nothing.
+
+use crate::fingerprint::Fingerprint;
+use crate::host_key::HostKey;
+use crate::keyring::Keyring;
+use ring::signature::{ED25519, UnparsedPublicKey};
+
+/// What the public key's bytes come after in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4).
+const KEY_PREFIX: [u8; 12] = [48, 42, 48, 5, 6, 3, 43, 101, 112, 3, 33, 0];
+/// Bytes of a public key and of a signature.
+const KEY: usize = 32;
+const SIGNATURE: usize = 64;
+
+/// Bytes that a signed datagram has beside its message.
+pub const SIGNED_OVERHEAD: usize = KEY + SIGNATURE;
+
+/// What is signed for one purpose is signed for no other.
+const PURPOSE: &[u8] = b"selfpage datagram\0";
+
+/// A message with the host's signature. `None` where the key signs nothing: one that was decoded does.
+pub fn sign(key: &HostKey, message: &[u8]) -> Option<Vec<u8>> {
+    let signature = key.sign(&[PURPOSE, message].concat())?;
+    let public = key.public_key().strip_prefix(&KEY_PREFIX[..])?;
+    Some([public, &signature, message].concat())
+}
+
+/// The message of a datagram, if a member has signed it.
+pub fn verify<'a>(members: &Keyring, datagram: &'a [u8]) -> Option<&'a [u8]> {
+    let (public, rest) = datagram.split_first_chunk::<KEY>()?;
+    let (signature, message) = rest.split_first_chunk::<SIGNATURE>()?;
+    // First, since it is the cheaper question.
+    let key = Fingerprint::of(&[&KEY_PREFIX[..], public].concat());
+    if !members.is_member(&key) {
+        return None;
+    }
+    let signed = [PURPOSE, message].concat();
+    let key = UnparsedPublicKey::new(&ED25519, public);
+    key.verify(&signed, signature).ok().map(|()| message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_as_a_member_has_signed_it_and_no_other_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |name| Keyring::open(&folder.path().join(name)).unwrap();
+        let (member, stranger) = (open("member"), open("stranger"));
+        member.set_own("member", None).unwrap();
+        let signed = sign(member.key(), b"here").unwrap();
+        assert_eq!(signed.len(), SIGNED_OVERHEAD + 4);
+        assert_eq!(verify(&member, &signed), Some(&b"here"[..]));
+        assert_eq!(verify(&stranger, &signed), None);
+        assert_eq!(
+            verify(&member, &sign(stranger.key(), b"here").unwrap()),
+            None
+        );
+        for at in 0..signed.len() {
+            let mut changed = signed.clone();
+            changed[at] ^= 1;
+            assert_eq!(verify(&member, &changed), None, "byte {at}");
+            assert_eq!(verify(&member, &signed[..at]), None, "{at} bytes");
+        }
+        member
+            .update(|list| list.remove(member.fingerprint()))
+            .unwrap();
+        assert_eq!(verify(&member, &signed), None, "the key was removed");
+    }
+}
