@@ -1,6 +1,6 @@
 //! What the machine has: memory, the limits on it, and a place for state.
 
-use host::cgroup_membership::{self, CgroupMembership};
+use host::group_memory;
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Memory {
             total,
             available: field("MemAvailable:").unwrap_or(kernel.freeram as u64 * unit),
             swap: field("SwapTotal:").unwrap_or(kernel.totalswap as u64 * unit),
-            limit: control_group_limit().filter(|limit| *limit < total),
+            limit: group_memory::limit().filter(|limit| *limit < total),
         }
     }
 
@@ -48,35 +48,6 @@ impl Memory {
     pub fn most(&self) -> u64 {
         self.limit.unwrap_or(u64::MAX).min(self.total)
     }
-}
-
-/// The lowest memory limit on the way from this process's group to the root, in either
-/// version of control groups.
-fn control_group_limit() -> Option<u64> {
-    let limit = |group: &CgroupMembership| {
-        let (roots, file): (&[&str], _) = if group.is_v2() {
-            (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max")
-        } else if group.is_v1_of("memory") {
-            (&["/sys/fs/cgroup/memory"], "memory.limit_in_bytes")
-        } else {
-            return None;
-        };
-        lowest(roots, group.path(), file)
-    };
-    cgroup_membership::own().iter().filter_map(limit).min()
-}
-
-fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {
-    let folders = path.ancestors();
-    let limits = folders.flat_map(|folder| {
-        let inside = folder.strip_prefix("/").unwrap_or(folder).to_owned();
-        roots
-            .iter()
-            .map(move |root| Path::new(root).join(&inside).join(file))
-    });
-    limits
-        .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
-        .min()
 }
 
 /// Checks that /proc is mounted. selfpage reads the kernel's record of processes, descriptors and
@@ -223,27 +194,6 @@ impl StateFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_lowest_limit_on_the_way_to_the_root_counts_in_both_versions() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
-        let put = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
-        put("memory.max", "max\n");
-        put("a/memory.max", "1000\n");
-        put("a/b/memory.max", "2000\n");
-        put("a/b/memory.limit_in_bytes", "500\n");
-        let roots = [root.path().to_str().unwrap()];
-        let lowest = |path: &str, file| lowest(&roots, Path::new(path), file);
-        assert_eq!(lowest("/a/b", "memory.max"), Some(1000));
-        assert_eq!(lowest("/", "memory.max"), None);
-        assert_eq!(lowest("/a/b", "memory.limit_in_bytes"), Some(500));
-        assert_eq!(
-            lowest("/not/seen/from/inside", "memory.max"),
-            None,
-            "a container that hides its own path"
-        );
-    }
 
     #[test]
     fn a_folder_without_room_is_passed_over_with_the_reason() {

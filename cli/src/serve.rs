@@ -27,6 +27,12 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_ATTEMPTS: u32 = 32;
 /// The default of `--ram`, of what is available.
 const RAM_PART: u64 = 4;
+/// What a server takes beside its pages: 10 MiB at rest and tables of 1.2 % of the pages, as measured, and its first
+/// connections.
+const OWN_MEMORY: u64 = 16 << 20;
+const OWN_PART: u64 = 64;
+/// What its 256 connections take where all their buffers are full, as measured.
+const CONNECTIONS: u64 = 200 << 20;
 /// The default of `--keep-free`, of the machine's memory.
 const KEEP_PART: u64 = 20;
 
@@ -137,13 +143,7 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let memory = Memory::now();
     let available = memory.available.min(memory.most());
     let ram = args.ram.unwrap_or(Bytes(available / RAM_PART));
-    if ram.0 > memory.most() {
-        let text = format!(
-            "--ram {ram} is more than this machine or control group has, {}",
-            Bytes(memory.most())
-        );
-        return Err(text.into());
-    }
+    check_ram(ram, memory.most())?;
     let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
     if keep.0 >= memory.total {
         let text = format!(
@@ -165,7 +165,8 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         keyring.check_not_removed()?;
     }
     let (server, broker) = start(&args, keyring.as_ref(), ram, keep)?;
-    for note in server.notes() {
+    let of_group = memory.limit.and_then(|limit| note_of_group(ram, limit));
+    for note in server.notes().iter().chain(&of_group) {
         tracing::warn!("{note}");
     }
     if let Err(why) = wire_process() {
@@ -190,6 +191,36 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     tracing::info!("has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Pages, and what the server takes beside them at first.
+fn with_own_memory(ram: Bytes) -> Option<u64> {
+    ram.0.checked_add(OWN_MEMORY + ram.0 / OWN_PART)
+}
+
+/// What may happen to a server whose control group has `limit` bytes: the kernel reclaims nothing of it there.
+fn note_of_group(ram: Bytes, limit: u64) -> Option<String> {
+    let most = with_own_memory(ram)?.saturating_add(CONNECTIONS);
+    (most > limit).then(|| {
+        format!(
+            "this control group has {}, and connections take up to {} beside --ram {ram}: where they fill it, the kernel ends this server with its pages",
+            Bytes(limit),
+            Bytes(CONNECTIONS)
+        )
+    })
+}
+
+/// Refuses pages that leave the server none of `most` bytes for itself.
+fn check_ram(ram: Bytes, most: u64) -> Result<(), String> {
+    if with_own_memory(ram).is_some_and(|all| all <= most) {
+        return Ok(());
+    }
+    let most_pages = most.saturating_sub(OWN_MEMORY) / (OWN_PART + 1) * OWN_PART;
+    let fits = Bytes(most_pages >> 20 << 20);
+    Err(format!(
+        "--ram {ram} and the server's own memory are more than this machine or control group has, {}: {fits} fit",
+        Bytes(most)
+    ))
 }
 
 /// Says whom the server serves.
@@ -316,6 +347,23 @@ pub fn wait_for(signals: &libc::sigset_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_has_memory_of_its_own_beside_its_pages() {
+        let most = 64 << 20;
+        let why = check_ram(Bytes(most), most).unwrap_err();
+        assert!(why.contains("has, 64MiB: 47MiB fit"), "{why}");
+        check_ram(Bytes(47 << 20), most).unwrap();
+        check_ram(Bytes(u64::MAX), u64::MAX).unwrap_err();
+        check_ram(Bytes(4 << 20), 8 << 20).unwrap_err();
+        let note = note_of_group(Bytes(47 << 20), most).unwrap();
+        assert!(
+            note.contains("has 64MiB") && note.contains("200MiB"),
+            "{note}"
+        );
+        assert_eq!(note_of_group(Bytes(47 << 20), 5 * most), None);
+        assert_eq!(note_of_group(Bytes(47 << 20), 264 << 20), None);
+    }
 
     #[test]
     fn a_disk_is_a_path_and_a_size() {

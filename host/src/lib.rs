@@ -14,6 +14,7 @@ pub mod elf_check;
 pub mod epoll_set;
 pub mod fd_reaper;
 pub mod fd_store;
+pub mod group_memory;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;

@@ -4,9 +4,11 @@
 //! host has available beyond a threshold may become pages; under pressure the server lends nothing more and
 //! shrinks a step at a time, since pressure follows a change only after seconds. The kernel's pressure counts a
 //! task that waits for memory of its own control group, too, however much the host has: so it is heeded only while
-//! little is available.
+//! little is available. What the control groups of this process leave it bounds it as the host's memory does: the
+//! kernel ends a process, with all pages, where its group is full.
 
 use crate::config::HostThresholds;
+use host::group_memory;
 use host::procfs::field;
 use wired::PAGE;
 
@@ -16,11 +18,17 @@ const SHRINK_PARTS: u64 = 32;
 /// Pressure is heeded while less than so many times what the host keeps is available.
 const PLENTY: u64 = 4;
 
+/// What the server keeps available in its control group for itself: the connections of some seconds, as many as twenty
+/// with full buffers.
+const KEEP_IN_GROUP: u64 = 16 << 20;
+
 /// What the kernel says of the host's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HostMemory {
     /// MemAvailable, in bytes; `None` where it is not known.
     pub available: Option<u64>,
+    /// What the control groups of this process leave it, in bytes; `None` where they have no limit.
+    pub in_group: Option<u64>,
     /// `some avg10` of the pressure on memory; `None` where the kernel does not measure it.
     pub pressure: Option<f64>,
 }
@@ -31,6 +39,7 @@ impl HostMemory {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         Self {
             available: field(&read("/proc/meminfo"), "MemAvailable:"),
+            in_group: group_memory::available(),
             pressure: some_avg10(&read("/proc/pressure/memory")),
         }
     }
@@ -44,10 +53,14 @@ impl HostMemory {
     ) -> Option<u64> {
         let available = self.available?;
         let page = PAGE as u64;
-        let wanted = match available.checked_sub(thresholds.keep_available) {
+        let wanted = |available: u64, kept: u64| match available.checked_sub(kept) {
             Some(spare) => resident + spare / page,
-            None => resident.saturating_sub((thresholds.keep_available - available) / page),
+            None => resident.saturating_sub((kept - available) / page),
         };
+        let in_group = self
+            .in_group
+            .map_or(frames, |rest| wanted(rest, KEEP_IN_GROUP));
+        let wanted = wanted(available, thresholds.keep_available).min(in_group);
         let is_pressed = available < thresholds.keep_available.saturating_mul(PLENTY)
             && self
                 .pressure
@@ -80,6 +93,7 @@ mod tests {
     fn host(available_pages: u64, pressure: f64) -> HostMemory {
         HostMemory {
             available: Some(available_pages * PAGE as u64),
+            in_group: None,
             pressure: Some(pressure),
         }
     }
@@ -96,9 +110,25 @@ mod tests {
     }
 
     #[test]
+    fn a_control_group_leaves_the_server_what_it_needs_itself() {
+        let spare = |rest: u64| {
+            let host = HostMemory {
+                in_group: Some(rest),
+                ..host(5000, 0.0)
+            };
+            host.spare_frames(THRESHOLDS, 1000, 320).unwrap()
+        };
+        assert_eq!(spare(u64::MAX), 1000);
+        assert_eq!(spare(KEEP_IN_GROUP + 40 * PAGE as u64), 360);
+        assert_eq!(spare(KEEP_IN_GROUP - 40 * PAGE as u64), 280);
+        assert_eq!(spare(0), 0);
+    }
+
+    #[test]
     fn a_measurement_that_failed_says_nothing_of_the_host() {
         let unknown = HostMemory {
             available: None,
+            in_group: None,
             pressure: None,
         };
         assert_eq!(unknown.spare_frames(THRESHOLDS, 1000, 320), None);
