@@ -5,7 +5,7 @@ use crate::segments::SegmentNumber;
 use objectstore::{ObjectError, ObjectStore};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{read, write};
+use rustix::io::{Errno, read, write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -23,6 +23,35 @@ pub struct ReadRun {
     pub count: u32,
     /// Where the first one is.
     pub place: PagePlace,
+    /// Answers about it that were not believed.
+    pub doubts: u32,
+}
+
+/// How often a page is asked for again that the store has not, or has with other contents, before it is lost: within
+/// two seconds.
+const MAX_DOUBTS: u32 = 4;
+
+/// The pause before a page is asked for again whose answer was not believed; each further one is twice as long.
+const DOUBT_PAUSE: Duration = Duration::from_millis(50);
+
+impl ReadRun {
+    /// Returns true if a page is to be asked for again that is not in this answer as it was written. A store that was
+    /// waited for has been asked often enough.
+    pub fn is_doubted(&self, answer: &Result<Vec<u8>, ObjectError>) -> bool {
+        self.doubts < MAX_DOUBTS && !answer.as_ref().is_err_and(ObjectError::is_late)
+    }
+
+    /// One page of it, to be asked for again.
+    pub fn again(self, at: usize, page: u32, place: PagePlace) -> Self {
+        Self {
+            at,
+            page,
+            count: 1,
+            place,
+            doubts: self.doubts + 1,
+            ..self
+        }
+    }
 }
 
 /// An operation that has ended.
@@ -33,6 +62,16 @@ pub enum Ended {
     Deleted(SegmentNumber, Result<(), ObjectError>),
     /// All of a segment was read, to be cleaned.
     ReadToClean(SegmentNumber, Result<Vec<u8>, ObjectError>),
+}
+
+/// The error of a part whose operation has failed.
+pub fn errno_of(why: &ObjectError) -> Errno {
+    match why {
+        why if why.is_full() => Errno::NOSPC,
+        // So that the pages of a run are not asked for one by one, of which each would wait as long.
+        why if why.is_late() => Errno::TIMEDOUT,
+        _ => Errno::IO,
+    }
 }
 
 /// The way to the store.
@@ -86,6 +125,9 @@ impl Operations {
     pub fn read(&self, run: ReadRun) {
         let (store, name) = (self.store.clone(), self.name(run.place.segment));
         self.run(async move {
+            if run.doubts > 0 {
+                store.pause(DOUBT_PAUSE * (1 << run.doubts)).await;
+            }
             let result = Self::read_pages(store, name, run.place.index, run.count).await;
             Ended::Read(run, result)
         });

@@ -262,6 +262,32 @@ fn a_page_that_is_gone_or_different_is_an_error_until_it_is_written_again() {
 }
 
 #[test]
+fn a_page_that_is_gone_or_different_for_a_moment_is_read_again() {
+    let mut scene = scene_with_a_page();
+    let object = fs::read_dir(scene.run_folder()).unwrap().next();
+    let object = object.unwrap().unwrap().path();
+    let damages: [fn(&Path); 3] = [
+        |object| fs::write(object, [9; PAGE]).unwrap(),
+        |object| fs::write(object, [1; PAGE - 1]).unwrap(),
+        |object| fs::remove_file(object).unwrap(),
+    ];
+    for damage in damages {
+        damage(&object);
+        let mut read = [0; PAGE];
+        let pieces = [piece(&mut read)];
+        // SAFETY: pieces and memory stay until the part was reaped, below.
+        unsafe { scene.start(Op::Read, PartId::new(0, 0), 1, &pieces) };
+        scene.transport.flush(NOW);
+        // The first answer.
+        let ended = scene.transport.operations.wait(LONG);
+        scene.transport.on_ended(ended.expect("an answer"));
+        fs::write(&object, [1; PAGE]).unwrap();
+        assert_eq!(scene.reap(), PAGE as i32);
+        assert_eq!(read, [1; PAGE]);
+    }
+}
+
+#[test]
 fn segments_that_could_not_be_deleted_are_deleted_when_the_store_works_again() {
     let mut scene = Scene::new(16);
     let free = scene.transport.free_slots.len();

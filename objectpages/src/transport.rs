@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the store does not answer, or asks for patience | are tried again for [`PATIENCE`], then `ETIMEDOUT` | likewise |
 //! | it refuses | `EIO` | `EIO`, or `ENOSPC` where it has no room |
-//! | an object is gone, short, or not what was written | `EIO` | |
+//! | an answer says that an object is gone, short, or not what was written | are tried again for a second, then `EIO` | |
 //! | a page moves while it is read | go to its new place | |
 //!
 //! Writes that arrive while [`MAX_WRITES`] segments are under way become the next segment, so that there are few and
@@ -12,7 +12,7 @@
 
 use crate::deletion::Deletions;
 use crate::gather::{Gather, GatherQueue};
-use crate::operations::{Ended, Operations, ReadRun};
+use crate::operations::{Ended, Operations, ReadRun, errno_of};
 use crate::page_table::{PagePlace, PageTable, hash};
 use crate::parts::Parts;
 use crate::segments::{SegmentNumber, Segments};
@@ -31,7 +31,6 @@ use wired::PAGE;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Segments that are written at once.
 const MAX_WRITES: usize = 4;
-
 /// A segment that is being written.
 pub(crate) struct SegmentWrite {
     gather: Gather,
@@ -64,15 +63,6 @@ pub struct ObjectTransport {
     pub(crate) deletions: Deletions,
     in_flight: usize,
     done: VecDeque<(PartId, i32)>,
-}
-
-fn errno_of(why: &ObjectError) -> Errno {
-    match why {
-        why if why.is_full() => Errno::NOSPC,
-        // So that the pages of a run are not asked for one by one, of which each would wait as long.
-        why if why.is_late() => Errno::TIMEDOUT,
-        _ => Errno::IO,
-    }
 }
 
 impl ObjectTransport {
@@ -148,6 +138,7 @@ impl ObjectTransport {
                         page: page + offset,
                         count: 1,
                         place,
+                        doubts: 0,
                     });
                 }
             }
@@ -162,7 +153,8 @@ impl ObjectTransport {
         }
     }
 
-    /// A run was read, or was not. A page that is not what was written, and has moved meanwhile, is read again.
+    /// A run was read, or was not. A page that is not what was written is read again: it has moved meanwhile, or one
+    /// answer of many is wrong, as a proxy's is that cuts a body short.
     fn on_read(&mut self, run: ReadRun, result: Result<Vec<u8>, ObjectError>) {
         let mut error = None;
         let bytes = result.as_deref().unwrap_or_default();
@@ -178,6 +170,9 @@ impl ObjectTransport {
             match contents.filter(is_right) {
                 Some(contents) => self.parts.fill(run.part, at, contents),
                 None if self.table.place(page) != Some(place) => self.read(run.part, at, page, 1),
+                None if run.is_doubted(&result) => {
+                    self.begin_read(Some(run.again(at, page, place)));
+                }
                 None => {
                     let name = self.operations.name(place.segment);
                     match &result {

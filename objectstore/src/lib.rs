@@ -26,6 +26,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long one attempt may take before another is made.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long the first attempt of a read may take, from its request to its last byte; each further one twice as long. A
+/// connection that is silent, or sends a byte now and then, holds up no page for longer where others answer.
+const READ_ATTEMPT: Duration = Duration::from_secs(2);
 /// Pauses between attempts double from the one to the other.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -115,6 +118,11 @@ impl ObjectStore {
         self.runtime.block_on(operation)
     }
 
+    /// Waits, in an operation that runs beside the caller.
+    pub async fn pause(&self, time: Duration) {
+        sleep(time).await;
+    }
+
     /// Runs an operation beside the caller.
     pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(operation));
@@ -137,7 +145,9 @@ impl ObjectStore {
     pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Buffer, ObjectError> {
         let expected = range.end.saturating_sub(range.start);
         let read = || self.operator.read_with(name).range(range.clone());
-        let bytes = self.within("read", name, read).await?;
+        let bytes = self
+            .within_attempts("read", name, READ_ATTEMPT, read)
+            .await?;
         match bytes.len() as u64 == expected {
             true => Ok(bytes),
             false => Err(self.error("read", name).ends(expected, bytes.len() as u64)),
@@ -172,13 +182,24 @@ impl ObjectStore {
     /// `DELETED_AT_ONCE` of them, so any number is deleted at a store that works.
     ///
     /// # Errors
-    /// [`ObjectError`] of one that stays, which the others may, too.
+    /// [`ObjectError`] of one that stays, which others may, too: those of which it was the first are tried each by
+    /// itself.
     pub async fn delete_all(&self, names: &[String]) -> Result<(), ObjectError> {
+        let mut outcome = Ok(());
         for names in names.chunks(DELETED_AT_ONCE) {
             let delete = || self.operator.delete_iter(names.to_vec());
-            self.within("delete", &names[0], delete).await?;
+            let Err(why) = self.within("delete", &names[0], delete).await else {
+                continue;
+            };
+            if why.is_late() {
+                // So would each of the others be.
+                return Err(why);
+            }
+            for name in names {
+                outcome = self.delete(name).await.and(outcome);
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// The names that begin with a prefix, of a folder (which ends with `/`) with those below it.
@@ -225,6 +246,21 @@ impl ObjectStore {
         &self,
         operation: &'static str,
         name: &str,
+        attempt: impl FnMut() -> F,
+    ) -> Result<T, ObjectError>
+    where
+        F: IntoFuture<Output = opendal::Result<T>>,
+    {
+        let whole = self.patience;
+        self.within_attempts(operation, name, whole, attempt).await
+    }
+
+    /// Likewise, of which the first attempt may take so long, and each further one twice as long.
+    async fn within_attempts<T, F>(
+        &self,
+        operation: &'static str,
+        name: &str,
+        mut most: Duration,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, ObjectError>
     where
@@ -234,7 +270,8 @@ impl ObjectStore {
         let mut pause = MIN_PAUSE;
         let mut last = None;
         loop {
-            match timeout_at(until, attempt().into_future()).await {
+            let end = until.min(Instant::now() + most);
+            match timeout_at(end, attempt().into_future()).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(why)) => {
                     let error = self.error(operation, name).failed(why);
@@ -242,6 +279,10 @@ impl ObjectStore {
                         return Err(error);
                     }
                     last = Some(error);
+                }
+                Err(_) if end < until => {
+                    most *= 2;
+                    continue;
                 }
                 Err(_) => {
                     let late = || self.error(operation, name).late(self.patience);

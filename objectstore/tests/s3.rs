@@ -61,3 +61,32 @@ fn a_server_that_refuses_is_an_error_without_further_attempts() {
     assert!(!error.to_string().contains("refused"), "{error}");
     serving.join().unwrap();
 }
+
+/// A server that sends nothing to its first connection, and bytes to the next.
+fn silent_once(bytes: &'static [u8]) -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = spawn(move || {
+        let (_silent, _) = listener.accept().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            bytes.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(bytes).unwrap();
+    });
+    let url =
+        format!("s3://pages/folder?region=us-east-1&endpoint=http://{address}&skip_signature=true");
+    (url, serving)
+}
+
+#[test]
+fn a_read_that_one_connection_leaves_without_an_answer_is_made_on_another() {
+    let (url, serving) = silent_once(b"pages");
+    let store = store(&url);
+    let read = store.wait(store.read("run/1", 3..8)).unwrap();
+    assert_eq!(read.to_vec(), b"pages");
+    serving.join().unwrap();
+}
