@@ -68,7 +68,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn a_member_is_heard_behind_a_host_without_a_key() {
+    fn a_signed_message_is_received_after_a_forged_one_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let keyring = Keyring::open(folder.path()).unwrap();
         keyring.set_own("host", None).unwrap();

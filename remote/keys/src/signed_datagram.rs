@@ -32,7 +32,7 @@ pub fn sign(key: &HostKey, message: &[u8]) -> Option<Vec<u8>> {
 pub fn verify<'a>(members: &Keyring, datagram: &'a [u8]) -> Option<&'a [u8]> {
     let (public, rest) = datagram.split_first_chunk::<KEY>()?;
     let (signature, message) = rest.split_first_chunk::<SIGNATURE>()?;
-    // First, since it is the cheaper question.
+    // First, since it is the cheaper check.
     let key = Fingerprint::of(&[&KEY_PREFIX[..], public].concat());
     if !members.is_member(&key) {
         return None;
