@@ -15,7 +15,7 @@ use wired::{PAGE, WiredMemory};
 /// First word of a channel's memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgioc");
 /// Version of the layout and of the protocol.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// f_type of tmpfs, from magic.h: a memfd of small pages.
 const TMPFS: u64 = 0x0102_1994;

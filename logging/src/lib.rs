@@ -2,9 +2,9 @@
 //!
 //! Standard error may be a stopped terminal, or a pipe to a pager whose user does not scroll:
 //! a write then blocks for as long. The supervisor and the daemon must not block: processes that
-//! join, fork or end wait for the supervisor, tenants for the daemon. So their lines go into a
-//! bounded queue, which a thread of its own writes ([`LineQueue`]). A line that finds the queue
-//! full is lost, and counted.
+//! join, fork or end wait for the supervisor, tenants for the daemon; nor must a page client, for
+//! whose pages a whole tree waits. So their lines go into a bounded queue, which a thread of its
+//! own writes ([`LineQueue`]). A line that finds the queue full is lost, and counted.
 //!
 //! Rule: a process that forks has no queue yet. Until one starts, lines are written at once.
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
 /// First word of every message: "SPS" and the version.
-const VERSION: u32 = 0x5350_5303;
+const VERSION: u32 = 0x5350_5304;
 
 /// The default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/selfpage/system.sock";

@@ -23,12 +23,12 @@ pub struct RedisClient {
 
 /// A request: its key, and whether it writes.
 #[derive(Clone, Copy)]
-struct Request {
+struct KeyRequest {
     key: u64,
     is_write: bool,
 }
 
-impl Request {
+impl KeyRequest {
     /// The nth of a phase.
     fn of(seed: u64, n: u64, keys: u64) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl RedisClient {
         std::thread::scope(|scope| {
             let limit = began + during * MAX_OVERTIME;
             let due = schedule.iter().map(|due| began + *due);
-            let requests = (0..).map(|n| Request::of(seed, n, keys));
+            let requests = (0..).map(|n| KeyRequest::of(seed, n, keys));
             let sender = scope.spawn(move || send_all(stream, due.zip(requests), limit, &sent));
             for request in arrived {
                 request_is_answered(&mut self.replies, request)?;
@@ -110,16 +110,16 @@ impl RedisClient {
     }
 }
 
-fn request_is_answered(replies: &mut BufReader<UnixStream>, request: Request) -> Result<()> {
+fn request_is_answered(replies: &mut BufReader<UnixStream>, request: KeyRequest) -> Result<()> {
     request.check(&reply(replies)?)
 }
 
 /// Sends each request when it is due, none after `limit`.
 fn send_all(
     mut stream: &UnixStream,
-    requests: impl Iterator<Item = (Instant, Request)>,
+    requests: impl Iterator<Item = (Instant, KeyRequest)>,
     limit: Instant,
-    sent: &Sender<Request>,
+    sent: &Sender<KeyRequest>,
 ) -> Result<()> {
     let mut bytes = Vec::new();
     for (due, request) in requests {
