@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Version of the messages. Hosts of another version are refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The longest message: a report of the most permits that a server issues (4096, of a hundred bytes each)
 /// and some more.
 pub const MAX_MESSAGE: usize = 1 << 20;

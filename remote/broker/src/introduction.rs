@@ -3,8 +3,9 @@
 //! Rule: it goes on for ever, since a host that was told of may start later, and two sides of a network that
 //! was divided from the start have not heard of each other.
 
-use crate::client::find_cluster;
+use crate::client::{ClientError, find_cluster};
 use crate::discovery;
+use crate::frame::FrameError;
 use crate::link::ControlLinks;
 use crate::protocol::Member;
 use crate::resolver::Resolver;
@@ -43,7 +44,7 @@ impl Introduction {
     /// Introduces until the host ends.
     pub async fn run(mut self) {
         let mut from_clients: Vec<SocketAddr> = Vec::new();
-        let mut unknown = BTreeSet::new();
+        let (mut unknown, mut others) = (BTreeSet::new(), BTreeSet::new());
         let mut resolver = Resolver::default();
         loop {
             let mut addresses: BTreeSet<SocketAddr> = from_clients.iter().copied().collect();
@@ -64,7 +65,7 @@ impl Introduction {
             let known = self.known.borrow().clone();
             for address in addresses.difference(&known) {
                 let is_own = *address == self.own.borrow().control;
-                if !is_own && self.introduce(*address).await.is_err() {
+                if !is_own && self.introduce(*address, &mut others).await.is_err() {
                     return;
                 }
             }
@@ -86,12 +87,20 @@ impl Introduction {
         }
     }
 
-    /// `Err` if the host has ended.
-    async fn introduce(&self, address: SocketAddr) -> Result<(), ()> {
+    /// `Err` if the host has ended. A line says once of each of `others` that it runs another version.
+    async fn introduce(
+        &self,
+        address: SocketAddr,
+        others: &mut BTreeSet<SocketAddr>,
+    ) -> Result<(), ()> {
         let cluster = match find_cluster(&self.links, address, &[]).await {
             Ok(cluster) => cluster,
             Err(why) => {
-                tracing::debug!("{address}: {why}");
+                let is_other = matches!(why, ClientError::Frame(FrameError::Version(_)));
+                match is_other && others.len() < MAX_NAMED && others.insert(address) {
+                    true => tracing::warn!("the host at {address} is left out: {why}"),
+                    false => tracing::debug!("{address}: {why}"),
+                }
                 return Ok(());
             }
         };
