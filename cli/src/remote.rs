@@ -88,19 +88,20 @@ async fn find_status(
             if let Ok(status) = client::status(links, own).await {
                 return Ok(status);
             }
-            discovery::find(ON_LINK, true).await?
+            discovery::find(ON_LINK).await?
         }
     };
-    let mut last = None;
+    // Those on the link may be another cluster's, or gone.
+    let mut failures = Vec::new();
     for address in addresses {
         match client::status(links, address).await {
             Ok(status) => return Ok(status),
-            Err(why) => last = Some(format!("{address}: {why}")),
+            Err(why) => failures.push(format!("{address}: {why}")),
         }
     }
-    Err(match last {
-        Some(why) => why.into(),
-        None => "no machine on this link has a broker: run `selfpage serve` on one, or name a machine with --broker HOST".into(),
+    Err(match failures.is_empty() {
+        false => failures.join("; ").into(),
+        true => "no machine on this link has a broker: run `selfpage serve` on one, or name a machine with --broker HOST".into(),
     })
 }
 

@@ -12,7 +12,7 @@
 //! | `gather` | writes that become one segment |
 //! | `operations` | what is asked of the store, in its threads, and how it ends |
 //! | `parts` | parts of the disk's thread that are under way |
-//! | `transport` | the transport |
+//! | `transport`, `refused_writes` | the transport; what the log says of writes that are refused |
 //! | `cleaning`, `deletion` | live pages of a segment that is mostly dead, moved to another; segments without any |
 //! | `process` | the process, which is a `pageclient` |
 //!
@@ -30,6 +30,7 @@ mod operations;
 mod page_table;
 mod parts;
 mod process;
+mod refused_writes;
 mod segments;
 #[cfg(test)]
 mod tests;

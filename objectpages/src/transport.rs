@@ -15,6 +15,7 @@ use crate::gather::{Gather, GatherQueue};
 use crate::operations::{Ended, Operations, ReadRun, errno_of};
 use crate::page_table::{PagePlace, PageTable, hash};
 use crate::parts::Parts;
+use crate::refused_writes::RefusedWrites;
 use crate::segments::{SegmentNumber, Segments};
 use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
@@ -61,6 +62,7 @@ pub struct ObjectTransport {
     /// Where each segment is named.
     pub(crate) slots: HashMap<u64, usize>,
     pub(crate) deletions: Deletions,
+    refused: RefusedWrites,
     in_flight: usize,
     done: VecDeque<(PartId, i32)>,
 }
@@ -107,6 +109,7 @@ impl ObjectTransport {
             free_slots,
             slots,
             deletions: Deletions::default(),
+            refused: RefusedWrites::default(),
             in_flight: 0,
             done: VecDeque::new(),
         })
@@ -227,10 +230,7 @@ impl ObjectTransport {
             return;
         };
         let error = result.err().map(|why| {
-            tracing::error!(
-                "{} pages are not written: {why}",
-                write.gather.places().len()
-            );
+            self.refused.on_refused(write.gather.places().len(), &why);
             errno_of(&why)
         });
         match &write.moved_from {
@@ -244,6 +244,7 @@ impl ObjectTransport {
         }
         self.segments.complete(number);
         if error.is_none() {
+            self.refused.on_written();
             if write.moved_from.is_none() {
                 self.segments.count_written();
             }

@@ -159,7 +159,7 @@ impl BrokerFinder {
         let mut candidates: Vec<_> = known.filter(is_other).take(MAX_ASKED).collect();
         candidates.extend(&named);
         if candidates.is_empty() && self.shared.named.is_empty() {
-            candidates.extend(discovery::find(ON_LINK, false).await.unwrap_or_default());
+            candidates.extend(discovery::find(ON_LINK).await.unwrap_or_default());
         }
         candidates.extend(&self.shared.former);
         // Hosts that this client was told of are to have one broker.

@@ -114,12 +114,11 @@ fn join(socket: &UdpSocket) -> usize {
     joined.count()
 }
 
-/// Asks on every interface, and returns the control ports that answer within `limit`. With `is_enough` the
-/// first answer ends it.
+/// Asks on every interface, and returns the control ports that answer within `limit`: of any cluster on the link.
 ///
 /// # Errors
 /// Where there is no socket.
-pub async fn find(limit: Duration, is_enough: bool) -> io::Result<BTreeSet<SocketAddr>> {
+pub async fn find(limit: Duration) -> io::Result<BTreeSet<SocketAddr>> {
     let socket = socket(0)?;
     for address in own_addresses() {
         let is_set = socket.set_multicast_if_v4(&address).is_ok();
@@ -136,9 +135,6 @@ pub async fn find(limit: Duration, is_enough: bool) -> io::Result<BTreeSet<Socke
     while let Ok(Ok((length, from))) = timeout_at(end, socket.recv_from(&mut bytes)).await {
         if let Some(Datagram::Answer(port)) = decode(&bytes[..length]) {
             found.insert(SocketAddr::new(from.ip(), port));
-            if is_enough {
-                break;
-            }
         }
     }
     Ok(found)

@@ -60,7 +60,7 @@ impl Introduction {
                 }
             }
             if self.asks_on_link {
-                addresses.extend(discovery::find(ANSWERS, false).await.unwrap_or_default());
+                addresses.extend(discovery::find(ANSWERS).await.unwrap_or_default());
             }
             let known = self.known.borrow().clone();
             for address in addresses.difference(&known) {
