@@ -6,7 +6,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// How long the bytes of a message may take after its length.
+const WHOLE: Duration = Duration::from_secs(10);
 
 /// Version of the messages. Hosts of another version are refused.
 pub const VERSION: u8 = 2;
@@ -72,11 +77,20 @@ pub async fn write(
     Ok(stream.write_all(&encode(message)?).await?)
 }
 
-/// Reads a message of `most` bytes at most.
+/// Reads a message of `most` bytes at most. The next one may be long in coming; one that has begun is all there within
+/// `WHOLE`, or its sender could have this host keep a part of it for ever.
 ///
 /// # Errors
 /// [`FrameError`]; the stream cannot be read further then.
 pub async fn read<M: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> Result<M, FrameError> {
+    read_within(WHOLE, stream, most).await
+}
+
+async fn read_within<M: DeserializeOwned>(
+    whole: Duration,
     stream: &mut (impl AsyncRead + Unpin),
     most: usize,
 ) -> Result<M, FrameError> {
@@ -86,8 +100,10 @@ pub async fn read<M: DeserializeOwned>(
     }
     let mut bytes = Vec::new();
     // Memory grows with what arrives, not with what was announced.
-    let read = stream.take(length as u64).read_to_end(&mut bytes).await?;
-    if read < length {
+    let mut body = stream.take(length as u64);
+    let late = |_| io::Error::from(ErrorKind::TimedOut);
+    let read = timeout(whole, body.read_to_end(&mut bytes)).await;
+    if read.map_err(late)?? < length {
         return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
     }
     decode(&bytes)
@@ -110,11 +126,15 @@ fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, FrameError> {
 mod tests {
     use super::*;
 
-    fn reads<M: DeserializeOwned>(mut bytes: &[u8], most: usize) -> Result<M, FrameError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
             .build()
-            .unwrap();
-        runtime.block_on(read(&mut bytes, most))
+            .unwrap()
+    }
+
+    fn reads<M: DeserializeOwned>(mut bytes: &[u8], most: usize) -> Result<M, FrameError> {
+        runtime().block_on(read(&mut bytes, most))
     }
 
     #[test]
@@ -154,5 +174,19 @@ mod tests {
             reads::<u64>(&other, MAX_MESSAGE),
             Err(FrameError::Version(_))
         ));
+    }
+
+    #[test]
+    fn a_message_that_has_begun_and_does_not_go_on_is_refused() {
+        let bytes = encode(&vec![9u8; 40]).unwrap();
+        let (mut sender, mut receiver) = tokio::io::duplex(64);
+        let outcome = runtime().block_on(async {
+            sender.write_all(&bytes[..20]).await.unwrap();
+            read_within::<Vec<u8>>(Duration::from_millis(10), &mut receiver, 100).await
+        });
+        let Err(FrameError::Stream(why)) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(why.kind(), ErrorKind::TimedOut);
     }
 }
