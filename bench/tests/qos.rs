@@ -73,10 +73,16 @@ fn the_papers_figures_are_drawn_and_nothing_is_left_behind() {
 
 #[test]
 fn real_programs_and_adversaries_end_well_beside_a_victim() {
+    // The library that pages a program is of the release build.
+    let selfpage = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../release/selfpage");
+    if !selfpage.exists() {
+        return println!("SKIPPED: programs beside a victim: cargo build --release --workspace");
+    }
     let work = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder on a disk");
     let is_here = |program: &&str| Path::new("/usr/bin").join(program).exists();
     let mut words = vec!["--phase", "0.3", "--victim", "32", "--neighbour", "32"];
-    words.extend(["--arms", "run", "--only"]);
+    let selfpage = selfpage.to_string_lossy();
+    words.extend(["--selfpage", &selfpage, "--arms", "run", "--only"]);
     let lacking: Vec<_> = ["redis-server", "stress-ng"]
         .into_iter()
         .filter(|it| !is_here(it))
