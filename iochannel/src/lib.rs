@@ -19,6 +19,9 @@
 //! since reads and writes of pages are idempotent until the client reaps them; and it publishes
 //! done slots again. The client waits, and notices nothing else.
 //!
+//! A client that drops its end with nothing in flight puts one number more, which is no slot's and
+//! stays the last: the server, or its successor, closes the channel when it comes to that.
+//!
 //! The memory is a memfd that the server made and sealed, so that its size is certain. Its pages
 //! are allocated when they are first touched, by the client that writes or by the device that
 //! reads, hence on the server's account at most: 2 MiB a channel.

@@ -49,7 +49,7 @@ impl<'a> SubmissionQueue<'a> {
         self.put = self.put.wrapping_add(1);
     }
 
-    /// Tells the server that no request follows. Nothing is in flight; the caller rings as for a request.
+    /// Puts the end of the channel: no request follows. Nothing is in flight; the caller rings as for a request.
     #[cfg(not(all(test, loom)))]
     pub fn end(&mut self) {
         self.words.requests.put(self.put, END);

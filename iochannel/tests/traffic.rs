@@ -350,7 +350,7 @@ fn a_client_that_is_dropped_ends_its_channel() {
     assert_eq!(client.reap(true), Some((0, PAGE as i32)));
     assert!(server.take().unwrap().is_none() && !server.has_ended());
     drop(client);
-    assert!(server.has_pending(), "the server is told");
+    assert!(server.has_pending(), "the end is pending");
     assert!(server.take().unwrap().is_none() && server.has_ended());
     assert!(server.arm(), "it may sleep");
     drop(server);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_470b;
+pub const VERSION: u32 = 0x5350_470c;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;

@@ -6,8 +6,8 @@
 //! hands it the channels, whose requests are in shared memory. Programs wait meanwhile.
 //!
 //! Rule: the keeper does nothing else, so that it does not end by what ends the client, and prints nothing while it keeps:
-//! standard error may be a stopped terminal. Where the keeper is killed alone
-//! the client goes on, and the program ends with the client; where a client ends at each start, the keeper ends.
+//! standard error may be a stopped terminal. Where the keeper is killed alone the client goes on, and the program ends with
+//! the client; where a client ends at each start, the keeper ends.
 
 use crate::process::{PageClient, ServeError, call, serve};
 use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
@@ -45,7 +45,9 @@ pub fn keep<C: PageClient>(
             }
             0 => {
                 begin();
-                std::process::exit(i32::from(go_on(&client, socket, former_end).is_err()));
+                std::process::exit(i32::from(
+                    serve_and_log(&client, socket, former_end).is_err(),
+                ));
             }
             child => child,
         };
@@ -63,7 +65,7 @@ pub fn keep<C: PageClient>(
 }
 
 /// Serves in a process of its own, whose lines never block what carries pages.
-fn go_on<C: PageClient>(
+fn serve_and_log<C: PageClient>(
     client: &C,
     socket: &OwnedFd,
     former_end: Option<String>,

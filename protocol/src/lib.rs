@@ -164,7 +164,7 @@ pub enum DaemonEvent {
         /// The channel's number.
         channel: ChannelNumber,
     },
-    /// Nothing of the channel is under way any more.
+    /// Nothing of the channel is under way any more: it was closed, or its client has dropped its end.
     Closed(ChannelNumber),
     /// A revocation: within this time the tenant owns no more than `keep` frames, and reports it.
     Revoke {

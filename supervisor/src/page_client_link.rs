@@ -158,7 +158,8 @@ impl PageClientLink {
         self.unsent = attach.chain(open).collect();
     }
 
-    /// The client closes a channel that is corrupt unasked. Its next process is not to serve that one.
+    /// The client closes a channel that its process has dropped, or that is corrupt, unasked. Its next process is not to
+    /// serve that one.
     fn on_closed(&mut self, channel: u64) {
         self.ends.remove(&channel);
         self.channels.on_closed(channel);

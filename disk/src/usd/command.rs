@@ -20,7 +20,7 @@ pub struct ChannelId(pub(super) u64);
 /// An event for the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsdEvent {
-    /// Nothing of a channel is in flight, nor will be.
+    /// Nothing of a channel is in flight, nor will be: it was closed, or its client has dropped its end.
     Closed(ChannelId),
     /// A channel is closed because of its invalid contents. [`UsdEvent::Closed`] follows.
     CutOff {

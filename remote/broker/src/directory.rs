@@ -139,7 +139,7 @@ impl Directory {
         }
     }
 
-    /// How a host is reached. What it says by its connection is its own word; any host can forge datagrams.
+    /// How a host is reached. What it says by its connection is its own word; datagrams can be forged, by members in a cluster, in the clear by any host.
     pub fn find(&self, host: HostId) -> Option<&Member> {
         let connected = self.connected.get(&host).map(|it| &it.member);
         connected.or_else(|| self.members.get(&host))
@@ -166,7 +166,7 @@ impl Directory {
 
     /// The hosts and their broker, for clients, which use the first: this one, and those that have connected. The servers
     /// of a broker connect to it within [`CONNECT_TIME`]: after that, other members are known from datagrams alone, which
-    /// any host can forge.
+    /// can be forged.
     pub fn cluster(&self, broker: Option<(HostId, Epoch)>) -> Cluster {
         let mut members = vec![self.own.clone()];
         let lists_all = self

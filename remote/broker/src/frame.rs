@@ -77,6 +77,17 @@ pub async fn write(
     Ok(stream.write_all(&encode(message)?).await?)
 }
 
+/// Writes this host's version and no message: an answer to a peer of another version.
+///
+/// # Errors
+/// [`FrameError::Stream`].
+pub async fn write_version(stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), FrameError> {
+    stream
+        .write_all(&fill_length(vec![0, 0, 0, 0, VERSION])?)
+        .await?;
+    Ok(stream.flush().await?)
+}
+
 /// Reads a message of `most` bytes at most. The next one may be long in coming; one that has begun is all there within
 /// `WHOLE`, or its sender could have this host keep a part of it for ever.
 ///
@@ -173,6 +184,18 @@ mod tests {
         assert!(matches!(
             reads::<u64>(&other, MAX_MESSAGE),
             Err(FrameError::Version(_))
+        ));
+    }
+
+    #[test]
+    fn a_host_of_another_version_reads_which_one_is_expected() {
+        let mut answer = Vec::new();
+        runtime().block_on(write_version(&mut answer)).unwrap();
+        // As that host reads it.
+        answer[4] = VERSION + 1;
+        assert!(matches!(
+            reads::<Vec<u8>>(&answer, MAX_HELLO),
+            Err(FrameError::Version(other)) if other == VERSION + 1
         ));
     }
 

@@ -12,7 +12,7 @@
 //! | `paging_server` | what brokers ask of this host's server |
 //! | `directory`, `peers` | the hosts, and the connections to them |
 //! | `listener`, `names` | the control port; whose name is whose |
-//! | `membership`, `member_timers`, `known_part` and its socket, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
+//! | `membership`, `membership_socket`, `member_timers`, `known_part`, `discovery`, `introduction` | the hosts in reach: SWIM; questions on the link; first contacts |
 //! | `own_address`, `resolver` | where other hosts reach this one; where hosts are that are named |
 //! | `client` | the other side: finds the broker and asks it |
 //!

@@ -94,8 +94,12 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
 /// Receives a peer's introduction.
 async fn greet(links: ControlLinks, stream: TcpStream) -> Result<(ControlLink, Hello), FrameError> {
     let mut link = links.accept(stream).await?;
-    let hello = frame::read(link.stream(), MAX_HELLO).await?;
-    Ok((link, hello))
+    let hello = frame::read(link.stream(), MAX_HELLO).await;
+    if let Err(FrameError::Version(_)) = hello {
+        // So that the peer says which version it is to be.
+        frame::write_version(link.stream()).await?;
+    }
+    Ok((link, hello?))
 }
 
 impl Port {

@@ -223,9 +223,6 @@ pub fn on_cluster(transport: &mut RemoteTransport, cluster: &Cluster, now: Time)
         let mut servers = transport.servers.iter_mut();
         if let Some(known) = servers.find(|server| server.host() == Some(member.host())) {
             known.move_to(&member.paging.to_string());
-        }
-        let mut servers = transport.servers.iter_mut();
-        if let Some(known) = servers.find(|server| server.is_of(member)) {
             known.control = Some(member.control);
         }
     }

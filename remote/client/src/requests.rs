@@ -148,9 +148,9 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     No,
-    /// The scheduler was not told.
-    Untold,
-    Told,
+    /// The scheduler does not know.
+    Unreported,
+    Reported,
 }
 
 // SAFETY: the pieces are the disk's thread's, which owns the transport that has this.
@@ -163,8 +163,8 @@ pub struct RequestTable {
     /// Segments in use are below it.
     high: usize,
     parts_in_use: usize,
-    /// Parts that wait and of which the scheduler was not told.
-    untold: usize,
+    /// Parts that wait and that the scheduler does not know of.
+    unreported: usize,
 }
 
 impl RequestTable {
@@ -178,7 +178,7 @@ impl RequestTable {
             slots: vec![free; SEGMENTS].into_boxed_slice(),
             high: 0,
             parts_in_use: 0,
-            untold: 0,
+            unreported: 0,
         }
     }
 
@@ -247,20 +247,20 @@ impl RequestTable {
             && let Some(part) = &mut self.parts[at]
             && part.waiting == Waiting::No
         {
-            part.waiting = Waiting::Untold;
-            self.untold += 1;
+            part.waiting = Waiting::Unreported;
+            self.unreported += 1;
         }
     }
 
-    /// The next such part that the scheduler was not told of.
+    /// The next such part that the scheduler does not know of.
     pub fn next_waiting(&mut self) -> Option<PartId> {
-        if self.untold == 0 {
+        if self.unreported == 0 {
             return None;
         }
         let mut parts = self.parts.iter_mut().flatten();
-        let part = parts.find(|part| part.waiting == Waiting::Untold)?;
-        part.waiting = Waiting::Told;
-        self.untold -= 1;
+        let part = parts.find(|part| part.waiting == Waiting::Unreported)?;
+        part.waiting = Waiting::Reported;
+        self.unreported -= 1;
         Some(part.id)
     }
 
@@ -308,7 +308,7 @@ impl RequestTable {
         if part.left > 0 {
             return None;
         }
-        self.untold -= usize::from(part.waiting == Waiting::Untold);
+        self.unreported -= usize::from(part.waiting == Waiting::Unreported);
         let ended = (part.id, result_of_part(part.result, part.has_some));
         self.parts[at] = None;
         self.parts_in_use -= 1;
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_is_told_once_of_a_part_that_waits_and_not_of_one_that_has_ended() {
+    fn a_part_that_waits_is_reported_once_and_one_that_has_ended_is_not() {
         let mut table = RequestTable::new();
         let id = |number| PartId::new(0, number);
         let slots = [1, 2].map(|number| {

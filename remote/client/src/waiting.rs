@@ -1,7 +1,7 @@
 //! Parts that wait for servers which do not answer, while others of the tree could go on.
 //!
 //! The scheduler bounds what is in flight. Requests of a silent server, or of an object that no server takes, would fill
-//! that bound, and stop processes whose pages are at servers that answer. So the scheduler is told of them
+//! that bound, and stop processes whose pages are at servers that answer. So they are reported to the scheduler
 //! ([`Transport::next_waiting`](disk::usd::Transport::next_waiting)): at once of a read that only a suspected server can
 //! serve, and of everything else once nothing has come for [`ASIDE`].
 
