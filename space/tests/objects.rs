@@ -165,7 +165,8 @@ fn memory_of_a_client_that_cannot_be_mapped_gets_it_a_fault() {
         call.read(0, &mut read).unwrap();
         assert_eq!(read, [0; 8]);
         let fault = call.end().unwrap_err();
-        assert_eq!((fault.offset, fault.count), (PAGE, 1));
+        // The kernel may report a page twice.
+        assert!(fault.offset == PAGE && fault.count >= 1, "{fault:?}");
     }
 }
 
