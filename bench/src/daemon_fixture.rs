@@ -7,11 +7,11 @@ use crate::process::{ends_with_us, last_lines, poll};
 use crate::process_tree::TreeUsage;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
-use protocol::TenantInfo;
+use protocol::{TenantInfo, TenantNumber};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::process::{Child, Stdio};
-use tenant::list;
+use tenant::{list, set};
 use tenant::trace::Tracer;
 
 /// How long it may take to start: it makes its swap file and measures the disk.
@@ -172,6 +172,12 @@ impl DaemonFixture {
     /// The contracts it keeps.
     pub fn tenants(&self) -> Result<Vec<TenantInfo>> {
         Ok(list(&self.socket)?)
+    }
+
+    /// Changes a contract's disk time, in the words of `contract set --disk`.
+    pub fn set_disk(&self, tenant: TenantNumber, share: &str) -> Result<()> {
+        set(&self.socket, tenant, None, Some(share.parse()?))?;
+        Ok(())
     }
 
     /// A way to its scheduler's trace, from now on.

@@ -25,10 +25,19 @@ const FIGURES: [ComparedFigure; 4] = [
     }),
 ];
 
+/// Least that a victim under contract keeps of what it was promised.
+const PROMISE: Bound = Bound::AtLeast(0.95);
+
 /// Most that an access may take of the kernel's own.
 const MISS: Bound = Bound::AtMost(1.05);
 
 impl ArmRun {
+    /// Accesses a second of what the contract promises, or alone where that is less.
+    fn promised(&self) -> Option<f64> {
+        let promised = self.promised?.rate();
+        Some(promised.min(self.alone.closed.rate()))
+    }
+
     fn over(&self, ns: fn(&Latency) -> u64) -> f64 {
         ns(&self.beside.open) as f64 / ns(&self.alone.open) as f64
     }
@@ -50,6 +59,15 @@ pub fn judged(mut runs: Vec<Repeats<Arm, ArmRun>>) -> Vec<Row> {
             let row = Row::new(format!("p50, alone: {}", ours.arm.name()), "us", MISS);
             let row = row.beside(theirs.arm.name());
             rows.push(row.pairs(ours.each(p50), theirs.each(p50)));
+        }
+    }
+    for one in ran() {
+        let over = |run: &ArmRun| Some(Sample::new(run.beside.closed.rate(), run.promised()?));
+        let samples: Vec<_> = one.runs.iter().filter_map(over).collect();
+        if !samples.is_empty() {
+            let what = format!("accesses beside the neighbour: {}", one.arm.name());
+            let row = Row::new(what, "1/s", PROMISE).beside("what is promised, or alone");
+            rows.push(row.samples(samples));
         }
     }
     rows.extend(runs.iter_mut().map(|one| {

@@ -31,6 +31,8 @@ struct VictimFigures {
 #[derive(Clone, Copy, Debug)]
 struct ArmRun {
     alone: VictimFigures,
+    /// Alone with no more than the contract promises, where there is one.
+    promised: Option<Done>,
     beside: VictimFigures,
     neighbour: Done,
 }
@@ -79,12 +81,15 @@ fn run(
         busy = Some(done);
         Ok(figures)
     })?;
+    let during = Duration::from_secs_f64(options.phase);
+    let promised = limits.promised(|| victim.call(&Order::Closed(during)))?;
     // Both end well, or the run has no figures.
     for subject in subjects {
         subject.end()?;
     }
     Ok(ArmRun {
         alone,
+        promised,
         beside,
         neighbour: busy.ok_or_else(|| anyhow!("the neighbour did nothing"))?,
     })

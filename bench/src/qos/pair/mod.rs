@@ -26,6 +26,9 @@ pub use share::DiskQueue;
 /// The disk contract of each.
 const SHARES: [&str; 2] = ["125ms/250ms,extra", "25ms/250ms"];
 
+/// What the victim's promises without the slack.
+const PROMISED: &str = "125ms/250ms,noextra";
+
 /// The neighbour's where it has the slack, too.
 const EXTRA_SHARE: &str = "25ms/250ms,extra";
 
@@ -178,6 +181,23 @@ impl Limits {
             words.extend(["--ram", "0"]);
         }
         Ok(words.into_iter().map(str::to_owned).collect())
+    }
+
+    /// Measures the victim with what its contract promises, the slack taken away; `None` in an arm
+    /// that promises nothing.
+    pub fn promised<F>(&self, measure: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
+        let Some(system) = &self.system else {
+            return Ok(None);
+        };
+        let [whole, _] = SHARES;
+        // In the order in which they came.
+        let tenants = system.tenants()?;
+        let victim = tenants.iter().map(|tenant| tenant.tenant).min();
+        let victim = victim.ok_or_else(|| anyhow!("the victim has no contract"))?;
+        system.set_disk(victim, PROMISED)?;
+        let figures = measure()?;
+        system.set_disk(victim, whole)?;
+        Ok(Some(figures))
     }
 
     /// Returns true if the neighbour is to be throttled.
