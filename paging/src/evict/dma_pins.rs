@@ -1,6 +1,7 @@
 //! Pages that a device held when they were selected for eviction.
 //!
-//! They stay nailed until the next check ([`super::sieve`]).
+//! They stay nailed until the next check ([`super::sieve`]). A fault that finds nothing else to
+//! evict checks them sooner: what one transfer held is free within milliseconds.
 
 use crate::frame_source::FrameSource;
 use crate::mm::Mm;
@@ -40,9 +41,9 @@ impl HeldPages {
         room
     }
 
-    /// One page that is due for a check.
-    fn due(&mut self) -> Option<usize> {
-        if self.since?.elapsed() < HELD {
+    /// One page that is due for a check, `pause` after the first was found.
+    fn due(&mut self, pause: Duration) -> Option<usize> {
+        if self.since?.elapsed() < pause {
             return None;
         }
         let page = self.pages.last().copied();
@@ -93,8 +94,18 @@ impl DmaPins {
     /// again. The caller has the stager, which keeps the stretches in place and other threads
     /// from recording pages.
     pub(super) fn release_due(&self, mm: &Mm) {
+        self.release_after(mm, HELD);
+    }
+
+    /// As [`DmaPins::release_due`], for a fault that has found nothing to evict for `barren`. The
+    /// pause grows with that: the pages of registered buffers do not come free.
+    pub(super) fn release_for_fault(&self, mm: &Mm, barren: Duration) {
+        self.release_after(mm, (barren / 4).clamp(super::PATIENCE, HELD));
+    }
+
+    fn release_after(&self, mm: &Mm, pause: Duration) {
         loop {
-            let due = self.held.lock().due();
+            let due = self.held.lock().due(pause);
             let Some(page) = due else { break };
             let Some(stretch) = mm.index.find(page) else {
                 self.held.lock().strike(page);
@@ -134,6 +145,7 @@ impl DmaPins {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use crate::counters::Counter;
     use crate::pager::Pager;
     use crate::{Contract, Domain, Feature, Paged};
     use std::sync::atomic::Ordering;
@@ -180,6 +192,27 @@ pub(crate) mod tests {
         assert_eq!(nailed(), 16);
         pager.standby.pins.release_all(&pager.mm);
         assert_eq!(nailed(), 0);
+    }
+
+    /// A transfer ends within milliseconds: a fault that needs the frames that it held waits for
+    /// some of its rounds, and not for the background's check, which is hundreds of them away.
+    #[test]
+    fn a_fault_that_finds_nothing_else_checks_held_pages_at_once() {
+        let domain = small_domain();
+        let pager = domain.pager();
+        let stretch = domain.allocate(64 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        stretch.populate(0..16 * PAGE).unwrap();
+        pager.evictor.reclaim(&mut pager.evictor.some_cleaner(), 32);
+        stretch.populate(0..32 * PAGE).unwrap();
+        for page in 0..32 {
+            hold_for_device(pager, stretch.base() + page * PAGE);
+        }
+        let waits = || pager.log.counters().get(Counter::FrameWaits);
+        let before = waits();
+        stretch.populate(32 * PAGE..33 * PAGE).unwrap();
+        let waited = waits() - before;
+        assert!((1..64).contains(&waited), "{waited} rounds");
     }
 
     /// The device's nail went with the contents: the one that the list would take away later

@@ -97,11 +97,15 @@ impl Evictor {
                     if busy {
                         return Err(NoFrame::Busy);
                     }
+                    let since = *barren.get_or_insert_with(Instant::now);
+                    if let Some(_stager) = self.stager.try_lock() {
+                        let pins = &self.standby.pins;
+                        pins.release_for_fault(&self.standby.mm, since.elapsed());
+                    }
                     self.frames
                         .client()
                         .ledger()
                         .wait_freed(freed, Some(PATIENCE));
-                    barren.get_or_insert_with(Instant::now);
                 }
             }
             let is_starved = barren.is_some_and(|since| since.elapsed() > STARVED);
