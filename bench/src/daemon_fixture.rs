@@ -11,8 +11,8 @@ use protocol::{TenantInfo, TenantNumber};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::process::{Child, Stdio};
-use tenant::{list, set};
 use tenant::trace::Tracer;
+use tenant::{list, set};
 
 /// How long it may take to start: it makes its swap file and measures the disk.
 const START_TIMEOUT: Duration = Duration::from_secs(120);

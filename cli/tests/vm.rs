@@ -135,10 +135,27 @@ fn a_manager_serves_shows_and_saves_a_guest() {
 
 #[test]
 fn a_manager_that_is_killed_is_followed_by_another() {
+    followed_by_another(|snapshot, _| vec![snapshot.to_owned()]);
+}
+
+#[test]
+fn a_killed_manager_of_a_snapshot_in_a_store_is_followed_by_another() {
+    followed_by_another(|snapshot, folder| {
+        let url = format!("opendal:fs://{snapshot}");
+        [&url, "--snapshot-folder", folder]
+            .map(str::to_owned)
+            .into()
+    });
+}
+
+/// `options` are those of `--snapshot`, for the snapshot's path and its folder.
+fn followed_by_another(options: impl Fn(&str, &str) -> Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, snapshot) = (folder.path().join("socket"), folder.path().join("snapshot"));
     std::fs::write(&snapshot, vec![7; PAGES * PAGE]).unwrap();
-    let serve = ["--socket", text(&socket), "--snapshot", text(&snapshot)];
+    let options = options(text(&snapshot), text(folder.path()));
+    let mut serve = vec!["--socket", text(&socket), "--snapshot"];
+    serve.extend(options.iter().map(String::as_str));
     let (mut keeper, mut log) = start(&serve);
     let (memory, _uffd, _connection) = hand_over(&socket);
     // SAFETY: the memory handed over, whose faults the manager answers.
@@ -180,6 +197,7 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
     let (socket, snapshot) = (text(&socket), text(&snapshot));
     let none = text(folder.path()).to_owned() + "/none";
     let nowhere = format!("disk:{none}/swap,size=8M");
+    let [object, there] = [&*none, snapshot].map(|path| format!("opendal:fs://{path}"));
     let pipe = folder.path().join("pipe");
     let status = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(status.success());
@@ -207,6 +225,24 @@ fn what_cannot_be_served_is_refused_with_the_reason() {
         (
             vec!["serve", "--socket", socket, "--snapshot", text(&pipe)],
             "regular file",
+        ),
+        (
+            vec!["serve", "--socket", socket, "--snapshot", &object],
+            "cannot find none at fs://",
+        ),
+        (
+            vec![
+                "serve",
+                "--socket",
+                socket,
+                "--snapshot",
+                "opendal:s3://bucket",
+            ],
+            "the name of an object",
+        ),
+        (
+            [&base[..4], &[&there, "--snapshot-folder", &none]].concat(),
+            "--snapshot-folder",
         ),
         (vec!["show", "--socket", socket], "vm serve"),
         (

@@ -182,12 +182,13 @@ impl Admission<'_> {
         contract: Option<(usize, PagingObject)>,
         commands: &Arc<Commands>,
     ) -> ClientParts {
+        let snapshot = self.shared.config.snapshot.as_ref();
         ClientParts {
+            origin: snapshot.map(|it| it.for_client(record.number(), commands)),
             record,
             kept,
             uffd,
             memory,
-            origin: self.shared.config.snapshot.clone(),
             contract,
             working_set: None,
             recording: None,

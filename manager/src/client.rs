@@ -107,6 +107,8 @@ enum Outcome {
     Answered,
     /// An event is unread, or no frame is free.
     Deferred,
+    /// Its page is on its way from the snapshot's store; other faults are answered meanwhile.
+    Awaited,
     /// The address space has ended.
     Ended,
 }
@@ -147,7 +149,7 @@ impl HandlerThread {
             deferrals = match self.answer_queue() {
                 Outcome::Ended => break,
                 Outcome::Deferred => deferrals.saturating_add(1),
-                Outcome::Answered => {
+                Outcome::Answered | Outcome::Awaited => {
                     self.step_replay();
                     0
                 }
@@ -190,7 +192,8 @@ impl HandlerThread {
     /// waits longer each time: an attempt write-protects what it cannot evict.
     fn wait(&mut self, deferrals: u32) -> Outcome {
         let is_saving = self.pager.is_saving() || self.deferred_save.is_some();
-        let has_work = self.replay.is_some() || is_saving;
+        let is_replaying = self.replay.as_ref().is_some_and(|it| !it.is_waiting());
+        let has_work = is_replaying || is_saving;
         let timeout = match deferrals {
             0 if has_work => Duration::ZERO,
             0 => IDLE,
@@ -205,7 +208,10 @@ impl HandlerThread {
             PollFd::from_borrowed_fd(self.commands.as_fd(), PollFlags::IN),
         ];
         let count = poll(&mut ready, Some(&timeout));
-        let [_, has_stopped, has_ended, _] = ready.map(|it| !it.revents().is_empty());
+        let [_, has_stopped, has_ended, has_rung] = ready.map(|it| !it.revents().is_empty());
+        if has_rung {
+            self.commands.silence();
+        }
         if has_stopped {
             return Outcome::Ended;
         }
@@ -277,20 +283,26 @@ impl HandlerThread {
         }
     }
 
-    /// Answers the queued faults; the rest stay queued when one is deferred.
+    /// Answers the queued faults; the rest stay queued when one is deferred, and so do those whose pages are on their way.
     fn answer_queue(&mut self) -> Outcome {
-        let mut at = 0;
+        let (mut at, mut awaited) = (0, 0);
         let mut outcome = Outcome::Answered;
         while let Some(&fault) = self.queue.get(at) {
-            outcome = self.pager.answer(fault);
-            if outcome != Outcome::Answered {
-                self.pager.counters().deferred_faults.add(1);
-                break;
+            match self.pager.answer(fault) {
+                Outcome::Answered => self.pager.counters().faults.add(1),
+                Outcome::Awaited => {
+                    self.queue[awaited] = fault;
+                    awaited += 1;
+                }
+                other => {
+                    self.pager.counters().deferred_faults.add(1);
+                    outcome = other;
+                    break;
+                }
             }
-            self.pager.counters().faults.add(1);
             at += 1;
         }
-        self.queue.drain(..at);
+        self.queue.drain(awaited..at);
         outcome
     }
 }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 /// A queue whose descriptor is readable while it has commands.
+#[derive(Debug)]
 pub struct Commands {
     queue: Mutex<VecDeque<SaveRequest>>,
     doorbell: OwnedFd,
@@ -26,16 +27,25 @@ impl Commands {
     pub(crate) fn send(&self, request: SaveRequest) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(request);
+        self.ring();
+    }
+
+    /// Wakes the handler thread, which looks at all that it waits for.
+    pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// Silences the descriptor, before a look at all that the thread waits for: what rings meanwhile rings again.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
     }
 
     /// Takes the oldest command.
     pub(crate) fn take(&self) -> Option<SaveRequest> {
-        let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = queue.pop_front();
         if !queue.is_empty() {
-            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+            self.ring();
         }
         taken
     }

@@ -59,10 +59,9 @@ pub struct WorkingSetFile {
 impl WorkingSetFile {
     /// Beside the snapshot.
     pub fn beside(snapshot: &Snapshot) -> Self {
-        let with = |suffix| append(snapshot.path(), suffix);
         Self {
-            path: with(SUFFIX),
-            identity_path: with(IDENTITY),
+            path: snapshot.beside(SUFFIX),
+            identity_path: snapshot.beside(IDENTITY),
             identity: format!("{:?}\n", snapshot.identity()),
         }
     }
@@ -94,13 +93,6 @@ impl WorkingSetFile {
     }
 }
 
-fn append(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +102,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot.mem");
         std::fs::write(&path, [1; 8192]).unwrap();
-        let file = WorkingSetFile::beside(&Snapshot::open(&path, &[]).unwrap());
+        let open = || Snapshot::open(&path, &[]).unwrap();
+        let file = WorkingSetFile::beside(&open());
         assert!(file.load().unwrap().is_none());
         let mut recording = Recording::new(2);
         for offset in [4096, 0, 4096] {
@@ -121,7 +114,7 @@ mod tests {
         let set = file.load().unwrap().unwrap();
         assert_eq!(set.runs().collect::<Vec<_>>(), [1..2, 0..1]);
         std::fs::write(&path, [1; 12288]).unwrap();
-        let changed = WorkingSetFile::beside(&Snapshot::open(&path, &[]).unwrap());
+        let changed = WorkingSetFile::beside(&open());
         assert!(changed.load().unwrap().is_none());
     }
 }

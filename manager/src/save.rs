@@ -66,6 +66,7 @@ impl WrittenFile {
     }
 }
 
+#[derive(Debug)]
 /// A request to save a client's memory as the difference to its snapshot.
 pub(crate) struct SaveRequest {
     /// Where to; the name appears when the file is complete.
@@ -128,10 +129,13 @@ impl DifferentialFile {
         page: &[u8; PAGE],
     ) -> Result<(), Errno> {
         let mut original = [0; PAGE];
-        if let Some(origin) = origin {
-            origin.read(offset, &mut original)?;
-        }
-        if original == *page {
+        let is_known = match origin.map(|origin| origin.read(offset, &mut original)) {
+            None | Some(Ok(())) => true,
+            // Not fetched yet: it differs, for all that is known.
+            Some(Err(Errno::AGAIN)) => false,
+            Some(Err(errno)) => return Err(errno),
+        };
+        if is_known && original == *page {
             return Ok(());
         }
         self.pages += 1;

@@ -12,6 +12,7 @@ use crate::snapshot::Snapshot;
 use crate::sockets::{Sockets, remove_socket};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
+use objectstore::OpenError;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io;
@@ -81,6 +82,9 @@ pub enum ManagerError {
     /// The manager of a keeper that was killed.
     #[error("the manager before, which serves the guests still, does not end: kill it ({0})")]
     Former(Errno),
+    /// The store of the snapshot.
+    #[error("the snapshot cannot be fetched: {0}")]
+    Snapshot(#[from] OpenError),
     /// Threads and descriptors.
     #[error("the server cannot start: {0}")]
     System(#[from] io::Error),
@@ -132,6 +136,9 @@ impl Manager {
         keeper: Option<KeeperLink>,
         kept: Vec<KeptClient>,
     ) -> Result<Self, ManagerError> {
+        if let Some(snapshot) = &config.snapshot {
+            snapshot.start()?;
+        }
         let shared = Arc::new(ManagerState::new(config, record, keeper)?);
         let pending = arrivals::resume(&shared, kept);
         let Sockets { handoffs, control } = sockets;

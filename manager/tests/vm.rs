@@ -16,6 +16,8 @@ mod guest;
 mod kept_service;
 #[path = "vm/kvm.rs"]
 mod kvm;
+#[path = "vm/objects.rs"]
+mod objects;
 #[path = "vm/pressure.rs"]
 mod pressure;
 #[path = "vm/restart.rs"]
@@ -45,6 +47,7 @@ fn main() {
     let mut trials = Vec::new();
     let tests = [
         restore::TESTS,
+        objects::TESTS,
         contracts::TESTS,
         bad_peers::TESTS,
         saves::TESTS,

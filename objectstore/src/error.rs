@@ -20,6 +20,9 @@ pub enum OpenError {
     /// A folder that is not absolute.
     #[error("fs://{0} is no folder from the root: write three slashes, as in fs:///var/tmp/pages")]
     Folder(String),
+    /// A store where an object was expected.
+    #[error("{0} lacks the name of an object after the folder's: s3://BUCKET/FOLDER/NAME")]
+    NoObject(String),
     /// A secret where all users of the machine can read it.
     #[error(
         "the URL of an object store has a secret ({0}), which all users of this machine could read: {1}"

@@ -9,10 +9,14 @@
 
 mod error;
 mod folder;
+mod path;
 mod url;
+mod version;
 
 pub use error::{ObjectError, OpenError};
+pub use path::ObjectPath;
 pub use url::ObjectUrl;
+pub use version::{ObjectVersion, VersionError};
 
 use folder::FolderWriter;
 use opendal::layers::TimeoutLayer;
@@ -73,9 +77,6 @@ impl ObjectStore {
     /// # Errors
     /// [`OpenError`]: the URL's options do not fit its store, or the kernel has no threads.
     pub fn open(url: &ObjectUrl, patience: Duration) -> Result<Self, OpenError> {
-        let attempts = TimeoutLayer::new()
-            .with_timeout(ATTEMPT)
-            .with_io_timeout(ATTEMPT);
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .max_blocking_threads(FILE_THREADS)
@@ -84,6 +85,20 @@ impl ObjectStore {
             .enable_all()
             .build()
             .map_err(OpenError::Threads)?;
+        let handle = runtime.handle().clone();
+        Self::over(url, patience, &handle, Some(runtime))
+    }
+
+    /// The store, by the threads of `runtime`, which it ends where it owns them.
+    fn over(
+        url: &ObjectUrl,
+        patience: Duration,
+        runtime: &Handle,
+        threads: Option<Runtime>,
+    ) -> Result<Self, OpenError> {
+        let attempts = TimeoutLayer::new()
+            .with_timeout(ATTEMPT)
+            .with_io_timeout(ATTEMPT);
         let entered = runtime.enter();
         let operator = url.operator()?.layer(attempts);
         drop(entered);
@@ -93,8 +108,8 @@ impl ObjectStore {
             url: url.clone(),
             folder: url.is_folder().then(folder),
             operator,
-            runtime: runtime.handle().clone(),
-            _threads: Arc::new(Threads(Some(runtime))),
+            runtime: runtime.clone(),
+            _threads: Arc::new(Threads(threads)),
             patience,
         })
     }
@@ -148,6 +163,11 @@ impl ObjectStore {
         let bytes = self
             .within_attempts("read", name, READ_ATTEMPT, read)
             .await?;
+        self.whole(name, bytes, expected).await
+    }
+
+    /// The bytes of a read, if they are as many as were asked for.
+    async fn whole(&self, name: &str, bytes: Buffer, expected: u64) -> Result<Buffer, ObjectError> {
         match bytes.len() as u64 == expected {
             true => Ok(bytes),
             false => Err(self.error("read", name).ends(expected, bytes.len() as u64)),

@@ -1,6 +1,6 @@
 //! `selfpage vm serve`: two processes, and what systemd has of those before.
 
-use crate::machine::Memory;
+use crate::machine::{Memory, StateFolder};
 use crate::serve::{block_signals, wait_for};
 use disk::atropos::DiskContract;
 use host::restart_policy::RestartPolicy;
@@ -11,7 +11,7 @@ use manager::former_service::FormerService;
 use manager::keeper::{Inheritance, KeeperEnd, keep};
 use manager::kept_service::describe;
 use manager::server::{Manager, ManagerConfig, ManagerError};
-use manager::snapshot::Snapshot;
+use manager::snapshot::{Snapshot, SnapshotSource};
 use manager::sockets::remove_socket;
 use protocol::contract_spec::DiskSpec;
 use rustix::io::Errno;
@@ -43,9 +43,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
 
-    /// The snapshot of the guest's memory
+    /// The snapshot of the guest's memory: a file, or opendal:URL of an object in S3, Redis or a folder, of which parts are
+    /// fetched as guests need them
     #[arg(long, value_name = "FILE", required_unless_present = "empty")]
-    snapshot: Option<PathBuf>,
+    snapshot: Option<SnapshotSource>,
+
+    /// The folder for what was fetched of an object, a file without a name and of its size. By default one for state, as for the
+    /// store of `run`
+    #[arg(long, value_name = "FOLDER", requires = "snapshot")]
+    snapshot_folder: Option<PathBuf>,
 
     /// A file of `vm save`, over the snapshot; given several times, the oldest first
     #[arg(long, value_name = "FILE", requires = "snapshot")]
@@ -94,7 +100,11 @@ pub fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     // Before any thread, that of the log too, which inherit it.
     let signals = block_signals();
     let snapshot = match &args.snapshot {
-        Some(path) => Some(Snapshot::open(path, &args.differential)?),
+        Some(SnapshotSource::File(path)) => Some(Snapshot::open(path, &args.differential)?),
+        Some(SnapshotSource::Object(object)) => {
+            let folder = snapshot_folder(args.snapshot_folder.as_deref())?;
+            Some(Snapshot::of_object(object, &folder, &args.differential)?)
+        }
         None => None,
     };
     let contract = match (args.frames, &args.store) {
@@ -136,6 +146,14 @@ pub fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     wire(&config);
     serve_kept(config, former, &args, &signals)
+}
+
+/// Where what was fetched of an object is kept.
+fn snapshot_folder(named: Option<&Path>) -> Result<PathBuf, String> {
+    let found = || StateFolder::find().map(|folder| folder.path);
+    named
+        .map_or_else(found, |folder| Ok(folder.to_owned()))
+        .map_err(|why| format!("no folder for the snapshot ({why}): name one by --snapshot-folder"))
 }
 
 /// Serves with a keeper.

@@ -6,6 +6,7 @@ use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::PageState;
+use crate::snapshot::Readiness;
 use selfpage::Replacement;
 use store::StoreError;
 use translation::{Fault, MapError};
@@ -53,6 +54,13 @@ impl ClientPager {
 
     /// Brings a page in whose contents are where `state` says.
     fn bring_in(&mut self, page: usize, state: PageState) -> Outcome {
+        if let (PageState::Origin, Some(origin)) = (state, &self.origin) {
+            match origin.request(self.table.offset(page), self.table.page_size()) {
+                Readiness::Ready => {}
+                Readiness::Pending => return Outcome::Awaited,
+                Readiness::Failed => return self.poison(page, None),
+            }
+        }
         if !self.make_room(1) {
             return Outcome::Deferred;
         }

@@ -7,6 +7,7 @@
 use super::pager::ClientPager;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::PageState;
+use crate::snapshot::Readiness;
 use selfpage::WorkingSet;
 use std::ops::Range;
 use translation::MapError;
@@ -19,6 +20,7 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Replay {
     runs: Vec<Range<usize>>,
     at: usize,
+    is_waiting: bool,
 }
 
 impl Replay {
@@ -37,17 +39,28 @@ impl Replay {
                 _ => runs.push(page..page + 1),
             }
         }
-        Self { runs, at: 0 }
+        Self {
+            runs,
+            at: 0,
+            is_waiting: false,
+        }
     }
 
-    /// Asks the kernel to read all of it ahead.
+    /// Asks for all of it to be read ahead.
     pub fn prefetch(&self, pager: &ClientPager) {
         let (Some(origin), table) = (&pager.origin, &pager.table) else {
             return;
         };
-        for run in &self.runs {
-            origin.prefetch(table.offset(run.start), run.len() * table.page_size());
-        }
+        let ranges = self.runs.iter().map(|run| {
+            let start = table.offset(run.start);
+            start..start + (run.len() * table.page_size()) as u64
+        });
+        origin.prefetch(ranges);
+    }
+
+    /// Returns true if the next pages are on their way from the snapshot's store.
+    pub fn is_waiting(&self) -> bool {
+        self.is_waiting
     }
 
     /// The next pages, neighbours of one mapping.
@@ -64,6 +77,7 @@ impl Replay {
 
     /// Brings a piece in. Returns false after the last.
     pub fn step(&mut self, pager: &mut ClientPager) -> bool {
+        self.is_waiting = false;
         // The last quarter of the frames is for demand faults.
         let frames = pager.contract.as_ref();
         let room = frames.map_or(usize::MAX, |it| {
@@ -85,24 +99,49 @@ impl Replay {
                 page += 1;
                 continue;
             }
-            page += replay_run(pager, page..page + len).max(1);
+            let Some(dealt_with) = replay_run(pager, page..page + len) else {
+                // The rest when it has arrived.
+                self.put_back(page..piece.end);
+                return true;
+            };
+            page += dealt_with.max(1);
         }
         true
     }
+
+    /// Returns pages that the store has not provided yet.
+    fn put_back(&mut self, piece: Range<usize>) {
+        self.is_waiting = true;
+        match self.runs.get_mut(self.at) {
+            Some(run) if run.start == piece.end => run.start = piece.start,
+            _ => {
+                // The piece was the last of its run, whose place is free.
+                self.at -= 1;
+                self.runs[self.at] = piece;
+            }
+        }
+    }
 }
 
-/// Brings in pages that are in the origin; returns how many were dealt with.
-fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
+/// Brings in pages that are in the origin; returns how many were dealt with. `None` where the first is on its way from
+/// the snapshot's store.
+fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> Option<usize> {
     let size = pager.table.page_size();
     let name = PageName {
         offset: pager.table.offset(run.start),
         copy: None,
     };
     let Some(origin) = &mut pager.origin else {
-        return run.len();
+        return Some(run.len());
     };
+    match origin.request(name.offset, size) {
+        Readiness::Pending => return None,
+        // Its fault has the error.
+        Readiness::Failed => return Some(1),
+        Readiness::Ready => {}
+    }
     let DataReply::Provided(from) = origin.data_request(name, size) else {
-        return 1;
+        return Some(1);
     };
     // Neighbours in the client's memory and in one file of the snapshot.
     let provided = |page: &usize| {
@@ -111,7 +150,8 @@ fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
             offset: name.offset + within as u64,
             copy: None,
         };
-        origin.data_request(name, size) == DataReply::Provided(from.wrapping_add(within))
+        origin.has(name.offset, size)
+            && origin.data_request(name, size) == DataReply::Provided(from.wrapping_add(within))
     };
     let len = run.clone().take_while(provided).count();
     let addr = pager.table.addr(run.start);
@@ -135,5 +175,5 @@ fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> usize {
         }
     }
     pager.counters.replayed_pages.add(done);
-    dealt_with
+    Some(dealt_with)
 }

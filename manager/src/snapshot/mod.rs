@@ -3,9 +3,19 @@
 //! One read-only mapping, shared by all clients, so that clones read each page from the device once and
 //! the page cache is the only copy beside theirs. The manager's own code never dereferences the
 //! mapping: the kernel copies from it, and a file that was truncated is an error of that copy, not a
-//! signal that ends the manager.
+//! signal that ends the manager. Of a snapshot in an object store the file has what guests have needed
+//! so far ([`fetched_file`]): a page is asked for before it is read.
 
+mod fetch_queue;
+mod fetched_file;
+mod source;
+
+pub use fetched_file::{FetchedFile, FetchedFileError, Readiness};
+pub use source::SnapshotSource;
+
+use crate::commands::Commands;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
+use objectstore::{ObjectPath, OpenError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -17,11 +27,25 @@ use wired::PAGE;
 
 /// Why a snapshot cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("snapshot {}: {what}: {errno}", path.display())]
-pub struct SnapshotError {
-    path: PathBuf,
-    what: &'static str,
-    errno: Errno,
+pub enum SnapshotError {
+    /// A file.
+    #[error("snapshot {}: {what}: {errno}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// An object.
+    #[error("snapshot {}: {why}", path.display())]
+    Object {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: FetchedFileError,
+    },
 }
 
 /// An open snapshot, and differential ones over it; clones share it.
@@ -29,6 +53,21 @@ pub struct SnapshotError {
 pub struct Snapshot {
     /// The first has all bytes; each later one has data where it differs from those before.
     layers: Arc<Vec<Layer>>,
+    /// Whose faults it answers, where parts of it have to be fetched.
+    client: Option<Arc<FetchingClient>>,
+}
+
+/// A client of an object, until it is dropped.
+#[derive(Debug)]
+struct FetchingClient {
+    number: u64,
+    file: Arc<FetchedFile>,
+}
+
+impl Drop for FetchingClient {
+    fn drop(&mut self) {
+        self.file.remove(self.number);
+    }
 }
 
 /// One mapped file.
@@ -40,8 +79,12 @@ struct Layer {
     len: usize,
     /// What the file has, in order; the rest of it are holes.
     data: Vec<Range<u64>>,
-    /// Inode, size and time of the last change.
+    /// Inode, size and time of the last change; of an object, its version and size.
     identity: [u64; 4],
+    /// What the file has of an object.
+    fetched: Option<Arc<FetchedFile>>,
+    /// Where files that belong to it are: its own name, with more appended.
+    beside: PathBuf,
 }
 
 // SAFETY: the mapping is read-only and lives as long as the layer.
@@ -64,13 +107,7 @@ impl Layer {
             ));
         }
         let len = stat.st_size as usize;
-        let (flags, access) = (MapFlags::SHARED, ProtFlags::READ);
-        // SAFETY: a new mapping, where the kernel chooses.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, access, flags, &file, 0) };
-        let start = start.map_err(fail("cannot be mapped"))?;
-        // Faults of guests are rarely sequential; replays of working sets request ranges.
-        // SAFETY: the mapping above.
-        let _ = unsafe { madvise(start, len, Advice::Random) };
+        let start = map(&file, len).map_err(fail("cannot be mapped"))?;
         let data = data_extents(&file, len as u64).map_err(fail("has no list of holes"))?;
         let identity = [
             stat.st_ino,
@@ -81,10 +118,37 @@ impl Layer {
         Ok(Self {
             path: path.to_owned(),
             file,
-            start: start.cast(),
+            start,
             len,
             data,
             identity,
+            fetched: None,
+            beside: path.to_owned(),
+        })
+    }
+
+    fn open_object(object: &ObjectPath, folder: &Path) -> Result<Self, SnapshotError> {
+        let path = PathBuf::from(object.to_string());
+        let fail = |why| SnapshotError::Object {
+            path: path.clone(),
+            why,
+        };
+        let fetched = FetchedFile::open(object, folder).map_err(fail)?;
+        let file = fetched
+            .file()
+            .map_err(|error| fail(fetched.local_error(folder, error)))?;
+        let len = fetched.size() as usize;
+        let mapped = map(&file, len);
+        let start = mapped.map_err(|errno| fail(fetched.local_error(folder, errno.into())))?;
+        Ok(Self {
+            beside: folder.join(fetched.local_name()),
+            path,
+            file,
+            start,
+            len,
+            data: std::iter::once(0..len as u64).collect(),
+            identity: fetched.identity(),
+            fetched: Some(Arc::new(fetched)),
         })
     }
 
@@ -98,8 +162,28 @@ impl Layer {
 
 impl Snapshot {
     /// Opens and maps a file, and the differential snapshots over it, the oldest first.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
     pub fn open(path: &Path, differentials: &[PathBuf]) -> Result<Self, SnapshotError> {
-        let mut layers = vec![Layer::open(path)?];
+        Self::over(Layer::open(path)?, differentials)
+    }
+
+    /// The same of an object, whose parts are in a file in `folder` once they were fetched. Starts no thread:
+    /// [`Snapshot::start`] does, in the process that serves.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn of_object(
+        object: &ObjectPath,
+        folder: &Path,
+        differentials: &[PathBuf],
+    ) -> Result<Self, SnapshotError> {
+        Self::over(Layer::open_object(object, folder)?, differentials)
+    }
+
+    fn over(first: Layer, differentials: &[PathBuf]) -> Result<Self, SnapshotError> {
+        let mut layers = vec![first];
         for path in differentials {
             let layer = Layer::open(path)?;
             let page = PAGE as u64;
@@ -117,7 +201,50 @@ impl Snapshot {
         }
         Ok(Self {
             layers: Arc::new(layers),
+            client: None,
         })
+    }
+
+    /// Starts what fetches the parts of an object.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the store, or threads.
+    pub fn start(&self) -> Result<(), OpenError> {
+        self.fetched().map_or(Ok(()), FetchedFile::start)
+    }
+
+    /// The same snapshot for a client, which is woken when something it has asked for is there.
+    #[must_use]
+    pub fn for_client(&self, number: u64, bell: &Arc<Commands>) -> Self {
+        let client = self.fetched().map(|file| {
+            file.add(number, bell);
+            let file = Arc::clone(file);
+            Arc::new(FetchingClient { number, file })
+        });
+        Self {
+            client,
+            ..self.clone()
+        }
+    }
+
+    fn fetched(&self) -> Option<&Arc<FetchedFile>> {
+        self.layers[0].fetched.as_ref()
+    }
+
+    /// Returns true if a range can be read now.
+    pub fn has(&self, offset: u64, len: usize) -> bool {
+        let fetched = &self.layer(offset, len).fetched;
+        fetched.as_ref().is_none_or(|it| it.has(offset, len))
+    }
+
+    /// Asks for a range, before it is read. A client that gets [`Readiness::Pending`] is woken.
+    pub fn request(&self, offset: u64, len: usize) -> Readiness {
+        match (&self.client, &self.layer(offset, len).fetched) {
+            (_, None) => Readiness::Ready,
+            (Some(client), Some(file)) => file.demand(client.number, offset, len),
+            (None, Some(file)) if file.has(offset, len) => Readiness::Ready,
+            (None, Some(_)) => Readiness::Failed,
+        }
     }
 
     /// Leaves the page cache to the kernel: a process that locks its memory would lock what it maps, too. To be called
@@ -129,9 +256,17 @@ impl Snapshot {
         }
     }
 
-    /// The file of the first layer.
+    /// The file of the first layer, or the URL of its object.
     pub fn path(&self) -> &Path {
         &self.layers[0].path
+    }
+
+    /// A path beside the snapshot, for what belongs to it.
+    pub fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.layers[0].beside.clone().into_os_string();
+        name.push(".");
+        name.push(suffix);
+        PathBuf::from(name)
     }
 
     /// Bytes.
@@ -168,7 +303,13 @@ impl Snapshot {
     }
 
     /// Reads a page; what is beyond the file's end reads zero.
+    ///
+    /// # Errors
+    /// `AGAIN` where it is not fetched; what the kernel has.
     pub fn read(&self, offset: u64, page: &mut [u8; PAGE]) -> Result<(), Errno> {
+        if !self.has(offset, PAGE) {
+            return Err(Errno::AGAIN);
+        }
         let file = &self.layer(offset, PAGE).file;
         let mut done = 0;
         while done < PAGE {
@@ -183,17 +324,23 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Asks the kernel to read a range ahead.
-    pub fn prefetch(&self, offset: u64, len: usize) {
-        for layer in &*self.layers {
-            let Some(most) = layer.len.checked_sub(offset as usize) else {
-                continue;
-            };
-            // SAFETY: within the mapping; a hint that changes no contents.
-            let _ = unsafe {
-                let at = layer.start.add(offset as usize).cast_mut();
-                madvise(at.cast(), len.min(most), Advice::WillNeed)
-            };
+    /// Asks the kernel, and the object's store, to read ranges ahead.
+    pub fn prefetch(&self, ranges: impl Iterator<Item = Range<u64>> + Clone) {
+        if let (Some(client), Some(file)) = (&self.client, self.fetched()) {
+            file.read_ahead(client.number, ranges.clone());
+        }
+        for layer in self.layers.iter().filter(|it| it.fetched.is_none()) {
+            for range in ranges.clone() {
+                let Some(most) = layer.len.checked_sub(range.start as usize) else {
+                    continue;
+                };
+                let len = (range.end - range.start) as usize;
+                // SAFETY: within the mapping; a hint that changes no contents.
+                let _ = unsafe {
+                    let at = layer.start.add(range.start as usize).cast_mut();
+                    madvise(at.cast(), len.min(most), Advice::WillNeed)
+                };
+            }
         }
     }
 }
@@ -217,8 +364,19 @@ impl Drop for Layer {
     }
 }
 
+/// Maps a file for reading.
+fn map(file: &OwnedFd, len: usize) -> Result<*const u8, Errno> {
+    let (flags, access) = (MapFlags::SHARED, ProtFlags::READ);
+    // SAFETY: a new mapping, where the kernel chooses.
+    let start = unsafe { mmap(std::ptr::null_mut(), len, access, flags, file, 0)? };
+    // Faults of guests are rarely sequential; replays of working sets request ranges.
+    // SAFETY: the mapping above.
+    let _ = unsafe { madvise(start, len, Advice::Random) };
+    Ok(start.cast())
+}
+
 fn fail<'a>(path: &'a Path, what: &'static str) -> impl Fn(Errno) -> SnapshotError + use<'a> {
-    move |errno| SnapshotError {
+    move |errno| SnapshotError::File {
         path: path.to_owned(),
         what,
         errno,

@@ -1,6 +1,7 @@
 //! A manager that has a keeper, which is a process of its own and starts another manager for one that ends.
 
 use crate::common::{Guest, await_that, make_snapshot, mib};
+use crate::objects::fetched;
 use crate::systemd::Systemd;
 use host::restart_policy::RestartPolicy;
 use manager::client_memory::SharedCache;
@@ -9,7 +10,6 @@ use manager::former_service::{FormerService, FormerServiceError};
 use manager::keeper::keep;
 use manager::kept_service::{KeptService as Kept, describe};
 use manager::server::{Manager, ManagerConfig};
-use manager::snapshot::Snapshot;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -17,10 +17,9 @@ use std::time::Duration;
 
 /// The keeper's main function: arguments are SOCKET SNAPSHOT CONTRACT CACHE MODE.
 pub fn main(args: &[String]) {
-    let snapshot = Snapshot::open(Path::new(&args[1]), &[]).expect("a snapshot");
     let config = ManagerConfig {
         socket: PathBuf::from(&args[0]),
-        snapshot: Some(snapshot),
+        snapshot: Some(fetched(&args[1], &std::env::temp_dir())),
         size: 0,
         contract: (args[2] != "-").then(|| (mib(2), args[2].parse().expect("a store"))),
         disk: ManagerConfig::equal_share(),
@@ -88,12 +87,22 @@ impl KeptService {
         Self::start_under(None, pages, &[contract, cache, mode])
     }
 
+    /// Starts over a snapshot in a store of this machine.
+    pub fn start_of_object(pages: usize) -> Self {
+        Self::start_over("opendal:fs://", None, pages, &["-", "-", "lenient"])
+    }
+
     /// Starts under a service manager; the arguments are CONTRACT CACHE MODE.
     pub fn start_under(systemd: Option<Systemd>, pages: usize, args: &[&str]) -> Self {
+        Self::start_over("", systemd, pages, args)
+    }
+
+    fn start_over(scheme: &str, systemd: Option<Systemd>, pages: usize, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let snapshot = make_snapshot(folder.path(), pages);
         let paths = [folder.path().join("socket"), snapshot];
-        let paths = paths.map(|it| it.to_str().expect("a path").to_owned());
+        let [socket, snapshot] = paths.map(|it| it.to_str().expect("a path").to_owned());
+        let paths = [socket, format!("{scheme}{snapshot}")];
         let args = args.iter().map(|it| (*it).to_owned());
         let command: Vec<_> = paths.into_iter().chain(args).collect();
         let keeper = spawn(&command, systemd.as_ref());
