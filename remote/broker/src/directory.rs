@@ -22,11 +22,20 @@ struct ConnectedHost {
     heard: Instant,
 }
 
+/// A host that the membership has.
+struct ListedHost {
+    member: Member,
+    /// The number of the report that listed it first.
+    since: u64,
+}
+
 /// The hosts.
 pub struct Directory {
     own: Member,
     /// As the membership has them.
-    members: BTreeMap<HostId, Member>,
+    members: BTreeMap<HostId, ListedHost>,
+    /// Reports of the membership until now.
+    reports: u64,
     /// As they have connected here.
     connected: BTreeMap<HostId, ConnectedHost>,
     /// Lives of hosts that have ended, which the membership may not have found out yet.
@@ -41,6 +50,7 @@ impl Directory {
         Self {
             own,
             members: BTreeMap::new(),
+            reports: 0,
             connected: BTreeMap::new(),
             ended: BTreeMap::new(),
             leads_since: None,
@@ -57,7 +67,9 @@ impl Directory {
         self.own = own;
     }
 
-    /// The other hosts in reach.
+    /// The other hosts in reach: first those that are connected, then those that the membership has had for the longest
+    /// time. In the clear any host can have datagrams name a thousand that are not there, and the membership takes
+    /// minutes to find that out; those that it had before are not to be looked for among these.
     pub fn hosts(&self) -> Vec<HostId> {
         self.others().map(Member::host).collect()
     }
@@ -69,22 +81,29 @@ impl Directory {
         };
         let connected = self.connected.values().filter(is_there);
         let connected = connected.map(|it| &it.member);
-        let members = self.members.values();
-        let is_alone = |member: &&Member| !self.connected.contains_key(&member.host());
-        connected.chain(members.filter(is_alone))
+        let is_alone = |(host, _): &(&HostId, _)| !self.connected.contains_key(host);
+        let listed = self.members.iter().filter(is_alone);
+        let mut listed: Vec<_> = listed.map(|(_, it)| it).collect();
+        listed.sort_by_key(|it| it.since);
+        connected.chain(listed.into_iter().map(|it| &it.member))
     }
 
     /// Sets the other hosts in reach.
     pub fn set_members(&mut self, mut members: Vec<Member>) {
         // Of two introductions of a host the later one counts: it is at another address now.
         members.sort_by_key(|member| member.since);
-        let members = members.into_iter().map(|member| (member.host(), member));
-        self.members = members.collect();
+        let before = std::mem::take(&mut self.members);
+        self.reports += 1;
+        self.members.extend(members.into_iter().map(|member| {
+            let host = member.host();
+            let since = before.get(&host).map_or(self.reports, |it| it.since);
+            (host, ListedHost { member, since })
+        }));
         self.members.remove(&self.own.host());
         let (members, ended) = (&mut self.members, &mut self.ended);
         // What is forgotten there need not be remembered here.
         ended.retain(|host, life| {
-            let is_late = |member: &Member| member.server == *life;
+            let is_late = |it: &ListedHost| it.member.server == *life;
             members.get(host).is_some_and(is_late)
         });
         members.retain(|host, _| !ended.contains_key(host));
@@ -142,7 +161,7 @@ impl Directory {
     /// How a host is reached. What it says by its connection is its own word; datagrams can be forged, by members in a cluster, in the clear by any host.
     pub fn find(&self, host: HostId) -> Option<&Member> {
         let connected = self.connected.get(&host).map(|it| &it.member);
-        connected.or_else(|| self.members.get(&host))
+        connected.or_else(|| self.members.get(&host).map(|it| &it.member))
     }
 
     /// A host's name, for people.
@@ -200,6 +219,19 @@ mod tests {
             control: address,
             since: 1,
         }
+    }
+
+    #[test]
+    fn hosts_that_were_known_before_a_thousand_others_come_first() {
+        let mut directory = Directory::new(member(1));
+        directory.set_members(vec![member(9000)]);
+        directory.on_connected(member(8000));
+        directory.set_members((2..1000).chain([9000]).map(member).collect());
+        assert_eq!(directory.hosts()[..2], [HostId(8000), HostId(9000)]);
+        // One that was gone and is back has no place of earlier times.
+        directory.set_members((2..1000).map(member).collect());
+        directory.set_members((2..1000).chain([9000]).map(member).collect());
+        assert_eq!(directory.hosts().last(), Some(&HostId(9000)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 /// The tournament needs nothing but the hosts. A seat in a store of others (a lease of etcd or of Kubernetes)
 /// learns by `LeaseEvent`s which host holds the lease; the epoch's number is the store's revision.
 pub trait Seat: Send {
-    /// The other hosts in reach.
+    /// The other hosts in reach, first those that are the most sure to be there.
     fn on_membership(&mut self, hosts: &[HostId]) -> Vec<ElectionAction>;
     /// A period has passed, in which this host's process had a processor.
     fn on_tick(&mut self) -> Vec<ElectionAction>;

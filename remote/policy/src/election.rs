@@ -16,10 +16,12 @@
 mod bid;
 mod candidate;
 mod leased;
+mod peer_list;
 
 pub use bid::Bid;
 pub use candidate::{Candidate, Role};
 pub use leased::{LeasedAction, LeasedCandidate};
+pub use peer_list::PeerList;
 
 use crate::identity::{Epoch, HostId};
 use serde::{Deserialize, Serialize};

@@ -10,11 +10,11 @@ use crate::policy_time::PolicyCall;
 use crate::topology::Node;
 use remote_policy::broker::{Broker, BrokerAction, ServerAnswer, UpdateOutcome};
 use remote_policy::capacity::{AllocateError, CapacityAction, ServerCapacity};
-use remote_policy::election::{self, Candidate, ElectionAction, PERIODS_PER_TICK, Role};
+use remote_policy::election::{self, Candidate, ElectionAction, PERIODS_PER_TICK, PeerList, Role};
 use remote_policy::identity::{HostId, Incarnation, ObjectId, RequestId};
 use remote_policy::permit::Permit;
 use remote_wire::control::{SealedPermit, ServerNotice, VoidCause};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl SimulatedServer {
     }
 
     /// The hosts that the membership protocol has.
-    pub fn on_membership(&mut self, hosts: &Arc<BTreeSet<HostId>>) {
+    pub fn on_membership(&mut self, hosts: &Arc<PeerList>) {
         self.candidate.share_membership(hosts.clone());
     }
 

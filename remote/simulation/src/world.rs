@@ -8,8 +8,7 @@ use crate::queue::EventQueue;
 use crate::requests::RequestStats;
 use crate::server::SimulatedServer;
 use crate::topology::{Node, Topology};
-use remote_policy::election::Role;
-use remote_policy::identity::HostId;
+use remote_policy::election::{PeerList, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,7 +177,7 @@ impl World {
             let ids = members
                 .iter()
                 .map(|number| self.ctx.network.topology.id(Node(*number)));
-            let ids: Arc<BTreeSet<HostId>> = Arc::new(ids.collect());
+            let ids: Arc<PeerList> = Arc::new(ids.collect());
             for number in members {
                 self.servers[number].on_membership(&ids);
             }

@@ -4,7 +4,6 @@ use super::{Candidate, ElectionAction, Message, Role};
 use crate::identity::HostId;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::ops::Bound;
 
 /// A candidate's bid. The greater wins: the one with more servers, then the one of the lower host,
 /// so that no two are equal.
@@ -37,7 +36,7 @@ impl Candidate {
         let Role::Broker { servers, .. } = &self.role else {
             return;
         };
-        let is_away = |host: &HostId| self.peers.contains(host) && !servers.contains_key(host);
+        let is_away = |host: &HostId| self.peers.contains(*host) && !servers.contains_key(host);
         self.given_up.retain(is_away);
         let bid = Bid::new(self.incarnation.host, servers.len());
         actions.extend(self.given_up.iter().map(|to| ElectionAction::Send {
@@ -47,15 +46,14 @@ impl Candidate {
         self.bid_to_next_peer(actions);
     }
 
-    /// Bids go round all peers, so that a broker finds each other one that is left.
+    /// Bids go round all peers, so that a broker finds each other one that is left. A round begins with those that were
+    /// named first: where others that do not answer are many, it takes minutes.
     pub(super) fn bid_to_next_peer(&mut self, actions: &mut Vec<ElectionAction>) {
         let Role::Broker { servers, .. } = &self.role else {
             return;
         };
-        let free = |peer: &&HostId| !servers.contains_key(*peer) && !self.given_up.contains(*peer);
-        let after = self.last_bid.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.peers.range((after, Bound::Unbounded)).find(free);
-        let Some(to) = next.or_else(|| self.peers.iter().find(free)).copied() else {
+        let is_free = |peer| !servers.contains_key(&peer) && !self.given_up.contains(&peer);
+        let Some(to) = self.peers.next_after(self.last_bid, is_free) else {
             return;
         };
         let message = Message::Bid(Bid::new(self.host(), servers.len()));

@@ -3,7 +3,7 @@
 //! Rule: a candidate leaves its role of broker only by conceding, and returns to it only by
 //! regeneration, with an epoch above the one that its server was granted to.
 
-use super::{BROKER_SILENCE_TICKS, Bid, ElectionAction, Message, SERVER_SILENCE_TICKS};
+use super::{BROKER_SILENCE_TICKS, Bid, ElectionAction, Message, PeerList, SERVER_SILENCE_TICKS};
 use crate::identity::{Epoch, HostId, Incarnation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Candidate {
     held: Epoch,
     pub(super) role: Role,
     /// The hosts in reach; its own may be among them, and is controlled by itself.
-    pub(super) peers: Arc<BTreeSet<HostId>>,
+    pub(super) peers: Arc<PeerList>,
     /// The peer that was bid to last.
     pub(super) last_bid: Option<HostId>,
     /// Servers that were silent for too long, and that no other broker is known to have.
@@ -82,13 +82,14 @@ impl Candidate {
         self.held
     }
 
-    /// Sets the other hosts in reach, as the membership protocol has them.
+    /// Sets the other hosts in reach, as the membership protocol has them, in the order in which they are bid to: first
+    /// those that are the most sure to be there.
     pub fn on_membership(&mut self, hosts: impl IntoIterator<Item = HostId>) {
         self.share_membership(Arc::new(hosts.into_iter().collect()));
     }
 
-    /// Likewise. Candidates of one process, as in a simulation, share the set.
-    pub fn share_membership(&mut self, hosts: Arc<BTreeSet<HostId>>) {
+    /// Likewise. Candidates of one process, as in a simulation, share the list.
+    pub fn share_membership(&mut self, hosts: Arc<PeerList>) {
         self.peers = hosts;
     }
 
@@ -127,7 +128,7 @@ impl Candidate {
     /// after some ticks takes none, so this is no more than these ticks at once.
     pub fn on_host_gone(&mut self, host: HostId) -> Vec<ElectionAction> {
         let mut actions = Vec::new();
-        Arc::make_mut(&mut self.peers).remove(&host);
+        Arc::make_mut(&mut self.peers).remove(host);
         match &mut self.role {
             Role::Follower { broker, .. } if *broker == host => {
                 self.regenerate(&mut actions);
