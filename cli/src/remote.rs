@@ -141,6 +141,9 @@ fn show(status: &ClusterStatus) {
     for client in &status.clients {
         show_client(client, members);
     }
+    if status.clients_left_out > 0 {
+        println!("  {} more that are not shown", status.clients_left_out);
+    }
 }
 
 fn show_client(client: &ClientSummary, members: &[Member]) {
@@ -160,10 +163,12 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
         );
     }
     let usage = &client.usage;
-    if !usage.objects.is_empty() {
+    let left_out = usize::try_from(client.objects_left_out).unwrap_or(usize::MAX);
+    let objects = usage.objects.len().saturating_add(left_out);
+    if objects > 0 {
         println!(
             "    {} of pages, each of 16 MiB at most:",
-            count(usage.objects.len(), "object")
+            count(objects, "object")
         );
     }
     for (servers, objects) in by_place(&usage.objects) {
@@ -173,6 +178,9 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
             false => format!("whole on {}", names.join(" and on ")),
         };
         println!("      {} {place}", count(objects, "object"));
+    }
+    if left_out > 0 {
+        println!("      {} more than are shown", count(left_out, "object"));
     }
     println!(
         "    {} under way, {} made so far",

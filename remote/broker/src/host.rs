@@ -13,6 +13,7 @@ use crate::peers::Peers;
 use crate::permits::PermitDesk;
 use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
 use crate::seat::{LeaseEvent, Seat};
+use crate::status_cut;
 use remote_policy::broker::UpdateOutcome;
 use remote_policy::election::{ElectionAction, Message, PERIOD, PERIODS_PER_TICK};
 use remote_policy::identity::{HostId, Incarnation};
@@ -320,8 +321,9 @@ impl Host {
                     is_broker: self.desk.is_broker(),
                     servers: self.desk.servers(),
                     clients: self.desk.clients(),
+                    clients_left_out: 0,
                 };
-                _ = reply.send(Reply::Status(status));
+                _ = reply.send(Reply::Status(status_cut::cut(status)));
             }
         }
     }

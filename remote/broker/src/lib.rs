@@ -45,6 +45,7 @@ pub mod protocol;
 mod resolver;
 mod running;
 mod seat;
+mod status_cut;
 mod uses;
 
 pub use etcd::{EtcdAddress, InvalidEtcdAddress};

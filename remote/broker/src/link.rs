@@ -104,7 +104,7 @@ impl ControlLinks {
                 return Ok(in_clear(stream));
             };
             let stream = keys.connector.connect(server_name(), stream).await;
-            let stream = stream.map_err(explain)?;
+            let stream = stream.map_err(explain_handshake)?;
             let key = peer_fingerprint(stream.get_ref().1);
             Ok(ControlLink {
                 stream: Box::new(stream),
@@ -124,7 +124,11 @@ impl ControlLinks {
             return Ok(in_clear(stream));
         };
         let stream = refuse_in_clear(stream).await?;
-        let stream = keys.acceptor.accept(stream).await.map_err(explain)?;
+        let stream = keys
+            .acceptor
+            .accept(stream)
+            .await
+            .map_err(explain_handshake)?;
         let key = peer_fingerprint(stream.get_ref().1);
         Ok(ControlLink {
             stream: Box::new(stream),
@@ -173,19 +177,31 @@ async fn refuse_in_clear(mut stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// What ends a link after its handshake.
+const ENDED: &str = "the peer closed the connection: its log says why";
 /// What ends a handshake that rustls has no words for.
 const CLOSED: &str = "the peer closed the connection during the handshake: give --insecure on both hosts or on neither, \
                       and the port of the peer's --control (4765 by default)";
 
-/// The words of the handshake for what rustls says.
-pub fn explain(why: io::Error) -> io::Error {
+/// Why a handshake has failed. In the clear the first answer is the only sign of one.
+pub fn explain_handshake(why: io::Error) -> io::Error {
+    explain(why, CLOSED)
+}
+
+/// Why a link has failed that had answers, or has keys: a refusal of this host's key comes after the handshake.
+pub fn explain_end(why: io::Error) -> io::Error {
+    explain(why, ENDED)
+}
+
+/// The words of the handshake for what rustls says, and those for an end without one.
+fn explain(why: io::Error, end: &'static str) -> io::Error {
     let tls = why
         .get_ref()
         .and_then(|it| it.downcast_ref::<rustls::Error>());
     match (tls, why.kind()) {
         (Some(tls), kind) => io::Error::new(kind, HandshakeError::from(tls.clone())),
         (None, kind @ (ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)) => {
-            io::Error::new(kind, CLOSED)
+            io::Error::new(kind, end)
         }
         (None, _) => why,
     }

@@ -203,6 +203,7 @@ impl PermitDesk {
             name: String::new(),
             permits: Vec::new(),
             usage: ClientUse::default(),
+            objects_left_out: 0,
         };
         for permit in self.broker.iter().flat_map(Broker::permits) {
             let summary = clients

@@ -195,6 +195,8 @@ pub struct ClusterStatus {
     pub servers: Vec<ServerSummary>,
     /// The clients that have permits, or have reported their use.
     pub clients: Vec<ClientSummary>,
+    /// Clients that a message has no room for.
+    pub clients_left_out: u64,
 }
 
 /// A server, as its broker knows it.
@@ -218,6 +220,8 @@ pub struct ClientSummary {
     pub permits: Vec<(HostId, u64)>,
     /// Its use, as last reported.
     pub usage: ClientUse,
+    /// Objects of it that a message has no room for.
+    pub objects_left_out: u64,
 }
 
 #[cfg(test)]

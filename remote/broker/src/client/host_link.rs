@@ -1,7 +1,7 @@
 //! A client's connection to one host's control port.
 
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
-use crate::link::{ControlLink, ControlLinks, explain};
+use crate::link::{ControlLink, ControlLinks, explain_end, explain_handshake};
 use crate::protocol::{Cluster, ClusterStatus, Hello, Reply, Request};
 use remote_keys::{HandshakeError, LinkError};
 use remote_policy::identity::Incarnation;
@@ -53,6 +53,7 @@ impl From<std::io::Error> for ClientError {
 /// A connection to one host's control port.
 pub struct HostLink {
     link: ControlLink,
+    has_answered: bool,
 }
 
 impl HostLink {
@@ -72,8 +73,11 @@ impl HostLink {
             name: name.to_owned(),
         };
         match frame::write(link.stream(), &hello).await {
-            Ok(()) => Ok(Self { link }),
-            Err(why) => Err(refusal(&mut link, why).await),
+            Ok(()) => Ok(Self {
+                link,
+                has_answered: false,
+            }),
+            Err(why) => Err(refusal(&mut link, false, why).await),
         }
     }
 
@@ -83,17 +87,21 @@ impl HostLink {
     /// # Errors
     /// [`ClientError`].
     pub async fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, ClientError> {
-        let link = &mut self.link;
+        let (link, has_answered) = (&mut self.link, self.has_answered);
         let exchange = async {
             if let Err(why) = frame::write(link.stream(), request).await {
-                return Err(refusal(link, why).await);
+                return Err(refusal(link, has_answered, why).await);
             }
             Ok(frame::read(link.stream(), MAX_MESSAGE).await?)
         };
-        match timeout(limit, exchange).await {
+        let outcome = timeout(limit, exchange).await;
+        self.has_answered |= matches!(outcome, Ok(Ok(_)));
+        match outcome {
             Ok(Ok(Reply::Invalid(why))) => Err(ClientError::Invalid(why)),
             // The host's refusal of this one's key arrives with the first answer.
-            Ok(Err(ClientError::Frame(FrameError::Stream(why)))) => Err(explain(why).into()),
+            Ok(Err(ClientError::Frame(FrameError::Stream(why)))) => {
+                Err(explain(&self.link, self.has_answered, why))
+            }
             Ok(outcome) => outcome,
             Err(_) => Err(ClientError::Silent),
         }
@@ -101,12 +109,19 @@ impl HostLink {
 }
 
 /// Why a host has closed a link: what it sent before is worth more than the failure to write to it.
-async fn refusal(link: &mut ControlLink, failure: FrameError) -> ClientError {
+async fn refusal(link: &mut ControlLink, has_answered: bool, failure: FrameError) -> ClientError {
     let last = frame::read(link.stream(), MAX_HELLO);
     match timeout(ANSWER, last).await {
         Ok(Ok(Reply::Invalid(why))) => ClientError::Invalid(why),
-        Ok(Err(FrameError::Stream(why))) => explain(why).into(),
+        Ok(Err(FrameError::Stream(why))) => explain(link, has_answered, why),
         _ => failure.into(),
+    }
+}
+
+fn explain(link: &ControlLink, has_answered: bool, why: std::io::Error) -> ClientError {
+    match has_answered || link.key().is_some() {
+        true => explain_end(why).into(),
+        false => explain_handshake(why).into(),
     }
 }
 
