@@ -18,6 +18,8 @@ pub const VERSION: u8 = 2;
 /// The longest message: a report of the most permits that a server issues (4096, of a hundred bytes each)
 /// and some more.
 pub const MAX_MESSAGE: usize = 1 << 20;
+/// The first bytes of a handshake: a record of handshake messages, of version 3 (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 /// The longest first message.
 pub const MAX_HELLO: usize = 1024;
 
@@ -35,6 +37,11 @@ pub enum FrameError {
         /// The most.
         most: usize,
     },
+    /// The peer begins a handshake.
+    #[error(
+        "the peer wants a link with keys, this host serves in the clear: give --insecure on both hosts or on neither"
+    )]
+    Keyed,
     /// Another version.
     #[error(
         "a message of version {0}: expected {VERSION}; run the same version of selfpage on all hosts"
@@ -107,7 +114,11 @@ async fn read_within<M: DeserializeOwned>(
 ) -> Result<M, FrameError> {
     let length = stream.read_u32_le().await? as usize;
     if length > most {
-        return Err(FrameError::Length { length, most });
+        // A message as long as these bytes say is none that a peer begins with.
+        return Err(match length.to_le_bytes()[..2] == TLS_HANDSHAKE {
+            true => FrameError::Keyed,
+            false => FrameError::Length { length, most },
+        });
     }
     let mut bytes = Vec::new();
     // Memory grows with what arrives, not with what was announced.
@@ -184,6 +195,15 @@ mod tests {
         assert!(matches!(
             reads::<u64>(&other, MAX_MESSAGE),
             Err(FrameError::Version(_))
+        ));
+    }
+
+    #[test]
+    fn a_peer_that_begins_a_handshake_is_named() {
+        let hello = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
+        assert!(matches!(
+            reads::<u64>(&hello, MAX_HELLO),
+            Err(FrameError::Keyed)
         ));
     }
 

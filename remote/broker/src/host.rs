@@ -9,6 +9,7 @@
 
 use crate::directory::Directory;
 use crate::paging_server::PagingServer;
+use crate::peer_log::PeerLog;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
 use crate::protocol::{ClusterStatus, HostMessage, Member, Reply, Request};
@@ -77,6 +78,7 @@ pub struct Host {
     pub periods: u32,
     /// Addresses of hosts to be introduced to.
     pub addresses: watch::Sender<Vec<SocketAddr>>,
+    pub log: PeerLog,
 }
 
 impl Host {
@@ -266,10 +268,10 @@ impl Host {
                 self.send_all(sends);
             }
             // What another host has no business to send.
-            _ => tracing::warn!(
+            _ => self.log.warn(format_args!(
                 "{} sent what is not its own to send",
                 self.directory.name(from)
-            ),
+            )),
         }
     }
 

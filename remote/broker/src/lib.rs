@@ -39,6 +39,7 @@ mod membership_socket;
 mod names;
 mod own_address;
 mod paging_server;
+mod peer_log;
 mod peers;
 mod permits;
 pub mod protocol;

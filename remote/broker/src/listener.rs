@@ -8,6 +8,7 @@ use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::host::Event;
 use crate::link::{self, ControlLink, ControlLinks};
 use crate::names::NameTable;
+use crate::peer_log::PeerLog;
 use crate::protocol::{Hello, HostMessage, Member, Reply, Request};
 use remote_policy::identity::{HostId, Incarnation};
 use std::collections::VecDeque;
@@ -54,6 +55,7 @@ struct Port {
     links: ControlLinks,
     names: NameTable,
     events: Sender<Event>,
+    log: PeerLog,
 }
 
 /// Accepts connections until the host ends.
@@ -63,6 +65,7 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         links,
         names: NameTable::default(),
         events,
+        log: PeerLog::default(),
     });
     let mut greeting = Greeting::default();
     loop {
@@ -84,7 +87,9 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
                 });
             }
             Err(why) => {
-                tracing::warn!("the control port accepts no connection: {why}");
+                port.log.warn(format_args!(
+                    "the control port accepts no connection: {why}"
+                ));
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -113,7 +118,9 @@ impl Port {
         };
         match served {
             Err(FrameError::Stream(why)) => tracing::debug!("{peer}: {why}"),
-            Err(why) => tracing::warn!("the control connection of {peer} is closed: {why}"),
+            Err(why) => self.log.warn(format_args!(
+                "the control connection of {peer} is closed: {why}"
+            )),
             Ok(()) => {}
         }
     }
@@ -203,3 +210,6 @@ fn not_own(name: HostId) -> FrameError {
     let text = format!("{name} is not the name of this peer, or the peer is no member any more");
     io::Error::new(ErrorKind::PermissionDenied, text).into()
 }
+
+#[cfg(test)]
+mod tests;

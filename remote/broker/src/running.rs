@@ -8,6 +8,7 @@ use crate::membership::Membership;
 use crate::membership_socket::MembershipSocket;
 use crate::own_address::{ListenAddresses, now_millis, of_interface};
 use crate::paging_server::PagingServer;
+use crate::peer_log::PeerLog;
 use crate::peers::Peers;
 use crate::permits::PermitDesk;
 use crate::protocol::Member;
@@ -219,6 +220,7 @@ async fn run(
         periods: 0,
         desk: PermitDesk::default(),
         addresses,
+        log: PeerLog::default(),
     };
     host.run(own, first, received, answered).await;
 }

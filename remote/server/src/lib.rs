@@ -57,6 +57,7 @@ mod wired_table;
 pub use accept::{Accept, Accepted};
 pub use config::{Acceptor, DiskConfig, HostThresholds, ServerConfig};
 pub use handshakes::KeyedAcceptor;
+pub use log_limit::LogLimit;
 pub use permit_issuer::{MAX_PERMITS, MAX_PERMITS_OF_CLIENT, PermitIssuer};
 pub use refusal::Refusal;
 pub use server::{Server, ServerHandle, StartError};

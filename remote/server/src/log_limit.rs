@@ -9,18 +9,18 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// Counts lines about peers.
 #[derive(Default)]
-pub(crate) struct LogLimit {
+pub struct LogLimit {
     began: Duration,
     lines: u32,
     left_out: u64,
 }
 
 impl LogLimit {
-    /// Logs a line, unless there were too many lately.
+    /// Logs a line at a time since any fixed point, unless there were too many lately.
     pub fn warn(&mut self, now: Duration, line: std::fmt::Arguments<'_>) {
         if now.saturating_sub(self.began) >= WINDOW {
             if self.left_out > 0 {
-                tracing::warn!("{} lines about clients are left out here", self.left_out);
+                tracing::warn!("{} lines about peers are left out here", self.left_out);
             }
             *self = Self {
                 began: now,

@@ -1,0 +1,66 @@
+use super::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc::{Receiver, channel};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
+
+/// Counts the lines of the log.
+#[derive(Default)]
+struct Lines(AtomicU32);
+
+/// The lines, for `tracing`.
+struct Counter(Arc<Lines>);
+
+impl Subscriber for Counter {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// A control port in the clear, and the events of its peers.
+async fn port() -> (SocketAddr, Receiver<Event>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (events, received) = channel(16);
+    tokio::spawn(listen(listener, ControlLinks::in_clear(), events));
+    (address, received)
+}
+
+fn block_on<F: Future>(test: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test)
+}
+
+#[test]
+fn peers_that_send_garbage_do_not_fill_the_log() {
+    let lines = Arc::new(Lines::default());
+    let _default = tracing::subscriber::set_default(Counter(Arc::clone(&lines)));
+    block_on(async {
+        let (address, _events) = port().await;
+        for _ in 0..60 {
+            let mut peer = TcpStream::connect(address).await.unwrap();
+            let _ = peer.write_all(&[0xff; 64]).await;
+            let _ = peer.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    let lines = lines.0.load(Ordering::Relaxed);
+    assert!((1..40).contains(&lines), "{lines} lines");
+}
