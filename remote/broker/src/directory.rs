@@ -2,7 +2,7 @@
 
 use crate::protocol::{Cluster, Member};
 use remote_policy::identity::{Epoch, HostId, Incarnation};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Most hosts that are known by their connection alone: those that SWIM has not reported yet.
@@ -18,7 +18,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// A host with connections.
 struct ConnectedHost {
     member: Member,
-    connections: usize,
+    /// The numbers of its connections.
+    links: BTreeSet<u64>,
     heard: Instant,
 }
 
@@ -110,7 +111,7 @@ impl Directory {
     }
 
     /// A host has connected.
-    pub fn on_connected(&mut self, member: Member) {
+    pub fn on_connected(&mut self, member: Member, link: u64) {
         let host = member.host();
         self.ended.remove(&host);
         let is_refused = host == self.own.host() || self.connected.len() >= MAX_CONNECTED;
@@ -118,13 +119,13 @@ impl Directory {
         match self.connected.get_mut(&host) {
             Some(known) => {
                 (known.member, known.heard) = (member, heard);
-                known.connections += 1;
+                known.links.insert(link);
             }
             None if is_refused => {}
             None => {
                 let connected = ConnectedHost {
                     member,
-                    connections: 1,
+                    links: BTreeSet::from([link]),
                     heard,
                 };
                 self.connected.insert(host, connected);
@@ -139,11 +140,11 @@ impl Directory {
         }
     }
 
-    /// A connection of a host has ended.
-    pub fn on_disconnected(&mut self, host: HostId) {
+    /// A connection of a host has ended, which may be of a life before.
+    pub fn on_disconnected(&mut self, host: HostId, link: u64) {
         if let Some(known) = self.connected.get_mut(&host) {
-            known.connections -= 1;
-            if known.connections == 0 {
+            known.links.remove(&link);
+            if known.links.is_empty() {
                 self.connected.remove(&host);
             }
         }
@@ -225,7 +226,7 @@ mod tests {
     fn hosts_that_were_known_before_a_thousand_others_come_first() {
         let mut directory = Directory::new(member(1));
         directory.set_members(vec![member(9000)]);
-        directory.on_connected(member(8000));
+        directory.on_connected(member(8000), 1);
         directory.set_members((2..1000).chain([9000]).map(member).collect());
         assert_eq!(directory.hosts()[..2], [HostId(8000), HostId(9000)]);
         // One that was gone and is back has no place of earlier times.
@@ -235,11 +236,24 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_connection_of_the_life_before_takes_no_other_away() {
+        let mut directory = Directory::new(member(1));
+        directory.on_connected(member(2), 1);
+        // Its kernel refuses connections while it starts again.
+        directory.on_ended(HostId(2));
+        directory.on_connected(member(2), 2);
+        directory.on_disconnected(HostId(2), 1);
+        assert_eq!(directory.hosts(), [HostId(2)]);
+        directory.on_disconnected(HostId(2), 2);
+        assert_eq!(directory.hosts(), []);
+    }
+
+    #[test]
     fn a_broker_lists_no_host_that_datagrams_alone_name() {
         let own = member(1);
         let mut directory = Directory::new(own.clone());
         directory.set_members((2..1000).map(member).collect());
-        directory.on_connected(member(2));
+        directory.on_connected(member(2), 1);
         let listed = |directory: &Directory| directory.cluster(None).members;
         // Followers are not connected to each other, and those of the broker before not to the next one yet.
         assert_eq!(listed(&directory).len(), 999);

@@ -33,9 +33,19 @@ pub enum Event {
     /// The hosts in reach have changed.
     Members(Vec<Member>),
     /// A host has connected.
-    Connected(Member),
+    Connected {
+        /// The host.
+        member: Member,
+        /// The connection's number.
+        link: u64,
+    },
     /// A host's connection has ended.
-    Disconnected(HostId),
+    Disconnected {
+        /// The host.
+        host: HostId,
+        /// The connection's number.
+        link: u64,
+    },
     /// The process of a host has ended: its kernel refuses connections.
     Ended(HostId),
     /// A host has sent a message.
@@ -145,12 +155,12 @@ impl Host {
                 self.directory.set_members(members);
                 self.on_hosts();
             }
-            Event::Connected(member) => {
-                self.directory.on_connected(member);
+            Event::Connected { member, link } => {
+                self.directory.on_connected(member, link);
                 self.on_hosts();
             }
-            Event::Disconnected(host) => {
-                self.directory.on_disconnected(host);
+            Event::Disconnected { host, link } => {
+                self.directory.on_disconnected(host, link);
                 self.on_hosts();
             }
             Event::Ended(host) => {

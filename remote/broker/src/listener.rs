@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Sender;
@@ -55,6 +56,8 @@ struct Port {
     links: ControlLinks,
     names: NameTable,
     events: Sender<Event>,
+    /// Links of hosts until now.
+    host_links: AtomicU64,
     log: PeerLog,
 }
 
@@ -65,6 +68,7 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         links,
         names: NameTable::default(),
         events,
+        host_links: AtomicU64::new(0),
         log: PeerLog::default(),
     });
     let mut greeting = Greeting::default();
@@ -131,11 +135,20 @@ impl Port {
             return Err(not_own(from));
         }
         self.links.share_if_unlisted(&link, member.paging);
-        if self.events.send(Event::Connected(member)).await.is_err() {
+        let number = self.host_links.fetch_add(1, Ordering::Relaxed);
+        let connected = Event::Connected {
+            member,
+            link: number,
+        };
+        if self.events.send(connected).await.is_err() {
             return Ok(());
         }
         let served = self.receive_from_host(&mut link, from).await;
-        let _ = self.events.send(Event::Disconnected(from)).await;
+        let disconnected = Event::Disconnected {
+            host: from,
+            link: number,
+        };
+        let _ = self.events.send(disconnected).await;
         served
     }
 
