@@ -22,6 +22,7 @@
 //! - Nothing here is on the path of a page. With every broker gone, reads and writes go on.
 //! - What decides goes over connections; datagrams only say which addresses are worth one.
 
+mod address_limit;
 mod bounded_list;
 pub mod client;
 mod directory;

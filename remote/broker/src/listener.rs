@@ -2,8 +2,9 @@
 //!
 //! Rule: what a connection can hold is bounded: its number of all, the time until its Hello, the length of
 //! each message, one request at a time. A connection that sends what is no message is closed, with a line. Peers
-//! that send no Hello have few descriptors of all, and keep no other peer out.
+//! that send no Hello have few descriptors of all, and peers of one address a part: they keep no other peer out.
 
+use crate::address_limit::AddressLimit;
 use crate::frame::{self, FrameError, MAX_HELLO, MAX_MESSAGE};
 use crate::host::Event;
 use crate::link::{self, ControlLink, ControlLinks};
@@ -25,6 +26,9 @@ use tokio::time::timeout;
 
 /// Most connections at once: each has a descriptor and a message.
 const MAX_CONNECTIONS: usize = 1024;
+/// Most connections of one address that have introduced themselves, so that no host keeps others out: those of a host's
+/// programs, and many times its own.
+const MAX_OF_ADDRESS: usize = 256;
 /// Most connections that have not introduced themselves: the next takes the place of the oldest.
 const MAX_GREETING: usize = 256;
 /// How long a connection may take to introduce itself.
@@ -59,6 +63,7 @@ struct Port {
     /// Links of hosts until now.
     host_links: AtomicU64,
     log: PeerLog,
+    addresses: Arc<AddressLimit>,
 }
 
 /// Accepts connections until the host ends.
@@ -70,6 +75,7 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         events,
         host_links: AtomicU64::new(0),
         log: PeerLog::default(),
+        addresses: AddressLimit::new(MAX_OF_ADDRESS),
     });
     let mut greeting = Greeting::default();
     loop {
@@ -113,6 +119,11 @@ async fn greet(links: ControlLinks, stream: TcpStream) -> Result<(ControlLink, H
 
 impl Port {
     async fn serve(&self, greeted: Result<(ControlLink, Hello), FrameError>, peer: SocketAddr) {
+        let Some(_place) = self.addresses.take(peer.ip()) else {
+            return self.log.warn(format_args!(
+                "the control connection of {peer} is closed: its address has {MAX_OF_ADDRESS}, the most of one"
+            ));
+        };
         let served = match greeted {
             Ok((link, Hello::Host(member))) => self.serve_host(link, member).await,
             Ok((link, Hello::Client { client, name })) => {

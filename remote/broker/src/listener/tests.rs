@@ -64,3 +64,42 @@ fn peers_that_send_garbage_do_not_fill_the_log() {
     let lines = lines.0.load(Ordering::Relaxed);
     assert!((1..40).contains(&lines), "{lines} lines");
 }
+
+/// A connection of a host that has introduced itself.
+async fn host(address: SocketAddr, number: u64) -> TcpStream {
+    let member = Member {
+        server: Incarnation {
+            host: HostId(number),
+            boot: 1,
+            start_ticks: 1,
+        },
+        name: "test".to_owned(),
+        paging: address,
+        control: address,
+        since: 1,
+    };
+    let mut peer = TcpStream::connect(address).await.unwrap();
+    let hello = frame::encode(&Hello::Host(member)).unwrap();
+    peer.write_all(&hello).await.unwrap();
+    peer
+}
+
+#[test]
+fn one_address_has_a_part_of_the_connections() {
+    let connected = block_on(async {
+        let (address, mut events) = port().await;
+        let mut connected = 0;
+        let mut peers = Vec::new();
+        for number in 0..MAX_OF_ADDRESS as u64 + 1 {
+            peers.push(host(address, number).await);
+            // The last one is closed instead.
+            let mut byte = [0];
+            tokio::select! {
+                event = events.recv() => connected += usize::from(matches!(event, Some(Event::Connected { .. }))),
+                read = peers[number as usize].read(&mut byte) => assert_eq!(read.unwrap_or(0), 0),
+            }
+        }
+        connected
+    });
+    assert_eq!(connected, MAX_OF_ADDRESS);
+}
