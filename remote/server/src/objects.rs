@@ -5,7 +5,7 @@ use crate::page_memory::PageMemory;
 use crate::refusal::Refusal;
 use remote_policy::identity::{Generation, ObjectId};
 use remote_policy::permit::PermitId;
-use remote_wire::Status;
+use remote_wire::{Header, Status};
 use std::collections::BTreeMap;
 
 /// A paging object.
@@ -23,6 +23,34 @@ pub(crate) struct PagingObject {
     pub is_durable: bool,
     /// Pages written.
     pub written: u64,
+}
+
+impl PagingObject {
+    /// Checks that a request is one of this copy's pages.
+    ///
+    /// # Errors
+    /// The reply of a request that is not.
+    pub fn check(&self, request: &Header) -> Result<(), Refusal> {
+        if request.generation != self.generation {
+            let text = format!(
+                "{} has generation {} here, the request is for {}: one of them is left behind",
+                self.id, self.generation.0, request.generation.0
+            );
+            return Err(Refusal::new(Status::Generation, text));
+        }
+        let end = request.page.0.checked_add(request.pages.into());
+        if end.is_none_or(|end| end > self.pages) {
+            let text = format!(
+                "pages {} to {} of {}, which has {}",
+                request.page.0,
+                u128::from(request.page.0) + u128::from(request.pages),
+                self.id,
+                self.pages
+            );
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        Ok(())
+    }
 }
 
 /// All objects, each in a slot.
@@ -134,6 +162,22 @@ mod tests {
             is_durable: false,
             written: 0,
         }
+    }
+
+    #[test]
+    fn a_request_of_another_copy_or_beyond_its_end_is_refused() {
+        let object = object(1);
+        let request = |generation, page, pages| Header {
+            generation: Generation(generation),
+            page: remote_policy::identity::PageNumber(page),
+            pages,
+            ..Header::control(remote_wire::Kind::Read, 1)
+        };
+        let status = |request: Header| object.check(&request).map_err(|it| it.status);
+        assert_eq!(status(request(1, 4, 4)), Ok(()));
+        assert_eq!(status(request(2, 4, 4)), Err(Status::Generation));
+        assert_eq!(status(request(1, 4, 5)), Err(Status::Invalid));
+        assert_eq!(status(request(1, u64::MAX, 2)), Err(Status::Invalid));
     }
 
     #[test]

@@ -76,24 +76,7 @@ impl PageService {
             let text = format!("{} was not presented on this connection", object.permit);
             return Err(Refusal::new(Status::NoPermit, text));
         }
-        if header.generation != object.generation {
-            let text = format!(
-                "{} has generation {} here, the request is for {}: one of them is left behind",
-                object.id, object.generation.0, header.generation.0
-            );
-            return Err(Refusal::new(Status::Generation, text));
-        }
-        let end = header.page.0.checked_add(header.pages.into());
-        if end.is_none_or(|end| end > object.pages) {
-            let text = format!(
-                "pages {} to {} of {}, which has {}",
-                header.page.0,
-                u128::from(header.page.0) + u128::from(header.pages),
-                object.id,
-                object.pages
-            );
-            return Err(Refusal::new(Status::Invalid, text));
-        }
+        object.check(header)?;
         if header.kind == Kind::Write && header.version == Version(0) {
             return Err(Refusal::new(
                 Status::Invalid,
@@ -126,7 +109,7 @@ impl PageService {
         number: u32,
         reply: &mut FrameWriter,
     ) -> Result<Progress, Refusal> {
-        let (slot, _) = self.object(from, header.object)?;
+        let slot = self.slot_of(from, header)?;
         match self.load(slot, header, number)? {
             Progress::Done => {}
             waits => return Ok(waits),
@@ -202,7 +185,7 @@ impl PageService {
         body: &[u8],
         number: u32,
     ) -> Result<Progress, Refusal> {
-        let (slot, _) = self.object(from, header.object)?;
+        let slot = self.slot_of(from, header)?;
         let is_new = |page: &u64| self.memory.find(slot, *page).is_none();
         let new_pages = pages_of(header).filter(is_new).count() as u64;
         if new_pages > self.memory.room().into() {
@@ -321,7 +304,7 @@ impl PageService {
     /// # Errors
     /// The reply of a request that is not served.
     pub fn discard(&mut self, from: Incarnation, header: &Header) -> Result<(), Refusal> {
-        let (slot, _) = self.object(from, header.object)?;
+        let slot = self.slot_of(from, header)?;
         let mut discarded = 0;
         for page in pages_of(header) {
             if let Some(id) = self.memory.find(slot, page) {
@@ -352,6 +335,14 @@ impl PageService {
     /// Frees some pages of removed objects.
     pub fn free_removed(&mut self) {
         self.objects.free_pages(&mut self.memory, FREED_AT_ONCE);
+    }
+
+    /// The object of a request that was admitted. While it waited another connection of its client may have made another
+    /// copy of the object.
+    fn slot_of(&self, client: Incarnation, header: &Header) -> Result<u32, Refusal> {
+        let (slot, object) = self.object(client, header.object)?;
+        object.check(header)?;
+        Ok(slot)
     }
 
     /// A client's object. Another client's does not exist for it.
