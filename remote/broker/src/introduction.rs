@@ -7,14 +7,16 @@ use crate::client::{ClientError, find_cluster};
 use crate::discovery;
 use crate::frame::FrameError;
 use crate::link::ControlLinks;
-use crate::protocol::Member;
+use crate::protocol::{Cluster, Member};
 use crate::resolver::Resolver;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc::Sender, watch};
+use tokio::task::JoinSet;
 
-/// Pauses: while a host is alone, and when it is not.
+/// The least pause between two rounds, and that while a host is alone, and when it is not.
+const LEAST: Duration = Duration::from_millis(200);
 const ALONE: Duration = Duration::from_secs(1);
 const PEACE: Duration = Duration::from_secs(5);
 /// How long answers on the link are waited for.
@@ -63,9 +65,20 @@ impl Introduction {
                 addresses.extend(discovery::find(ANSWERS).await.unwrap_or_default());
             }
             let known = self.known.borrow().clone();
-            for address in addresses.difference(&known) {
-                let is_own = *address == self.own.borrow().control;
-                if !is_own && self.introduce(*address, &mut others).await.is_err() {
+            let own = self.own.borrow().control;
+            // All at once: those that a client names may be of no host, and those of the operator do not wait for them.
+            let mut asked = JoinSet::new();
+            for address in addresses.difference(&known).copied() {
+                let links = self.links.clone();
+                if address != own {
+                    asked.spawn(async move { (address, find_cluster(&links, address, &[]).await) });
+                }
+            }
+            while let Some(answer) = asked.join_next().await {
+                let Ok((address, answer)) = answer else {
+                    continue;
+                };
+                if self.introduce(address, answer, &mut others).await.is_err() {
                     return;
                 }
             }
@@ -80,6 +93,8 @@ impl Introduction {
                         return;
                     }
                     from_clients.extend(self.named.borrow_and_update().iter().take(MAX_NAMED));
+                    // A client may name others again and again.
+                    tokio::time::sleep(LEAST).await;
                     let excess = from_clients.len().saturating_sub(MAX_NAMED);
                     from_clients.drain(..excess);
                 }
@@ -87,13 +102,14 @@ impl Introduction {
         }
     }
 
-    /// `Err` if the host has ended. A line says once of each of `others` that it runs another version.
+    /// Announces the hosts that one knows. `Err` if the host has ended. A line says once of each of `others` that it runs another version.
     async fn introduce(
         &self,
         address: SocketAddr,
+        answer: Result<Cluster, ClientError>,
         others: &mut BTreeSet<SocketAddr>,
     ) -> Result<(), ()> {
-        let cluster = match find_cluster(&self.links, address, &[]).await {
+        let cluster = match answer {
             Ok(cluster) => cluster,
             Err(why) => {
                 let is_other = matches!(why, ClientError::Frame(FrameError::Version(_)));
