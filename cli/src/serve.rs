@@ -73,7 +73,7 @@ pub struct Args {
     control: Option<SocketAddr>,
 
     /// The address at which other machines reach this one. The default is that of an interface
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = advertised_address)]
     advertise: Option<IpAddr>,
 
     /// Other machines that lend memory: those on the same link are found without it
@@ -114,6 +114,15 @@ pub struct Args {
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let fail = |_| "expected ADDRESS:PORT, as in 0.0.0.0:4763 or [::]:4763".to_owned();
     text.parse().map_err(fail)
+}
+
+fn advertised_address(text: &str) -> Result<IpAddr, String> {
+    let expected = "expected an address at which other machines reach this one, as in 10.0.0.7";
+    let address: IpAddr = text.parse().map_err(|_| expected.to_owned())?;
+    match address.is_unspecified() || address.is_multicast() {
+        true => Err(expected.to_owned()),
+        false => Ok(address),
+    }
 }
 
 /// The value of `--disk`.
@@ -363,6 +372,14 @@ mod tests {
         );
         assert_eq!(note_of_group(Bytes(47 << 20), 5 * most), None);
         assert_eq!(note_of_group(Bytes(47 << 20), 264 << 20), None);
+    }
+
+    #[test]
+    fn an_address_is_advertised_that_others_can_reach() {
+        assert!(advertised_address("10.0.0.7").is_ok());
+        for text in ["0.0.0.0", "::", "224.0.0.1", "host"] {
+            assert!(advertised_address(text).is_err(), "{text}");
+        }
     }
 
     #[test]

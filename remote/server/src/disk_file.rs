@@ -68,8 +68,9 @@ impl DiskFile {
             // It has nothing of use, and a full file system is of no use to others.
             let _ = std::fs::remove_file(&config.path);
             let text = format!(
-                "cannot allocate {} for {path}: {why}; give it a smaller size",
-                Bytes(size)
+                "cannot allocate {} for {path}: {why}; {}",
+                Bytes(size),
+                advice(why)
             );
             StartError::Disk(text)
         })?;
@@ -98,6 +99,16 @@ impl DiskFile {
     /// Where a page is in the file.
     pub fn offset(page: u32) -> u64 {
         (u64::from(page) + 1) * PAGE as u64
+    }
+}
+
+/// What to do where the room of a file cannot be allocated.
+fn advice(why: Errno) -> &'static str {
+    match why {
+        Errno::OPNOTSUPP => {
+            "its file system has no fallocate (ramfs, ZFS and NFS before 4.2 have none): choose a file on another"
+        }
+        _ => "give it a smaller size",
     }
 }
 
@@ -147,4 +158,16 @@ fn claim(file: &File, config: &DiskConfig) -> Result<(), StartError> {
 
 fn set_direct(file: &File) -> Result<(), Errno> {
     fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_smaller_size_is_advised_where_it_helps() {
+        assert!(advice(Errno::NOSPC).contains("smaller"));
+        let advice = advice(Errno::OPNOTSUPP);
+        assert!(advice.contains("fallocate") && !advice.contains("smaller"));
+    }
 }
