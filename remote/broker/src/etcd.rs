@@ -17,8 +17,8 @@ use remote_policy::election::{ElectionAction, LeasedAction, LeasedCandidate, Mes
 use remote_policy::identity::{Epoch, HostId};
 use std::io;
 use std::str::FromStr;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -64,11 +64,16 @@ impl FromStr for EtcdAddress {
     }
 }
 
+/// How long the end of a seat waits for the end of its lease. An etcd that is silent, at each of its endpoints for a second,
+/// ends the lease by itself.
+const END: Duration = Duration::from_secs(1);
+
 /// The seat, and the thread that campaigns for it. The lease ends with it.
 pub struct EtcdSeat {
     candidate: LeasedCandidate,
     commands: Option<Sender<SeatRequest>>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected once the thread has ended.
+    ended: Receiver<()>,
     /// Hosts with a tournament have been warned of.
     has_warned: bool,
 }
@@ -85,14 +90,18 @@ impl EtcdSeat {
     ) -> io::Result<Self> {
         let server = own.borrow().server;
         let (commands, received) = channel();
+        let (running, ended) = channel();
         let campaign = Campaign::new(address, own, events);
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("selfpage-etcd".to_owned())
-            .spawn(move || campaign.run(&received))?;
+            .spawn(move || {
+                let _running = running;
+                campaign.run(&received);
+            })?;
         Ok(Self {
             candidate: LeasedCandidate::new(server),
             commands: Some(commands),
-            thread: Some(thread),
+            ended,
             has_warned: false,
         })
     }
@@ -120,7 +129,7 @@ impl EtcdSeat {
 impl Drop for EtcdSeat {
     fn drop(&mut self) {
         self.commands = None;
-        let _ = self.thread.take().map(JoinHandle::join);
+        let _ = self.ended.recv_timeout(END);
     }
 }
 
