@@ -33,13 +33,22 @@ pub fn verify<'a>(members: &Keyring, datagram: &'a [u8]) -> Option<&'a [u8]> {
     let (public, rest) = datagram.split_first_chunk::<KEY>()?;
     let (signature, message) = rest.split_first_chunk::<SIGNATURE>()?;
     // First, since it is the cheaper check.
-    let key = Fingerprint::of(&[&KEY_PREFIX[..], public].concat());
-    if !members.is_member(&key) {
+    if !members.is_member(&fingerprint_of(public)) {
         return None;
     }
     let signed = [PURPOSE, message].concat();
     let key = UnparsedPublicKey::new(&ED25519, public);
     key.verify(&signed, signature).ok().map(|()| message)
+}
+
+/// Returns true if a datagram has a key that is no member's: a stranger's, or one that this host has not learned of.
+pub fn is_of_unknown_key(members: &Keyring, datagram: &[u8]) -> bool {
+    let key = datagram.first_chunk::<KEY>();
+    key.is_some_and(|public| !members.is_member(&fingerprint_of(public)))
+}
+
+fn fingerprint_of(public: &[u8; KEY]) -> Fingerprint {
+    Fingerprint::of(&[&KEY_PREFIX[..], public].concat())
 }
 
 #[cfg(test)]
@@ -56,6 +65,7 @@ mod tests {
         assert_eq!(signed.len(), SIGNED_OVERHEAD + 4);
         assert_eq!(verify(&member, &signed), Some(&b"here"[..]));
         assert_eq!(verify(&stranger, &signed), None);
+        assert!(is_of_unknown_key(&stranger, &signed) && !is_of_unknown_key(&member, &signed));
         assert_eq!(
             verify(&member, &sign(stranger.key(), b"here").unwrap()),
             None

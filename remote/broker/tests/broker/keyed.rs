@@ -27,6 +27,13 @@ fn keyrings<const COUNT: usize>() -> ([Arc<Keyring>; COUNT], TempDir) {
     (keyrings, folder)
 }
 
+/// Returns true if a list has the address at which a member's host serves.
+fn has_address(of: &Keyring, member: &Keyring, host: &Host) -> bool {
+    let members = of.members().unwrap();
+    let address = members.get(&member.fingerprint()).unwrap().address.clone();
+    address == Some(host.paging().to_string())
+}
+
 #[test]
 fn members_have_one_broker_which_issues_permits() {
     let ([one, other], _folder) = keyrings::<2>();
@@ -45,15 +52,30 @@ fn members_that_joined_before_they_served_share_their_lists_when_they_serve() {
     one.update(|list| list.merge(&joined)).unwrap();
     let first = Host::with_keys(&[], Some(Arc::clone(&one)));
     let second = Host::with_keys(&[first.control().to_string()], Some(Arc::clone(&other)));
-    let has_address = |of: &Keyring, member: &Keyring, host: &Host| {
-        let members = of.members().unwrap();
-        let address = members.get(&member.fingerprint()).unwrap().address.clone();
-        address == Some(host.paging().to_string())
-    };
     wait_until("each has the other's address", || {
         has_address(&one, &other, &second) && has_address(&other, &one, &first)
     });
     assert!(other.is_member(&third.fingerprint()));
+}
+
+#[test]
+fn hosts_that_do_not_know_a_new_members_key_ask_for_it() {
+    let ([one, other], _folder) = keyrings::<2>();
+    let ([third], _third) = keyrings::<1>();
+    let first = Host::with_keys(&[], Some(Arc::clone(&one)));
+    let second = Host::with_keys(&[first.control().to_string()], Some(Arc::clone(&other)));
+    wait_for_cluster(&[&first, &second]);
+    // They share no lists before the minute is over.
+    wait_until("each has the other's address", || {
+        has_address(&one, &other, &second) && has_address(&other, &one, &first)
+    });
+    // It joins, which the second is not told of.
+    let (joined, members) = (third.members().unwrap(), one.members().unwrap());
+    one.update(|list| list.merge(&joined)).unwrap();
+    third.update(|list| list.merge(&members)).unwrap();
+    let key = third.fingerprint();
+    let _third = Host::with_keys(&[first.control().to_string()], Some(third));
+    wait_until("the second knows its key", || other.is_member(&key));
 }
 
 #[test]
