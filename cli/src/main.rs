@@ -22,6 +22,7 @@ mod remote;
 mod remote_client;
 mod run;
 mod serve;
+mod server_memory;
 mod system;
 mod trace;
 mod vm;

@@ -3,6 +3,7 @@
 use crate::cluster::host_name;
 use crate::machine::Memory;
 use crate::remote_client::{control_port, parse_host};
+use crate::server_memory::ServerMemory;
 use host::signals;
 use host::wiring::wire_process;
 use remote_broker::{BrokerConfig, CONTROL_OFFSET, RunningBroker, SeatConfig};
@@ -25,16 +26,6 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often free ports are looked for.
 const PORT_ATTEMPTS: u32 = 32;
-/// The default of `--ram`, of what is available.
-const RAM_PART: u64 = 4;
-/// What a server takes beside its pages: 10 MiB at rest and tables of 1.2 % of the pages, as measured, and its first
-/// connections.
-const OWN_MEMORY: u64 = 16 << 20;
-const OWN_PART: u64 = 64;
-/// What its 256 connections take where all their buffers are full, as measured.
-const CONNECTIONS: u64 = 200 << 20;
-/// The default of `--keep-free`, of the machine's memory.
-const KEEP_PART: u64 = 20;
 
 /// Reads a percentage.
 fn percent(text: &str) -> Result<f64, String> {
@@ -149,18 +140,7 @@ impl FromStr for Disk {
 
 /// Runs the server.
 pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let memory = Memory::now();
-    let available = memory.available.min(memory.most());
-    let ram = args.ram.unwrap_or(Bytes(available / RAM_PART));
-    check_ram(ram, memory.most())?;
-    let keep = args.keep_free.unwrap_or(Bytes(memory.total / KEEP_PART));
-    if keep.0 >= memory.total {
-        let text = format!(
-            "--keep-free {keep} leaves nothing to lend: this machine has {}",
-            Bytes(memory.total)
-        );
-        return Err(text.into());
-    }
+    let memory = ServerMemory::new(args.ram, args.keep_free, &Memory::now())?;
     // Each connection takes one, and the usual limit is of as many as the control port has.
     let _ = host::descriptor_limit::raise();
     // Before any thread, that of the log too, which inherit it.
@@ -173,9 +153,9 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(keyring) = &keyring {
         keyring.check_not_removed()?;
     }
-    let (server, broker) = start(&args, keyring.as_ref(), ram, keep)?;
-    let of_group = memory.limit.and_then(|limit| note_of_group(ram, limit));
-    for note in server.notes().iter().chain(&of_group) {
+    let (server, broker) = start(&args, keyring.as_ref(), memory)?;
+    let ram = memory.ram;
+    for note in server.notes().iter().chain(&memory.note()) {
         tracing::warn!("{note}");
     }
     if let Err(why) = wire_process() {
@@ -202,36 +182,6 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Pages, and what the server takes beside them at first.
-fn with_own_memory(ram: Bytes) -> Option<u64> {
-    ram.0.checked_add(OWN_MEMORY + ram.0 / OWN_PART)
-}
-
-/// What may happen to a server whose control group has `limit` bytes: the kernel reclaims nothing of it there.
-fn note_of_group(ram: Bytes, limit: u64) -> Option<String> {
-    let most = with_own_memory(ram)?.saturating_add(CONNECTIONS);
-    (most > limit).then(|| {
-        format!(
-            "this control group has {}, and connections take up to {} beside --ram {ram}: where they fill it, the kernel ends this server with its pages",
-            Bytes(limit),
-            Bytes(CONNECTIONS)
-        )
-    })
-}
-
-/// Refuses pages that leave the server none of `most` bytes for itself.
-fn check_ram(ram: Bytes, most: u64) -> Result<(), String> {
-    if with_own_memory(ram).is_some_and(|all| all <= most) {
-        return Ok(());
-    }
-    let most_pages = most.saturating_sub(OWN_MEMORY) / (OWN_PART + 1) * OWN_PART;
-    let fits = Bytes(most_pages >> 20 << 20);
-    Err(format!(
-        "--ram {ram} and the server's own memory are more than this machine or control group has, {}: {fits} fit",
-        Bytes(most)
-    ))
-}
-
 /// Says whom the server serves.
 fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
     tracing::info!(
@@ -250,8 +200,7 @@ fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), Ke
 fn start(
     args: &Args,
     keyring: Option<&Arc<Keyring>>,
-    ram: Bytes,
-    keep: Bytes,
+    memory: ServerMemory,
 ) -> Result<(Server, RunningBroker), Box<dyn Error>> {
     let mut attempts = 0;
     loop {
@@ -261,7 +210,7 @@ fn start(
             _ => args.listen,
         };
         let is_last = args.listen.port() != 0 || attempts >= PORT_ATTEMPTS;
-        match start_at(args, listen, keyring, ram, keep) {
+        match start_at(args, listen, keyring, memory) {
             Err(why) if is_last => return Err(why),
             Err(why) => tracing::debug!("{why}"),
             Ok(started) => return Ok(started),
@@ -282,20 +231,20 @@ fn start_server(
     args: &Args,
     listen: SocketAddr,
     keyring: Option<&Arc<Keyring>>,
-    ram: Bytes,
-    keep: Bytes,
+    memory: ServerMemory,
 ) -> Result<Server, Box<dyn Error>> {
     Ok(Server::start(ServerConfig {
         listen,
         server: incarnation(args, keyring),
         name: host_name(),
-        ram: ram.0,
+        ram: memory.ram.0,
         disk: args.disk.clone().map(|disk| disk.0),
         capacity: ServerConfig::default_capacity(),
         host: Some(HostThresholds {
-            keep_available: keep.0,
+            keep_available: memory.keep.0,
             pressure_percent: args.pressure,
         }),
+        most_connections: memory.connections(),
         patience: Duration::from_secs(10),
         acceptor: match keyring {
             None => Box::new(Link::plain),
@@ -308,10 +257,9 @@ fn start_at(
     args: &Args,
     listen: SocketAddr,
     keyring: Option<&Arc<Keyring>>,
-    ram: Bytes,
-    keep: Bytes,
+    memory: ServerMemory,
 ) -> Result<(Server, RunningBroker), Box<dyn Error>> {
-    let server = start_server(args, listen, keyring, ram, keep)?;
+    let server = start_server(args, listen, keyring, memory)?;
     let control = listen.port().saturating_add(CONTROL_OFFSET);
     let config = BrokerConfig {
         server: incarnation(args, keyring),
@@ -356,23 +304,6 @@ pub fn wait_for(signals: &libc::sigset_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_has_memory_of_its_own_beside_its_pages() {
-        let most = 64 << 20;
-        let why = check_ram(Bytes(most), most).unwrap_err();
-        assert!(why.contains("has, 64MiB: 47MiB fit"), "{why}");
-        check_ram(Bytes(47 << 20), most).unwrap();
-        check_ram(Bytes(u64::MAX), u64::MAX).unwrap_err();
-        check_ram(Bytes(4 << 20), 8 << 20).unwrap_err();
-        let note = note_of_group(Bytes(47 << 20), most).unwrap();
-        assert!(
-            note.contains("has 64MiB") && note.contains("200MiB"),
-            "{note}"
-        );
-        assert_eq!(note_of_group(Bytes(47 << 20), 5 * most), None);
-        assert_eq!(note_of_group(Bytes(47 << 20), 264 << 20), None);
-    }
 
     #[test]
     fn an_address_is_advertised_that_others_can_reach() {

@@ -68,6 +68,7 @@ fn start(pages: u64, acceptor: Acceptor) -> Outcome<Server> {
         disk: None,
         capacity: ServerConfig::default_capacity(),
         host: None,
+        most_connections: selfpage_remote_server::MAX_CONNECTIONS,
         patience: Duration::from_secs(10),
         acceptor,
     })?)

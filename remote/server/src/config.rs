@@ -31,6 +31,8 @@ pub struct ServerConfig {
     pub capacity: CapacityConfig,
     /// How it follows the host's own demand; `None` if it does not.
     pub host: Option<HostThresholds>,
+    /// Most connections at once, up to [`crate::MAX_CONNECTIONS`]; a quarter of them, and 8 at least, of one address.
+    pub most_connections: usize,
     /// How long a client may leave its replies unread, or a connection without a name.
     pub patience: Duration,
     /// Makes links of connections.

@@ -8,13 +8,16 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Most connections.
-const MAX_CONNECTIONS: usize = 256;
-/// Most connections of one address, so that no host keeps others out.
-const MAX_OF_ADDRESS: usize = 64;
+/// Most connections of a server that has the memory for them.
+pub const MAX_CONNECTIONS: usize = 256;
+/// The part of the connections that one address has, so that no host keeps others out, and what it has at least: its
+/// programs have one each.
+const ADDRESS_PART: usize = 4;
+const LEAST_OF_ADDRESS: usize = 8;
 
 /// The connections, each in a slot.
 pub(crate) struct ConnectionTable {
+    most: usize,
     slots: Vec<Option<Connection>>,
     stamp: u32,
     /// Those to look at.
@@ -24,8 +27,10 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    pub fn new() -> Self {
+    /// No connections, of `most`.
+    pub fn new(most: usize) -> Self {
         Self {
+            most: most.min(MAX_CONNECTIONS),
             slots: Vec::with_capacity(MAX_CONNECTIONS),
             stamp: 0,
             active: Vec::with_capacity(MAX_CONNECTIONS),
@@ -36,13 +41,14 @@ impl ConnectionTable {
     /// Checks that there may be another connection of an address.
     pub fn check_room(&self, address: IpAddr) -> io::Result<()> {
         let open = || self.slots.iter().flatten();
-        if open().count() >= MAX_CONNECTIONS {
-            let text = format!("{MAX_CONNECTIONS} are open, the most that one server has");
+        if open().count() >= self.most {
+            let text = format!("{} are open, the most that this server has", self.most);
             return Err(io::Error::other(text));
         }
         let own = open().filter(|connection| connection.link.peer_address().ip() == address);
-        if own.count() >= MAX_OF_ADDRESS {
-            let text = format!("{address} has {MAX_OF_ADDRESS}, the most of one address");
+        let of_address = (self.most / ADDRESS_PART).max(LEAST_OF_ADDRESS);
+        if own.count() >= of_address {
+            let text = format!("{address} has {of_address}, the most of one address");
             return Err(io::Error::other(text));
         }
         Ok(())

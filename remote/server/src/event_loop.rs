@@ -109,7 +109,7 @@ impl EventLoop {
             name: config.name,
             lease: config.capacity.lease,
             patience: config.patience,
-            connections: ConnectionTable::new(),
+            connections: ConnectionTable::new(config.most_connections),
             service: PageService {
                 disk,
                 memory,

@@ -56,6 +56,7 @@ mod wired_table;
 
 pub use accept::{Accept, Accepted};
 pub use config::{Acceptor, DiskConfig, HostThresholds, ServerConfig};
+pub use connection_table::MAX_CONNECTIONS;
 pub use handshakes::KeyedAcceptor;
 pub use log_limit::LogLimit;
 pub use permit_issuer::{MAX_PERMITS, MAX_PERMITS_OF_CLIENT, PermitIssuer};

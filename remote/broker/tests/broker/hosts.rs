@@ -101,6 +101,7 @@ impl Host {
                 ..ServerConfig::default_capacity()
             },
             host: None,
+            most_connections: remote_server::MAX_CONNECTIONS,
             patience: Duration::from_secs(10),
             acceptor: match &keys {
                 None => Box::new(Link::plain),

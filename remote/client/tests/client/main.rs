@@ -49,6 +49,7 @@ fn config(host: u64) -> ServerConfig {
         disk: None,
         capacity: ServerConfig::default_capacity(),
         host: None,
+        most_connections: remote_server::MAX_CONNECTIONS,
         patience: Duration::from_secs(5),
         acceptor: Box::new(Link::plain),
     }

@@ -36,6 +36,7 @@ pub fn config(pages: u64) -> ServerConfig {
         disk: None,
         capacity: ServerConfig::default_capacity(),
         host: None,
+        most_connections: selfpage_remote_server::MAX_CONNECTIONS,
         patience: Duration::from_secs(5),
         acceptor: Box::new(Link::plain),
     }

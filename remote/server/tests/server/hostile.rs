@@ -157,6 +157,19 @@ fn one_address_does_not_take_all_connections() {
 }
 
 #[test]
+fn a_server_has_no_more_connections_than_it_has_memory_for() {
+    let server = Server::start(ServerConfig {
+        most_connections: 4,
+        ..crate::common::config(64)
+    })
+    .unwrap();
+    let _held: Vec<_> = (0..4)
+        .map(|host| Client::greeted(server.address(), incarnation(host, 1)))
+        .collect();
+    assert!(is_closed(connect(server.address())), "one more");
+}
+
+#[test]
 fn one_client_does_not_take_all_permits() {
     let server = start(1024);
     let mut greedy = Client::greeted(server.address(), incarnation(1, 1));
