@@ -104,14 +104,18 @@ pub async fn read<M: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     most: usize,
 ) -> Result<M, FrameError> {
-    read_within(WHOLE, stream, most).await
+    let length = read_length(stream, most).await?;
+    read_body(stream, length).await
 }
 
-async fn read_within<M: DeserializeOwned>(
-    whole: Duration,
+/// Waits for a message of `most` bytes at most. Returns its length.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_length(
     stream: &mut (impl AsyncRead + Unpin),
     most: usize,
-) -> Result<M, FrameError> {
+) -> Result<usize, FrameError> {
     let length = stream.read_u32_le().await? as usize;
     if length > most {
         // A message as long as these bytes say is none that a peer begins with.
@@ -120,6 +124,25 @@ async fn read_within<M: DeserializeOwned>(
             false => FrameError::Length { length, most },
         });
     }
+    Ok(length)
+}
+
+/// Reads a message of a length that was read.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_body<M: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    length: usize,
+) -> Result<M, FrameError> {
+    read_within(WHOLE, stream, length).await
+}
+
+async fn read_within<M: DeserializeOwned>(
+    whole: Duration,
+    stream: &mut (impl AsyncRead + Unpin),
+    length: usize,
+) -> Result<M, FrameError> {
     let mut bytes = Vec::new();
     // Memory grows with what arrives, not with what was announced.
     let mut body = stream.take(length as u64);
@@ -225,7 +248,8 @@ mod tests {
         let (mut sender, mut receiver) = tokio::io::duplex(64);
         let outcome = runtime().block_on(async {
             sender.write_all(&bytes[..20]).await.unwrap();
-            read_within::<Vec<u8>>(Duration::from_millis(10), &mut receiver, 100).await
+            let length = read_length(&mut receiver, 100).await?;
+            read_within::<Vec<u8>>(Duration::from_millis(10), &mut receiver, length).await
         });
         let Err(FrameError::Stream(why)) = outcome else {
             panic!("{outcome:?}");

@@ -12,9 +12,10 @@ use crate::names::NameTable;
 use crate::peer_log::PeerLog;
 use crate::protocol::{Hello, HostMessage, Member, Reply, Request};
 use remote_policy::identity::{HostId, Incarnation};
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,6 +30,9 @@ const MAX_CONNECTIONS: usize = 1024;
 /// Most connections of one address that have introduced themselves, so that no host keeps others out: those of a host's
 /// programs, and many times its own.
 const MAX_OF_ADDRESS: usize = 256;
+/// A long message, and most of them of one address at once: each may take ten seconds, and a megabyte meanwhile.
+const LONG: usize = 64 << 10;
+const MAX_LONG: usize = 16;
 /// Most connections that have not introduced themselves: the next takes the place of the oldest.
 const MAX_GREETING: usize = 256;
 /// How long a connection may take to introduce itself.
@@ -64,6 +68,7 @@ struct Port {
     host_links: AtomicU64,
     log: PeerLog,
     addresses: Arc<AddressLimit>,
+    long: Arc<AddressLimit>,
 }
 
 /// Accepts connections until the host ends.
@@ -76,6 +81,7 @@ pub async fn listen(listener: TcpListener, links: ControlLinks, events: Sender<E
         host_links: AtomicU64::new(0),
         log: PeerLog::default(),
         addresses: AddressLimit::new(MAX_OF_ADDRESS),
+        long: AddressLimit::new(MAX_LONG),
     });
     let mut greeting = Greeting::default();
     loop {
@@ -125,9 +131,9 @@ impl Port {
             ));
         };
         let served = match greeted {
-            Ok((link, Hello::Host(member))) => self.serve_host(link, member).await,
+            Ok((link, Hello::Host(member))) => self.serve_host(link, member, peer.ip()).await,
             Ok((link, Hello::Client { client, name })) => {
-                self.serve_client(link, client, &name).await
+                self.serve_client(link, client, &name, peer.ip()).await
             }
             Err(why) => Err(why),
         };
@@ -140,7 +146,12 @@ impl Port {
         }
     }
 
-    async fn serve_host(&self, mut link: ControlLink, member: Member) -> Result<(), FrameError> {
+    async fn serve_host(
+        &self,
+        mut link: ControlLink,
+        member: Member,
+        address: IpAddr,
+    ) -> Result<(), FrameError> {
         let from = member.host();
         if !self.names.is_own(from, link.key()) {
             return Err(not_own(from));
@@ -154,7 +165,7 @@ impl Port {
         if self.events.send(connected).await.is_err() {
             return Ok(());
         }
-        let served = self.receive_from_host(&mut link, from).await;
+        let served = self.receive_from_host(&mut link, from, address).await;
         let disconnected = Event::Disconnected {
             host: from,
             link: number,
@@ -167,15 +178,32 @@ impl Port {
         &self,
         link: &mut ControlLink,
         from: HostId,
+        address: IpAddr,
     ) -> Result<(), FrameError> {
         loop {
-            let message: HostMessage = frame::read(link.stream(), MAX_MESSAGE).await?;
+            let message: HostMessage = self.read(link, address).await?;
             self.check(link, from)?;
             let event = Event::FromHost { from, message };
             if self.events.send(event).await.is_err() {
                 return Ok(());
             }
         }
+    }
+
+    /// Reads a message, if its peer's address has no more long ones under way than it may have.
+    async fn read<M: DeserializeOwned>(
+        &self,
+        link: &mut ControlLink,
+        address: IpAddr,
+    ) -> Result<M, FrameError> {
+        let length = frame::read_length(link.stream(), MAX_MESSAGE).await?;
+        let place = match length > LONG {
+            true => Some(self.long.take(address).ok_or_else(too_many)?),
+            false => None,
+        };
+        let message = frame::read_body(link.stream(), length).await;
+        drop(place);
+        message
     }
 
     /// Refuses a peer that was removed from the cluster, or uses the name of another.
@@ -191,10 +219,11 @@ impl Port {
         mut link: ControlLink,
         client: Option<Incarnation>,
         name: &str,
+        address: IpAddr,
     ) -> Result<(), FrameError> {
         let name = remote_wire::control::short_name(name);
         loop {
-            let request = frame::read::<Request>(link.stream(), MAX_MESSAGE);
+            let request = self.read::<Request>(&mut link, address);
             let Ok(request) = timeout(IDLE, request).await else {
                 return Ok(());
             };
@@ -228,6 +257,11 @@ impl Port {
             }
         }
     }
+}
+
+fn too_many() -> FrameError {
+    let text = format!("its address has {MAX_LONG} messages of more than {LONG} bytes under way");
+    io::Error::new(ErrorKind::QuotaExceeded, text).into()
 }
 
 fn not_own(name: HostId) -> FrameError {

@@ -103,3 +103,30 @@ fn one_address_has_a_part_of_the_connections() {
     });
     assert_eq!(connected, MAX_OF_ADDRESS);
 }
+
+#[test]
+fn one_address_has_some_long_messages_under_way() {
+    block_on(async {
+        let (address, mut events) = port().await;
+        let mut peers = Vec::new();
+        for number in 0..=MAX_LONG as u64 {
+            let mut peer = host(address, number).await;
+            assert!(matches!(events.recv().await, Some(Event::Connected { .. })));
+            // A message that does not come.
+            peer.write_all(&(LONG as u32 + 1).to_le_bytes())
+                .await
+                .unwrap();
+            peers.push(peer);
+        }
+        assert!(matches!(
+            events.recv().await,
+            Some(Event::Disconnected { .. })
+        ));
+        // Short ones have no such limit.
+        let mut peer = host(address, 1000).await;
+        assert!(matches!(events.recv().await, Some(Event::Connected { .. })));
+        let short = frame::encode(&HostMessage::RequestReport).unwrap();
+        peer.write_all(&short).await.unwrap();
+        assert!(matches!(events.recv().await, Some(Event::FromHost { .. })));
+    });
+}
