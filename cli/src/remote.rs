@@ -180,7 +180,7 @@ fn show_client(client: &ClientSummary, members: &[Member]) {
         println!("      {} {place}", count(objects, "object"));
     }
     if left_out > 0 {
-        println!("      {} more than are shown", count(left_out, "object"));
+        println!("      {} that are not shown", count(left_out, "object"));
     }
     println!(
         "    {} under way, {} made so far",
