@@ -10,6 +10,7 @@
 mod error;
 mod folder;
 mod path;
+mod redis_store;
 mod url;
 mod version;
 
@@ -21,8 +22,10 @@ pub use version::{ObjectVersion, VersionError};
 use folder::FolderWriter;
 use opendal::layers::TimeoutLayer;
 use opendal::{Buffer, Operator};
+use redis_store::{Lane, RedisConnections};
 use std::future::Future;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -33,6 +36,9 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 /// How long the first attempt of a read may take, from its request to its last byte; each further one twice as long. A
 /// connection that is silent, or sends a byte now and then, holds up no page for longer where others answer.
 const READ_ATTEMPT: Duration = Duration::from_secs(2);
+/// Bytes that the connection of an attempt carries within that time where it is not silent: where it is looked at so often.
+const CARRIED: u64 = 4096;
+const LOOK: Duration = Duration::from_secs(1);
 /// Pauses between attempts double from the one to the other.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -65,6 +71,8 @@ pub struct ObjectStore {
     operator: Operator,
     /// Writes of a folder.
     folder: Option<FolderWriter>,
+    /// Connections to a Redis.
+    redis: Option<Arc<RedisConnections>>,
     runtime: Handle,
     _threads: Arc<Threads>,
     /// How long an operation may take, with all its attempts.
@@ -100,14 +108,20 @@ impl ObjectStore {
             .with_timeout(ATTEMPT)
             .with_io_timeout(ATTEMPT);
         let entered = runtime.enter();
-        let operator = url.operator()?.layer(attempts);
+        let (operator, redis) = url.operator()?;
         drop(entered);
+        // A Redis's attempts end by what its connections carry.
+        let operator = match redis {
+            Some(_) => operator,
+            None => operator.layer(attempts),
+        };
         let root = operator.info().root();
         let folder = || FolderWriter::new(&root, WRITE_THREADS);
         Ok(Self {
             url: url.clone(),
             folder: url.is_folder().then(folder),
             operator,
+            redis,
             runtime: runtime.clone(),
             _threads: Arc::new(Threads(threads)),
             patience,
@@ -271,11 +285,24 @@ impl ObjectStore {
     where
         F: IntoFuture<Output = opendal::Result<T>>,
     {
-        let whole = self.patience;
-        self.within_attempts(operation, name, whole, attempt).await
+        let most = match &self.redis {
+            Some(_) => ATTEMPT,
+            None => self.patience,
+        };
+        self.within_attempts(operation, name, most, attempt).await
     }
 
-    /// Likewise, of which the first attempt may take so long, and each further one twice as long.
+    /// Bytes that the connection of an operation has carried, where attempts share one.
+    fn carried(&self, operation: &str) -> u64 {
+        let lane = match operation {
+            "read" => Lane::Reads,
+            _ => Lane::Others,
+        };
+        self.redis.as_ref().map_or(0, |redis| redis.carried(lane))
+    }
+
+    /// Likewise, of which the first attempt may take so long, and each further one twice as long. Where attempts share a
+    /// connection, time in which it carries something does not count: a further attempt by it would be no sooner done.
     async fn within_attempts<T, F>(
         &self,
         operation: &'static str,
@@ -286,12 +313,26 @@ impl ObjectStore {
     where
         F: IntoFuture<Output = opendal::Result<T>>,
     {
-        let until = Instant::now() + self.patience;
+        let mut until = Instant::now() + self.patience;
         let mut pause = MIN_PAUSE;
         let mut last = None;
         loop {
-            let end = until.min(Instant::now() + most);
-            match timeout_at(end, attempt().into_future()).await {
+            let mut carried = (Instant::now(), self.carried(operation));
+            let mut end = until.min(carried.0 + most);
+            let mut attempt = pin!(attempt().into_future());
+            let ended = loop {
+                let look = end.min(Instant::now() + LOOK);
+                let ended = timeout_at(look, attempt.as_mut()).await;
+                let now = (Instant::now(), self.carried(operation));
+                if ended.is_err() && now.1 >= carried.1 + CARRIED {
+                    until += now.0 - carried.0;
+                    end = until.min(now.0 + most);
+                    carried = now;
+                } else if ended.is_ok() || look == end {
+                    break ended;
+                }
+            };
+            match ended {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(why)) => {
                     let error = self.error(operation, name).failed(why);

@@ -1,9 +1,12 @@
 //! The URL of a store, as OpenDAL has it.
 
 use crate::error::OpenError;
-use opendal::{Operator, OperatorUri};
+use crate::redis_store::{self, RedisConnections};
+use opendal::services::RedisConfig;
+use opendal::{Configurator, Operator, OperatorUri};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The variables that have Redis's credentials: `redis-cli` has the first of them.
 const REDIS_PASSWORD: &str = "REDISCLI_AUTH";
@@ -131,7 +134,8 @@ impl ObjectUrl {
         self.kind == StoreKind::Folder
     }
 
-    pub(crate) fn operator(&self) -> Result<Operator, OpenError> {
+    /// The operator of the store, and the connections of a Redis.
+    pub(crate) fn operator(&self) -> Result<(Operator, Option<Arc<RedisConnections>>), OpenError> {
         // Fails where a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         opendal::install_default();
@@ -148,7 +152,14 @@ impl ObjectUrl {
             why: why.to_string(),
         };
         let uri = OperatorUri::new(&self.with_scheme(), credentials).map_err(wrong)?;
-        Operator::from_uri(uri).map_err(wrong)
+        if self.kind == StoreKind::Redis {
+            let config = RedisConfig::from_uri(&uri).map_err(wrong)?;
+            if config.cluster_endpoints.is_none() {
+                let (operator, connections) = redis_store::operator(&config).map_err(wrong)?;
+                return Ok((operator, Some(connections)));
+            }
+        }
+        Ok((Operator::from_uri(uri).map_err(wrong)?, None))
     }
 
     /// OpenDAL knows the encrypted form by an option only.
