@@ -1,4 +1,4 @@
-//! The end of a run whose pages are with a page client, which deletes them.
+//! The end of a run whose pages are with a page client, which releases their room.
 
 use super::ipc::{Message, SignalInfo};
 use super::supervise::{REMARK, TO_END};
@@ -43,8 +43,8 @@ pub(super) fn wait(supervisor: &Supervisor, front: &OwnedFd) {
         }
         if begin.elapsed() > REMARK && !std::mem::replace(&mut remarked, true) {
             tracing::warn!(
-                "the program has ended, and its pages are being deleted from where they were; a signal to this \
-                 process leaves the rest there"
+                "the program has ended, and the room of its pages elsewhere is being released; a signal to this \
+                 process ends that, and leaves in an object store what is not deleted"
             );
         }
     }
