@@ -11,8 +11,9 @@
 //! | `page_table` | the place and hash of each page, and the names of segments, in memory that outlives the process |
 //! | `gather` | writes that become one segment |
 //! | `operations` | what is asked of the store, in its threads, and how it ends |
-//! | `parts` | parts of the disk's thread that are under way |
-//! | `transport`, `refused_writes` | the transport; what the log says of writes that are refused |
+//! | `parts`, `waiting_parts` | parts of the disk's thread that are under way; those that wait for a silent store |
+//! | `transport`, `reading` | the transport; its reads |
+//! | `refused_writes` | what the log says of writes that are refused |
 //! | `cleaning`, `deletion` | live pages of a segment that is mostly dead, moved to another; segments without any |
 //! | `process` | the process, which is a `pageclient` |
 //!
@@ -30,10 +31,12 @@ mod operations;
 mod page_table;
 mod parts;
 mod process;
+mod reading;
 mod refused_writes;
 mod segments;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod waiting_parts;
 
 pub use process::{ObjectClientError, ObjectConfig, keep, run};

@@ -64,6 +64,18 @@ pub enum Ended {
     ReadToClean(SegmentNumber, Result<Vec<u8>, ObjectError>),
 }
 
+impl Ended {
+    /// Returns true if it ended by an answer of the store.
+    pub fn is_answer(&self) -> bool {
+        let error = match self {
+            Self::Read(_, result) | Self::ReadToClean(_, result) => result.as_ref().err(),
+            Self::Written(_, result) => result.as_ref().err(),
+            Self::Deleted(_, result) => result.as_ref().err(),
+        };
+        !error.is_some_and(ObjectError::is_late)
+    }
+}
+
 /// The error of a part whose operation has failed.
 pub fn errno_of(why: &ObjectError) -> Errno {
     match why {

@@ -25,6 +25,13 @@ const SHORT: Duration = Duration::from_millis(100);
 
 const NOW: Time = Time(0);
 
+/// What a store may do to an object of a page.
+const DAMAGES: [fn(&Path); 3] = [
+    |object| fs::write(object, [9; PAGE]).unwrap(),
+    |object| fs::write(object, [1; PAGE - 1]).unwrap(),
+    |object| fs::remove_file(object).unwrap(),
+];
+
 fn piece(memory: &mut [u8; PAGE]) -> IoVec {
     IoVec {
         start: memory.as_mut_ptr(),
@@ -59,6 +66,12 @@ impl Scene {
         self.folder
             .path()
             .join(self.table.folder().trim_end_matches('/'))
+    }
+
+    /// Another process goes on.
+    fn restart(&mut self) {
+        let again = ObjectTransport::new(self.store.clone(), Arc::clone(&self.table)).unwrap();
+        drop(std::mem::replace(&mut self.transport, again));
     }
 
     /// The run's objects.
@@ -245,12 +258,7 @@ fn a_segment_whose_pages_are_forgotten_is_deleted() {
 fn a_page_that_is_gone_or_different_is_an_error_until_it_is_written_again() {
     let mut scene = scene_with_a_page();
     let object = |scene: &Scene| fs::read_dir(scene.run_folder()).unwrap().next();
-    let damages: [fn(&Path); 3] = [
-        |object| fs::write(object, [9; PAGE]).unwrap(),
-        |object| fs::write(object, [1; PAGE - 1]).unwrap(),
-        |object| fs::remove_file(object).unwrap(),
-    ];
-    for damage in damages {
+    for damage in DAMAGES {
         damage(&object(&scene).unwrap().unwrap().path());
         let mut read = [0; PAGE];
         let result = scene.move_page(Op::Read, 1, &mut read);
@@ -266,12 +274,7 @@ fn a_page_that_is_gone_or_different_for_a_moment_is_read_again() {
     let mut scene = scene_with_a_page();
     let object = fs::read_dir(scene.run_folder()).unwrap().next();
     let object = object.unwrap().unwrap().path();
-    let damages: [fn(&Path); 3] = [
-        |object| fs::write(object, [9; PAGE]).unwrap(),
-        |object| fs::write(object, [1; PAGE - 1]).unwrap(),
-        |object| fs::remove_file(object).unwrap(),
-    ];
-    for damage in damages {
+    for damage in DAMAGES {
         damage(&object);
         let mut read = [0; PAGE];
         let pieces = [piece(&mut read)];
@@ -329,11 +332,30 @@ fn the_end_of_the_run_alone_deletes_its_objects() {
         scene.table.name_segment(slot, number);
         fs::write(scene.run_folder().join(number.0.to_string()), "").unwrap();
     }
-    let again = ObjectTransport::new(scene.store.clone(), Arc::clone(&scene.table)).unwrap();
-    drop(std::mem::replace(&mut scene.transport, again));
+    scene.restart();
     assert_eq!(scene.objects(), SEGMENTS as usize);
     scene.table.end();
-    let again = ObjectTransport::new(scene.store.clone(), Arc::clone(&scene.table)).unwrap();
-    drop(std::mem::replace(&mut scene.transport, again));
+    scene.restart();
     assert!(!scene.run_folder().exists());
+}
+
+#[test]
+fn parts_that_a_silent_store_holds_up_count_as_in_flight_no_longer() {
+    let mut scene = scene_with_a_page();
+    let object = scene.next_object();
+    mknodat(CWD, &object, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let (mut memory, id) = ([2; PAGE], PartId::new(0, 7));
+    let pieces = [piece(&mut memory)];
+    // SAFETY: pieces and memory stay until the part was reaped, below.
+    unsafe { scene.start(Op::Write, id, 1, &pieces) };
+    scene.transport.flush(NOW);
+    let due = scene.transport.next_due().unwrap();
+    assert_eq!(scene.transport.reap(NOW), None);
+    assert_eq!(scene.transport.next_waiting(), None);
+    assert_eq!(scene.transport.reap(due), None);
+    assert_eq!(scene.transport.next_waiting(), Some(id));
+    assert_eq!(scene.transport.next_waiting(), None);
+    assert_eq!(scene.transport.next_due(), None);
+    drop(fs::read(&object).unwrap());
+    assert_eq!(scene.reap(), PAGE as i32);
 }

@@ -12,12 +12,13 @@
 
 use crate::deletion::Deletions;
 use crate::gather::{Gather, GatherQueue};
-use crate::operations::{Ended, Operations, ReadRun, errno_of};
-use crate::page_table::{PagePlace, PageTable, hash};
+use crate::operations::{Ended, Operations, errno_of};
+use crate::page_table::{PagePlace, PageTable};
 use crate::parts::Parts;
 use crate::refused_writes::RefusedWrites;
 use crate::segments::{SegmentNumber, Segments};
-use disk::time::{Nanos, Time};
+use crate::waiting_parts::WaitingParts;
+use disk::time::Time;
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
 use objectstore::{ObjectError, ObjectStore};
@@ -57,14 +58,15 @@ pub struct ObjectTransport {
     waiting: GatherQueue,
     pub(crate) writes: BTreeMap<SegmentNumber, SegmentWrite>,
     pending: HashMap<u32, PendingPage>,
-    parts: Parts,
+    pub(crate) parts: Parts,
+    waiting_parts: WaitingParts,
     pub(crate) free_slots: Vec<usize>,
     /// Where each segment is named.
     pub(crate) slots: HashMap<u64, usize>,
     pub(crate) deletions: Deletions,
     refused: RefusedWrites,
     in_flight: usize,
-    done: VecDeque<(PartId, i32)>,
+    pub(crate) done: VecDeque<(PartId, i32)>,
 }
 
 impl ObjectTransport {
@@ -106,6 +108,7 @@ impl ObjectTransport {
             writes: BTreeMap::new(),
             pending: HashMap::new(),
             parts: Parts::default(),
+            waiting_parts: WaitingParts::default(),
             free_slots,
             slots,
             deletions: Deletions::default(),
@@ -113,84 +116,6 @@ impl ObjectTransport {
             in_flight: 0,
             done: VecDeque::new(),
         })
-    }
-
-    /// Reads pages of a part from where they are.
-    fn read(&mut self, part: usize, at: usize, page: u32, count: u32) {
-        let mut run: Option<ReadRun> = None;
-        for offset in 0..count {
-            let place = self.table.place(page + offset);
-            let at = at + offset as usize;
-            match (place, &mut run) {
-                (None, _) => {
-                    // Never written.
-                    self.begin_read(run.take());
-                    self.parts.fill(part, at, &[0; PAGE]);
-                }
-                (Some(place), Some(run))
-                    if place.segment == run.place.segment
-                        && place.index == run.place.index + run.count =>
-                {
-                    run.count += 1;
-                }
-                (Some(place), _) => {
-                    self.begin_read(run.take());
-                    run = Some(ReadRun {
-                        part,
-                        at,
-                        page: page + offset,
-                        count: 1,
-                        place,
-                        doubts: 0,
-                    });
-                }
-            }
-        }
-        self.begin_read(run);
-    }
-
-    fn begin_read(&mut self, run: Option<ReadRun>) {
-        if let Some(run) = run {
-            self.parts.begin_run(run.part);
-            self.operations.read(run);
-        }
-    }
-
-    /// A run was read, or was not. A page that is not what was written is read again: it has moved meanwhile, or one
-    /// answer of many is wrong, as a proxy's is that cuts a body short.
-    fn on_read(&mut self, run: ReadRun, result: Result<Vec<u8>, ObjectError>) {
-        let mut error = None;
-        let bytes = result.as_deref().unwrap_or_default();
-        let pages = bytes.as_chunks::<PAGE>().0;
-        for offset in 0..run.count {
-            let (page, at) = (run.page + offset, run.at + offset as usize);
-            let place = PagePlace {
-                index: run.place.index + offset,
-                ..run.place
-            };
-            let contents = pages.get(offset as usize);
-            let is_right = |contents: &&[u8; PAGE]| hash(page, *contents) == self.table.hash(page);
-            match contents.filter(is_right) {
-                Some(contents) => self.parts.fill(run.part, at, contents),
-                None if self.table.place(page) != Some(place) => self.read(run.part, at, page, 1),
-                None if run.is_doubted(&result) => {
-                    self.begin_read(Some(run.again(at, page, place)));
-                }
-                None => {
-                    let name = self.operations.name(place.segment);
-                    match &result {
-                        Ok(_) => tracing::error!(
-                            "page {page} is lost: {name} has other contents at page {} than were written",
-                            place.index
-                        ),
-                        Err(why) => tracing::error!("page {page} is lost: {why}"),
-                    }
-                    let errno = result.as_ref().err().map_or(Errno::IO, errno_of);
-                    error = Some(errno.raw_os_error());
-                }
-            }
-        }
-        self.done.extend(self.parts.end_run(run.part, error));
     }
 
     /// Writes a segment.
@@ -324,8 +249,9 @@ impl ObjectTransport {
 }
 
 impl Transport for ObjectTransport {
-    unsafe fn start(&mut self, _: Time, id: PartId, op: Op, _: u32, pieces: &[IoVec], at: u64) {
+    unsafe fn start(&mut self, now: Time, id: PartId, op: Op, _: u32, pieces: &[IoVec], at: u64) {
         self.in_flight += 1;
+        self.waiting_parts.on_started(id, now);
         let first = (at / PAGE as u64) as u32;
         match op {
             // SAFETY: by the contract of `start`.
@@ -365,14 +291,21 @@ impl Transport for ObjectTransport {
         true
     }
 
-    fn reap(&mut self, _: Time) -> Option<(PartId, i32)> {
+    fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {
         while self.done.is_empty() {
-            let ended = self.operations.next()?;
+            let Some(ended) = self.operations.next() else {
+                self.waiting_parts.check(now);
+                return None;
+            };
+            if ended.is_answer() {
+                self.waiting_parts.on_answer(now);
+            }
             self.on_ended(ended);
         }
-        let done = self.done.pop_front()?;
+        let (id, result) = self.done.pop_front()?;
         self.in_flight -= 1;
-        Some(done)
+        self.waiting_parts.on_ended(id);
+        Some((id, result))
     }
 
     fn in_flight(&self) -> usize {
@@ -385,8 +318,12 @@ impl Transport for ObjectTransport {
 
     fn next_due(&self) -> Option<Time> {
         match self.done.is_empty() {
-            true => None,
-            false => Some(Time(0) + Nanos::ZERO),
+            true => self.waiting_parts.due(),
+            false => Some(Time(0)),
         }
+    }
+
+    fn next_waiting(&mut self) -> Option<PartId> {
+        self.waiting_parts.next()
     }
 }
