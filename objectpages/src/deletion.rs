@@ -1,14 +1,21 @@
 //! Deletes segments without live pages, and all of a run at its end.
+//!
+//! A write may arrive after its segment was deleted: that of a process which was killed, and an attempt that was given up
+//! for another. So what a killed process has left is deleted after [`PATIENCE`] only, and a segment that took several
+//! attempts keeps its name when it is deleted: the end of the run deletes it once more.
 
 use crate::operations::Ended;
 use crate::segments::SegmentNumber;
 use crate::transport::{ObjectTransport, PATIENCE};
+use disk::time::{Nanos, Time};
 use objectstore::ObjectError;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 /// Deletions under way at once.
 const MOST_DELETIONS: usize = 16;
+/// Deleted segments that keep their names, of a store that is late all the time: a quarter of the spare ones.
+const MOST_NAMES: usize = 256;
 
 /// Segments on their way out of the store.
 #[derive(Default)]
@@ -18,9 +25,57 @@ pub(crate) struct Deletions {
     under_way: usize,
     /// A warning is given for the first that cannot be deleted.
     has_warned: bool,
+    /// Those that an earlier process has left, until they are deleted, from a time on.
+    left: Vec<SegmentNumber>,
+    left_until: Option<Time>,
+    /// Those that may arrive once more, and those of them that were deleted.
+    repeated: BTreeSet<SegmentNumber>,
+    kept: VecDeque<SegmentNumber>,
+}
+
+impl Deletions {
+    /// None but those that an earlier process has left.
+    pub fn of_left(left: Vec<SegmentNumber>) -> Self {
+        Self {
+            left,
+            ..Self::default()
+        }
+    }
+
+    /// When those are deleted.
+    pub fn left_due(&self) -> Option<Time> {
+        self.left_until.filter(|_| !self.left.is_empty())
+    }
+
+    /// A write of a segment has ended, and an attempt of it may be carried out later still.
+    pub fn on_given_up(&mut self, number: SegmentNumber) {
+        self.repeated.insert(number);
+    }
+
+    /// A segment was deleted. Returns the one whose name is needed no more, if there is any.
+    fn on_deleted(&mut self, number: SegmentNumber) -> Option<SegmentNumber> {
+        if !self.repeated.remove(&number) {
+            return Some(number);
+        }
+        self.kept.push_back(number);
+        (self.kept.len() > MOST_NAMES).then(|| self.kept.pop_front())?
+    }
 }
 
 impl ObjectTransport {
+    /// Deletes what an earlier process has left, once no write of its can arrive any more.
+    pub(crate) fn delete_left(&mut self, now: Time) {
+        if self.deletions.left.is_empty() {
+            return;
+        }
+        let until = now + Nanos::from(PATIENCE);
+        if now >= *self.deletions.left_until.get_or_insert(until) {
+            let left = std::mem::take(&mut self.deletions.left);
+            self.deletions.waiting.extend(left);
+            self.begin_deletions();
+        }
+    }
+
     /// Begins to delete the segments that have died.
     pub(crate) fn delete_dead(&mut self) {
         let dead = self.segments.take_dead();
@@ -46,7 +101,8 @@ impl ObjectTransport {
         self.deletions.under_way -= 1;
         match result {
             Ok(()) => {
-                if let Some(slot) = self.slots.remove(&number.0) {
+                let unneeded = self.deletions.on_deleted(number);
+                if let Some(slot) = unneeded.and_then(|number| self.slots.remove(&number.0)) {
                     self.table.free_slot(slot);
                     self.free_slots.push(slot);
                 }

@@ -2,7 +2,7 @@
 
 use crate::page_table::PagePlace;
 use crate::segments::SegmentNumber;
-use objectstore::{ObjectError, ObjectStore};
+use objectstore::{ObjectError, ObjectStore, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
@@ -58,7 +58,7 @@ impl ReadRun {
 #[derive(Debug)]
 pub enum Ended {
     Read(ReadRun, Result<Vec<u8>, ObjectError>),
-    Written(SegmentNumber, Result<(), ObjectError>),
+    Written(SegmentNumber, Result<Written, ObjectError>),
     Deleted(SegmentNumber, Result<(), ObjectError>),
     /// All of a segment was read, to be cleaned.
     ReadToClean(SegmentNumber, Result<Vec<u8>, ObjectError>),
@@ -155,6 +155,14 @@ impl Operations {
     pub fn write(&self, segment: SegmentNumber, bytes: Vec<u8>) {
         let (store, name) = (self.store.clone(), self.name(segment));
         self.run(async move { Ended::Written(segment, store.put(&name, bytes).await) });
+    }
+
+    /// Returns true if an attempt of a write was given up that the store may carry out later.
+    pub fn may_arrive_later(&self, written: &Result<Written, ObjectError>) -> bool {
+        match written {
+            Ok(written) => *written == Written::Again,
+            Err(why) => why.is_late() && self.store.may_write_late(),
+        }
     }
 
     pub fn delete(&self, segment: SegmentNumber) {

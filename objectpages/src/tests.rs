@@ -1,13 +1,13 @@
 //! The transport over a folder that fails on demand.
 
 use crate::gather::Gather;
-use crate::operations::Operations;
+use crate::operations::{Ended, Operations};
 use crate::page_table::PageTable;
-use crate::transport::ObjectTransport;
-use disk::time::Time;
+use crate::transport::{ObjectTransport, PATIENCE};
+use disk::time::{Nanos, Time};
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
-use objectstore::ObjectStore;
+use objectstore::{ObjectStore, Written};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
@@ -358,4 +358,43 @@ fn parts_that_a_silent_store_holds_up_count_as_in_flight_no_longer() {
     assert_eq!(scene.transport.next_due(), None);
     drop(fs::read(&object).unwrap());
     assert_eq!(scene.reap(), PAGE as i32);
+}
+
+#[test]
+fn what_a_killed_client_has_left_is_deleted_once_its_writes_have_ended() {
+    let mut scene = scene_with_a_page();
+    let (number, slot) = (scene.table.next_segment(), 9);
+    scene.table.name_segment(slot, number);
+    fs::write(scene.run_folder().join(number.0.to_string()), "").unwrap();
+    scene.restart();
+    let free = scene.transport.free_slots.len();
+    assert_eq!(scene.transport.reap(NOW), None);
+    assert_eq!(scene.objects(), 2);
+    let due = scene.transport.next_due().unwrap();
+    assert_eq!(due, NOW + Nanos::from(PATIENCE));
+    assert_eq!(scene.transport.reap(due), None);
+    scene.until(|scene| scene.transport.free_slots.len() > free);
+    assert_eq!((scene.objects(), scene.transport.next_due()), (1, None));
+    let mut read = [0; PAGE];
+    assert_eq!(scene.move_page(Op::Read, 1, &mut read), PAGE as i32);
+    assert_eq!(read, [1; PAGE]);
+}
+
+#[test]
+fn a_segment_whose_attempt_arrives_after_it_was_deleted_is_deleted_at_the_end() {
+    let mut scene = Scene::new(16);
+    scene.write([1]);
+    let Some(Ended::Written(number, Ok(_))) = scene.transport.operations.wait(LONG) else {
+        panic!("not written");
+    };
+    let written = Ended::Written(number, Ok(Written::Again));
+    scene.transport.on_ended(written);
+    let object = scene.run_folder().join(number.0.to_string());
+    scene.write([1]);
+    scene.until(|scene| scene.transport.writes.is_empty());
+    scene.until(|_| !object.exists());
+    fs::write(&object, "late").unwrap();
+    scene.table.end();
+    scene.restart();
+    assert!(!scene.run_folder().exists());
 }

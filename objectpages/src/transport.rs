@@ -21,7 +21,7 @@ use crate::waiting_parts::WaitingParts;
 use disk::time::Time;
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
-use objectstore::{ObjectError, ObjectStore};
+use objectstore::{ObjectError, ObjectStore, Written};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -90,11 +90,13 @@ impl ObjectTransport {
             pages.iter().for_each(|_| segments.place(number, None));
             segments.complete(number);
         }
-        // A segment without pages may still arrive from a process that was killed: it is deleted at the end.
-        let (mut free_slots, mut slots) = (Vec::new(), HashMap::new());
+        let (mut free_slots, mut slots, mut left) = (Vec::new(), HashMap::new(), Vec::new());
         for (slot, segment) in table.named_segments() {
             match segment {
-                Some(segment) => _ = slots.insert(segment.0, slot),
+                Some(segment) => {
+                    _ = slots.insert(segment.0, slot);
+                    left.extend(segments.pages(segment).is_empty().then_some(segment));
+                }
                 None => free_slots.push(slot),
             }
         }
@@ -111,7 +113,7 @@ impl ObjectTransport {
             waiting_parts: WaitingParts::default(),
             free_slots,
             slots,
-            deletions: Deletions::default(),
+            deletions: Deletions::of_left(left),
             refused: RefusedWrites::default(),
             in_flight: 0,
             done: VecDeque::new(),
@@ -150,10 +152,13 @@ impl ObjectTransport {
     }
 
     /// A segment was written, or was not.
-    fn on_written(&mut self, number: SegmentNumber, result: Result<(), ObjectError>) {
+    fn on_written(&mut self, number: SegmentNumber, result: Result<Written, ObjectError>) {
         let Some(write) = self.writes.remove(&number) else {
             return;
         };
+        if self.operations.may_arrive_later(&result) {
+            self.deletions.on_given_up(number);
+        }
         let error = result.err().map(|why| {
             self.refused.on_refused(write.gather.places().len(), &why);
             errno_of(&why)
@@ -292,6 +297,7 @@ impl Transport for ObjectTransport {
     }
 
     fn reap(&mut self, now: Time) -> Option<(PartId, i32)> {
+        self.delete_left(now);
         while self.done.is_empty() {
             let Some(ended) = self.operations.next() else {
                 self.waiting_parts.check(now);
@@ -317,8 +323,10 @@ impl Transport for ObjectTransport {
     }
 
     fn next_due(&self) -> Option<Time> {
+        let waiting = self.waiting_parts.due().into_iter();
+        let due = waiting.chain(self.deletions.left_due()).min();
         match self.done.is_empty() {
-            true => self.waiting_parts.due(),
+            true => due,
             false => Some(Time(0)),
         }
     }

@@ -64,6 +64,15 @@ impl Drop for Threads {
     }
 }
 
+/// How an object was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// By one attempt.
+    Once,
+    /// After another attempt, which the store may carry out later still.
+    Again,
+}
+
 /// A store of objects. Its clones share its connections and threads.
 #[derive(Clone)]
 pub struct ObjectStore {
@@ -192,15 +201,28 @@ impl ObjectStore {
     ///
     /// # Errors
     /// [`ObjectError`]: the object may be there, or a part of it, in a store that shows parts.
-    pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<(), ObjectError> {
+    pub async fn put(&self, name: &str, bytes: impl Into<Buffer>) -> Result<Written, ObjectError> {
         let bytes = bytes.into();
-        let write = || async {
-            match &self.folder {
-                Some(folder) => folder.put(name, bytes.clone()).await,
-                None => self.operator.write(name, bytes.clone()).await.map(drop),
+        let mut attempts = 0;
+        let write = || {
+            attempts += 1;
+            async {
+                match &self.folder {
+                    Some(folder) => folder.put(name, bytes.clone()).await,
+                    None => self.operator.write(name, bytes.clone()).await.map(drop),
+                }
             }
         };
-        self.within("write", name, write).await
+        self.within("write", name, write).await?;
+        match attempts > 1 && self.may_write_late() {
+            true => Ok(Written::Again),
+            false => Ok(Written::Once),
+        }
+    }
+
+    /// Returns true if the store may carry out an attempt that was given up. A folder does not.
+    pub fn may_write_late(&self) -> bool {
+        self.folder.is_none()
     }
 
     /// Deletes an object. One that is not there is deleted.

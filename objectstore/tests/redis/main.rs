@@ -3,7 +3,7 @@
 mod proxy;
 mod server;
 
-use objectstore::{ObjectError, ObjectStore, ObjectUrl};
+use objectstore::{ObjectError, ObjectStore, ObjectUrl, Written};
 use proxy::{Proxy, Way};
 use server::Redis;
 use std::sync::mpsc::channel;
@@ -76,8 +76,10 @@ fn segments_that_a_slow_link_carries_for_longer_than_a_silent_store_is_waited_fo
         });
     }
     drop(sender);
-    written.into_iter().for_each(|written| written.unwrap());
-    assert_eq!(redis.calls("set"), 4, "each is sent once");
+    for written in written {
+        assert_eq!(written.unwrap(), Written::Once);
+    }
+    assert_eq!(redis.calls("set"), 4);
     let read = store.wait(store.read("run/3", 0..SEGMENT as u64)).unwrap();
     assert_eq!(read.to_vec(), [3; SEGMENT]);
     assert_eq!(redis.calls("getrange"), 1);
@@ -124,6 +126,23 @@ fn reads_that_one_connection_leaves_without_an_answer_are_made_by_another() {
     let read: Vec<Vec<u8>> = read.into_iter().map(Result::unwrap).collect();
     assert_eq!(read, vec![[7; 4096]; 200]);
     assert_eq!(proxy.connections(), 2);
+}
+
+#[test]
+fn a_write_that_was_tried_again_says_so() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let cut_once = |connection| match connection {
+        0 => Way::Cut,
+        _ => Way::Fast,
+    };
+    let proxy = Proxy::start(redis.port, cut_once);
+    let store = open(&proxy.url(), PATIENCE);
+    for expected in [Written::Again, Written::Once] {
+        let written = store.wait(store.put("run/1", vec![7; 100])).unwrap();
+        assert_eq!(written, expected);
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub enum Way {
     Slow,
     /// It takes what is sent, and answers nothing.
     Silent,
+    /// It ends.
+    Cut,
 }
 
 /// The link. Its threads end with the process, or with their connections.
@@ -50,9 +52,13 @@ impl Proxy {
 }
 
 fn carry(client: TcpStream, to: u16, way: Way) {
-    if way == Way::Silent {
-        spawn(move || std::io::copy(&mut &client, &mut std::io::sink()));
-        return;
+    match way {
+        Way::Silent => {
+            spawn(move || std::io::copy(&mut &client, &mut std::io::sink()));
+            return;
+        }
+        Way::Cut => return,
+        Way::Fast | Way::Slow => {}
     }
     let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
     let ends = [(&client, &server), (&server, &client)];
