@@ -74,7 +74,6 @@ impl Scene {
         drop(std::mem::replace(&mut self.transport, again));
     }
 
-    /// The run's objects.
     fn objects(&self) -> usize {
         fs::read_dir(self.run_folder()).map_or(0, Iterator::count)
     }
@@ -315,7 +314,7 @@ fn an_outage_that_has_taken_all_slots_gives_them_back() {
     (0..2).for_each(|_| scene.write([1]));
     scene.until(|scene| scene.transport.deletions.waiting.len() == 2);
     scene.recover();
-    // It finds no slot.
+    // No slot is free.
     scene.write([1]);
     assert!(scene.transport.writes.is_empty());
     scene.until(|scene| scene.transport.free_slots.len() == 2);

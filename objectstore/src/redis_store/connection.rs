@@ -39,13 +39,13 @@ pub(crate) struct RedisConnections {
 /// A connection, and those that follow it.
 #[derive(Debug, Default)]
 struct Link {
-    current: Mutex<Option<Connection>>,
+    current: Mutex<Option<SharedConnection>>,
     carried: Arc<AtomicU64>,
 }
 
 /// A connection that is being opened, is open, or has ended.
 #[derive(Clone, Debug)]
-struct Connection {
+struct SharedConnection {
     opened: watch::Receiver<Option<RedisResult<MultiplexedConnection>>>,
     task: AbortHandle,
 }
@@ -130,18 +130,18 @@ impl RedisConnections {
 }
 
 impl Link {
-    fn current(&self) -> MutexGuard<'_, Option<Connection>> {
+    fn current(&self) -> MutexGuard<'_, Option<SharedConnection>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection, or another one where it has ended.
-    fn connection(&self, endpoint: &Endpoint, login: &RedisConnectionInfo) -> Connection {
+    fn connection(&self, endpoint: &Endpoint, login: &RedisConnectionInfo) -> SharedConnection {
         let mut current = self.current();
         match &*current {
             Some(connection) if !connection.task.is_finished() => connection.clone(),
             _ => {
                 let carried = Arc::clone(&self.carried);
-                let made = Connection::open(endpoint.clone(), login.clone(), carried);
+                let made = SharedConnection::open(endpoint.clone(), login.clone(), carried);
                 current.insert(made).clone()
             }
         }
@@ -156,7 +156,7 @@ impl Link {
     }
 }
 
-impl Connection {
+impl SharedConnection {
     fn open(endpoint: Endpoint, login: RedisConnectionInfo, carried: Arc<AtomicU64>) -> Self {
         let (sender, opened) = watch::channel(None);
         let serving = tokio::spawn(async move {

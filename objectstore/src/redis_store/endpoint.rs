@@ -21,9 +21,9 @@ const DEFAULT_PORT: u16 = 6379;
 const UNSENT: u32 = 128 << 10;
 
 /// A stream to a server.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl FromStr for Endpoint {
 
 impl Endpoint {
     /// A stream whose bytes are counted as they are sent and received, encrypted or not.
-    pub async fn connect(&self, carried: Arc<AtomicU64>) -> io::Result<Box<dyn Stream>> {
+    pub async fn connect(&self, carried: Arc<AtomicU64>) -> io::Result<Box<dyn ByteStream>> {
         let (host, port, is_encrypted) = match self {
             Self::Unix(path) => {
                 let stream = UnixStream::connect(path).await?;
