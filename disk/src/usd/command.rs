@@ -68,6 +68,10 @@ pub(super) enum UsdCommand {
         client: ClientId,
         answer: Sender<Option<Arc<WaitingThreads>>>,
     },
+    /// Whether other threads wait for processors.
+    SetCrowded {
+        crowded: bool,
+    },
     SetRealTime {
         priority: Option<i32>,
     },

@@ -72,6 +72,7 @@ impl DiskThread {
                     let own = self.find(client).and_then(|at| self.client(at));
                     let _ = answer.send(own.map(|own| own.waiting.clone()));
                 }
+                UsdCommand::SetCrowded { crowded } => self.poll_policy.set_crowded(crowded),
                 UsdCommand::SetRealTime { priority } => self.priority_window.set(priority),
                 UsdCommand::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);

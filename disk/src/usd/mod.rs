@@ -313,6 +313,11 @@ impl Usd {
         self.control.send(UsdCommand::SetRealTime { priority });
     }
 
+    /// Other threads wait for processors, or not: the disk's thread polls less beside them.
+    pub fn set_crowded(&self, crowded: bool) {
+        self.control.send(UsdCommand::SetCrowded { crowded });
+    }
+
     /// A client's statistics, if it exists.
     pub fn client_stats(&self, client: ClientId) -> Option<ClientStats> {
         self.ask(|answer| UsdCommand::ClientStats { client, answer })

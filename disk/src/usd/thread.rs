@@ -129,7 +129,7 @@ impl DiskThread {
                 transport.flush(now);
             }
             self.notify_completions();
-            let in_flight = self.in_flight() > 0;
+            let in_flight = self.in_flight();
             let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
                 let now = time_since(self.began);
