@@ -197,7 +197,7 @@ fn admit(
     let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
     let admitted = admitted.and_then(|mut parts| {
         (parts.working_set, parts.recording) = (working_set, recording);
-        Ok(HandlerThread::new(parts)?)
+        Ok(HandlerThread::admit(parts)?)
     });
     let served = admitted.map(|client| {
         // The keeper has what came with it.

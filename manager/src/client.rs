@@ -135,6 +135,13 @@ impl HandlerThread {
         })
     }
 
+    /// Prepares a client that no manager has served: what its memfd has already is in frames.
+    pub fn admit(parts: ClientParts) -> io::Result<Self> {
+        let mut client = Self::new(parts)?;
+        client.pager.find_present();
+        Ok(client)
+    }
+
     /// Answers faults until the client's address space ends, or the manager does. Returns what was
     /// recorded, and what the client made.
     pub fn serve(mut self) -> (Option<Recording>, ClientFds) {

@@ -12,11 +12,14 @@ use crate::paging_object::PagingObject;
 use crate::recording::Recording;
 use crate::snapshot::Snapshot;
 use crate::standby::Standby;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use selfpage::{Key, ScanResistant};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use translation::{ForeignUserfault, MessageSlot};
-use wired::WiredMemory;
+use wired::{PAGE, WiredMemory};
 
 /// Frames, and where pages go that have none.
 pub(super) struct Contract {
@@ -101,6 +104,24 @@ impl ClientPager {
         (self.recording, self.uffd, self.memory)
     }
 
+    /// Notes the pages that a memfd has when it is handed over, such as those of a kernel that the VMM has loaded.
+    pub fn find_present(&mut self) {
+        let is_small = self.table.page_size() == PAGE;
+        let mappings: Vec<_> = self.table.mapped().collect();
+        for pages in mappings {
+            let offset = self.table.offset(pages.start);
+            let end = offset + (pages.len() * PAGE) as u64;
+            let number = |at: u64| pages.start + ((at - offset) / PAGE as u64) as usize;
+            let memfd = self.memory.memfd().filter(|_| is_small);
+            let data = memfd.map_or_else(Vec::new, |it| data_ranges(it, offset, end));
+            for data in data {
+                for page in number(data.start)..number(data.end.next_multiple_of(PAGE as u64)) {
+                    self.set_resident(page, PageState::Resident);
+                }
+            }
+        }
+    }
+
     /// Ends the write protection of all memory.
     pub fn unprotect(&self) {
         for (addr, len) in self.ranges() {
@@ -157,6 +178,22 @@ impl ClientPager {
             contract.paging.release(copy);
         }
     }
+}
+
+/// The data of a file between two offsets. By a descriptor of its own: a seek moves the position of all that share one.
+fn data_ranges(file: &OwnedFd, offset: u64, end: u64) -> Vec<Range<u64>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let how = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, how, Mode::empty()) else {
+        return Vec::new();
+    };
+    let seek = |from| rustix::fs::seek(&file, from).ok();
+    let (mut ranges, mut at) = (Vec::new(), offset);
+    while let Some(start) = seek(SeekFrom::Data(at)).filter(|start| *start < end) {
+        at = seek(SeekFrom::Hole(start)).map_or(end, |hole| hole.min(end));
+        ranges.push(start..at);
+    }
+    ranges
 }
 
 impl Contract {

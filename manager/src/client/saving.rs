@@ -41,6 +41,8 @@ pub(super) struct Saving {
     begin: Instant,
     /// A bit for each page that is to be saved.
     pending: Vec<u64>,
+    /// A bit for each page that the page table had when the save began, whatever the page's state is.
+    mapped: Vec<u64>,
     /// The unit that is saved next.
     unit: usize,
     buffer: WiredMemory,
@@ -60,7 +62,12 @@ enum Contents {
 
 impl Saving {
     fn is_pending(&self, page: usize) -> bool {
-        self.pending[page / UNIT] >> (page % UNIT) & 1 != 0
+        has(&self.pending, page)
+    }
+
+    /// Returns true if a page may have contents of its own in its place.
+    fn may_be_in_place(&self, page: usize, state: PageState) -> bool {
+        state.is_resident() || has(&self.mapped, page)
     }
 }
 
@@ -96,13 +103,16 @@ impl Saving {
         let pagemap = pager.memory.pagemap();
         let pagemap = pagemap.map_err(|errno| fail("the client's page table", errno))?;
         // This thread alone changes them.
-        let pending = pending_pages(pager)?;
+        let mapped = mapped_pages(pager, pagemap.as_ref());
+        let mapped = mapped.map_err(|errno| fail("the client's page table", errno))?;
+        let pending = pending_pages(pager, &mapped)?;
         protect_all(pager).inspect_err(|_| pager.unprotect())?;
         let saving = Saving {
             file,
             progress: request.progress.clone(),
             begin,
             pending,
+            mapped,
             unit: 0,
             buffer,
             pagemap,
@@ -167,8 +177,11 @@ impl Saving {
         let Some(saving) = pager.saving.take() else {
             return;
         };
-        let is_lost =
-            |page: &usize| saving.is_pending(*page) && pager.table.get(*page) != PageState::Zero;
+        let has_contents = |page| {
+            let state = pager.table.get(page);
+            state != PageState::Zero || saving.may_be_in_place(page, state)
+        };
+        let is_lost = |page: &usize| saving.is_pending(*page) && has_contents(*page);
         match pages.into_iter().find(is_lost) {
             None => pager.saving = Some(saving),
             Some(_) => {
@@ -202,7 +215,7 @@ impl Saving {
                     DataReply::Error(why) => return Err(why.to_string()),
                 }
             }
-            _ if state.is_resident() => match self.find(pager, page)? {
+            _ if self.may_be_in_place(page, state) => match self.find(pager, page)? {
                 Contents::InMemory => {
                     let addr = pager.table.addr(page);
                     // SAFETY: this thread's own page.
@@ -280,12 +293,36 @@ fn other_process(addr: usize) -> String {
     )
 }
 
+/// Returns true if a page has its bit.
+fn has(bits: &[u64], page: usize) -> bool {
+    bits[page / UNIT] >> (page % UNIT) & 1 != 0
+}
+
+/// A bit for each page that the client's page table has as the client's own. A page's state does not tell: the kernel reports
+/// MADV_FREE as a discard, and the next store keeps the page; pages may have been there before the hand-off; and a clone stores to
+/// pages of the cache without a fault until its memory is registered. It is looked at before the write protection, which leaves
+/// markers where nothing is. Only this thread maps what is missing then.
+fn mapped_pages(pager: &ClientPager, pagemap: Option<&Pagemap>) -> Result<Vec<u64>, Errno> {
+    let mut mapped = vec![0; pager.table.units()];
+    let Some(pagemap) = pagemap else {
+        return Ok(mapped);
+    };
+    for pages in pager.table.mapped() {
+        let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
+        pagemap.private_copies(addr, len, |number| {
+            let page = pages.start + number;
+            mapped[page / UNIT] |= 1 << (page % UNIT);
+        })?;
+    }
+    Ok(mapped)
+}
+
 /// A bit for each page that differs from the origin, perhaps.
-fn pending_pages(pager: &ClientPager) -> Result<Vec<u64>, BeginError> {
+fn pending_pages(pager: &ClientPager, mapped: &[u64]) -> Result<Vec<u64>, BeginError> {
     let mut pending = vec![0; pager.table.units()];
     for page in pager.table.mapped().flatten() {
         match pager.table.get(page) {
-            PageState::Origin => {}
+            PageState::Origin if !has(mapped, page) => {}
             PageState::Lost => return Err("a page of the client is lost".into()),
             _ => pending[page / UNIT] |= 1 << (page % UNIT),
         }

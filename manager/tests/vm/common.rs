@@ -202,6 +202,12 @@ impl Guest {
             .unwrap_or_else(|_| panic!("{command}: {reply:?}"))
     }
 
+    /// Ends the process. What it has started may live on, as long as this.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("its end");
+        self.process.wait().expect("its end");
+    }
+
     /// The signal that ended the process.
     pub fn signal(&mut self) -> Option<i32> {
         self.process.wait().expect("its end").signal()

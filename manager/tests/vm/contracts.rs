@@ -20,6 +20,10 @@ pub const TESTS: &[Test] = &[
         private_memory_beyond_the_frames_is_refused,
     ),
     (
+        "pages_before_the_hand_off_take_frames",
+        pages_before_the_hand_off_take_frames,
+    ),
+    (
         "a_page_reads_zero_though_it_is_evicted_amid_its_discard",
         a_page_reads_zero_though_it_is_evicted_amid_its_discard,
     ),
@@ -193,4 +197,17 @@ fn a_lost_page_fails_at_its_access() {
     assert_eq!(guest.finish(), "");
     assert_eq!(guest.signal(), Some(libc::SIGBUS));
     assert!(counters.lost_pages.get() > 0);
+}
+
+fn pages_before_the_hand_off_take_frames() {
+    let pages = mib(2);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(1), "ram:4M".parse().unwrap()));
+    });
+    let mut guest = service.guest("loaded-memfd", pages * PAGE);
+    let loaded = crate::guest::LOADED;
+    let rest = format!("{loaded} {}", pages - loaded);
+    assert_eq!(guest.wrong(&format!("verify {rest} 0")), 0);
+    assert!(guest.wrong("frames") <= mib(1));
+    assert_eq!(guest.wrong(&format!("verify 0 {loaded} 1")), 0);
 }

@@ -3,6 +3,8 @@
 
 #[path = "endurance.rs"]
 mod endurance;
+#[path = "kind.rs"]
+mod kind;
 #[path = "late_discard.rs"]
 mod late_discard;
 #[path = "storm.rs"]
@@ -11,34 +13,18 @@ mod storm;
 mod uffd;
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::fs::{Mode, OFlags};
 use std::cell::Cell;
 use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use kind::{Kind, LOADED};
 pub use uffd::{open_userfaultfd, register, send};
 
 /// Bytes of a small page.
 pub const PAGE: usize = 4096;
-
-/// What the guest's memory is.
-#[derive(Clone, Debug)]
-pub enum Kind {
-    /// Private anonymous memory.
-    Private,
-    /// The same, handed over by a process that has other memory at these addresses.
-    Launched,
-    /// A memfd, mapped shared and handed over.
-    Memfd,
-    /// A private mapping of the cache at this path.
-    Cache(String),
-    /// Private huge pages of 2 MiB.
-    Huge,
-    /// Private anonymous memory in two mappings, the first with the second half of the snapshot.
-    Split,
-}
 
 /// The words of a page: version 0 is the snapshot's.
 pub fn word(page: usize, version: u64, index: usize) -> u64 {
@@ -75,14 +61,7 @@ pub struct Memory {
 
 /// The guest's main function: arguments are KIND SOCKET BYTES.
 pub fn main(args: &[String]) {
-    let kind = match args[0].split_once(':') {
-        Some(("cache", path)) => Kind::Cache(path.to_owned()),
-        _ if args[0] == "launched" => Kind::Launched,
-        _ if args[0] == "memfd" => Kind::Memfd,
-        _ if args[0] == "huge" => Kind::Huge,
-        _ if args[0] == "split" => Kind::Split,
-        _ => Kind::Private,
-    };
+    let kind = Kind::parse(&args[0]);
     let memory = Memory::hand_over(&kind, &args[1], args[2].parse().expect("bytes"));
     println!("ready");
     for line in std::io::stdin().lock().lines() {
@@ -99,21 +78,19 @@ impl Memory {
     pub fn hand_over(kind: &Kind, socket: &str, len: usize) -> Self {
         let (mut flags, mut page_size, mut memfd) = (libc::MAP_PRIVATE, PAGE, None);
         match kind {
-            Kind::Private | Kind::Launched | Kind::Split => flags |= libc::MAP_ANONYMOUS,
+            _ if kind.is_memfd() => {
+                flags = libc::MAP_SHARED;
+                memfd = Some(kind::make_memfd(len));
+            }
             Kind::Huge => {
                 flags |= libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
                 page_size = 2 << 20;
-            }
-            Kind::Memfd => {
-                let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memfd_create");
-                rustix::fs::ftruncate(&fd, len as u64).expect("ftruncate");
-                flags = libc::MAP_SHARED;
-                memfd = Some(fd);
             }
             Kind::Cache(path) => {
                 let how = OFlags::RDONLY | OFlags::CLOEXEC;
                 memfd = Some(rustix::fs::open(path, how, Mode::empty()).expect("the cache"));
             }
+            _ => flags |= libc::MAP_ANONYMOUS,
         }
         let fd = memfd.as_ref().map_or(-1, |fd| fd.as_raw_fd());
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -127,6 +104,10 @@ impl Memory {
         if page_size == PAGE {
             // SAFETY: the mapping above.
             unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
+        }
+        if kind.is_loaded() {
+            // SAFETY: the mapping above.
+            unsafe { kind::load(start.cast()) };
         }
         let uffd = open_userfaultfd();
         register(&uffd, start as usize, len);
@@ -147,19 +128,20 @@ impl Memory {
         };
         let connection = match kind {
             Kind::Launched => uffd::connect_from_child(socket, start, len),
+            Kind::LaunchedMemfd => uffd::connect_by_launcher(socket),
             _ => UnixStream::connect(socket).expect("the manager's socket"),
         };
         let mut fds = vec![uffd.as_fd()];
-        if let (Kind::Memfd, Some(memfd)) = (kind, &memfd) {
-            fds.push(memfd.as_fd());
-        }
+        let sent = memfd.as_ref().filter(|_| kind.is_memfd());
+        let sent = sent.map(|memfd| kind.to_send(memfd));
+        fds.extend(sent.as_ref().map(|memfd| memfd.as_fd()));
         send(&connection, json.as_bytes(), &fds);
         Self {
             start: start.cast(),
             len,
             shift: half / PAGE,
-            is_shared: matches!(kind, Kind::Memfd),
-            memfd: memfd.filter(|_| matches!(kind, Kind::Memfd)),
+            is_shared: kind.is_memfd(),
+            memfd: memfd.filter(|_| kind.is_memfd()),
             uffd: Cell::new(Some(uffd)),
             connection,
         }
@@ -253,6 +235,13 @@ impl Memory {
             }
             "discard_late" => late_discard::discard(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
+            "free" => self.advised(n, libc::MADV_FREE),
+            "block" => {
+                let uffd = self.uffd.take().expect("a userfaultfd");
+                rustix::fs::fcntl_setfl(&uffd, OFlags::empty()).expect("F_SETFL");
+                self.uffd.set(Some(uffd));
+                "blocks".into()
+            }
             "page_out" => self.advised(n, libc::MADV_PAGEOUT),
             "unmap" => self.advised(n, libc::MADV_DONTNEED),
             "random" => {

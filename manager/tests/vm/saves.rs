@@ -2,7 +2,7 @@
 
 use crate::Test;
 use crate::common::{Guest, Service, await_that, make_cache, make_snapshot, mib};
-use crate::guest::{PAGE, page_bytes, word};
+use crate::guest::{LOADED, PAGE, page_bytes, word};
 use manager::control::{ControlReply, ControlRequest, request};
 use manager::save::SaveEvent;
 use manager::snapshot::Snapshot;
@@ -29,6 +29,14 @@ pub const TESTS: &[Test] = &[
     (
         "a_manager_that_is_stopped_completes_a_save_that_has_all_pages",
         a_manager_that_is_stopped_completes_a_save_that_has_all_pages,
+    ),
+    (
+        "a_save_has_pages_that_were_written_after_they_were_freed",
+        a_save_has_pages_that_were_written_after_they_were_freed,
+    ),
+    (
+        "a_save_has_pages_from_before_the_hand_off",
+        a_save_has_pages_from_before_the_hand_off,
     ),
     (
         "a_save_of_another_process_than_the_guest_fails",
@@ -198,6 +206,42 @@ fn a_save_of_another_process_than_the_guest_fails() {
     assert!(!to.exists());
     guest.run(&format!("write 0 {pages} 2"));
     assert_eq!(guest.wrong(&format!("verify 0 {pages} 2")), 0);
+}
+
+/// The kernel reports MADV_FREE as a discard, and a store cancels it without a fault.
+fn a_save_has_pages_that_were_written_after_they_were_freed() {
+    let pages = mib(1);
+    let service = Service::start(pages, |_| {});
+    let mut guest = service.guest("private", pages * PAGE);
+    guest.run(&format!("write 0 {pages} 1"));
+    guest.run("free 3 8");
+    guest.run("write 3 4 2");
+    let to = service.folder.path().join("differential");
+    save_complete(&service, &to, || ());
+    let whole = merge(&service.folder.path().join("snapshot.mem"), &to);
+    for page in 0..7 {
+        let version = if page < 3 { 1 } else { 2 };
+        let first = word(page, version, 0).to_ne_bytes();
+        assert_eq!(whole[page * PAGE..][..8], first, "page {page}");
+    }
+    assert_eq!(guest.wrong("verify 3 4 2"), 0);
+}
+
+fn a_save_has_pages_from_before_the_hand_off() {
+    let pages = mib(1);
+    for kind in ["loaded", "loaded-memfd"] {
+        let service = Service::start(pages, |_| {});
+        let mut guest = service.guest(kind, pages * PAGE);
+        assert_eq!(guest.wrong(&format!("verify 0 {LOADED} 1")), 0);
+        let to = service.folder.path().join("differential");
+        save_complete(&service, &to, || ());
+        let whole = merge(&service.folder.path().join("snapshot.mem"), &to);
+        for page in 0..=LOADED {
+            let version = u64::from(page < LOADED);
+            let first = word(page, version, 0).to_ne_bytes();
+            assert_eq!(whole[page * PAGE..][..8], first, "{kind}: page {page}");
+        }
+    }
 }
 
 fn a_save_that_cannot_be_whole_leaves_no_file() {

@@ -2,7 +2,7 @@
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::IoSlice;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg};
 use std::os::unix::net::UnixStream;
 
 /// Sends bytes and descriptors.
@@ -49,11 +49,43 @@ pub fn register(fd: &OwnedFd, start: usize, len: usize) {
     );
 }
 
+fn stream_socket() -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap()
+}
+
+fn await_connection(socket: OwnedFd) -> UnixStream {
+    while rustix::net::getpeername(&socket).is_err() {
+        std::thread::yield_now();
+    }
+    socket.into()
+}
+
+/// Connects by a child process that outlives this one, until the writer of the standard input has ended.
+pub fn connect_by_launcher(path: &str) -> UnixStream {
+    let socket = stream_socket();
+    let address = SocketAddrUnix::new(path).unwrap();
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        rustix::net::connect(&socket, &address).unwrap();
+        let mut input = libc::pollfd {
+            fd: 0,
+            events: 0,
+            revents: 0,
+        };
+        // SAFETY: one pollfd; the process ends without running what its parent has registered.
+        unsafe {
+            while libc::poll(&raw mut input, 1, -1) < 1 {}
+            libc::_exit(0);
+        }
+    }
+    await_connection(socket)
+}
+
 /// Connects by a child process, which writes to its own copy of the memory and stays as long as this one.
 pub fn connect_from_child(path: &str, start: *mut libc::c_void, len: usize) -> UnixStream {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+    let socket = stream_socket();
     let address = SocketAddrUnix::new(path).unwrap();
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } == 0 {
@@ -67,8 +99,5 @@ pub fn connect_from_child(path: &str, start: *mut libc::c_void, len: usize) -> U
             }
         }
     }
-    while rustix::net::getpeername(&socket).is_err() {
-        std::thread::yield_now();
-    }
-    socket.into()
+    await_connection(socket)
 }
