@@ -104,9 +104,11 @@ impl ClientPager {
     pub(super) fn place(&mut self, page: usize, contents: DataReply, then: PageState) -> Outcome {
         let addr = self.table.addr(page);
         let offset = (then == PageState::ResidentOrigin).then(|| self.table.offset(page));
-        let placed = self
-            .memory
-            .place(&self.uffd, addr, contents, offset, &self.zeros);
+        let place = |it: &Self| it.memory.place(&it.uffd, addr, contents, offset, &it.zeros);
+        let mut placed = place(self);
+        if matches!(placed, Err(MapError::Exists { .. })) && self.remove_marker(page) {
+            placed = place(self);
+        }
         match placed {
             Ok(()) => {
                 if contents == DataReply::Unavailable {
@@ -137,6 +139,19 @@ impl ClientPager {
                 self.poison(page, None)
             }
         }
+    }
+
+    /// The write protection of a save leaves a marker where nothing is mapped, which the kernel may take for contents. Returns true
+    /// if there is none any more.
+    fn remove_marker(&mut self, page: usize) -> bool {
+        if self.memory.can_evict() {
+            return false;
+        }
+        // The page may be there.
+        Saving::before_change(self, page);
+        let (addr, len) = (self.table.addr(page), self.table.page_size());
+        let userfault = self.uffd.userfault();
+        userfault.write_protect(addr, len, false).is_ok()
     }
 
     pub(super) fn set_resident(&mut self, page: usize, state: PageState) {

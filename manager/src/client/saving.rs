@@ -143,6 +143,8 @@ impl Saving {
             ..
         }) = pager.saving.take()
         {
+            // Also where nothing is mapped: markers of it would be left there.
+            pager.unprotect();
             let _ = progress.send(SaveProgress::Written(WrittenFile { file, begin }));
         }
     }

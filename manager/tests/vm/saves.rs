@@ -39,6 +39,10 @@ pub const TESTS: &[Test] = &[
         a_save_has_pages_from_before_the_hand_off,
     ),
     (
+        "a_guest_goes_on_with_holes_of_its_snapshot_after_a_save",
+        a_guest_goes_on_with_holes_of_its_snapshot_after_a_save,
+    ),
+    (
         "a_save_of_another_process_than_the_guest_fails",
         a_save_of_another_process_than_the_guest_fails,
     ),
@@ -242,6 +246,31 @@ fn a_save_has_pages_from_before_the_hand_off() {
             assert_eq!(whole[page * PAGE..][..8], first, "{kind}: page {page}");
         }
     }
+}
+
+/// The write protection of a save leaves markers where nothing is mapped.
+fn a_guest_goes_on_with_holes_of_its_snapshot_after_a_save() {
+    let pages = mib(4);
+    let folder = tempfile::tempdir().unwrap();
+    let snapshot = make_snapshot(folder.path(), pages);
+    let half = (pages / 2 * PAGE) as u64;
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&snapshot)
+        .unwrap();
+    file.set_len(half).unwrap();
+    file.set_len(2 * half).unwrap();
+    let (path, cache) = make_cache(&snapshot);
+    let service = Service::over(folder, &snapshot, |config| config.cache = Some(cache));
+    let mut guest = service.guest(&path.kind(), pages * PAGE);
+    guest.run("write 0 16 1");
+    let to = service.folder.path().join("differential");
+    let hole = pages / 2 + 7;
+    save_complete(&service, &to, || {
+        assert_eq!(guest.wrong(&format!("zeros {hole} 1")), 0);
+    });
+    assert_eq!(guest.wrong(&format!("zeros {} 99", pages - 99)), 0);
+    assert_eq!(guest.wrong("verify 0 16 1"), 0);
 }
 
 fn a_save_that_cannot_be_whole_leaves_no_file() {
