@@ -19,7 +19,7 @@ use crate::map::MapError;
 use crate::message_slot::MessageSlot;
 use crate::register::{TranslationError, failed, range};
 use crate::uapi;
-use crate::uffd_msg::{Fault, read_messages};
+use crate::uffd_msg::{Fault, read_messages, read_now};
 use crate::userfault::{EntryKind, Userfault, UserfaultOptions};
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -187,11 +187,7 @@ impl ForeignUserfault {
         let at = slots.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: the slots' own memory, of any bytes; their owner, the caller, does not access them meanwhile.
         let buffer = unsafe { std::slice::from_raw_parts_mut(at, bytes) };
-        match rustix::io::read(self.as_fd(), buffer) {
-            Ok(bytes) => Ok(bytes / size_of::<MessageSlot>()),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(errno) => Err(errno),
-        }
+        Ok(read_now(self.as_fd(), buffer)? / size_of::<MessageSlot>())
     }
 
     /// Returns true if the owner requested events of discarded pages: the kernel then discards no page

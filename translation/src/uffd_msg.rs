@@ -5,8 +5,10 @@
 
 use crate::uapi;
 use linux_raw_sys::general as sys;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2, read};
 
 /// A fault whose thread sleeps until the fault is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,12 +66,36 @@ pub(crate) fn read_messages<const BATCH: usize>(
             wanted * size_of::<uapi::uffd_msg>(),
         )
     };
-    let bytes = match rustix::io::read(fd, buffer) {
-        Ok(bytes) => bytes,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-        Err(errno) => return Err(errno),
-    };
+    let bytes = read_now(fd, buffer)?;
     let count = bytes / size_of::<uapi::uffd_msg>();
     messages[..count].iter().for_each(each);
     Ok(())
+}
+
+/// Reads pending messages, and never waits for one: 0 bytes where none is pending. O_NONBLOCK is the open file's, which another
+/// process may have, too, and clear.
+pub(crate) fn read_now(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    // The file's own position.
+    const POSITION: u64 = u64::MAX;
+    let mut into = [IoSliceMut::new(buffer)];
+    let read = match preadv2(fd, &mut into, POSITION, ReadWriteFlags::NOWAIT) {
+        // Before Linux 6.10.
+        Err(Errno::OPNOTSUPP) => read_reported(fd, buffer),
+        read => read,
+    };
+    match read {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        read => read,
+    }
+}
+
+/// Reads where poll reports a message.
+fn read_reported(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut ready = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    if poll(&mut ready, Some(&Timespec::default()))? == 0 {
+        return Ok(0);
+    }
+    // Its thread may have ended since.
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+    read(fd, buffer)
 }

@@ -37,6 +37,10 @@ pub const TESTS: &[Test] = &[
         a_truncated_memfd_ends_its_own_guest,
     ),
     (
+        "a_guest_whose_userfaultfd_blocks_is_seen_to_end",
+        a_guest_whose_userfaultfd_blocks_is_seen_to_end,
+    ),
+    (
         "a_manager_whose_sockets_have_lost_their_names_stops",
         a_manager_whose_sockets_have_lost_their_names_stops,
     ),
@@ -201,4 +205,16 @@ fn a_manager_whose_sockets_have_lost_their_names_stops() {
     let manager = service.server.take().expect("a server");
     let stop = std::thread::spawn(|| manager.stop());
     await_that("it stops", || stop.is_finished());
+}
+
+fn a_guest_whose_userfaultfd_blocks_is_seen_to_end() {
+    let service = Service::start(mib(1), |_| {});
+    let mut guest = service.guest("memfd", mib(1) * PAGE);
+    assert_eq!(guest.wrong("verify 0 1 0"), 0);
+    guest.run("block");
+    let to = service.folder.path().join("differential");
+    crate::saves::save_complete(&service, &to, || ());
+    assert_eq!(guest.wrong(&format!("verify 0 {} 0", mib(1))), 0);
+    drop(guest);
+    service.await_no_clients();
 }
