@@ -207,6 +207,7 @@ impl HandlerThread {
             _ if is_saving => RETRY,
             _ => RETRY * (1 << deferrals.min(MOST_DOUBLED)),
         };
+        let has_waited = !timeout.is_zero();
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut ready = [
             PollFd::from_borrowed_fd(self.pager.uffd().as_fd(), PollFlags::IN),
@@ -222,7 +223,8 @@ impl HandlerThread {
         if has_stopped {
             return Outcome::Ended;
         }
-        if has_ended || count == Ok(0) && deferrals == 0 && !has_work {
+        // Also of one whose faults wait: where another process connected, nothing else tells its end.
+        if has_ended || count == Ok(0) && has_waited {
             if !self.pager.uffd().is_owner_alive() {
                 return Outcome::Ended;
             }

@@ -24,6 +24,10 @@ pub const TESTS: &[Test] = &[
         pages_before_the_hand_off_take_frames,
     ),
     (
+        "a_guest_that_waits_for_a_frame_ends_though_its_launcher_lives",
+        a_guest_that_waits_for_a_frame_ends_though_its_launcher_lives,
+    ),
+    (
         "a_page_reads_zero_though_it_is_evicted_amid_its_discard",
         a_page_reads_zero_though_it_is_evicted_amid_its_discard,
     ),
@@ -210,4 +214,18 @@ fn pages_before_the_hand_off_take_frames() {
     assert_eq!(guest.wrong(&format!("verify {rest} 0")), 0);
     assert!(guest.wrong("frames") <= mib(1));
     assert_eq!(guest.wrong(&format!("verify 0 {loaded} 1")), 0);
+}
+
+fn a_guest_that_waits_for_a_frame_ends_though_its_launcher_lives() {
+    let pages = mib(16);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(1), "ram:1M".parse().unwrap()));
+    });
+    let mut guest = service.guest("launched-memfd", pages * PAGE);
+    guest.begin(&format!("write 0 {pages} 1"));
+    await_that("it waits for a frame", || {
+        service.counters(1).deferred_faults.get() > 3
+    });
+    guest.kill();
+    service.await_no_clients();
 }
