@@ -15,6 +15,8 @@ use super::saving::Saving;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::WritableObject;
 use crate::page_table::{PageState, PageTable, UNIT, bits, is_zero, runs};
+use rustix::fd::OwnedFd;
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
 use selfpage::{Key, Replacement};
 use std::ops::Range;
 use store::{Checksum, StoreError, WritePage};
@@ -201,11 +203,16 @@ impl Eviction {
             }
         }
         if has_stayed {
-            let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
-            let _ = pager.uffd.userfault().write_protect(addr, len, false);
-            if let Some(contract) = &mut pager.contract {
-                contract.order.filled(unit_of(pages.start));
-            }
+            Self::keep(pager, pages);
+        }
+    }
+
+    /// Pages of a unit stay: their write protection ends, and another eviction may take them.
+    fn keep(pager: &mut ClientPager, pages: Range<usize>) {
+        let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
+        let _ = pager.uffd.userfault().write_protect(addr, len, false);
+        if let Some(contract) = &mut pager.contract {
+            contract.order.filled(unit_of(pages.start));
         }
     }
 
@@ -219,9 +226,13 @@ impl Eviction {
         }
         if let Err(errno) = pager.memory.punch(offset, run.len() * PAGE) {
             tracing::warn!("no hole can be punched into the client's memfd: {errno}");
-            for page in run {
-                pager.table.set(page, before[page - self.first]);
+            for page in run.clone() {
+                let copy = pager.table.set(page, before[page - self.first]);
+                if copy.handle() != before[page - self.first].handle() {
+                    pager.release(copy);
+                }
             }
+            Self::keep(pager, run);
             return;
         }
         pager.counters.evicted_pages.add(run.len());
@@ -259,12 +270,26 @@ fn is_origin(pager: &ClientPager, page: usize, contents: &[u8; PAGE]) -> bool {
     read.is_ok() && original == *contents
 }
 
+/// Why no hole can be punched into a memfd, if so.
+fn refuses_holes(memfd: &OwnedFd) -> Option<String> {
+    let is_writable = fcntl_getfl(memfd).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    let seals = fcntl_get_seals(memfd).unwrap_or(SealFlags::empty());
+    let why = if !is_writable {
+        "the memfd was handed over for reading alone, and no page of it can be evicted; open it for writing, too"
+    } else if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        "the memfd is sealed against writes, and no page of it can be evicted; hand it over without F_SEAL_FUTURE_WRITE"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
 impl ClientMemory {
     /// Why a contract of `frames` cannot be kept for memory of `pages` pages of this kind, if so.
     pub fn refuses(&self, frames: usize, pages: usize, page_size: usize) -> Option<String> {
         let why = match self {
             _ if pages * (page_size / PAGE) <= frames => return None,
-            Self::Memfd(_) if page_size == PAGE => return None,
+            Self::Memfd(memfd) if page_size == PAGE => return refuses_holes(memfd),
             Self::Memfd(_) => "pages of 2 MiB are not evicted",
             Self::Private(_) => {
                 "private memory cannot be evicted from another process (the kernel permits no \

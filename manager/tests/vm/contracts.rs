@@ -20,6 +20,10 @@ pub const TESTS: &[Test] = &[
         private_memory_beyond_the_frames_is_refused,
     ),
     (
+        "a_memfd_that_cannot_be_evicted_is_refused",
+        a_memfd_that_cannot_be_evicted_is_refused,
+    ),
+    (
         "pages_before_the_hand_off_take_frames",
         pages_before_the_hand_off_take_frames,
     ),
@@ -201,6 +205,19 @@ fn a_lost_page_fails_at_its_access() {
     assert_eq!(guest.finish(), "");
     assert_eq!(guest.signal(), Some(libc::SIGBUS));
     assert!(counters.lost_pages.get() > 0);
+}
+
+fn a_memfd_that_cannot_be_evicted_is_refused() {
+    let pages = mib(2);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(1), "ram:4M".parse().unwrap()));
+    });
+    for kind in ["read-only", "sealed"] {
+        service.guest(kind, pages * PAGE).await_refusal();
+        // Nothing of it is evicted.
+        let mut small = service.guest(kind, mib(1) * PAGE);
+        assert_eq!(small.wrong(&format!("verify 0 {} 0", mib(1))), 0, "{kind}");
+    }
 }
 
 fn pages_before_the_hand_off_take_frames() {
