@@ -8,8 +8,13 @@ use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::PageState;
 use crate::snapshot::Readiness;
 use selfpage::Replacement;
+use std::time::{Duration, Instant};
 use store::StoreError;
 use translation::{Fault, MapError};
+use wired::PAGE;
+
+/// How long a fault waits where no huge page is free.
+const HUGE_PAGE_RETRY: Duration = Duration::from_millis(10);
 
 impl ClientPager {
     pub(super) fn answer(&mut self, fault: Fault) -> Outcome {
@@ -22,6 +27,9 @@ impl ClientPager {
             }
             return Outcome::Answered;
         };
+        if self.lacks_huge_page(page) {
+            return Outcome::Deferred;
+        }
         let state = self.table.get(page);
         if fault.write_protected && state.is_resident() {
             return self.permit_store(page);
@@ -117,6 +125,14 @@ impl ClientPager {
                 self.set_resident(page, then);
                 Outcome::Answered
             }
+            // The pool of huge pages may be empty, which has the same error: then the thread faults again.
+            Err(MapError::Exists { .. })
+                if self.table.page_size() > PAGE && !self.table.get(page).is_resident() =>
+            {
+                self.table.end_move(page);
+                self.refused_huge_page = Some((page, Instant::now()));
+                self.wake(addr)
+            }
             // Answered before: the kernel delivered the fault twice.
             Err(MapError::Exists { .. }) => {
                 self.set_resident(page, then);
@@ -139,6 +155,18 @@ impl ClientPager {
                 self.poison(page, None)
             }
         }
+    }
+
+    /// Returns true if a huge page was refused a moment ago, and the thread that was woken has faulted on it again.
+    fn lacks_huge_page(&mut self, page: usize) -> bool {
+        let refused = self.refused_huge_page.filter(|(at, _)| *at == page);
+        let is_recent = refused.is_some_and(|(_, since)| since.elapsed() < HUGE_PAGE_RETRY);
+        if is_recent && !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!(
+                "faults of the client wait for a huge page, of which none is free: raise vm.nr_hugepages"
+            );
+        }
+        is_recent
     }
 
     /// The write protection of a save leaves a marker where nothing is mapped, which the kernel may take for contents. Returns true

@@ -18,6 +18,7 @@ use selfpage::{Key, ScanResistant};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use translation::{ForeignUserfault, MessageSlot};
 use wired::{PAGE, WiredMemory};
 
@@ -45,6 +46,8 @@ pub(super) struct ClientPager {
     pub saving: Option<Saving>,
     /// A page of zeros, of the client's page size.
     pub zeros: WiredMemory,
+    /// The huge page that the kernel has refused last, and when.
+    pub refused_huge_page: Option<(usize, Instant)>,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -74,6 +77,7 @@ impl ClientPager {
             counters,
             record: parts.record,
             saving: None,
+            refused_huge_page: None,
             has_warned: false,
         })
     }

@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use kind::{Kind, LOADED};
 pub use uffd::{open_userfaultfd, register, send};
 
+/// Where the kernel places the memory if nothing is there: aligned to huge pages.
+const PLACE: *mut libc::c_void = std::ptr::without_provenance_mut(1 << 45);
 /// Bytes of a small page.
 pub const PAGE: usize = 4096;
 
@@ -82,8 +84,11 @@ impl Memory {
                 flags = libc::MAP_SHARED;
                 memfd = Some(kind::make_memfd(len));
             }
-            Kind::Huge => {
+            Kind::Huge | Kind::UnreservedHuge => {
                 flags |= libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+                if *kind == Kind::UnreservedHuge {
+                    flags |= libc::MAP_NORESERVE;
+                }
                 page_size = 2 << 20;
             }
             Kind::Cache(path) => {
@@ -95,7 +100,7 @@ impl Memory {
         let fd = memfd.as_ref().map_or(-1, |fd| fd.as_raw_fd());
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, where the kernel chooses.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, 0) };
+        let start = unsafe { libc::mmap(PLACE, len, access, flags, fd, 0) };
         assert!(
             start != libc::MAP_FAILED,
             "mmap: {}",

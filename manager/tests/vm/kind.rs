@@ -30,6 +30,8 @@ pub enum Kind {
     Cache(String),
     /// Private huge pages of 2 MiB.
     Huge,
+    /// The same, which may find none free.
+    UnreservedHuge,
     /// Private anonymous memory in two mappings, the first with the second half of the snapshot.
     Split,
 }
@@ -47,6 +49,7 @@ impl Kind {
             "read-only" => Self::ReadOnly,
             "sealed" => Self::Sealed,
             "huge" => Self::Huge,
+            "unreserved-huge" => Self::UnreservedHuge,
             "split" => Self::Split,
             _ => match name.strip_prefix("cache:") {
                 Some(path) => Self::Cache(path.to_owned()),

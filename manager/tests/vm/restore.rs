@@ -224,6 +224,28 @@ fn fifty_clones_share_clean_pages() {
     drop(service);
 }
 
+/// A guest that finds no huge page free waits for one, and reads no zeros.
+fn wait_for_huge_pages(service: &Service, setting: &str, wanted: usize) {
+    let pages = mib(16);
+    let free = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    let free: usize = std::fs::read_to_string(free)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    std::fs::write(setting, (wanted + 4 - free).to_string()).unwrap();
+    let mut guest = service.guest("unreserved-huge", pages * PAGE);
+    guest.begin(&format!("verify 0 {pages} 0"));
+    let counters = service.counters(2);
+    await_that("it waits for a huge page", || {
+        counters.deferred_faults.get() > 3 || counters.faults.get() > 1000
+    });
+    std::fs::write(setting, (wanted + 8).to_string()).unwrap();
+    assert_eq!(guest.finish(), "0");
+    drop(guest);
+    service.await_no_clients();
+}
+
 fn huge_pages_are_served_whole() {
     let setting = "/proc/sys/vm/nr_hugepages";
     let before = std::fs::read_to_string(setting).unwrap_or_default();
@@ -244,5 +266,6 @@ fn huge_pages_are_served_whole() {
     assert_eq!(guest.wrong("verify 512 512 0"), 0);
     drop(guest);
     service.await_no_clients();
+    wait_for_huge_pages(&service, setting, wanted);
     std::fs::write(setting, before).unwrap();
 }
