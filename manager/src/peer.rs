@@ -11,7 +11,7 @@ use crate::handoff::{Handoff, HandoffError, MAX_MESSAGE};
 use host::fd_reaper::{PeerFd, peer_uid};
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -26,8 +26,6 @@ use wired::Bytes;
 /// Descriptors of one message at most, by the kernel's limit (SCM_MAX_FD): the kernel would close
 /// others before the call returns, and such a close may block.
 const MAX_FDS: usize = 253;
-/// f_type of tmpfs and hugetlbfs, from magic.h.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 
 /// A complete hand-off.
 pub struct Peer {
@@ -111,7 +109,7 @@ impl Peer {
             }
             let timeout = stream.set_read_timeout(Some(left));
             timeout.map_err(|_| PeerError::Connection(Errno::INVAL))?;
-            match receive_part(stream, &mut bytes, &mut fds) {
+            match receive_part(connection, &mut bytes, &mut fds) {
                 Ok(0) => return Err(PeerError::Vanished(bytes.len())),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(PeerError::Late(patience, bytes.len())),
@@ -124,11 +122,10 @@ impl Peer {
         };
         let mut fds = fds.into_iter();
         let first = fds.next().ok_or(PeerError::Descriptors(0))?;
-        let uffd = ForeignUserfault::adopt(first)?;
-        let memfd = fds.next();
-        if let Some(memfd) = &memfd {
-            check_memory(memfd, &handoff)?;
-        }
+        ForeignUserfault::check(&first)?;
+        let uffd = ForeignUserfault::adopt(first.into_owned())?;
+        let memfd = fds.next().map(|memfd| check_memory(memfd, &handoff));
+        let memfd = memfd.transpose()?;
         let credentials = rustix::net::sockopt::socket_peercred(stream).ok();
         let pid = credentials.map_or(0, |it| it.pid.as_raw_nonzero().get());
         let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -199,13 +196,16 @@ fn peek_from_start(connection: &UnixStream) -> Result<(), Errno> {
 
 /// Receives what has arrived; 0 at the end of the stream.
 fn receive_part(
-    from: impl AsFd,
+    from: &PeerConnection,
     bytes: &mut Vec<u8>,
-    fds: &mut Vec<OwnedFd>,
+    fds: &mut Vec<PeerFd>,
 ) -> Result<usize, Errno> {
     // All of what one call sent: its descriptors come with each peek at a part of it.
     let mut part = vec![0; MAX_MESSAGE + 1 - bytes.len()];
-    let (received, is_cut) = receive(from, &mut part, fds, RecvFlags::PEEK)?;
+    let mut new = Vec::new();
+    let (received, is_cut) = receive(&*from.stream, &mut part, &mut new, RecvFlags::PEEK)?;
+    // The close of any of them may wait for the peer.
+    fds.extend(new.into_iter().map(|fd| PeerFd::new(fd, from.uid)));
     // The kernel drops descriptors for which there is no number left.
     if is_cut && fds.len() < MAX_FDS {
         return Err(Errno::MFILE);
@@ -234,17 +234,17 @@ fn receive(
     Ok((received.bytes, received.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-fn check_memory(memfd: &OwnedFd, handoff: &Handoff) -> Result<(), PeerError> {
-    let stat = fstat(memfd).map_err(PeerError::Connection)?;
-    let system = fstatfs(memfd).map_err(PeerError::Connection)?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !is_file || !IN_MEMORY.contains(&(system.f_type as u64)) {
-        return Err(PeerError::NotMemory);
-    }
+/// Judges the file behind the memory. Nothing is asked of its file system before it is known to be in memory: another one may not
+/// answer.
+fn check_memory(memfd: PeerFd, handoff: &Handoff) -> Result<OwnedFd, PeerError> {
+    // The kernel has seals for files of tmpfs and hugetlbfs alone.
+    fcntl_get_seals(&memfd).map_err(|_| PeerError::NotMemory)?;
+    let memfd = memfd.into_owned();
+    let stat = fstat(&memfd).map_err(PeerError::Connection)?;
     let ends = handoff.mappings.iter().map(|it| it.offset + it.len as u64);
     let (has, needed) = (stat.st_size as u64, ends.max().unwrap_or(0));
     if has < needed {
         return Err(PeerError::SmallMemory { has, needed });
     }
-    Ok(())
+    Ok(memfd)
 }
