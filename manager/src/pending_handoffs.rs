@@ -49,6 +49,12 @@ impl PendingHandoffs {
         place.and_then(|at| self.all.remove(at)).is_some()
     }
 
+    /// Ends all: the server stops, and a peer that is silent may not delay that.
+    pub fn end_all(&self) {
+        let connections = self.all.iter().filter_map(|it| it.connection.upgrade());
+        connections.for_each(|it| drop(it.shutdown(Shutdown::Both)));
+    }
+
     /// Ends the oldest hand-off of the process that has the most: its thread finds the connection closed.
     fn end_one(&mut self) {
         let mut counts = HashMap::<i32, usize>::new();

@@ -19,7 +19,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::StoreConfig;
 
 /// How a server serves.
@@ -58,6 +58,9 @@ impl ManagerConfig {
 
 /// How long a manager whose keeper was killed may take to end, before another one serves its clients.
 const FORMER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long threads may take to end. A call for a client's file may wait for the client; a save waits for the disk.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server.
 pub struct Manager {
@@ -98,6 +101,17 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => ": its folder is not there",
         _ => "",
     }
+}
+
+/// Waits until a thread has ended. Returns false after the deadline.
+fn await_end(thread: &JoinHandle<()>, deadline: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 impl Manager {
@@ -182,8 +196,16 @@ impl Manager {
         for thread in [self.accepting.take(), self.controlling.take()] {
             thread.map(JoinHandle::join);
         }
+        self.shared.pending_handoffs().end_all();
         let threads = std::mem::take(&mut *self.shared.threads());
-        threads.into_iter().for_each(|it| drop(it.join()));
+        let deadline = Instant::now() + STOP_PATIENCE;
+        let waits = |thread: &JoinHandle<()>| !await_end(thread, deadline);
+        let waiting = threads.iter().filter(|it| waits(it)).count();
+        if waiting > 0 {
+            tracing::error!(
+                "{waiting} threads wait in the kernel for what clients have, and end with this process"
+            );
+        }
         let socket = &self.shared.config.socket;
         remove_socket(socket);
         remove_socket(&control_path(socket));

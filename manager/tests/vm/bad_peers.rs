@@ -36,6 +36,7 @@ pub const TESTS: &[Test] = &[
         "a_truncated_memfd_ends_its_own_guest",
         a_truncated_memfd_ends_its_own_guest,
     ),
+    ("a_silent_peer_delays_no_end", a_silent_peer_delays_no_end),
     (
         "a_guest_whose_userfaultfd_blocks_is_seen_to_end",
         a_guest_whose_userfaultfd_blocks_is_seen_to_end,
@@ -205,6 +206,18 @@ fn a_manager_whose_sockets_have_lost_their_names_stops() {
     let manager = service.server.take().expect("a server");
     let stop = std::thread::spawn(|| manager.stop());
     await_that("it stops", || stop.is_finished());
+}
+
+fn a_silent_peer_delays_no_end() {
+    let service = Service::start(mib(1), |config| config.patience = Duration::from_secs(600));
+    let mut peer = UnixStream::connect(service.socket()).unwrap();
+    send(&peer, b"[", &[]);
+    let mut good = service.guest("private", mib(1) * PAGE);
+    assert_eq!(good.wrong("verify 0 1 0"), 0);
+    let begin = Instant::now();
+    drop(service);
+    assert!(begin.elapsed() < Duration::from_secs(25), "it has waited");
+    assert!(matches!(peer.read(&mut [0]), Ok(0) | Err(_)));
 }
 
 fn a_guest_whose_userfaultfd_blocks_is_seen_to_end() {
