@@ -80,7 +80,16 @@ pub fn request(
     let line = serde_json::to_string(request)?;
     writeln!(stream, "{line}")?;
     let lines = BufReader::new(stream).lines();
-    Ok(lines.map(|line| Ok(serde_json::from_str(&line?)?)))
+    let late = |why: io::Error| match why.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "the manager has not replied in {PATIENCE:?}: it is stopped, or gets no processor; try again"
+            ),
+        ),
+        _ => why,
+    };
+    Ok(lines.map(move |line| Ok(serde_json::from_str(&line.map_err(late)?)?)))
 }
 
 /// Serves requests until the server stops, one thread for each.
