@@ -92,6 +92,9 @@ pub struct HandlerThread {
     /// Faults that are read and not answered.
     queue: Vec<Fault>,
     children: Vec<OwnedFd>,
+    /// Both are reported once: a client may do so without end.
+    has_moved: bool,
+    has_forked: bool,
 }
 
 /// What a client made: the close of it may wait for the client, if the keeper has closed it.
@@ -132,6 +135,8 @@ impl HandlerThread {
             deferred_save: None,
             queue: Vec::with_capacity(QUEUE),
             children,
+            has_moved: false,
+            has_forked: false,
         })
     }
 
@@ -268,17 +273,21 @@ impl HandlerThread {
             UffdMessage::Removed { addr, len } | UffdMessage::Unmapped { addr, len } => {
                 self.pager.on_removed(addr, len);
             }
-            UffdMessage::Moved { from, to, len } => {
+            UffdMessage::Moved { from, to, len } if !self.has_moved => {
+                self.has_moved = true;
                 tracing::error!(
                     "the client moved {len} bytes at {from:#x} to {to:#x}, which is not served: faults \
                      there wait for ever; hand the memory over where it stays"
                 );
             }
+            UffdMessage::Moved { .. } => {}
             UffdMessage::Forked(child) => {
-                tracing::error!(
-                    "the client forked, which is not served: faults of the child wait for ever; set \
-                     MADV_DONTFORK on the memory"
-                );
+                if !std::mem::replace(&mut self.has_forked, true) {
+                    tracing::error!(
+                        "the client forked, which is not served: faults of the child wait for ever; set \
+                         MADV_DONTFORK on the memory"
+                    );
+                }
                 if self.children.len() < MOST_CHILDREN {
                     if let Some(kept) = &self.kept {
                         kept.add_child(&child);
