@@ -2,7 +2,7 @@
 
 use crate::memory_object::DataReply;
 use crate::snapshot::Snapshot;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock};
 use rustix::io::Errno;
 use std::path::Path;
@@ -245,6 +245,33 @@ impl ClientMemory {
         }
     }
 
+    /// Returns true if a memfd has pages in a range. False where the kernel does not tell (before Linux 6.5).
+    pub fn has_pages(&self, offset: u64, len: usize) -> bool {
+        let Self::Memfd(file) = self else {
+            return false;
+        };
+        let len = len as u64;
+        let range = CachestatRange { offset, len };
+        let mut found = Cachestat::default();
+        // SAFETY: reads the range and writes the result.
+        let outcome = unsafe {
+            let (range, found) = (&raw const range, &raw mut found);
+            libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range, found, 0)
+        };
+        outcome == 0 && found.cached > 0
+    }
+
+    /// Writes a page of a memfd.
+    pub fn write(&self, offset: u64, page: &[u8]) -> Result<(), Errno> {
+        let Self::Memfd(file) = self else {
+            return Err(Errno::OPNOTSUPP);
+        };
+        match rustix::io::pwrite(file, page, offset)? {
+            written if written == page.len() => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+
     /// Takes pages out of the client's memory; their contents are gone from it.
     pub fn punch(&self, offset: u64, len: usize) -> Result<(), Errno> {
         let Self::Memfd(file) = self else {
@@ -254,6 +281,26 @@ impl ClientMemory {
         fallocate(file, how, offset, len as u64)
     }
 }
+
+/// struct cachestat_range and struct cachestat.
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Cachestat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// cachestat(2), since Linux 6.5: the same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
 
 fn read_process(pid: i32, addr: usize, into: &mut [u8]) -> Result<(), Errno> {
     let len = into.len();

@@ -216,6 +216,19 @@ impl Eviction {
         }
     }
 
+    /// The kernel clears a part of a huge page in place, and keeps it, where something holds the page: the contents come back.
+    fn put_back(&self, pager: &ClientPager, run: &Range<usize>) -> Result<(), String> {
+        let contract = pager.contract.iter();
+        for (page, contract) in contract.flat_map(|it| run.clone().map(move |page| (page, it))) {
+            let from = contract.standby.page(self.slot, page);
+            // SAFETY: a page of the slot, which only this thread uses.
+            let contents = unsafe { std::slice::from_raw_parts(from, PAGE) };
+            let written = pager.memory.write(pager.table.offset(page), contents);
+            written.map_err(|errno| format!("its memfd cannot be written: {errno}"))?;
+        }
+        Err("its memfd has a huge page that a device or a pipe holds; advise the memory against huge pages".into())
+    }
+
     fn take_out_run(&self, pager: &mut ClientPager, run: Range<usize>) {
         let offset = pager.table.offset(run.start);
         let mut before = [PageState::Origin; UNIT];
@@ -224,8 +237,15 @@ impl Eviction {
                 before[page - self.first] = pager.table.set_moving(page, then);
             }
         }
-        if let Err(errno) = pager.memory.punch(offset, run.len() * PAGE) {
-            tracing::warn!("no hole can be punched into the client's memfd: {errno}");
+        let len = run.len() * PAGE;
+        let punched = match pager.memory.punch(offset, len) {
+            Ok(()) if pager.memory.has_pages(offset, len) => self.put_back(pager, &run),
+            punched => {
+                punched.map_err(|errno| format!("no hole can be punched into its memfd: {errno}"))
+            }
+        };
+        if let Err(why) = punched {
+            pager.warn_full(&why);
             for page in run.clone() {
                 let copy = pager.table.set(page, before[page - self.first]);
                 if copy.handle() != before[page - self.first].handle() {

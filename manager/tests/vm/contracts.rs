@@ -24,6 +24,10 @@ pub const TESTS: &[Test] = &[
         a_memfd_that_cannot_be_evicted_is_refused,
     ),
     (
+        "a_huge_page_that_a_pipe_holds_keeps_its_contents",
+        a_huge_page_that_a_pipe_holds_keeps_its_contents,
+    ),
+    (
         "pages_before_the_hand_off_take_frames",
         pages_before_the_hand_off_take_frames,
     ),
@@ -218,6 +222,19 @@ fn a_memfd_that_cannot_be_evicted_is_refused() {
         let mut small = service.guest(kind, mib(1) * PAGE);
         assert_eq!(small.wrong(&format!("verify 0 {} 0", mib(1))), 0, "{kind}");
     }
+}
+
+/// A hole clears a part of it in place.
+fn a_huge_page_that_a_pipe_holds_keeps_its_contents() {
+    let pages = mib(16);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(4), "ram:64M".parse().unwrap()));
+    });
+    let mut guest = service.guest("memfd", pages * PAGE);
+    guest.run("write 0 512 1");
+    guest.run("collapse");
+    guest.run(&format!("write 512 {} 1", pages - 512));
+    assert_eq!(guest.wrong(&format!("verify 0 {pages} 1")), 0);
 }
 
 fn pages_before_the_hand_off_take_frames() {

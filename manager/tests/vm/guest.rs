@@ -3,6 +3,8 @@
 
 #[path = "endurance.rs"]
 mod endurance;
+#[path = "huge_page.rs"]
+mod huge_page;
 #[path = "kind.rs"]
 mod kind;
 #[path = "late_discard.rs"]
@@ -240,6 +242,7 @@ impl Memory {
             }
             "discard_late" => late_discard::discard(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
+            "collapse" => huge_page::collapse(self).into(),
             "free" => self.advised(n, libc::MADV_FREE),
             "block" => {
                 let uffd = self.uffd.take().expect("a userfaultfd");
