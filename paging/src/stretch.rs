@@ -12,6 +12,7 @@ use crate::prefetch::AccessLogSlot;
 use crate::rights::Rights;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use wired::Lock;
 
 /// The faults that a program may handle itself, stretch by stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +84,8 @@ pub(crate) struct StretchState {
     log: AccessLogSlot,
     page_handler: AtomicPtr<Box<Handler>>,
     protection_handler: AtomicPtr<Box<Handler>>,
+    /// Held while resident pages are copied and saved: the copy that a flush made first is not the last to be saved.
+    pub(crate) flushing: Lock<()>,
 }
 
 impl StretchState {
@@ -98,6 +101,7 @@ impl StretchState {
             log: AccessLogSlot::default(),
             page_handler: AtomicPtr::default(),
             protection_handler: AtomicPtr::default(),
+            flushing: Lock::new(()),
         }
     }
 

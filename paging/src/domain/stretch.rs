@@ -195,6 +195,7 @@ impl Stretch {
         let table = self.inner.table();
         let mut failed = None;
         for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
+            let _one = self.inner.flushing.lock();
             let error = pager.flush_unit(self.inner, unit);
             failed = failed.or(error.map(|why| (table.unit_pages(unit).start, why)));
         }

@@ -32,8 +32,8 @@ pub enum CleanOutcome {
     Refused(StoreError),
 }
 
-/// Provides the backing of stretches. All methods but `bind` run on the page path: they
-/// allocate nothing and touch no stretch.
+/// Provides the backing of stretches. All methods run on the page path: they allocate
+/// nothing and touch no stretch.
 pub trait StretchDriver: Send + Sync {
     /// The driver's name in messages.
     fn name(&self) -> &'static str;
@@ -62,7 +62,8 @@ pub trait StretchDriver: Send + Sync {
     }
 
     /// A page with these contents is being evicted; or it stays resident and is flushed
-    /// ([`crate::Stretch::flush`]).
+    /// ([`crate::Stretch::flush`]). For a driver that puts no pages in the store there is one call for a page at a
+    /// time, and a fault on the page waits for its end.
     fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> CleanOutcome {
         CleanOutcome::ToStore
     }

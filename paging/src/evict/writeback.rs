@@ -302,7 +302,17 @@ fn classify(
     let Some(driver) = stretch.driver() else {
         return Ok(None);
     };
-    let kept = match driver.clean(index, page) {
+    // A driver with no store saves the page itself. Its write may be held up while a fault takes the page back and
+    // another cleaner saves newer contents: the page is claimed, so that the older write cannot land last.
+    let claims = !driver.needs_store();
+    if claims && !word.begin_fill(seen) {
+        return Ok(None);
+    }
+    let outcome = driver.clean(index, page);
+    if claims {
+        word.abort_fill(seen);
+    }
+    let kept = match outcome {
         CleanOutcome::Kept => true,
         CleanOutcome::Refused(error) => return Err(error),
         CleanOutcome::ToStore => driver.zero_is_empty() && is_zero(page),
