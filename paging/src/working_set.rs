@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 use std::io::Write;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages of a stretch, in the order of their first use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl WorkingSet {
             path: path.display().to_string(),
             error,
         };
-        let beside = path.with_extension(format!("part.{}", std::process::id()));
+        let beside = temporary_beside(path);
         let write = || -> std::io::Result<()> {
             let mut file = std::io::BufWriter::new(std::fs::File::create(&beside)?);
             writeln!(file, "{TITLE}")?;
@@ -157,6 +158,15 @@ impl WorkingSet {
     }
 }
 
+/// A name for the file while it is written, for one save alone: in the same folder, so that it can be renamed.
+fn temporary_beside(path: &Path) -> PathBuf {
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    let save = SAVES.fetch_add(1, Ordering::Relaxed);
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".part.{}.{save}", std::process::id()));
+    name.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +201,25 @@ mod tests {
             WorkingSet::load(&folder.path().join("none")),
             Err(WorkingSetError::File { .. })
         ));
+    }
+
+    #[test]
+    fn sets_that_are_saved_at_once_under_names_alike_are_each_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let sets = [(0..2000, "index.hot"), (5000..5100, "index.cold")];
+        std::thread::scope(|scope| {
+            for (pages, name) in sets {
+                let path = folder.path().join(name);
+                scope.spawn(move || {
+                    let set = WorkingSet::from_pages(pages.step_by(2));
+                    for _ in 0..50 {
+                        set.save(&path).unwrap();
+                        assert_eq!(WorkingSet::load(&path).unwrap(), set);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     proptest! {
