@@ -34,7 +34,9 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 /// A domain: a contract, a store, stretches, and the entry that resolves their faults.
 ///
 /// It exists as long as any of its stretches does. After `fork` a child has none of the
-/// stretches' memory: an access to it is a SIGSEGV, never silent zeros.
+/// stretches' memory: an access to it is a SIGSEGV, never silent zeros. Operations on its parent's
+/// domains and stretches fail there ([`StretchError::Forked`]) and dropping them has no effect; the
+/// child can build domains of its own.
 pub struct Domain {
     shared: Arc<Runtime>,
 }
@@ -56,6 +58,7 @@ impl Domain {
         if bytes == 0 {
             return Err(StretchError::Empty);
         }
+        self.shared.operate()?;
         let reservation = translation::reserve(addr, bytes, true)?;
         self.make_in(reservation)
     }
@@ -81,7 +84,7 @@ impl Domain {
         if bytes == 0 {
             return Err(StretchError::Empty);
         }
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         let frames = pager.frames.client().contract().x;
         if pager.mm.unit_pages != HUGE_RANGE_PAGES {
             return Err(StretchError::NoHugeFrames(format!(
@@ -105,10 +108,10 @@ impl Domain {
 
     /// Makes the stretch of a reservation; unmaps the reservation if that fails.
     fn make_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
+        let pager = self.shared.operate()?;
         // A child of a fork must not see zeros where the parent has data.
         let _ = forget_at_fork(reservation.addr, reservation.len);
         let Reservation { addr: base, len } = reservation;
-        let pager = self.shared.pager();
         let pages = len / PAGE;
         let table = PageTable::new(base, pages, pager.mm.unit_pages).map_err(|errno| {
             // SAFETY: just reserved, and no other code refers to it.
@@ -145,7 +148,7 @@ impl Domain {
 
     /// The stretch that holds `addr`, if any: its base and length.
     pub fn lookup(&self, addr: usize) -> Option<Range<usize>> {
-        let pager = self.shared.pager();
+        let pager = self.shared.operate().ok()?;
         let _inside = pager.mm.gate.enter(addr >> 12);
         pager
             .mm
@@ -164,18 +167,22 @@ impl Domain {
 
     /// An unused frame of the domain's, to be mapped with [`Stretch::map`].
     pub fn take_frame(&self) -> Option<Frame> {
-        self.shared.pager().frames.client().take()
+        self.shared.operate().ok()?.frames.client().take()
     }
 
     /// Releases a frame that was taken and not mapped.
     pub fn put_frame(&self, frame: Frame) {
-        self.shared.pager().frames.put(frame);
+        if let Ok(pager) = self.shared.operate() {
+            pager.frames.put(frame);
+        }
     }
 
     /// Makes up to `k` frames unused, by cycling through the stretch drivers, and releases
     /// them: the inner half of a revocation. Returns how many.
     pub fn relinquish(&self, k: u32) -> u32 {
-        let pager = self.shared.pager();
+        let Ok(pager) = self.shared.operate() else {
+            return 0;
+        };
         let unused = pager.frames.client().unused();
         if unused < k {
             let mut cleaner = pager.evictor.some_cleaner();
@@ -204,7 +211,9 @@ impl Domain {
     /// thread past a limit sleeps in its fault until the next period. The new limits apply to
     /// sleeping threads at once.
     pub fn set_fault_rate(&self, setting: FaultLimits) {
-        let pager = self.shared.pager();
+        let Ok(pager) = self.shared.operate() else {
+            return;
+        };
         let _one = pager.mm.control.lock();
         pager.faults.throttle.set_limits(setting);
     }
@@ -231,6 +240,15 @@ impl Domain {
             .store
             .as_ref()
             .map(|store| unsafe { store.get() })
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if !self.shared.is_same_process() {
+            // The domain is the parent's to end.
+            std::mem::forget(self.shared.clone());
+        }
     }
 }
 

@@ -113,6 +113,11 @@ pub enum StretchError {
     /// A thread of the domain could not be started.
     #[error("the domain's prefetching thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
+    /// The domain is the parent's.
+    #[error(
+        "the domain is that of the process that this one was forked from, and its pages are that process's; build a domain in the child"
+    )]
+    Forked,
     /// The caller lacks a right.
     #[error(transparent)]
     Denied(#[from] Denied),

@@ -27,6 +27,7 @@ impl Stretch {
     }
 
     fn submit(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
+        self.shared.operate()?;
         self.shared.prefetcher()?.submit(self.inner.id(), runs);
         Ok(())
     }
@@ -34,7 +35,9 @@ impl Stretch {
     /// Waits until every page requested by [`Stretch::prefetch`] and [`Stretch::replay`] in
     /// this domain is resident, or has failed.
     pub fn await_prefetch(&self) {
-        self.shared.prefetch.drain();
+        if self.shared.is_same_process() {
+            self.shared.prefetch.drain();
+        }
     }
 
     /// Records from now on which pages come in, in order, until [`Stretch::recorded`].
@@ -56,7 +59,7 @@ impl Stretch {
     /// Ends a recording and returns the pages that came in since, each at its first
     /// occurrence.
     pub fn recorded(&self) -> Option<WorkingSet> {
-        let pager = self.shared.pager();
+        let pager = self.shared.operate().ok()?;
         self.inner.log().finish(|| {
             let _control = pager.mm.control.lock();
             pager.mm.gate.close();

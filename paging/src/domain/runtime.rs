@@ -1,6 +1,6 @@
 //! What a domain and its stretches share, and the threads that serve it.
 
-use super::DomainError;
+use super::{DomainError, StretchError};
 use crate::entry::thread::HandlerThread;
 use crate::entry::{registry, signals};
 use crate::pager::Pager;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::SharedStore;
 use translation::EntryKind;
+use wired::ForkGuard;
 
 /// Starts a thread of the pager's, which no signal of the program ever interrupts.
 fn spawn(
@@ -86,6 +87,9 @@ pub(super) struct Runtime {
     prefetching: Mutex<Option<std::thread::JoinHandle<()>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
     stop: Arc<StopSignal>,
+    /// A child of a fork has no part in the domain: the ledger, the store and the userfaultfd are its parent's, and
+    /// what it did to them would befall the parent's pages.
+    fork_guard: ForkGuard,
     pub(super) next_id: AtomicU32,
     pager: OwnedPtr<Pager>,
     pub(super) store: Option<OwnedPtr<SharedStore>>,
@@ -115,6 +119,7 @@ impl Runtime {
         careful: OwnedPtr<AtomicU32>,
         handle: LedgerHandle,
     ) -> std::io::Result<Self> {
+        let fork_guard = ForkGuard::new()?;
         let stop = Arc::new(StopSignal {
             flag: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -124,6 +129,7 @@ impl Runtime {
             prefetching: Mutex::new(None),
             threads: Vec::new(),
             stop,
+            fork_guard,
             next_id: AtomicU32::new(1),
             pager,
             store,
@@ -135,6 +141,22 @@ impl Runtime {
     pub(super) fn pager(&self) -> &Pager {
         // SAFETY: for as long as this is borrowed.
         unsafe { self.pager.get() }
+    }
+
+    /// The pager, for an operation that the program requests.
+    ///
+    /// # Errors
+    /// [`StretchError::Forked`] in a child of the process that made the domain.
+    pub(super) fn operate(&self) -> Result<&Pager, StretchError> {
+        match self.is_same_process() {
+            true => Ok(self.pager()),
+            false => Err(StretchError::Forked),
+        }
+    }
+
+    /// Returns false in a child of the process that made the domain.
+    pub(super) fn is_same_process(&self) -> bool {
+        self.fork_guard.is_same_process()
     }
 
     /// The prefetcher, with its thread running.

@@ -82,7 +82,7 @@ impl Stretch {
 
     /// Binds the stretch to a driver, for life.
     pub fn bind(&self, driver: impl StretchDriver + 'static) -> Result<(), StretchError> {
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         if driver.needs_store() && pager.store.get().is_none() {
             return Err(StretchError::NoStore {
                 driver: driver.name(),
@@ -100,7 +100,7 @@ impl Stretch {
 
     /// Brings pages in, and nails them on request. All or nothing.
     fn populate_pages(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         let limit = pager.frames.client().contract().x;
         let too_few = |had| StretchError::Frames {
             pages: pages.len(),
@@ -176,7 +176,7 @@ impl Stretch {
     pub fn discard(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         let _inside = pager.mm.gate.enter(pages.start);
         pager.discard(table.address(pages.start)..table.address(pages.start) + pages.len() * PAGE);
         Ok(())
@@ -191,7 +191,7 @@ impl Stretch {
     /// [`StretchError::Page`] with the first page of a part that could not be written whole.
     pub fn flush(&self) -> Result<(), StretchError> {
         self.check_right(Rights::READ)?;
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         let table = self.inner.table();
         let mut failed = None;
         for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
@@ -245,6 +245,11 @@ impl Stretch {
 
 impl Drop for Stretch {
     fn drop(&mut self) {
+        if !self.shared.is_same_process() {
+            // The contents are the parent's, and this process has none of their memory.
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.prefetch.cancel(self.inner.id());
         let pager = self.shared.pager();
         let table = self.inner.table();
@@ -293,7 +298,9 @@ pub struct Pin<'a> {
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let table = self.stretch.inner.table();
-        let pager = self.stretch.shared.pager();
+        let Ok(pager) = self.stretch.shared.operate() else {
+            return;
+        };
         let _inside = pager.mm.gate.enter(self.pages.start);
         let start = table.address(self.pages.start);
         pager.unnail(start..start + self.pages.len() * PAGE);

@@ -31,7 +31,7 @@ impl Stretch {
     pub fn map(&self, page: usize, frame: Frame) -> Result<(), StretchError> {
         self.check(page)?;
         self.check_meta()?;
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         if pager.frames.client().state(frame) != Some(frames::State::Mapped) {
             return Err(StretchError::NotYourFrame(frame));
         }
@@ -65,7 +65,10 @@ impl Stretch {
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         self.check_meta()?;
-        self.shared.pager().evictor.stage_pages(self.inner, pages);
+        self.shared
+            .operate()?
+            .evictor
+            .stage_pages(self.inner, pages);
         Ok(())
     }
 
@@ -74,7 +77,7 @@ impl Stretch {
         self.check(page)?;
         let seen = self.inner.table().word(page).load();
         let frame = (seen.state() == State::Resident).then(|| Frame(seen.frame()));
-        let pager = self.shared.pager();
+        let pager = self.shared.operate()?;
         let dirty = match (frame, pager.mm.pagemap()) {
             (Some(_), Some(pagemap)) if pager.mm.tracks_dirty() => pagemap
                 .trans(self.inner.table().address(page))
@@ -96,6 +99,7 @@ impl Stretch {
     /// that right is permanent. May be called from a handler of the program's own.
     pub fn protect(&self, rights: Rights) -> Result<(), StretchError> {
         self.check_meta()?;
+        self.shared.operate()?;
         if rights == self.rights() {
             return Ok(());
         }
@@ -123,7 +127,7 @@ impl Stretch {
         let (addr, len) = (table.address(pages.start), pages.len() * PAGE);
         Ok(self
             .shared
-            .pager()
+            .operate()?
             .mm
             .userfault()
             .write_protect(addr, len, true)?)

@@ -8,7 +8,7 @@ use crate::stretch::{Handled, RegionFault, RegionHandler};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use wired::Lock;
+use wired::{ForkGuard, Lock};
 
 /// Domains that one process can have at once.
 pub const MOST_DOMAINS: usize = 64;
@@ -25,8 +25,16 @@ struct Slot {
     handlers: FreezeGate,
 }
 
-/// The process's domains.
-static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
+/// The domains of one process.
+struct DomainTable {
+    /// The child of a fork copies the table, and none of the domains is its own.
+    fork_guard: ForkGuard,
+    slots: Box<[Slot]>,
+}
+
+/// The table of this process or, until the process has a domain, that of its parent. Null before the first domain; tables
+/// are never freed: a handler may be reading one.
+static DOMAINS: AtomicPtr<DomainTable> = AtomicPtr::new(null_mut());
 
 /// Resolves the faults that are in no stretch.
 static REGIONS: OnceLock<RegionHandler> = OnceLock::new();
@@ -41,9 +49,15 @@ static INSTALLED: Lock<bool> = Lock::new(false);
 /// The pager must live until [`detach`] has returned.
 pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
     let mut installed = INSTALLED.lock();
-    let domains = DOMAINS.get_or_init(|| (0..MOST_DOMAINS).map(|_| Slot::default()).collect());
+    if slots().is_empty() {
+        let table = DomainTable {
+            fork_guard: ForkGuard::new()?,
+            slots: (0..MOST_DOMAINS).map(|_| Slot::default()).collect(),
+        };
+        DOMAINS.store(Box::into_raw(Box::new(table)), Ordering::Release);
+    }
     let mine = std::ptr::from_ref(pager).cast_mut();
-    let free = domains.iter().any(|slot| {
+    let free = slots().iter().any(|slot| {
         slot.pager
             .compare_exchange(null_mut(), mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -52,6 +66,14 @@ pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
         install(&mut installed)?;
     }
     Ok(free)
+}
+
+/// The slots of this process; none before its first domain.
+fn slots() -> &'static [Slot] {
+    // SAFETY: a pointer stored here came from a leaked box.
+    let table = unsafe { DOMAINS.load(Ordering::Acquire).as_ref() };
+    let own = table.filter(|table| table.fork_guard.is_same_process());
+    own.map_or(&[], |table| &table.slots)
 }
 
 fn install(installed: &mut bool) -> std::io::Result<()> {
@@ -89,7 +111,7 @@ pub(super) fn resolve_region(fault: &RegionFault) -> bool {
 pub(crate) fn detach(pager: &Pager) {
     let mine = std::ptr::from_ref(pager).cast_mut();
     let _one = INSTALLED.lock();
-    for slot in DOMAINS.get().into_iter().flatten() {
+    for slot in slots() {
         let taken = slot
             .pager
             .compare_exchange(mine, null_mut(), Ordering::AcqRel, Ordering::Relaxed)
@@ -105,7 +127,7 @@ pub(crate) fn detach(pager: &Pager) {
 /// `visit` outlives its pager.
 pub(super) fn find_map<T>(mut visit: impl FnMut(&Pager) -> Option<T>) -> Option<T> {
     let hint = thread_hint();
-    for slot in DOMAINS.get().into_iter().flatten() {
+    for slot in slots() {
         if slot.pager.load(Ordering::Acquire).is_null() {
             continue;
         }
