@@ -25,6 +25,8 @@ const TRIES: u32 = 16;
 enum Afterwards {
     /// The domain's, and zeros.
     Empty,
+    /// The same, but of a page that is nailed: it keeps its contents.
+    EmptyUnlessNailed,
     /// The program's, to map something else over.
     Foreign,
 }
@@ -39,6 +41,19 @@ impl Pager {
                 self.give_up_unit(stretch, unit, pages, Afterwards::Empty);
             }
         });
+    }
+
+    /// As [`Pager::discard`], but nailed pages keep their nails and contents. Returns the address of the first of them.
+    pub(crate) fn discard_unless_nailed(&self, range: Range<usize>) -> Option<usize> {
+        let mut first = None;
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            let table = stretch.table();
+            if table.touched(unit) {
+                let kept = self.give_up_unit(stretch, unit, pages, Afterwards::EmptyUnlessNailed);
+                first = first.or(kept.map(|index| table.address(index)));
+            }
+        });
+        first
     }
 
     /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
@@ -68,25 +83,31 @@ impl Pager {
         unit: usize,
         pages: Range<usize>,
         afterwards: Afterwards,
-    ) {
+    ) -> Option<usize> {
         let table = stretch.table();
         let gate = table.gate(unit);
         let mut from = pages.start;
+        let mut kept = None;
         while from < pages.end {
             gate.close();
             let mut frames = FrameList::new();
             let mut at = from;
             let mut in_transit = None;
-            let (mut surrendered, mut nailed, mut foreign) = (0, false, false);
+            let (mut surrendered, mut nailed, mut skipped) = (0, false, false);
             while at < pages.end && !frames.full() {
                 let word = table.word(at);
                 let ours = word.load().state() != State::Foreign;
-                if !ours && afterwards == Afterwards::Empty {
-                    foreign = true;
+                let keeps =
+                    afterwards == Afterwards::EmptyUnlessNailed && self.is_nailed(stretch, at);
+                if keeps {
+                    kept = kept.or(Some(at));
+                }
+                if keeps || !ours && afterwards != Afterwards::Foreign {
+                    skipped = true;
                     break;
                 }
                 let given_up = match afterwards {
-                    Afterwards::Empty => word.discard(),
+                    Afterwards::Empty | Afterwards::EmptyUnlessNailed => word.discard(),
                     Afterwards::Foreign => word.become_foreign(),
                 };
                 match given_up {
@@ -124,11 +145,19 @@ impl Pager {
             }
             gate.open();
             // The contents of a foreign page are the kernel's to discard.
-            from = at + usize::from(foreign);
+            from = at + usize::from(skipped);
             if let Some(page) = in_transit {
                 table.word(page).wait_settled();
             }
         }
+        kept
+    }
+
+    /// Returns true if the program keeps a page in place, not only a device. Under the unit's closed gate.
+    fn is_nailed(&self, stretch: &StretchState, index: usize) -> bool {
+        let nails = stretch.table().word(index).load().nails();
+        let page = stretch.table().address(index);
+        nails > 1 || nails == 1 && !self.standby.pins.is_held(page)
     }
 
     /// Makes the pages of `range` resident and keeps them so. Returns false if a page could

@@ -142,6 +142,12 @@ pub enum StretchError {
         /// The state required.
         wanted: &'static str,
     },
+    /// A page that must stay where it is.
+    #[error("page {page} is pinned, or its stretch is nailed, so that it keeps its contents; drop the pin first")]
+    Pinned {
+        /// The first such page.
+        page: usize,
+    },
     /// Another thread is filling the page.
     #[error("page {page} is being brought in by another thread; try again when it has it")]
     InOthersHands {

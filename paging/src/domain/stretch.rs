@@ -173,13 +173,24 @@ impl Stretch {
     }
 
     /// Drops the contents of a range of pages: they are zeros (or the file's) again.
+    ///
+    /// # Errors
+    /// [`StretchError::Pinned`] if pages of the range are pinned, or the stretch is nailed: these
+    /// keep their contents, the others are dropped.
     pub fn discard(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();
         let pager = self.shared.operate()?;
+        // A flush nails the page that it copies.
+        let _one = self.inner.flushing.lock();
         let _inside = pager.mm.gate.enter(pages.start);
-        pager.discard(table.address(pages.start)..table.address(pages.start) + pages.len() * PAGE);
-        Ok(())
+        let start = table.address(pages.start);
+        match pager.discard_unless_nailed(start..start + pages.len() * PAGE) {
+            None => Ok(()),
+            Some(kept) => Err(StretchError::Pinned {
+                page: table.index(kept),
+            }),
+        }
     }
 
     /// Writes changed pages of a mapped stretch to its file, including pages that are pinned

@@ -122,6 +122,11 @@ impl DmaPins {
         }
     }
 
+    /// Returns true if one of the page's nails is the list's. Under the unit's closed gate.
+    pub(crate) fn is_held(&self, page: usize) -> bool {
+        self.held.lock().pages.contains(&page)
+    }
+
     /// Drops the records of pages whose contents were discarded, nails included. Under the
     /// unit's closed gate.
     pub(crate) fn forget(&self, range: &Range<usize>) {

@@ -1,0 +1,62 @@
+//! Pins, discards of pinned pages, and frames in use.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
+use selfpage::{Contract, DirectIo, Domain, Nailed, Paged, Stretch};
+
+const PAGE: usize = 4096;
+
+fn domain() -> Domain {
+    Domain::builder()
+        .frames(Contract { g: 16, x: 16 })
+        .store("ram:4M".parse().unwrap())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap()
+}
+
+fn write(stretch: &Stretch, page: usize, value: u8) {
+    unsafe { stretch.as_ptr().add(page * PAGE).write_volatile(value) };
+}
+
+fn read(stretch: &Stretch, page: usize) -> u8 {
+    unsafe { stretch.as_ptr().add(page * PAGE).read_volatile() }
+}
+
+fn paged(domain: &Domain, pages: usize) -> Stretch {
+    let stretch = domain.allocate(pages * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    for page in 0..pages {
+        write(&stretch, page, page as u8 + 1);
+    }
+    stretch
+}
+
+#[test]
+fn a_discard_takes_no_pin_away() {
+    let domain = domain();
+    let stretch = paged(&domain, 4);
+    let first = stretch.pin(0..PAGE).unwrap();
+    assert!(stretch.discard(0..2).is_err());
+    assert_eq!(read(&stretch, 0), 1, "a pinned page keeps its contents");
+    let second = stretch.pin(0..PAGE).unwrap();
+    drop(first);
+    stretch.unmap(0..4).unwrap();
+    assert!(stretch.trans(0).unwrap().frame.is_some());
+    drop(second);
+    stretch.discard(0..4).unwrap();
+    assert_eq!(read(&stretch, 0), 0);
+}
+
+#[test]
+fn a_nailed_stretch_keeps_its_pages_whatever_is_discarded() {
+    let domain = domain();
+    let stretch = domain.allocate(4 * PAGE).unwrap();
+    stretch.bind(Nailed).unwrap();
+    write(&stretch, 1, 9);
+    assert!(stretch.discard(0..4).is_err());
+    assert_eq!(read(&stretch, 1), 9);
+}
