@@ -1,5 +1,6 @@
 //! How an attempt at a fault ends, and under which conditions it is made.
 
+use crate::page::PageState;
 use store::StoreError;
 
 /// How an attempt to resolve a fault ended.
@@ -42,6 +43,9 @@ pub enum FaultError {
     /// The stretch has no driver.
     #[error("the stretch is not bound to a stretch driver")]
     Unbound,
+    /// The page has as many pins as are counted.
+    #[error("it is pinned {} times already, the most there can be; pin it once for several buffers", PageState::MOST_NAILS)]
+    MostPins,
     /// The page was lost earlier.
     #[error("the page was lost before")]
     Lost,

@@ -1,6 +1,7 @@
 //! Populating: pages are brought in on request, before any access.
 
 use crate::fault_outcome::FaultError;
+use crate::page::PageState;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stream_detector::{Prediction, WINDOWS};
@@ -69,9 +70,12 @@ impl PopulateTarget {
                 return Ok(());
             }
             let _inside = pager.mm.gate.enter(hint);
-            locate().ok_or(PopulateError::Gone)?;
+            let stretch = locate().ok_or(PopulateError::Gone)?;
             if pager.nail(fault.addr..fault.addr + PAGE) {
                 return Ok(());
+            }
+            if stretch.table().word(self.page).load().nails() == PageState::MOST_NAILS {
+                return Err(PopulateError::Failed(FaultError::MostPins));
             }
         }
     }

@@ -60,3 +60,15 @@ fn a_nailed_stretch_keeps_its_pages_whatever_is_discarded() {
     assert!(stretch.discard(0..4).is_err());
     assert_eq!(read(&stretch, 1), 9);
 }
+
+#[test]
+fn more_pins_of_a_page_than_are_counted_are_refused() {
+    let domain = domain();
+    let stretch = paged(&domain, 2);
+    let pins: Vec<_> = (0..7).map(|_| stretch.pin(0..2 * PAGE).unwrap()).collect();
+    assert!(stretch.pin(0..2 * PAGE).is_err());
+    drop(pins);
+    drop(stretch.pin(0..2 * PAGE).unwrap());
+    stretch.unmap(0..2).unwrap();
+    assert!(stretch.trans(0).unwrap().frame.is_none());
+}

@@ -146,7 +146,7 @@ impl Stretch {
 
     /// Makes a range of bytes resident and keeps it so until the pin is dropped: for buffers
     /// given to system calls (which fail with `EFAULT` on missing pages if faults are upcalls)
-    /// and to devices.
+    /// and to devices. A page can be pinned 7 times at once.
     pub fn pin(&self, bytes: Range<usize>) -> Result<Pin<'_>, StretchError> {
         let pages = self.page_range(bytes)?;
         self.populate_pages(pages.clone(), true)?;

@@ -81,6 +81,9 @@ impl PageState {
     /// Result of [`PageState::frame`] for a page without one; no frame has this number.
     pub const NO_FRAME: u32 = u32::MAX;
 
+    /// Nails that a page has at most.
+    pub const MOST_NAILS: u32 = (1 << NAILS.bits) - 1;
+
     /// Where the contents are.
     pub fn state(self) -> State {
         match STATE.get(self.0) {
