@@ -8,6 +8,7 @@ mod error;
 mod hints;
 mod runtime;
 mod stretch;
+mod taken_frames;
 #[cfg(test)]
 mod tests;
 mod translate;
@@ -167,14 +168,22 @@ impl Domain {
 
     /// An unused frame of the domain's, to be mapped with [`Stretch::map`].
     pub fn take_frame(&self) -> Option<Frame> {
-        self.shared.operate().ok()?.frames.client().take()
+        let frame = self.shared.operate().ok()?.frames.client().take()?;
+        self.shared.taken.insert(frame);
+        Some(frame)
     }
 
     /// Releases a frame that was taken and not mapped.
-    pub fn put_frame(&self, frame: Frame) {
-        if let Ok(pager) = self.shared.operate() {
-            pager.frames.put(frame);
+    ///
+    /// # Errors
+    /// [`StretchError::NotYourFrame`] for any other frame.
+    pub fn put_frame(&self, frame: Frame) -> Result<(), StretchError> {
+        let pager = self.shared.operate()?;
+        if !self.shared.taken.remove(frame) {
+            return Err(StretchError::NotYourFrame(frame));
         }
+        pager.frames.put(frame);
+        Ok(())
     }
 
     /// Makes up to `k` frames unused, by cycling through the stretch drivers, and releases

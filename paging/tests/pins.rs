@@ -72,3 +72,26 @@ fn more_pins_of_a_page_than_are_counted_are_refused() {
     stretch.unmap(0..2).unwrap();
     assert!(stretch.trans(0).unwrap().frame.is_none());
 }
+
+#[test]
+fn a_frame_that_has_a_page_is_not_mapped_again() {
+    let domain = domain();
+    let stretch = paged(&domain, 2);
+    let frame = stretch.trans(0).unwrap().frame.unwrap();
+    stretch.unmap(1..2).unwrap();
+    assert!(stretch.map(1, frame).is_err());
+    assert_eq!(read(&stretch, 1), 2);
+    let taken = domain.take_frame().unwrap();
+    domain.put_frame(taken).unwrap();
+    assert!(stretch.map(1, taken).is_err(), "put back");
+}
+
+#[test]
+fn a_frame_that_has_a_page_is_not_put_back() {
+    let domain = domain();
+    let stretch = paged(&domain, 2);
+    let in_use = domain.in_use();
+    let frame = stretch.trans(0).unwrap().frame.unwrap();
+    assert!(domain.put_frame(frame).is_err());
+    assert_eq!(domain.in_use(), in_use);
+}

@@ -121,8 +121,8 @@ pub enum StretchError {
     /// The caller lacks a right.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// Not the domain's frame, or not unused.
-    #[error("frame {0:?} is not an unused frame of this domain")]
+    /// Not a frame that the program has taken.
+    #[error("frame {0:?} is not one that was taken from this domain and neither mapped nor put back since")]
     NotYourFrame(Frame),
     /// Outside the stretch.
     #[error("page {page} is asked for of a stretch of {pages} pages")]

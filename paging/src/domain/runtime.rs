@@ -1,5 +1,6 @@
 //! What a domain and its stretches share, and the threads that serve it.
 
+use super::taken_frames::TakenFrames;
 use super::{DomainError, StretchError};
 use crate::entry::thread::HandlerThread;
 use crate::entry::{registry, signals};
@@ -90,6 +91,7 @@ pub(super) struct Runtime {
     /// A child of a fork has no part in the domain: the ledger, the store and the userfaultfd are its parent's, and
     /// what it did to them would befall the parent's pages.
     fork_guard: ForkGuard,
+    pub(super) taken: TakenFrames,
     pub(super) next_id: AtomicU32,
     pager: OwnedPtr<Pager>,
     pub(super) store: Option<OwnedPtr<SharedStore>>,
@@ -119,6 +121,8 @@ impl Runtime {
         careful: OwnedPtr<AtomicU32>,
         handle: LedgerHandle,
     ) -> std::io::Result<Self> {
+        // SAFETY: for as long as this is borrowed.
+        let taken = TakenFrames::new(unsafe { handle.ledger.get() }.total())?;
         let fork_guard = ForkGuard::new()?;
         let stop = Arc::new(StopSignal {
             flag: AtomicBool::new(false),
@@ -130,6 +134,7 @@ impl Runtime {
             threads: Vec::new(),
             stop,
             fork_guard,
+            taken,
             next_id: AtomicU32::new(1),
             pager,
             store,

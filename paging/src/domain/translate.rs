@@ -32,9 +32,6 @@ impl Stretch {
         self.check(page)?;
         self.check_meta()?;
         let pager = self.shared.operate()?;
-        if pager.frames.client().state(frame) != Some(frames::State::Mapped) {
-            return Err(StretchError::NotYourFrame(frame));
-        }
         let seen = self.inner.table().word(page).load().state();
         if seen == State::Resident {
             return Err(StretchError::State {
@@ -42,6 +39,9 @@ impl Stretch {
                 state: seen,
                 wanted: "it must not be mapped",
             });
+        }
+        if !self.shared.taken.remove(frame) {
+            return Err(StretchError::NotYourFrame(frame));
         }
         let _inside = pager.mm.gate.enter(page);
         let mut context = pager.faults.contexts.borrow(page);
