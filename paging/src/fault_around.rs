@@ -189,6 +189,7 @@ impl Activation<'_> {
         let table = self.stretch.table();
         let unit = table.unit_pages(table.unit_of(self.index));
         let mut reached = prediction.window;
+        let zero_is_empty = self.zero_is_empty();
         for step in 1..prediction.window as isize {
             let index = self.index.wrapping_add_signed(prediction.stride * step);
             if !unit.contains(&index) {
@@ -198,7 +199,9 @@ impl Activation<'_> {
             let word = table.word(index);
             let seen = word.load();
             let at_hand = match (seen.state(), &reading) {
-                (State::Empty, _) => self.pager.hooks.allocated(table.address(index)),
+                (State::Empty, _) => {
+                    zero_is_empty && self.pager.hooks.allocated(table.address(index))
+                }
                 (State::Stored, Some(reading)) => reading
                     .reader
                     .contents(reading.place, index, seen.handle())

@@ -160,7 +160,10 @@ impl Activation<'_> {
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;
         let in_order = self.fault.in_order || self.at_bind();
-        if table.unit_pages(unit).len() != HUGE_RANGE_PAGES || !table.fillable_whole(unit, in_order)
+        // Only the driver has the contents of its pages that were never touched.
+        let empty = self.zero_is_empty();
+        if table.unit_pages(unit).len() != HUGE_RANGE_PAGES
+            || !table.fillable_whole(unit, in_order, empty)
         {
             return None;
         }
@@ -181,7 +184,10 @@ impl Activation<'_> {
         for index in first..first + HUGE_RANGE_PAGES {
             let word = table.word(index);
             let seen = word.load();
-            let fillable = matches!(seen.state(), State::Empty | State::Stored);
+            let fillable = match seen.state() {
+                State::Empty => empty,
+                state => state == State::Stored,
+            };
             if !fillable || !word.begin_fill(seen) {
                 return self.split(first, buffer);
             }

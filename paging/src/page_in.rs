@@ -73,7 +73,8 @@ impl Activation<'_> {
         self.pager.frames.put(frame);
     }
 
-    fn zero_is_empty(&self) -> bool {
+    /// Returns true if pages never touched may be filled with zeros, without the driver.
+    pub(crate) fn zero_is_empty(&self) -> bool {
         let driver = self.stretch.driver();
         driver.is_none_or(crate::driver::StretchDriver::zero_is_empty)
     }

@@ -201,13 +201,13 @@ impl PageTable {
     }
 
     /// Returns true if a unit can be filled as a whole: none of its pages is resident, staged,
-    /// being filled, or foreign; nor stored, unless `stored` allows it.
-    pub(crate) fn fillable_whole(&self, unit: usize, stored: bool) -> bool {
+    /// being filled, or foreign; nor stored or empty, unless `stored` and `empty` allow it.
+    pub(crate) fn fillable_whole(&self, unit: usize, stored: bool, empty: bool) -> bool {
         self.resident(unit) == 0
             && self
                 .unit_pages(unit)
                 .all(|index| match self.word(index).load().state() {
-                    State::Empty => true,
+                    State::Empty => empty,
                     State::Stored => stored,
                     _ => false,
                 })
