@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
-use translation::{Feature, Reservation};
+use translation::{Access, Feature, Reservation};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// A domain: a contract, a store, stretches, and the entry that resolves their faults.
@@ -64,12 +64,25 @@ impl Domain {
         self.make_in(reservation)
     }
 
-    /// A stretch over readable and writable private memory that the caller has reserved
-    /// ([`translation::reserve()`]) and not used: whole pages, which are the stretch's from now on.
-    /// Where this fails they are unmapped.
-    pub fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
-        if reservation.len == 0 {
+    /// A stretch over private memory that the caller has reserved, such as what
+    /// [`Stretch::release`] returned: whole pages, which are readable, writable and the stretch's
+    /// from now on. Where this fails they are unmapped.
+    ///
+    /// # Safety
+    /// The reservation is the caller's, and no other code uses its addresses: their contents are
+    /// lost, and they are unmapped with the stretch.
+    pub unsafe fn allocate_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
+        let Reservation { addr, len } = reservation;
+        if len == 0 {
             return Err(StretchError::Empty);
+        }
+        self.shared.operate()?;
+        // SAFETY: the caller's promise.
+        let opened = unsafe { translation::set_access(addr, len, Access::READ_WRITE) };
+        if let Err(error) = opened {
+            // SAFETY: as above.
+            let _ = unsafe { translation::unmap_reservation(reservation) };
+            return Err(error.into());
         }
         self.make_in(reservation)
     }

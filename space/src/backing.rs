@@ -158,8 +158,7 @@ impl Backing {
     ) -> Result<(Stretch, Arc<RunUser>), StretchError> {
         let (addr, len) = (range.start, range.len());
         // SAFETY: reserved by the space, and in no use.
-        unsafe { translation::set_access(addr, len, Access::READ_WRITE) }?;
-        let stretch = self.domain.allocate_in(Reservation { addr, len })?;
+        let stretch = unsafe { self.domain.allocate_in(Reservation { addr, len }) }?;
         let user = Arc::new(RunUser {
             base: addr,
             core: Lock::new(CorePtr(Arc::as_ptr(core))),

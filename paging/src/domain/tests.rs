@@ -72,6 +72,23 @@ fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
     unsafe { translation::unmap_reservation(again) }.unwrap();
 }
 
+#[test]
+fn addresses_that_a_stretch_released_become_a_stretch_again() {
+    let domain = Domain::builder()
+        .frames(Contract { g: 16, x: 16 })
+        .build()
+        .unwrap();
+    let first = domain.allocate(4 * PAGE).unwrap();
+    let base = first.base();
+    // SAFETY: the reservation that the stretch just released.
+    let second = unsafe { domain.allocate_in(first.release()) }.unwrap();
+    second.bind(crate::Physical).unwrap();
+    assert_eq!(second.base(), base);
+    // SAFETY: this test's own stretch.
+    unsafe { second.bytes_mut() }.fill(4);
+    assert_eq!(domain.in_use(), 4);
+}
+
 /// A fault may be reported before, and read after, its page is surrendered; here every
 /// fault is. The mapping that replaces the page does not wake its thread.
 #[test]
