@@ -6,7 +6,7 @@
 )]
 
 use frames::LimitControl;
-use selfpage::{Contract, DirectIo, Domain, Ledger, Paged};
+use selfpage::{Contract, DirectIo, Domain, Ledger, Paged, Physical};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -91,5 +91,24 @@ fn a_full_store_fails_no_fault_while_guaranteed_frames_are_owed() {
         fastrand::Rng::with_seed(page as u64).fill(&mut expected);
         let found = unsafe { std::slice::from_raw_parts(stretch.as_ptr().add(page * PAGE), PAGE) };
         assert_eq!(found, expected, "page {page}");
+    }
+}
+
+#[test]
+fn two_domains_of_one_ledger_have_frames_of_any_number() {
+    let (ledger, descriptor) = Ledger::create(4_000, 4).unwrap();
+    let other = Ledger::attach(&descriptor).unwrap();
+    let domains = [ledger, other].map(|ledger| {
+        Domain::builder()
+            .frames(Contract { g: 64, x: 64 })
+            .ledger(ledger)
+            .build()
+            .unwrap()
+    });
+    for domain in &domains {
+        let stretch = domain.allocate(32 * PAGE).unwrap();
+        stretch.bind(Physical).unwrap();
+        unsafe { stretch.bytes_mut() }.fill(1);
+        assert_eq!(domain.in_use(), 32);
     }
 }

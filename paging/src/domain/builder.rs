@@ -193,7 +193,7 @@ impl Builder {
             capabilities,
             userfault,
             frames: client,
-            total_frames: x,
+            total_frames: own.total(),
             store: store_of_pager,
             holder,
             counters: Counters::new(words(wired::Stage::DOMAIN_WORDS)),
