@@ -38,13 +38,14 @@ pub(crate) struct FrameSource {
 }
 
 impl FrameSource {
-    pub(crate) fn new(client: DomainFrames<'static>, log: Arc<Log>) -> Self {
+    /// `has_store` is true if there can be stored pages.
+    pub(crate) fn new(client: DomainFrames<'static>, log: Arc<Log>, has_store: bool) -> Self {
         let most = client.contract().x;
         Self {
             client: ForkCell::new(client),
             log,
             spare: spare_frames(most),
-            reserve: if most < 64 { 0 } else { 2 },
+            reserve: if has_store && most >= 64 { 2 } else { 0 },
             starving: AtomicU32::new(0),
             returned: AtomicU32::new(0),
             age: PageAge::default(),

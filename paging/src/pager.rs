@@ -127,7 +127,11 @@ impl Pager {
         );
         let mm = Arc::new(mm.map_err(memory)?);
         let log = Arc::new(Log::new(config.hooks, config.counters));
-        let frames = Arc::new(FrameSource::new(config.frames, log.clone()));
+        let frames = Arc::new(FrameSource::new(
+            config.frames,
+            log.clone(),
+            config.store.is_some(),
+        ));
         let store = Arc::new(StoredPages::new(config.store, config.holder));
         let faults = FaultPath {
             throttle: FaultThrottle::new(config.limits, log.clone()).map_err(memory)?,
