@@ -171,7 +171,8 @@ impl Domain {
             .map(|s| s.table().base()..s.table().end())
     }
 
-    /// Sets a handler for faults on addresses near the domain's stretches that belong to none.
+    /// Sets a handler for faults on addresses of the process that are in no stretch of any of its
+    /// domains. The handlers of several domains are called in turn, until one resolves the fault.
     pub fn on_unallocated(&self, handler: impl Fn(&Fault) -> Handled + Send + Sync + 'static) {
         self.shared
             .pager()

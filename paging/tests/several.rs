@@ -6,8 +6,8 @@
 )]
 
 use selfpage::{
-    Activation, Contract, Domain, EntryKind, FaultError, FillOutcome, Physical, StoreError,
-    Stretch, StretchDriver,
+    Activation, Contract, Domain, EntryKind, Fault, FaultError, FaultKind, FillOutcome, Handled,
+    Physical, Rights, StoreError, Stretch, StretchDriver,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -132,4 +132,48 @@ fn a_page_that_could_not_be_read_once_is_tried_again_at_a_later_access() {
         std::thread::sleep(Duration::from_millis(5));
     }
     touch(stretch.base() + PAGE);
+}
+
+#[test]
+fn each_domain_handles_the_faults_of_its_own_stretches() {
+    let (first, second) = (domain(EntryKind::Upcall), domain(EntryKind::Upcall));
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    first.on_unallocated(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Handled::Default
+    });
+    let stretch = second.allocate(PAGE).unwrap();
+    stretch.bind(Physical).unwrap();
+    stretch.protect(Rights::READ | Rights::META).unwrap();
+    let (base, len) = (stretch.base(), stretch.len());
+    let opens = move |_: &Fault| {
+        let at = std::ptr::with_exposed_provenance_mut(base);
+        match unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) } {
+            0 => Handled::Resume,
+            _ => Handled::Default,
+        }
+    };
+    stretch.override_fault(FaultKind::Protection, Some(Box::new(opens)));
+    unsafe { stretch.as_ptr().write_volatile(1) };
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    // An address of neither: the second is called after the first has declined.
+    let guarded = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, flags, -1, 0)
+    };
+    assert_ne!(guarded, libc::MAP_FAILED);
+    let addr = guarded.expose_provenance();
+    second.on_unallocated(move |fault| {
+        let at = std::ptr::with_exposed_provenance_mut(addr);
+        let opened = fault.addr == addr
+            && unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) } == 0;
+        match opened {
+            true => Handled::Resume,
+            false => Handled::Default,
+        }
+    });
+    unsafe { guarded.cast::<u8>().write_volatile(1) };
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(unsafe { libc::munmap(guarded, PAGE) }, 0);
 }

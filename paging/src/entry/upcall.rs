@@ -38,6 +38,10 @@ struct FaultAccess {
     write: bool,
     /// True if the program's own handlers have not been called yet.
     own_handlers: bool,
+    /// How many domains' handlers of unallocated addresses have been called.
+    asked: usize,
+    /// How many of these are still to be passed over.
+    skipped: usize,
     /// True if it has been counted.
     counted: bool,
     /// True if it has passed the limits.
@@ -53,6 +57,8 @@ impl FaultAccess {
             addr,
             write,
             own_handlers: true,
+            asked: 0,
+            skipped: 0,
             counted: false,
             passed: false,
             state: ThrottleState::default(),
@@ -100,7 +106,12 @@ unsafe fn dispatch(
     if code > 0 {
         let mut access = FaultAccess::new(addr, write);
         loop {
-            match resolve_in_domains(&mut access, resolve) {
+            let mut resolved = resolve_in_domains(&mut access, resolve);
+            if matches!(resolved, Dispatch::NotOurs) && signal == libc::SIGSEGV {
+                access.skipped = access.asked;
+                resolved = resolve_in_domains(&mut access, FaultAccess::unallocated);
+            }
+            match resolved {
                 Dispatch::Resume => return,
                 Dispatch::NotOurs => {
                     let fault = RegionFault {
@@ -121,7 +132,10 @@ unsafe fn dispatch(
                     if unsafe { signals::with_program_mask(context, 0, call) } == Handled::Resume {
                         return;
                     }
-                    access.own_handlers = false;
+                    match kind {
+                        FaultKind::Unallocated => access.asked += 1,
+                        _ => access.own_handlers = false,
+                    }
                 }
                 Dispatch::Sleep(delay, limits) => {
                     let sleep = || delay.sleep(limits);
@@ -259,34 +273,33 @@ impl FaultAccess {
         Ok(())
     }
 
-    /// A protection fault, or one on no stretch.
+    /// A protection fault.
     fn violation(&mut self, pager: &Pager) -> Dispatch {
-        let addr = self.addr;
         let _inside = pager.mm.gate.enter(thread_hint());
-        let (kind, handler) = match pager.mm.index.find(addr) {
-            Some(stretch) => (
-                FaultKind::Protection,
-                stretch.handler(FaultKind::Protection),
-            ),
-            None => match pager.faults.unallocated_handler() {
-                Some(handler) => (FaultKind::Unallocated, Some(handler)),
-                None => return Dispatch::NotOurs,
-            },
+        let Some(stretch) = pager.mm.index.find(self.addr) else {
+            return Dispatch::NotOurs;
         };
         if !self.own_handlers {
-            return match kind {
-                FaultKind::Unallocated => Dispatch::NotOurs,
-                _ => Dispatch::Forward,
-            };
+            return Dispatch::Forward;
         }
-        pager.log.add(
-            match kind {
-                FaultKind::Protection => Counter::ProtectionFaults,
-                _ => Counter::UnallocatedFaults,
-            },
-            1,
-        );
-        handler.map_or(Dispatch::Forward, |handler| Dispatch::Call(handler, kind))
+        pager.log.add(Counter::ProtectionFaults, 1);
+        let handler = stretch.handler(FaultKind::Protection);
+        handler.map_or(Dispatch::Forward, |handler| {
+            Dispatch::Call(handler, FaultKind::Protection)
+        })
+    }
+
+    /// A fault on an address that is in no stretch of any domain: the domains' handlers are called in turn.
+    fn unallocated(&mut self, pager: &Pager) -> Dispatch {
+        let Some(handler) = pager.faults.unallocated_handler() else {
+            return Dispatch::NotOurs;
+        };
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return Dispatch::NotOurs;
+        }
+        pager.log.add(Counter::UnallocatedFaults, 1);
+        Dispatch::Call(handler, FaultKind::Unallocated)
     }
 }
 
