@@ -44,7 +44,10 @@ pub enum FaultError {
     #[error("the stretch is not bound to a stretch driver")]
     Unbound,
     /// The page has as many pins as are counted.
-    #[error("it is pinned {} times already, the most there can be; pin it once for several buffers", PageState::MOST_NAILS)]
+    #[error(
+        "it is pinned {} times already, the most there can be; pin it once for several buffers",
+        PageState::MOST_NAILS
+    )]
     MostPins,
     /// The page was lost earlier.
     #[error("the page was lost before")]
@@ -52,6 +55,16 @@ pub enum FaultError {
     /// The kernel refused to map the page: errno.
     #[error("the kernel would not map the page (errno {0})")]
     Unmappable(i32),
+}
+
+impl FaultError {
+    /// Returns true if any other page would have met the same obstacle: no frame.
+    pub(crate) fn is_for_lack_of_frames(&self) -> bool {
+        matches!(
+            self,
+            Self::AllNailed | Self::NoSoundEviction | Self::NoFrame(_)
+        )
+    }
 }
 
 /// The context in which a driver runs, which decides what it may do.

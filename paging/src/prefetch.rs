@@ -216,6 +216,8 @@ impl Prefetcher {
                 match target.populate(pager, &locate) {
                     Ok(()) => budget -= 1,
                     Err(PopulateError::Gone) => return,
+                    // No later page would find a frame either.
+                    Err(PopulateError::Failed(why)) if why.is_for_lack_of_frames() => return,
                     // The program's own access reports it, if it ever comes.
                     Err(PopulateError::Failed(_)) => {}
                 }

@@ -124,7 +124,7 @@ impl PageFault {
                 continue;
             }
             let busy = waiter.is_reading();
-            match pager.evictor.obtain_frame(wanted_by, busy) {
+            match pager.evictor.obtain_frame(wanted_by, busy, self.at_bind) {
                 Ok(frame) => self.held = Some(frame),
                 Err(NoFrame::Busy) => return Ok(Resolution::Deferred),
                 Err(NoFrame::Never(failure)) => {

@@ -5,7 +5,7 @@
     reason = "each stretch is the test's own"
 )]
 
-use selfpage::{Contract, DirectIo, Domain, Nailed, Paged, Stretch};
+use selfpage::{Contract, Counter, DirectIo, Domain, Nailed, Paged, Stretch, StretchError};
 
 const PAGE: usize = 4096;
 
@@ -94,4 +94,44 @@ fn a_frame_that_has_a_page_is_not_put_back() {
     let frame = stretch.trans(0).unwrap().frame.unwrap();
     assert!(domain.put_frame(frame).is_err());
     assert_eq!(domain.in_use(), in_use);
+}
+
+#[test]
+fn a_nailed_stretch_that_finds_too_few_frames_keeps_none() {
+    let domain = domain();
+    let first = domain.allocate(10 * PAGE).unwrap();
+    first.bind(Nailed).unwrap();
+    let second = domain.allocate(10 * PAGE).unwrap();
+    assert!(matches!(
+        second.bind(Nailed),
+        Err(StretchError::Frames { pages: 10, .. })
+    ));
+    assert_eq!(domain.in_use(), 10);
+    let paged = paged(&domain, 20);
+    assert_eq!(read(&paged, 7), 8);
+}
+
+#[test]
+fn a_hint_that_finds_no_frame_ends_with_its_first_page() {
+    let domain = domain();
+    let nailed = domain.allocate(16 * PAGE).unwrap();
+    nailed.bind(Nailed).unwrap();
+    let stretch = domain.allocate(1000 * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    let waits = domain.counters().get(Counter::FrameWaits);
+    stretch.prefetch(0..1000 * PAGE).unwrap();
+    stretch.await_prefetch();
+    // About two milliseconds each, for one page.
+    assert!(domain.counters().get(Counter::FrameWaits) - waits < 1000);
+}
+
+#[test]
+fn without_a_store_every_frame_can_be_nailed() {
+    let domain = Domain::builder()
+        .frames(Contract { g: 64, x: 64 })
+        .build()
+        .unwrap();
+    let stretch = domain.allocate(64 * PAGE).unwrap();
+    stretch.bind(Nailed).unwrap();
+    assert_eq!(domain.in_use(), 64);
 }

@@ -122,7 +122,9 @@ pub enum StretchError {
     #[error(transparent)]
     Denied(#[from] Denied),
     /// Not a frame that the program has taken.
-    #[error("frame {0:?} is not one that was taken from this domain and neither mapped nor put back since")]
+    #[error(
+        "frame {0:?} is not one that was taken from this domain and neither mapped nor put back since"
+    )]
     NotYourFrame(Frame),
     /// Outside the stretch.
     #[error("page {page} is asked for of a stretch of {pages} pages")]
@@ -143,7 +145,9 @@ pub enum StretchError {
         wanted: &'static str,
     },
     /// A page that must stay where it is.
-    #[error("page {page} is pinned, or its stretch is nailed, so that it keeps its contents; drop the pin first")]
+    #[error(
+        "page {page} is pinned, or its stretch is nailed, so that it keeps its contents; drop the pin first"
+    )]
     Pinned {
         /// The first such page.
         page: usize,

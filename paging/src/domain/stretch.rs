@@ -80,7 +80,7 @@ impl Stretch {
         }
     }
 
-    /// Binds the stretch to a driver, for life.
+    /// Binds the stretch to a driver, for life. Where frames for a nailed one are lacking it has none of them.
     pub fn bind(&self, driver: impl StretchDriver + 'static) -> Result<(), StretchError> {
         let pager = self.shared.operate()?;
         if driver.needs_store() && pager.store.get().is_none() {
@@ -92,10 +92,17 @@ impl Stretch {
         if !self.inner.set_driver(Box::new(driver)) {
             return Err(StretchError::Bound);
         }
-        if fill {
-            self.populate_pages(0..self.pages(), true)?;
+        let filled = match fill {
+            true => self.populate_pages(0..self.pages(), true),
+            false => Ok(()),
+        };
+        if filled.is_err() {
+            // No driver would ever evict them.
+            let table = self.inner.table();
+            let _inside = pager.mm.gate.enter(table.base());
+            pager.discard(table.base()..table.end());
         }
-        Ok(())
+        filled
     }
 
     /// Brings pages in, and nails them on request. All or nothing.
@@ -135,9 +142,7 @@ impl Stretch {
                 pager.unnail(table.address(pages.start)..table.address(page));
             }
             return Err(match why {
-                FaultError::AllNailed | FaultError::NoSoundEviction | FaultError::NoFrame(_) => {
-                    too_few(had)
-                }
+                why if why.is_for_lack_of_frames() => too_few(had),
                 why => StretchError::Page { page, why },
             });
         }

@@ -200,7 +200,7 @@ fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) {
     if seen.state() != State::Empty {
         return;
     }
-    let Ok(frame) = pager.evictor.obtain_frame(State::Resident, false) else {
+    let Ok(frame) = pager.evictor.obtain_frame(State::Resident, false, false) else {
         return;
     };
     let unit = stretch.table().unit_of(index);

@@ -122,6 +122,11 @@ impl DmaPins {
         }
     }
 
+    /// Returns true if a device holds any page.
+    pub(crate) fn any(&self) -> bool {
+        !self.held.lock().pages.is_empty()
+    }
+
     /// Returns true if one of the page's nails is the list's. Under the unit's closed gate.
     pub(crate) fn is_held(&self, page: usize) -> bool {
         self.held.lock().pages.contains(&page)

@@ -19,6 +19,10 @@ const REFUSED: Duration = Duration::from_millis(200);
 /// How long a fault searches for a frame before it fails.
 const STARVED: Duration = Duration::from_secs(20);
 
+/// How long a request to bring a page in searches where only the domain itself could free a frame: the program gets an
+/// error, where its access would end it.
+const REQUEST_STARVED: Duration = REFUSED;
+
 /// Why a fault got no frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoFrame {
@@ -31,10 +35,16 @@ pub(crate) enum NoFrame {
 impl Evictor {
     /// A frame for a fault's retry, which may wait. `busy` is true if the caller has reads under way,
     /// so that it must not wait for other evicting threads.
-    pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
+    /// `requested` is true if the page has had no access yet.
+    pub(crate) fn obtain_frame(
+        &self,
+        wanted_by: State,
+        busy: bool,
+        requested: bool,
+    ) -> Result<Frame, NoFrame> {
         let mut demanded = false;
         let begin = clock::now();
-        let frame = self.search_frame(wanted_by, busy, &mut demanded);
+        let frame = self.search_frame(wanted_by, busy, requested, &mut demanded);
         let counters = self.standby.log.counters();
         let end = counters.end_stage(Stage::FrameWait, begin);
         counters.add(Counter::FrameWaitUs, (end - begin) / 1000);
@@ -49,6 +59,7 @@ impl Evictor {
         &self,
         wanted_by: State,
         busy: bool,
+        requested: bool,
         demanded: &mut bool,
     ) -> Result<Frame, NoFrame> {
         // Since when no frame came free. Measured by the clock, since in a busy tree a frame
@@ -108,7 +119,11 @@ impl Evictor {
                         .wait_freed(freed, Some(PATIENCE));
                 }
             }
-            let is_starved = barren.is_some_and(|since| since.elapsed() > STARVED);
+            let patience = match requested && self.is_alone() {
+                true => REQUEST_STARVED,
+                false => STARVED,
+            };
+            let is_starved = barren.is_some_and(|since| since.elapsed() > patience);
             if is_starved && !self.frames.client().request_guaranteed() {
                 return Err(NoFrame::Never(match self.standby.mm.may_evict() {
                     true => FaultError::AllNailed,
@@ -116,6 +131,12 @@ impl Evictor {
                 }));
             }
         }
+    }
+
+    /// Returns true if neither another domain nor a device has a frame that the domain could get.
+    fn is_alone(&self) -> bool {
+        let client = self.frames.client();
+        client.n() >= client.contract().x && !self.standby.pins.any()
     }
 
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
