@@ -6,6 +6,7 @@
 mod builder;
 mod error;
 mod hints;
+mod operation;
 mod runtime;
 mod stretch;
 mod taken_frames;

@@ -27,7 +27,7 @@ impl Stretch {
     }
 
     fn submit(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
-        self.shared.operate()?;
+        let _operation = self.shared.operate()?;
         self.shared.prefetcher()?.submit(self.inner.id(), runs);
         Ok(())
     }

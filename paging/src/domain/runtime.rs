@@ -1,5 +1,6 @@
 //! What a domain and its stretches share, and the threads that serve it.
 
+use super::operation::Operation;
 use super::taken_frames::TakenFrames;
 use super::{DomainError, StretchError};
 use crate::entry::thread::HandlerThread;
@@ -152,7 +153,15 @@ impl Runtime {
     ///
     /// # Errors
     /// [`StretchError::Forked`] in a child of the process that made the domain.
-    pub(super) fn operate(&self) -> Result<&Pager, StretchError> {
+    pub(super) fn operate(&self) -> Result<Operation<'_>, StretchError> {
+        Ok(Operation::new(self.own_pager()?))
+    }
+
+    /// The pager, to look something up.
+    ///
+    /// # Errors
+    /// As for [`Runtime::operate`].
+    pub(super) fn own_pager(&self) -> Result<&Pager, StretchError> {
         match self.is_same_process() {
             true => Ok(self.pager()),
             false => Err(StretchError::Forked),

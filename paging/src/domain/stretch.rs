@@ -132,7 +132,7 @@ impl Stretch {
                 caller,
                 task: None,
             };
-            let why = match target.populate(pager, &|| Some(self.inner)) {
+            let why = match target.populate(&pager, &|| Some(self.inner)) {
                 Ok(()) => continue,
                 Err(PopulateError::Gone) => FaultError::Unbound,
                 Err(PopulateError::Failed(why)) => why,
@@ -261,13 +261,12 @@ impl Stretch {
 
 impl Drop for Stretch {
     fn drop(&mut self) {
-        if !self.shared.is_same_process() {
+        let Ok(pager) = self.shared.operate() else {
             // The contents are the parent's, and this process has none of their memory.
             std::mem::forget(self.shared.clone());
             return;
-        }
+        };
         self.shared.prefetch.cancel(self.inner.id());
-        let pager = self.shared.pager();
         let table = self.inner.table();
         if self.inner.driver().is_some_and(|d| !d.zero_is_empty()) {
             if !self.rights().contains(Rights::READ) {

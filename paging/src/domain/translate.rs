@@ -51,7 +51,7 @@ impl Stretch {
             held: Some(frame),
             ..PageFault::default()
         };
-        match fault.attempt(pager, self.inner, &mut context) {
+        match fault.attempt(&pager, self.inner, &mut context) {
             FillOutcome::Success => Ok(()),
             FillOutcome::Failure(why) => Err(StretchError::Page { page, why }),
             FillOutcome::Busy | FillOutcome::Retry | FillOutcome::Pending => {
@@ -77,7 +77,7 @@ impl Stretch {
         self.check(page)?;
         let seen = self.inner.table().word(page).load();
         let frame = (seen.state() == State::Resident).then(|| Frame(seen.frame()));
-        let pager = self.shared.operate()?;
+        let pager = self.shared.own_pager()?;
         let dirty = match (frame, pager.mm.pagemap()) {
             (Some(_), Some(pagemap)) if pager.mm.tracks_dirty() => pagemap
                 .trans(self.inner.table().address(page))
@@ -99,7 +99,7 @@ impl Stretch {
     /// that right is permanent. May be called from a handler of the program's own.
     pub fn protect(&self, rights: Rights) -> Result<(), StretchError> {
         self.check_meta()?;
-        self.shared.operate()?;
+        self.shared.own_pager()?;
         if rights == self.rights() {
             return Ok(());
         }

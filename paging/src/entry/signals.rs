@@ -207,6 +207,34 @@ pub(crate) fn block_all_here() {
     set_mask(u64::MAX, None);
 }
 
+/// Signals are blocked on this thread while it lives, but those that faults raise.
+pub(crate) struct SignalsBlocked {
+    before: u64,
+}
+
+impl SignalsBlocked {
+    /// Blocks them.
+    pub(crate) fn new() -> Self {
+        const RAISED: [i32; 5] = [
+            libc::SIGBUS,
+            libc::SIGSEGV,
+            libc::SIGILL,
+            libc::SIGFPE,
+            libc::SIGTRAP,
+        ];
+        let raised = RAISED.iter().fold(0, |set, signal| set | bit(*signal));
+        let mut before = 0;
+        change_mask(libc::SIG_BLOCK, !raised, Some(&mut before));
+        Self { before }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        set_mask(self.before, None);
+    }
+}
+
 /// Runs a handler of the program's under the mask that was in force where the fault
 /// happened, and what the handler's own mask adds. A handler that jumps away restores the
 /// mask itself, as it would from the kernel's own frame.
@@ -229,12 +257,16 @@ pub(crate) unsafe fn with_program_mask<T>(
 }
 
 fn set_mask(mask: u64, old: Option<&mut u64>) {
+    change_mask(libc::SIG_SETMASK, mask, old);
+}
+
+fn change_mask(how: i32, mask: u64, old: Option<&mut u64>) {
     let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // SAFETY: words of signals.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
+            how,
             &raw const mask,
             old,
             SET_BYTES,
