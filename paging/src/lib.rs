@@ -61,7 +61,7 @@ mod working_set;
 
 pub use counters::{Counter, Counters};
 pub use domain::{Builder, DirectIo, Domain, DomainError, Pin, Stretch, StretchError, Trans};
-pub use driver::{CleanOutcome, Mapped, Nailed, Paged, Physical, StretchDriver};
+pub use driver::{CleanOutcome, Mapped, MappedError, Nailed, Paged, Physical, StretchDriver};
 pub use entry::set_region_handler;
 pub use fault_outcome::{FaultError, FillOutcome, FillPhase};
 pub use frames::{Contract, Frame, Ledger};

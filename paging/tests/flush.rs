@@ -6,7 +6,10 @@
     reason = "each stretch is the test's own"
 )]
 
-use selfpage::{Capabilities, Contract, DirectIo, Domain, Feature, Mapped, Rights, Stretch};
+use selfpage::{
+    Capabilities, Contract, DirectIo, Domain, Feature, Mapped, MappedError, Rights, Stretch,
+    StretchError,
+};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -194,9 +197,52 @@ fn a_read_only_mapped_file_is_never_written() {
     stretch
         .bind(Mapped::new(&file, 0, 64, false).unwrap())
         .unwrap();
-    unsafe { stretch.bytes_mut() }.fill(6);
+    assert!(unsafe { stretch.bytes() }.iter().all(|b| *b == 5));
+    assert_eq!(stretch.rights(), Rights::READ | Rights::META);
+    assert!(matches!(
+        stretch.protect(Rights::ALL),
+        Err(StretchError::ReadOnly { .. })
+    ));
     drop(stretch);
     let mut on_disk = vec![0; 64 * PAGE];
     file.read_exact_at(&mut on_disk, 0).unwrap();
     assert!(on_disk.iter().all(|b| *b == 5));
+}
+
+#[test]
+fn a_file_that_cannot_keep_what_is_written_is_refused() {
+    let named = tempfile::NamedTempFile::new().unwrap();
+    named.as_file().set_len(PAGE as u64).unwrap();
+    let open = |options: &mut std::fs::OpenOptions| options.open(named.path()).unwrap();
+    let appending = open(File::options().read(true).append(true));
+    let refused = Mapped::new(&appending, 0, 1, true);
+    assert!(matches!(refused, Err(MappedError::Append)));
+    Mapped::new(&appending, 0, 1, false).unwrap();
+    let reading = open(File::options().read(true));
+    let refused = Mapped::new(&reading, 0, 1, true);
+    assert!(matches!(refused, Err(MappedError::NotOpenFor("writing"))));
+    Mapped::new(&reading, 0, 1, false).unwrap();
+    let (end, _other) = std::io::pipe().unwrap();
+    let refused = Mapped::new(&end, 0, 1, false);
+    assert!(matches!(refused, Err(MappedError::NotRegular)));
+}
+
+#[test]
+fn a_stretch_longer_than_its_driver_is_not_bound() {
+    let domain = small_domain();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(4 * PAGE as u64).unwrap();
+    let stretch = domain.allocate(4 * PAGE).unwrap();
+    let short = Mapped::new(&file, 0, 2, true).unwrap();
+    assert!(matches!(
+        stretch.bind(short),
+        Err(StretchError::TooLong {
+            backed: 2,
+            pages: 4,
+            ..
+        })
+    ));
+    stretch
+        .bind(Mapped::new(&file, 0, 4, true).unwrap())
+        .unwrap();
 }

@@ -92,6 +92,24 @@ pub enum StretchError {
         /// The driver asked for.
         driver: &'static str,
     },
+    /// A driver that backs a shorter stretch.
+    #[error("the {driver} driver backs {backed} pages, and the stretch has {pages}")]
+    TooLong {
+        /// The driver asked for.
+        driver: &'static str,
+        /// Pages that it backs.
+        backed: usize,
+        /// Pages of the stretch.
+        pages: usize,
+    },
+    /// A driver that keeps nothing that is written.
+    #[error(
+        "the {driver} driver keeps nothing that the program writes: its file was mapped for reading"
+    )]
+    ReadOnly {
+        /// The stretch's driver.
+        driver: &'static str,
+    },
     /// Not enough frames to nail.
     #[error(
         "{pages} pages are to stay resident, and only {had} could be given frames of the {limit} the contract allows"

@@ -88,9 +88,21 @@ impl Stretch {
                 driver: driver.name(),
             });
         }
-        let fill = driver.fills_at_bind();
+        if let Some(backed) = driver.pages()
+            && backed < self.pages()
+        {
+            return Err(StretchError::TooLong {
+                driver: driver.name(),
+                backed,
+                pages: self.pages(),
+            });
+        }
+        let (fill, writeable) = (driver.fills_at_bind(), driver.writeable());
         if !self.inner.set_driver(Box::new(driver)) {
             return Err(StretchError::Bound);
+        }
+        if !writeable {
+            self.set_rights(self.rights() & (Rights::READ | Rights::META))?;
         }
         let filled = match fill {
             true => self.populate_pages(0..self.pages(), true),

@@ -103,6 +103,17 @@ impl Stretch {
         if rights == self.rights() {
             return Ok(());
         }
+        match self.inner.driver() {
+            Some(driver) if rights.contains(Rights::WRITE) && !driver.writeable() => {
+                Err(StretchError::ReadOnly {
+                    driver: driver.name(),
+                })
+            }
+            _ => self.set_rights(rights),
+        }
+    }
+
+    pub(super) fn set_rights(&self, rights: Rights) -> Result<(), StretchError> {
         let access = Access {
             read: rights.contains(Rights::READ),
             write: rights.contains(Rights::WRITE),

@@ -12,11 +12,12 @@
 //!
 //! Whether a page was written is found by its checksum, as for stored pages.
 
-use super::{CleanOutcome, StretchDriver};
+use super::{CleanOutcome, MappedError, StretchDriver};
 use crate::fault_outcome::{FaultError, FillOutcome};
 use crate::page::State;
 use crate::page_in::Activation;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Checksum, StoreError};
@@ -36,22 +37,30 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Maps `pages` pages of `file` from byte `offset` on. The descriptor is duplicated.
+    /// Maps `pages` pages of a regular file from byte `offset` on. The descriptor is duplicated. A
+    /// stretch that is bound to a driver that is not `writeable` loses its write right.
     ///
     /// # Errors
-    /// The kernel's error for the descriptor; `EINVAL` for an offset that is not a multiple of
-    /// the page size.
+    /// [`MappedError`] names what the file or its descriptor lacks.
     pub fn new(
         file: impl AsFd,
         offset: u64,
         pages: usize,
         writeable: bool,
-    ) -> rustix::io::Result<Self> {
-        if !offset.is_multiple_of(PAGE as u64) || pages == 0 {
-            return Err(Errno::INVAL);
+    ) -> Result<Self, MappedError> {
+        if !offset.is_multiple_of(PAGE as u64) {
+            return Err(MappedError::Offset(offset));
+        }
+        if pages == 0 {
+            return Err(MappedError::NoPages);
         }
         let file = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
-        let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
+        check_access(rustix::fs::fcntl_getfl(&file)?, writeable)?;
+        let found = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(MappedError::NotRegular);
+        }
+        let length = u64::try_from(found.st_size).map_err(|_| Errno::INVAL)?;
         Ok(Self {
             file,
             offset,
@@ -104,7 +113,7 @@ impl Mapped {
 
     /// Writes a page's bytes to the file if they differ from what came in.
     pub(crate) fn write_back(&self, page: usize, contents: &[u8; PAGE]) -> rustix::io::Result<()> {
-        if !self.writeable || page >= self.pages || self.same(page, contents) {
+        if !self.writeable || self.same(page, contents) {
             return Ok(());
         }
         let bytes = self.bytes_of(page);
@@ -123,9 +132,34 @@ impl Mapped {
     }
 }
 
+/// Checks that a descriptor with these flags can be read from, and written to in place.
+fn check_access(flags: OFlags, writeable: bool) -> Result<(), MappedError> {
+    match flags & OFlags::ACCMODE {
+        OFlags::RDWR => {}
+        OFlags::RDONLY if !writeable => {}
+        OFlags::RDONLY => return Err(MappedError::NotOpenFor("writing")),
+        _ => return Err(MappedError::NotOpenFor("reading")),
+    }
+    if flags.contains(OFlags::PATH) {
+        return Err(MappedError::NotOpenFor("reading"));
+    }
+    match writeable && flags.contains(OFlags::APPEND) {
+        true => Err(MappedError::Append),
+        false => Ok(()),
+    }
+}
+
 impl StretchDriver for Mapped {
     fn name(&self) -> &'static str {
         "mapped"
+    }
+
+    fn pages(&self) -> Option<usize> {
+        Some(self.pages)
+    }
+
+    fn writeable(&self) -> bool {
+        self.writeable
     }
 
     fn evictable(&self) -> bool {

@@ -6,11 +6,13 @@
 //! own by implementing [`StretchDriver`].
 
 mod mapped;
+mod mapped_error;
 mod nailed;
 mod paged;
 mod physical;
 
 pub use mapped::Mapped;
+pub use mapped_error::MappedError;
 pub use nailed::Nailed;
 pub use paged::Paged;
 pub use physical::Physical;
@@ -49,6 +51,16 @@ pub trait StretchDriver: Send + Sync {
     /// Returns true if the driver puts pages in the domain's store.
     fn needs_store(&self) -> bool {
         false
+    }
+
+    /// Pages of the longest stretch that it can back; none if it can back any.
+    fn pages(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns false if what the program writes cannot be kept: the stretch is then not writeable.
+    fn writeable(&self) -> bool {
+        true
     }
 
     /// Returns true if all pages are populated at bind time.
