@@ -227,18 +227,26 @@ impl Prefetcher {
     }
 }
 
+/// Pages of a stretch that are recorded at most: the first 16 GiB.
+const MOST_RECORDED: usize = 1 << 22;
+
 /// The pages of a stretch in the order they came in, while they are recorded.
 pub(crate) struct AccessLog {
     pages: WiredMemory,
+    /// A bit for each page of the stretch that is in the log: it comes once, however often it comes in.
+    noted: WiredMemory,
     room: usize,
     count: AtomicUsize,
 }
 
 impl AccessLog {
-    /// Room for `room` pages.
-    pub(crate) fn new(room: usize) -> rustix::io::Result<Self> {
+    /// For a stretch of so many pages.
+    pub(crate) fn new(pages: usize) -> rustix::io::Result<Self> {
+        let room = pages.min(MOST_RECORDED);
+        let words = room.div_ceil(u32::BITS as usize);
         Ok(Self {
             pages: WiredMemory::private(room * size_of::<AtomicU32>())?,
+            noted: WiredMemory::private(words * size_of::<AtomicU32>())?,
             room,
             count: AtomicUsize::new(0),
         })
@@ -246,12 +254,18 @@ impl AccessLog {
 
     /// Records a page; on the page path.
     pub(crate) fn note(&self, page: usize) {
-        let at = self.count.fetch_add(1, Ordering::Relaxed);
-        if at < self.room {
-            let slots: &[AtomicU32] = self.pages.slice(0, self.room);
-            // Plus one: a slot taken and not yet written is 0.
-            slots[at].store(page as u32 + 1, Ordering::Release);
+        if page >= self.room {
+            return;
         }
+        let word = page / u32::BITS as usize * size_of::<AtomicU32>();
+        let (word, bit) = (&self.noted.slice::<AtomicU32>(word, 1)[0], 1 << (page % 32));
+        if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        let at = self.count.fetch_add(1, Ordering::Relaxed);
+        let slots: &[AtomicU32] = self.pages.slice(0, self.room);
+        // Plus one: a slot taken and not yet written is 0.
+        slots[at].store(page as u32 + 1, Ordering::Release);
     }
 
     fn set(&self) -> WorkingSet {

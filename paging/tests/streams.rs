@@ -363,3 +363,18 @@ fn huge_frames_that_cannot_be_had_are_refused() {
     let refused = domain.allocate_huge(1 << 30).err().unwrap().to_string();
     assert!(refused.contains("4096"), "{refused}");
 }
+
+#[test]
+fn a_recording_has_every_page_that_came_in_however_often_others_did() {
+    const PAGES: usize = 1024;
+    let domain = common::domain(64, "ram:8M", EntryKind::Upcall, DirectIo::PinnedOnly);
+    let stretch = domain.allocate(PAGES * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    let touch = |page: usize| unsafe { stretch.as_ptr().add(page * PAGE).write_volatile(1) };
+    stretch.record().unwrap();
+    for _ in 0..20 {
+        (0..200).for_each(touch);
+    }
+    (0..PAGES).for_each(touch);
+    assert_eq!(stretch.recorded().unwrap().len(), PAGES);
+}

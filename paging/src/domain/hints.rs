@@ -40,13 +40,13 @@ impl Stretch {
         }
     }
 
-    /// Records from now on which pages come in, in order, until [`Stretch::recorded`].
+    /// Records from now on which pages come in, in order, until [`Stretch::recorded`]: of a stretch
+    /// of more than 16 GiB those of the first 16 GiB.
     ///
     /// # Errors
     /// [`StretchError::Recording`] if they are being recorded already, or no memory.
     pub fn record(&self) -> Result<(), StretchError> {
-        let room = self.pages().clamp(1024, 1 << 22);
-        let log = AccessLog::new(room).map_err(|errno| StretchError::Table {
+        let log = AccessLog::new(self.pages()).map_err(|errno| StretchError::Table {
             pages: self.pages(),
             errno,
         })?;
