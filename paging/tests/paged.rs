@@ -8,7 +8,7 @@
 mod common;
 
 use common::{PAGE, domain};
-use selfpage::{Counter, DirectIo, EntryKind, Paged, Stretch};
+use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
 
 /// What page `page` holds in round `round`: half of it compressible.
 fn fill(bytes: &mut [u8], page: usize, round: u64) {
@@ -118,4 +118,24 @@ fn threads_that_page_at_once_lose_nothing() {
             }
         });
     }
+}
+
+#[test]
+fn the_end_of_a_stretch_writes_no_page_of_another() {
+    let domain = Domain::builder()
+        .frames(Contract { g: 1024, x: 1024 })
+        .store("ram:16M".parse().unwrap())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap();
+    let stretch = domain.allocate(64 * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    unsafe { stretch.bytes_mut() }.fill(5);
+    stretch.unmap(0..64).unwrap();
+    let other = domain.allocate(PAGE).unwrap();
+    other.bind(Paged).unwrap();
+    unsafe { other.as_ptr().write_volatile(6) };
+    drop(other);
+    assert_eq!(domain.counters().get(Counter::Written), 0);
+    assert!(unsafe { stretch.bytes() }.iter().all(|byte| *byte == 5));
 }

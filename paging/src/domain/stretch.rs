@@ -7,6 +7,7 @@ use crate::driver::StretchDriver;
 use crate::entry::upcall;
 use crate::fault_outcome::FaultError;
 use crate::page::State;
+use crate::page_table::PageTable;
 use crate::populate::{PopulateError, PopulateTarget};
 use crate::rights::{Denied, Rights};
 use crate::stretch::{FaultKind, Handler, StretchState};
@@ -292,11 +293,16 @@ impl Drop for Stretch {
                 ));
             }
         }
-        {
+        let has_staged = {
             let _inside = pager.mm.gate.enter(self.base());
+            let has_staged = has_staged_page(table);
             pager.discard(table.base()..table.end());
+            has_staged
+        };
+        // Else the standby list has only other stretches' pages, which need not be written now.
+        if has_staged {
+            pager.evictor.drain();
         }
-        pager.evictor.drain();
         {
             let _control = pager.mm.control.lock();
             pager.remove(self.inner);
@@ -314,6 +320,13 @@ impl Drop for Stretch {
         // SAFETY: out of the index, and any thread that found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
     }
+}
+
+/// Returns true if a page is on the standby list, with a frame to be released.
+fn has_staged_page(table: &PageTable) -> bool {
+    let touched = (0..table.unit_count()).filter(|unit| table.touched(*unit));
+    let mut pages = touched.flat_map(|unit| table.unit_pages(unit));
+    pages.any(|page| table.word(page).load().has_staged_frame())
 }
 
 /// Pages that stay resident while this lives.

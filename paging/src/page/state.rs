@@ -106,6 +106,11 @@ impl PageState {
         }
     }
 
+    /// Returns true if a slot of the standby list has the page in its frame, also while a fault fills it from there.
+    pub fn has_staged_frame(self) -> bool {
+        matches!(STATE.get(self.0), STAGED | REFILLING)
+    }
+
     /// The stored copy; for a page that is not `Stored` maybe a stale one.
     pub fn handle(self) -> Option<PageHandle> {
         PageHandle::new(HANDLE.get(self.0) as u32)
