@@ -7,7 +7,7 @@
 //! copies it, and gives the copy to the driver. The copy is of one moment, or of several if
 //! the program writes meanwhile: whatever it wrote before the flush is in it.
 
-use crate::driver::CleanOutcome;
+use crate::driver::{CleanOutcome, call_driver};
 use crate::page::{Busy, State};
 use crate::pager::Pager;
 use crate::stretch::StretchState;
@@ -233,7 +233,10 @@ impl Pager {
             return None;
         }
         let copy = copy_of(page.start);
-        let kept = match stretch.driver().map(|driver| driver.clean(index, &copy)) {
+        let kept = match stretch
+            .driver()
+            .map(|driver| call_driver(|| driver.clean(index, &copy)))
+        {
             Some(CleanOutcome::Refused(error)) => Err(error),
             Some(CleanOutcome::Kept | CleanOutcome::ToStore) | None => Ok(()),
         };

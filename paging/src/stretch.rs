@@ -4,7 +4,7 @@
 //! driver, which answers its faults; it is protected as a whole, by what a protection
 //! domain's rights say; its owner is the domain that allocated it.
 
-use crate::driver::StretchDriver;
+use crate::driver::{StretchDriver, call_driver};
 use crate::fault_outcome::FillOutcome;
 use crate::page_in::Activation;
 use crate::page_table::PageTable;
@@ -164,7 +164,7 @@ impl StretchState {
     /// Runs the driver on a fault.
     pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> FillOutcome {
         match self.driver() {
-            Some(driver) => driver.fault(activation),
+            Some(driver) => call_driver(|| driver.fault(activation)),
             None => FillOutcome::Failure(crate::fault_outcome::FaultError::Unbound),
         }
     }

@@ -19,6 +19,7 @@ pub use physical::Physical;
 
 use crate::fault_outcome::FillOutcome;
 use crate::page_in::Activation;
+use crate::pager::{Hooks, StderrLog};
 use store::StoreError;
 use wired::PAGE;
 
@@ -35,7 +36,7 @@ pub enum CleanOutcome {
 }
 
 /// Provides the backing of stretches. All methods run on the page path: they allocate
-/// nothing and touch no stretch.
+/// nothing and touch no stretch. A panic in one ends the process.
 pub trait StretchDriver: Send + Sync {
     /// The driver's name in messages.
     fn name(&self) -> &'static str;
@@ -79,4 +80,25 @@ pub trait StretchDriver: Send + Sync {
     fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> CleanOutcome {
         CleanOutcome::ToStore
     }
+}
+
+/// Ends the process where it is dropped: by a panic.
+struct UnwindGuard;
+
+impl Drop for UnwindGuard {
+    fn drop(&mut self) {
+        StderrLog.notice(
+            "a stretch driver panicked: its page can be neither filled nor released, and the process ends",
+        );
+        std::process::abort();
+    }
+}
+
+/// Calls a driver. Where it panics the process ends: an unwinding that was caught would leave pages in transit and gates
+/// closed for ever.
+pub(crate) fn call_driver<T>(call: impl FnOnce() -> T) -> T {
+    let guard = UnwindGuard;
+    let result = call();
+    std::mem::forget(guard);
+    result
 }

@@ -15,7 +15,7 @@
 //! that page keeps its place until the next turn.
 
 use crate::counters::Counter;
-use crate::driver::CleanOutcome;
+use crate::driver::{CleanOutcome, call_driver};
 use crate::huge::HugeBuffers;
 use crate::page::State;
 use crate::standby::StandbyList;
@@ -308,7 +308,7 @@ fn classify(
     if claims && !word.begin_fill(seen) {
         return Ok(None);
     }
-    let outcome = driver.clean(index, page);
+    let outcome = call_driver(|| driver.clean(index, page));
     if claims {
         word.abort_fill(seen);
     }
