@@ -69,7 +69,7 @@ const PRESSED: [f64; 2] = [0.3, 0.2];
 /// below the second of which it does again.
 const CROWDED: [f64; 2] = [0.15, 0.1];
 
-/// The part of the processors' time that nobody uses: below the first priority is lent, above the second no longer.
+/// The part of the processors' time that is spare: below the first priority is lent, above the second no longer.
 const SPARE: [f64; 2] = [0.1, 0.2];
 
 const WITHOUT: &str = "beside programs that compute its threads wait for a processor after each page: the daemon may not \

@@ -1,4 +1,4 @@
-//! Processor time that nobody uses, as the kernel counts it (/proc/stat).
+//! Processor time that is spare, as the kernel counts it (/proc/stat).
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};

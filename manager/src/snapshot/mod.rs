@@ -8,6 +8,7 @@
 
 mod fetch_queue;
 mod fetched_file;
+mod layer;
 mod source;
 
 pub use fetched_file::{FetchedFile, FetchedFileError, Readiness};
@@ -15,11 +16,11 @@ pub use source::SnapshotSource;
 
 use crate::commands::Commands;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
+use layer::{Layer, fail};
 use objectstore::{ObjectPath, OpenError};
-use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, madvise};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,96 +68,6 @@ struct FetchingClient {
 impl Drop for FetchingClient {
     fn drop(&mut self) {
         self.file.remove(self.number);
-    }
-}
-
-/// One mapped file.
-#[derive(Debug)]
-struct Layer {
-    path: PathBuf,
-    file: OwnedFd,
-    start: *const u8,
-    len: usize,
-    /// What the file has, in order; the rest of it are holes.
-    data: Vec<Range<u64>>,
-    /// Inode, size and time of the last change; of an object, its version and size.
-    identity: [u64; 4],
-    /// What the file has of an object.
-    fetched: Option<Arc<FetchedFile>>,
-    /// Where files that belong to it are: its own name, with more appended.
-    beside: PathBuf,
-}
-
-// SAFETY: the mapping is read-only and lives as long as the layer.
-unsafe impl Send for Layer {}
-// SAFETY: as above.
-unsafe impl Sync for Layer {}
-
-impl Layer {
-    fn open(path: &Path) -> Result<Self, SnapshotError> {
-        let fail = |what| fail(path, what);
-        // Of a pipe, the open would wait for its other end.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(fail("cannot be opened"))?;
-        let stat = rustix::fs::fstat(&file).map_err(fail("cannot be inspected"))?;
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_file || stat.st_size < PAGE as i64 {
-            return Err(fail("needs to be a regular file of a page at least")(
-                Errno::INVAL,
-            ));
-        }
-        let len = stat.st_size as usize;
-        let start = map(&file, len).map_err(fail("cannot be mapped"))?;
-        let data = data_extents(&file, len as u64).map_err(fail("has no list of holes"))?;
-        let identity = [
-            stat.st_ino,
-            stat.st_size as u64,
-            stat.st_mtime as u64,
-            stat.st_mtime_nsec,
-        ];
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            start,
-            len,
-            data,
-            identity,
-            fetched: None,
-            beside: path.to_owned(),
-        })
-    }
-
-    fn open_object(object: &ObjectPath, folder: &Path) -> Result<Self, SnapshotError> {
-        let path = PathBuf::from(object.to_string());
-        let fail = |why| SnapshotError::Object {
-            path: path.clone(),
-            why,
-        };
-        let fetched = FetchedFile::open(object, folder).map_err(fail)?;
-        let file = fetched
-            .file()
-            .map_err(|error| fail(fetched.local_error(folder, error)))?;
-        let len = fetched.size() as usize;
-        let mapped = map(&file, len);
-        let start = mapped.map_err(|errno| fail(fetched.local_error(folder, errno.into())))?;
-        Ok(Self {
-            beside: folder.join(fetched.local_name()),
-            path,
-            file,
-            start,
-            len,
-            data: std::iter::once(0..len as u64).collect(),
-            identity: fetched.identity(),
-            fetched: Some(Arc::new(fetched)),
-        })
-    }
-
-    /// Returns true if the file has bytes there, not a hole alone.
-    fn has_data(&self, offset: u64, len: usize) -> bool {
-        let first = self.data.partition_point(|it| it.end <= offset);
-        let data = self.data.get(first);
-        data.is_some_and(|it| it.start < offset + len as u64)
     }
 }
 
@@ -355,54 +266,6 @@ impl MemoryObject for Snapshot {
         // SAFETY: within the mapping, by the check above: all layers have one size.
         DataReply::Provided(unsafe { layer.start.add(page.offset as usize) })
     }
-}
-
-impl Drop for Layer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `open`, which no code uses any more.
-        let _ = unsafe { munmap(self.start.cast_mut().cast(), self.len) };
-    }
-}
-
-/// Maps a file for reading.
-fn map(file: &OwnedFd, len: usize) -> Result<*const u8, Errno> {
-    let (flags, access) = (MapFlags::SHARED, ProtFlags::READ);
-    // SAFETY: a new mapping, where the kernel chooses.
-    let start = unsafe { mmap(std::ptr::null_mut(), len, access, flags, file, 0)? };
-    // Faults of guests are rarely sequential; replays of working sets request ranges.
-    // SAFETY: the mapping above.
-    let _ = unsafe { madvise(start, len, Advice::Random) };
-    Ok(start.cast())
-}
-
-fn fail<'a>(path: &'a Path, what: &'static str) -> impl Fn(Errno) -> SnapshotError + use<'a> {
-    move |errno| SnapshotError::File {
-        path: path.to_owned(),
-        what,
-        errno,
-    }
-}
-
-/// The ranges of a file that are no holes.
-fn data_extents(file: &OwnedFd, len: u64) -> Result<Vec<Range<u64>>, Errno> {
-    let mut extents = Vec::new();
-    let mut at = 0;
-    while at < len {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                // A file system without holes.
-                extents.push(at..len);
-                break;
-            }
-            Err(errno) => return Err(errno),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-        extents.push(start..end);
-        at = end;
-    }
-    Ok(extents)
 }
 
 #[cfg(test)]

@@ -243,7 +243,7 @@ fn pages_before_the_hand_off_take_frames() {
         config.contract = Some((mib(1), "ram:4M".parse().unwrap()));
     });
     let mut guest = service.guest("loaded-memfd", pages * PAGE);
-    let loaded = crate::guest::LOADED;
+    let loaded = crate::guest::kind::LOADED;
     let rest = format!("{loaded} {}", pages - loaded);
     assert_eq!(guest.wrong(&format!("verify {rest} 0")), 0);
     assert!(guest.wrong("frames") <= mib(1));

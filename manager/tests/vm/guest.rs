@@ -6,7 +6,7 @@ mod endurance;
 #[path = "huge_page.rs"]
 mod huge_page;
 #[path = "kind.rs"]
-mod kind;
+pub mod kind;
 #[path = "late_discard.rs"]
 mod late_discard;
 #[path = "storm.rs"]
@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use kind::{Kind, LOADED};
+pub use kind::Kind;
 pub use uffd::{open_userfaultfd, register, send};
 
 /// Where the kernel places the memory if nothing is there: aligned to huge pages.

@@ -2,7 +2,8 @@
 
 use crate::Test;
 use crate::common::{Guest, Service, await_that, make_cache, make_snapshot, mib};
-use crate::guest::{LOADED, PAGE, page_bytes, word};
+use crate::guest::kind::LOADED;
+use crate::guest::{PAGE, page_bytes, word};
 use manager::control::{ControlReply, ControlRequest, request};
 use manager::save::SaveEvent;
 use manager::snapshot::Snapshot;

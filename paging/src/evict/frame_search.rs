@@ -100,23 +100,13 @@ impl Evictor {
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
                 },
                 ReclaimOutcome::Nothing => {
-                    // Another domain of the tree may hold more than its share; pages that a
-                    // device holds come free when it has finished.
                     *demanded = true;
-                    self.frames.demand(1);
-                    self.frames.trim_others();
+                    self.demand_frame();
                     if busy {
                         return Err(NoFrame::Busy);
                     }
                     let since = *barren.get_or_insert_with(Instant::now);
-                    if let Some(_stager) = self.stager.try_lock() {
-                        let pins = &self.standby.pins;
-                        pins.release_for_fault(&self.standby.mm, since.elapsed());
-                    }
-                    self.frames
-                        .client()
-                        .ledger()
-                        .wait_freed(freed, Some(PATIENCE));
+                    self.wait_for_held(since.elapsed(), freed);
                 }
             }
             let patience = match requested && self.is_alone() {
@@ -137,6 +127,23 @@ impl Evictor {
     fn is_alone(&self) -> bool {
         let client = self.frames.client();
         client.n() >= client.contract().x && !self.standby.pins.any()
+    }
+
+    /// Has another domain of the tree give back a frame, which may hold more than its share.
+    fn demand_frame(&self) {
+        self.frames.demand(1);
+        self.frames.trim_others();
+    }
+
+    /// Waits for a frame to come free where nothing could be evicted for `barren`: a device may have finished with pages that
+    /// it held.
+    fn wait_for_held(&self, barren: Duration, freed: u32) {
+        if let Some(_stager) = self.stager.try_lock() {
+            let pins = &self.standby.pins;
+            pins.release_for_fault(&self.standby.mm, barren);
+        }
+        let ledger = self.frames.client().ledger();
+        ledger.wait_freed(freed, Some(PATIENCE));
     }
 
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
