@@ -111,7 +111,7 @@ fn a_working_set_is_fetched_before_it_is_replayed() {
     let mut second = crate::common::Guest::start("private", &socket, pages * PAGE);
     let counters = || other.clients().first().cloned().map(|it| it.counters);
     await_that("the set is replayed", || {
-        counters().is_some_and(|it| it.replayed_pages.get() as u64 * 10 >= demand * 9)
+        counters().is_some_and(|it| it.replayed_pages.get() * 10 >= demand * 9)
     });
     assert_eq!(second.wrong("random 1 2000"), 0);
     let again = counters().unwrap().demand_pages.get();
