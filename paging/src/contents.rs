@@ -8,7 +8,7 @@
 //! the program writes meanwhile: whatever it wrote before the flush is in it.
 
 use crate::driver::{CleanOutcome, call_driver};
-use crate::page::{Busy, State};
+use crate::page::{Busy, PageWord, Released, State};
 use crate::pager::Pager;
 use crate::stretch::StretchState;
 use frames::Frame;
@@ -29,6 +29,15 @@ enum Afterwards {
     EmptyUnlessNailed,
     /// The program's, to map something else over.
     Foreign,
+}
+
+impl Afterwards {
+    fn give_up(self, word: &PageWord) -> Result<Released, Busy> {
+        match self {
+            Self::Empty | Self::EmptyUnlessNailed => word.discard(),
+            Self::Foreign => word.become_foreign(),
+        }
+    }
 }
 
 impl Pager {
@@ -106,20 +115,15 @@ impl Pager {
                     skipped = true;
                     break;
                 }
-                let given_up = match afterwards {
-                    Afterwards::Empty | Afterwards::EmptyUnlessNailed => word.discard(),
-                    Afterwards::Foreign => word.become_foreign(),
-                };
-                match given_up {
+                match afterwards.give_up(word) {
                     Ok(dropped) => {
                         // A staged page's frame goes with its slot.
                         if let Some(frame) = dropped.frame {
                             frames.push(frame);
                             table.sub_resident(unit, 1);
                         }
-                        if let Some(handle) = dropped.handle {
-                            self.store.release(handle);
-                        }
+                        let copy = dropped.handle;
+                        copy.into_iter().for_each(|copy| self.store.release(copy));
                         surrendered += usize::from(ours);
                         nailed |= dropped.nailed;
                         at += 1;
