@@ -64,15 +64,17 @@ impl Replay {
     }
 
     /// The next pages, neighbours of one mapping.
-    fn next(&mut self, most: usize) -> Option<Range<usize>> {
-        let run = self.runs.get_mut(self.at)?;
-        let end = run.end.min(run.start + most);
-        let piece = run.start..end;
-        run.start = end;
-        if run.start == run.end {
-            self.at += 1;
+    fn next(&self, most: usize) -> Option<Range<usize>> {
+        let run = self.runs.get(self.at)?;
+        Some(run.start..run.end.min(run.start + most))
+    }
+
+    /// The pages of the current run up to this one are dealt with.
+    fn advance(&mut self, to: usize) {
+        if let Some(run) = self.runs.get_mut(self.at) {
+            run.start = to;
+            self.at += usize::from(run.start >= run.end);
         }
-        Some(piece)
     }
 
     /// Brings a piece in. Returns false after the last.
@@ -101,25 +103,13 @@ impl Replay {
             }
             let Some(dealt_with) = replay_run(pager, page..page + len) else {
                 // The rest when it has arrived.
-                self.put_back(page..piece.end);
-                return true;
+                self.is_waiting = true;
+                break;
             };
             page += dealt_with.max(1);
         }
+        self.advance(page);
         true
-    }
-
-    /// Returns pages that the store has not provided yet.
-    fn put_back(&mut self, piece: Range<usize>) {
-        self.is_waiting = true;
-        match self.runs.get_mut(self.at) {
-            Some(run) if run.start == piece.end => run.start = piece.start,
-            _ => {
-                // The piece was the last of its run, whose place is free.
-                self.at -= 1;
-                self.runs[self.at] = piece;
-            }
-        }
     }
 }
 
