@@ -1,6 +1,6 @@
 //! Requests as an S3 server receives them.
 
-use objectstore::{ObjectStore, ObjectUrl};
+use objectstore::{ObjectPath, ObjectStore, ObjectUrl, ObjectVersion};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::thread::{JoinHandle, spawn};
@@ -89,4 +89,53 @@ fn a_read_that_one_connection_leaves_without_an_answer_is_made_on_another() {
     let read = store.wait(store.read("run/1", 3..8)).unwrap();
     assert_eq!(read.to_vec(), b"pages");
     serving.join().unwrap();
+}
+
+/// A server that answers each of its connections, and returns the heads of the requests, in lower case.
+fn answers(answers: &'static [&'static str]) -> (String, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = spawn(move || {
+        let answer = |answer: &&str| {
+            let (stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                reader.read_line(&mut head).unwrap();
+            }
+            let text = format!("HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n");
+            reader.get_mut().write_all(text.as_bytes()).unwrap();
+            head.to_ascii_lowercase()
+        };
+        answers.iter().map(answer).collect()
+    });
+    (
+        format!(
+            "s3://pages/folder/guest?region=us-east-1&endpoint=http://{address}&skip_signature=true"
+        ),
+        serving,
+    )
+}
+
+#[test]
+fn a_version_of_an_object_is_read_and_no_other() {
+    let (url, serving) = answers(&[
+        "200 OK\r\nContent-Length: 5000\r\nETag: \"one\"",
+        "412 Precondition Failed\r\nContent-Length: 0",
+    ]);
+    let path: ObjectPath = url.parse().unwrap();
+    let patience = Duration::from_secs(20);
+    let version = ObjectVersion::ask(&path.url, &path.name, patience).unwrap();
+    assert_eq!((version.size, &*version.tag), (5000, "\"one\""));
+    let store = ObjectStore::open(&path.url, patience).unwrap();
+    let read = store.wait(store.read_version(&path.name, 0..100, &version));
+    assert!(read.is_err());
+    let [asked, read] = &serving.join().unwrap()[..] else {
+        panic!("other requests than two");
+    };
+    assert!(asked.starts_with("head /pages/folder/guest "), "{asked}");
+    assert!(read.starts_with("get /pages/folder/guest "), "{read}");
+    for header in ["if-match: \"one\"", "range: bytes=0-99"] {
+        assert!(read.contains(header), "{read}");
+    }
 }
