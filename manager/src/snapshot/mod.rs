@@ -4,7 +4,7 @@
 //! the page cache is the only copy beside theirs. The manager's own code never dereferences the
 //! mapping: the kernel copies from it, and a file that was truncated is an error of that copy, not a
 //! signal that ends the manager. Of a snapshot in an object store the file has what guests have needed
-//! so far ([`fetched_file`]): a page is asked for before it is read.
+//! so far (`fetched_file.rs`): a page is asked for before it is read.
 
 mod fetch_queue;
 mod fetched_file;
