@@ -77,7 +77,7 @@ impl Replay {
         }
     }
 
-    /// Brings a piece in. Returns false after the last.
+    /// Brings a piece in. Returns false after the last, or where the store fails.
     pub fn step(&mut self, pager: &mut ClientPager) -> bool {
         self.is_waiting = false;
         // The last quarter of the frames is for demand faults.
@@ -101,37 +101,46 @@ impl Replay {
                 page += 1;
                 continue;
             }
-            let Some(dealt_with) = replay_run(pager, page..page + len) else {
+            match replay_run(pager, page..page + len) {
+                Ok(dealt_with) => page += dealt_with.max(1),
                 // The rest when it has arrived.
-                self.is_waiting = true;
-                break;
-            };
-            page += dealt_with.max(1);
+                Err(ReplayEnd::Pending) => {
+                    self.is_waiting = true;
+                    break;
+                }
+                Err(ReplayEnd::Failed) => return false,
+            }
         }
         self.advance(page);
         true
     }
 }
 
-/// Brings in pages that are in the origin; returns how many were dealt with. `None` where the first is on its way from
-/// the snapshot's store.
-fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> Option<usize> {
+/// Why no page of a run is brought in.
+enum ReplayEnd {
+    /// The first is on its way from the snapshot's store.
+    Pending,
+    /// The store does not have it: faults have the error, and ask for others.
+    Failed,
+}
+
+/// Brings in pages that are in the origin; returns how many were dealt with.
+fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> Result<usize, ReplayEnd> {
     let size = pager.table.page_size();
     let name = PageName {
         offset: pager.table.offset(run.start),
         copy: None,
     };
     let Some(origin) = &mut pager.origin else {
-        return Some(run.len());
+        return Ok(run.len());
     };
     match origin.request(name.offset, size) {
-        Readiness::Pending => return None,
-        // Its fault has the error.
-        Readiness::Failed => return Some(1),
+        Readiness::Pending => return Err(ReplayEnd::Pending),
+        Readiness::Failed => return Err(ReplayEnd::Failed),
         Readiness::Ready => {}
     }
     let DataReply::Provided(from) = origin.data_request(name, size) else {
-        return Some(1);
+        return Ok(1);
     };
     // Neighbours in the client's memory and in one file of the snapshot.
     let provided = |page: &usize| {
@@ -165,5 +174,5 @@ fn replay_run(pager: &mut ClientPager, run: Range<usize>) -> Option<usize> {
         }
     }
     pager.counters.replayed_pages.add(done);
-    Some(dealt_with)
+    Ok(dealt_with)
 }

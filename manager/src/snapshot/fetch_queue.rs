@@ -16,7 +16,7 @@ const DEMANDS: usize = 256;
 pub enum Demand {
     /// It is on its way.
     Pending,
-    /// It cannot be had. The next demand has it tried again.
+    /// It cannot be had. A demand after [`FetchQueue::forget_failures`] has it tried again.
     Failed,
 }
 
@@ -61,14 +61,20 @@ impl FetchQueue {
         let Some(queue) = self.clients.get_mut(&client) else {
             return Demand::Failed;
         };
-        if let Some(at) = queue.failed.iter().position(|it| *it == chunk) {
-            queue.failed.swap_remove(at);
+        if queue.failed.contains(&chunk) {
             return Demand::Failed;
         }
         if queue.demands.len() < DEMANDS && !queue.demands.contains(&chunk) {
             queue.demands.push_back(chunk);
         }
         Demand::Pending
+    }
+
+    /// The client has looked at all that it waits for: what could not be had is tried again for later faults.
+    pub fn forget_failures(&mut self, client: u64) {
+        if let Some(queue) = self.clients.get_mut(&client) {
+            queue.failed.clear();
+        }
     }
 
     /// Chunks that the client will fault on, in this order.
@@ -102,13 +108,13 @@ impl FetchQueue {
         Some(chunk)
     }
 
-    /// A fetch has ended; `wake` is called with each client whose faults wait for the chunk. A store that answers again
-    /// is asked again for what it did not have before.
+    /// A fetch has ended; `wake` is called with each client whose faults wait for the chunk. Nothing is read ahead of a
+    /// store that fails.
     pub fn end(&mut self, chunk: Chunk, is_there: bool, mut wake: impl FnMut(u64)) {
         self.under_way.retain(|it| *it != chunk);
         for (client, queue) in &mut self.clients {
-            if is_there {
-                queue.failed.clear();
+            if !is_there {
+                queue.ahead.clear();
             }
             let Some(at) = queue.demands.iter().position(|it| *it == chunk) else {
                 continue;
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reaches_each_that_waits_once() {
+    fn a_failure_reaches_each_that_waits() {
         let mut queue = queue(3);
         assert_eq!(queue.demand(1, 7), Demand::Pending);
         assert_eq!(queue.demand(2, 7), Demand::Pending);
@@ -179,7 +185,9 @@ mod tests {
         queue.end(7, false, |client| woken.push(client));
         assert_eq!(woken, [1, 2]);
         assert_eq!(queue.demand(1, 7), Demand::Failed);
+        assert_eq!(queue.demand(1, 7), Demand::Failed, "for another fault");
         assert_eq!(queue.demand(3, 7), Demand::Pending, "it did not wait");
+        queue.forget_failures(1);
         assert_eq!(queue.demand(1, 7), Demand::Pending, "tried again");
         assert_eq!(queue.take(true, |_| false), Some(7));
         assert_eq!(queue.demand(2, 7), Demand::Failed);

@@ -18,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use twox_hash::{XxHash3_64, XxHash3_128};
@@ -76,6 +76,8 @@ pub struct FetchedFile {
     queue: Mutex<Waiting>,
     /// Rings when there is something to fetch.
     wanted: Condvar,
+    /// The last fetch failed, which was logged.
+    has_failed: AtomicBool,
 }
 
 /// What is asked for, and whom to wake.
@@ -120,6 +122,7 @@ impl FetchedFile {
             there,
             queue: Mutex::default(),
             wanted: Condvar::new(),
+            has_failed: AtomicBool::new(false),
         })
     }
 
@@ -204,6 +207,11 @@ impl FetchedFile {
         readiness
     }
 
+    /// A client has looked at all that it waits for.
+    pub fn forget_failures(&self, client: u64) {
+        self.waiting().queue.forget_failures(client);
+    }
+
     /// Asks for ranges that a client will fault on.
     pub fn read_ahead(&self, client: u64, ranges: impl Iterator<Item = Range<u64>>) {
         let chunks = ranges.flat_map(|range| {
@@ -247,8 +255,9 @@ impl FetchedFile {
             };
             drop(waiting);
             let fetched = self.fetch(store, chunk);
-            if let Err(why) = &fetched {
-                tracing::error!("a part of the snapshot is not there: {why}");
+            let had_failed = self.has_failed.swap(fetched.is_err(), Ordering::Relaxed);
+            if let (Err(why), false) = (&fetched, had_failed) {
+                tracing::error!("parts of the snapshot cannot be had: {why}");
             }
             waiting = self.waiting();
             let Waiting { queue, clients } = &mut *waiting;

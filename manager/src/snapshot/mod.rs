@@ -142,6 +142,13 @@ impl Snapshot {
         self.layers[0].fetched.as_ref()
     }
 
+    /// The client has looked at all that it waits for: what could not be had is asked for again by later faults.
+    pub fn forget_failures(&self) {
+        if let Some(client) = &self.client {
+            client.file.forget_failures(client.number);
+        }
+    }
+
     /// Returns true if a range can be read now.
     pub fn has(&self, offset: u64, len: usize) -> bool {
         let fetched = &self.layer(offset, len).fetched;
