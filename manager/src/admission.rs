@@ -1,6 +1,6 @@
 //! Admission: what a client is served with, or why it is refused.
 
-use crate::client::ClientParts;
+use crate::client::{ClientParts, note_present};
 use crate::client_memory::ClientMemory;
 use crate::client_record::{ClientRecord, MemoryKind};
 use crate::commands::Commands;
@@ -117,6 +117,8 @@ impl Admission<'_> {
                 Some((frames, paging))
             }
         };
+        // A record that the keeper has is true: a manager that follows does not look again.
+        note_present(record, &memory);
         if let Some(slot) = slot {
             let mut parts = vec![
                 (KeptPart::Userfault, uffd.as_fd()),

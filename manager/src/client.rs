@@ -30,6 +30,7 @@ use crate::recording::Recording;
 use crate::save::SaveRequest;
 use crate::snapshot::Snapshot;
 use pager::ClientPager;
+pub(crate) use pager::note_present;
 use replay::Replay;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -140,10 +141,12 @@ impl HandlerThread {
         })
     }
 
-    /// Prepares a client that no manager has served: what its memfd has already is in frames.
+    /// Prepares a client that no manager has served. What its memfd had already is noted in its record ([`note_present`]).
     pub fn admit(parts: ClientParts) -> io::Result<Self> {
         let mut client = Self::new(parts)?;
-        client.pager.find_present();
+        client.pager.table.resume();
+        client.restore_order();
+        client.pager.count_resident();
         Ok(client)
     }
 
@@ -163,6 +166,7 @@ impl HandlerThread {
                 Outcome::Deferred => deferrals.saturating_add(1),
                 Outcome::Answered | Outcome::Awaited => {
                     self.step_replay();
+                    self.pager.origin.iter().for_each(Snapshot::forget_failures);
                     0
                 }
             };

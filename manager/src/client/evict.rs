@@ -68,9 +68,7 @@ impl ClientPager {
 
     fn warn_full(&mut self, why: &str) {
         if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!(
-                "faults of the client wait for a frame: {why}; give it a larger --store or more --frames"
-            );
+            tracing::warn!("faults of the client wait for a frame: {why}");
         }
     }
 

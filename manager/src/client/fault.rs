@@ -27,7 +27,7 @@ impl ClientPager {
             }
             return Outcome::Answered;
         };
-        if self.lacks_huge_page(page) {
+        if self.lacks_huge_page() {
             return Outcome::Deferred;
         }
         let state = self.table.get(page);
@@ -130,7 +130,7 @@ impl ClientPager {
                 if self.table.page_size() > PAGE && !self.table.get(page).is_resident() =>
             {
                 self.table.end_move(page);
-                self.refused_huge_page = Some((page, Instant::now()));
+                self.refused_huge_page = Some(Instant::now());
                 self.wake(addr)
             }
             // Answered before: the kernel delivered the fault twice.
@@ -158,9 +158,11 @@ impl ClientPager {
     }
 
     /// Returns true if a huge page was refused a moment ago, and the thread that was woken has faulted on it again.
-    fn lacks_huge_page(&mut self, page: usize) -> bool {
-        let refused = self.refused_huge_page.filter(|(at, _)| *at == page);
-        let is_recent = refused.is_some_and(|(_, since)| since.elapsed() < HUGE_PAGE_RETRY);
+    fn lacks_huge_page(&mut self) -> bool {
+        // The pool is one for all pages.
+        let is_recent = self
+            .refused_huge_page
+            .is_some_and(|since| since.elapsed() < HUGE_PAGE_RETRY);
         if is_recent && !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
                 "faults of the client wait for a huge page, of which none is free: raise vm.nr_hugepages"

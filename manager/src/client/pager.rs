@@ -47,7 +47,7 @@ pub(super) struct ClientPager {
     /// A page of zeros, of the client's page size.
     pub zeros: WiredMemory,
     /// The huge page that the kernel has refused last, and when.
-    pub refused_huge_page: Option<(usize, Instant)>,
+    pub refused_huge_page: Option<Instant>,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -106,24 +106,6 @@ impl ClientPager {
     /// What was recorded, and what the client made.
     pub fn into_received(self) -> (Option<Recording>, ForeignUserfault, ClientMemory) {
         (self.recording, self.uffd, self.memory)
-    }
-
-    /// Notes the pages that a memfd has when it is handed over, such as those of a kernel that the VMM has loaded.
-    pub fn find_present(&mut self) {
-        let is_small = self.table.page_size() == PAGE;
-        let mappings: Vec<_> = self.table.mapped().collect();
-        for pages in mappings {
-            let offset = self.table.offset(pages.start);
-            let end = offset + (pages.len() * PAGE) as u64;
-            let number = |at: u64| pages.start + ((at - offset) / PAGE as u64) as usize;
-            let memfd = self.memory.memfd().filter(|_| is_small);
-            let data = memfd.map_or_else(Vec::new, |it| data_ranges(it, offset, end));
-            for data in data {
-                for page in number(data.start)..number(data.end.next_multiple_of(PAGE as u64)) {
-                    self.set_resident(page, PageState::Resident);
-                }
-            }
-        }
     }
 
     /// Ends the write protection of all memory.
@@ -210,6 +192,26 @@ impl Contract {
             order: ScanResistant::new(frames),
             standby,
         })
+    }
+}
+
+/// Notes the pages that a memfd has when it is handed over, such as those of a kernel that the VMM has loaded.
+pub(crate) fn note_present(record: &Arc<ClientRecord>, memory: &ClientMemory) {
+    let mut table = PageTable::new(record);
+    let is_small = table.page_size() == PAGE;
+    let Some(memfd) = memory.memfd().filter(|_| is_small) else {
+        return;
+    };
+    let mappings: Vec<_> = table.mapped().collect();
+    for pages in mappings {
+        let offset = table.offset(pages.start);
+        let end = offset + (pages.len() * PAGE) as u64;
+        let number = |at: u64| pages.start + ((at - offset) / PAGE as u64) as usize;
+        for data in data_ranges(memfd, offset, end) {
+            for page in number(data.start)..number(data.end.next_multiple_of(PAGE as u64)) {
+                table.set(page, PageState::Resident);
+            }
+        }
     }
 }
 

@@ -36,7 +36,7 @@ impl HandlerThread {
     }
 
     /// The units with residents, in the order of their numbers: that of their faults is not known any more.
-    fn restore_order(&mut self) {
+    pub(super) fn restore_order(&mut self) {
         let pager = &mut self.pager;
         for pages in pager.table.mapped() {
             let residents = pages.filter(|page| pager.table.get(*page).is_resident());
