@@ -19,7 +19,8 @@
 //! evictions ([`quiesce`]).
 //!
 //! Rule: the locks are taken in this order: cleaners, the stager, a gate, the victim queues. A
-//! thread that has a page in `Filling` takes none of the first three.
+//! thread that has a page in `Filling` takes none of the first three. (A cleaner's holder has one while the driver saves its
+//! contents, and takes no lock then.)
 
 mod complete;
 mod dma_pins;

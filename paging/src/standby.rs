@@ -91,7 +91,7 @@ impl StandbyList {
         Ok(Self {
             slots: Slots::new(area.addr, slots, mm.unit_pages).map_err(memory)?,
             places: PageLocations::new(total_frames).map_err(memory)?,
-            queues: VictimQueues::new(total_frames),
+            queues: VictimQueues::new(most),
             pins: DmaPins::new(frames.clone(), total_frames),
             spare_mappings: SpareMappings::default(),
             mm,

@@ -215,12 +215,15 @@ pub(crate) struct SignalsBlocked {
 impl SignalsBlocked {
     /// Blocks them.
     pub(crate) fn new() -> Self {
-        const RAISED: [i32; 5] = [
+        // The last two are the C library's own (to cancel a thread, and to change the user of all), which no program blocks.
+        const RAISED: [i32; 7] = [
             libc::SIGBUS,
             libc::SIGSEGV,
             libc::SIGILL,
             libc::SIGFPE,
             libc::SIGTRAP,
+            32,
+            33,
         ];
         let raised = RAISED.iter().fold(0, |set, signal| set | bit(*signal));
         let mut before = 0;

@@ -19,9 +19,9 @@ const REFUSED: Duration = Duration::from_millis(200);
 /// How long a fault searches for a frame before it fails.
 const STARVED: Duration = Duration::from_secs(20);
 
-/// How long a request to bring a page in searches where only the domain itself could free a frame: the program gets an
-/// error, where its access would end it.
-const REQUEST_STARVED: Duration = REFUSED;
+/// How long a request to bring a page in searches where only the domain itself could free a frame, and no thread of it is
+/// evicting: the program gets an error, where its access would end it.
+const REQUEST_STARVED: Duration = Duration::from_secs(1);
 
 /// Why a fault got no frame.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,8 @@ impl Evictor {
         // Since when no frame came free. Measured by the clock, since in a busy tree a frame
         // may come free for another thread at any moment.
         let mut barren: Option<Instant> = None;
+        // Since when nothing could be evicted, nor was being evicted by others.
+        let mut nothing: Option<Instant> = None;
         let mut refused = 0;
         let mut refused_since: Option<Instant> = None;
         loop {
@@ -74,7 +76,11 @@ impl Evictor {
             }
             self.standby.log.add(Counter::FrameWaits, 1);
             self.handlers.wake();
-            match self.direct_reclaim(busy) {
+            let outcome = self.direct_reclaim(busy);
+            if outcome != ReclaimOutcome::Nothing {
+                nothing = None;
+            }
+            match outcome {
                 ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
                 // Every unit gets its turn: one may hold pages that need no write.
                 ReclaimOutcome::Refused(_) if refused <= self.turns() => refused += 1,
@@ -106,14 +112,13 @@ impl Evictor {
                         return Err(NoFrame::Busy);
                     }
                     let since = *barren.get_or_insert_with(Instant::now);
+                    nothing.get_or_insert_with(Instant::now);
                     self.wait_for_held(since.elapsed(), freed);
                 }
             }
-            let patience = match requested && self.is_alone() {
-                true => REQUEST_STARVED,
-                false => STARVED,
-            };
-            let is_starved = barren.is_some_and(|since| since.elapsed() > patience);
+            let lasts = |since: Option<Instant>, most| since.is_some_and(|it| it.elapsed() > most);
+            let is_refused = requested && lasts(nothing, REQUEST_STARVED) && self.is_alone();
+            let is_starved = is_refused || lasts(barren, STARVED);
             if is_starved && !self.frames.client().request_guaranteed() {
                 return Err(NoFrame::Never(match self.standby.mm.may_evict() {
                     true => FaultError::AllNailed,
