@@ -43,8 +43,9 @@ pub fn verify<'a>(members: &Keyring, datagram: &'a [u8]) -> Option<&'a [u8]> {
 
 /// Returns true if a datagram has a key that is no member's: a stranger's, or one that this host has not learned of.
 pub fn is_of_unknown_key(members: &Keyring, datagram: &[u8]) -> bool {
-    let key = datagram.first_chunk::<KEY>();
-    key.is_some_and(|public| !members.is_member(&fingerprint_of(public)))
+    let key = datagram.first_chunk::<KEY>().map(fingerprint_of);
+    // A host whose key was removed may go on sending; no list has it as a member.
+    key.is_some_and(|key| !members.is_member(&key) && !members.is_removed(&key))
 }
 
 fn fingerprint_of(public: &[u8; KEY]) -> Fingerprint {
