@@ -391,10 +391,9 @@ impl Activation<'_> {
         }
         let settled = self.state().state() == State::Resident;
         table.gate(unit).leave();
-        if settled {
-            FillOutcome::Success
-        } else {
-            FillOutcome::Busy
+        match settled {
+            true => FillOutcome::Success,
+            false => FillOutcome::Busy,
         }
     }
 }

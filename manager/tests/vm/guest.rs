@@ -103,11 +103,7 @@ impl Memory {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, where the kernel chooses.
         let start = unsafe { libc::mmap(PLACE, len, access, flags, fd, 0) };
-        assert!(
-            start != libc::MAP_FAILED,
-            "mmap: {}",
-            std::io::Error::last_os_error()
-        );
+        assert_ne!(start, libc::MAP_FAILED, "mmap");
         if page_size == PAGE {
             // SAFETY: the mapping above.
             unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
@@ -118,10 +114,9 @@ impl Memory {
         }
         let uffd = open_userfaultfd();
         register(&uffd, start as usize, len);
-        let half = if matches!(kind, Kind::Split) {
-            len / 2
-        } else {
-            0
+        let half = match kind {
+            Kind::Split => len / 2,
+            _ => 0,
         };
         let mapping = |at: usize, size: usize, offset: usize| {
             format!(
@@ -244,12 +239,7 @@ impl Memory {
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "collapse" => huge_page::collapse(self).into(),
             "free" => self.advised(n, libc::MADV_FREE),
-            "block" => {
-                let uffd = self.uffd.take().expect("a userfaultfd");
-                rustix::fs::fcntl_setfl(&uffd, OFlags::empty()).expect("F_SETFL");
-                self.uffd.set(Some(uffd));
-                "blocks".into()
-            }
+            "block" => self.let_reads_block().into(),
             "page_out" => self.advised(n, libc::MADV_PAGEOUT),
             "unmap" => self.advised(n, libc::MADV_DONTNEED),
             "random" => {
@@ -292,6 +282,14 @@ impl Memory {
             }
             other => format!("unknown command {other}"),
         }
+    }
+
+    /// Clears O_NONBLOCK of the userfaultfd, which the manager shares.
+    fn let_reads_block(&self) -> &'static str {
+        let uffd = self.uffd.take().expect("a userfaultfd");
+        rustix::fs::fcntl_setfl(&uffd, OFlags::empty()).expect("F_SETFL");
+        self.uffd.set(Some(uffd));
+        "blocks"
     }
 
     /// Threads that each write, check and discard pages of their own, at random. Returns the pages

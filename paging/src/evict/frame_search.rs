@@ -62,13 +62,10 @@ impl Evictor {
         requested: bool,
         demanded: &mut bool,
     ) -> Result<Frame, NoFrame> {
-        // Since when no frame came free. Measured by the clock, since in a busy tree a frame
-        // may come free for another thread at any moment.
-        let mut barren: Option<Instant> = None;
-        // Since when nothing could be evicted, nor was being evicted by others.
-        let mut nothing: Option<Instant> = None;
+        // Since when no frame came free (by the clock: in a busy tree one may come free for another thread at any moment), since
+        // when nothing could be evicted, nor was being evicted by others, and since when the store refuses.
+        let (mut barren, mut nothing, mut refused_since) = (None, None, None);
         let mut refused = 0;
-        let mut refused_since: Option<Instant> = None;
         loop {
             let freed = self.frames.client().ledger().freed_seq();
             if let Some(frame) = self.frames.take(wanted_by) {
