@@ -24,7 +24,6 @@
 //! - A segment is named in the kept memory before it is written, and until it is deleted: a process that goes on, or the
 //!   one that ends the run, deletes all there are.
 
-mod cleaning;
 mod deletion;
 mod gather;
 mod operations;
