@@ -1,5 +1,6 @@
 //! How many connections peers of one address have.
 
+use remote_wire::network_of;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ impl AddressLimit {
 
     /// Takes a place; `None` where peers of the address have all of theirs.
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
-        let address = network(address);
+        let address = network_of(address);
         // Nothing panics while it is held.
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = open.entry(address).or_default();
@@ -48,14 +49,6 @@ impl Drop for AddressPlace {
                 open.remove(&self.address);
             }
         }
-    }
-}
-
-/// A host has the addresses of a /64 of IPv6 for nothing.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => IpAddr::V4(ip),
-        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, ConnectionId};
 use remote_keys::MemberList;
-use remote_wire::Link;
+use remote_wire::{Link, network_of};
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -45,7 +45,8 @@ impl ConnectionTable {
             let text = format!("{} are open, the most that this server has", self.most);
             return Err(io::Error::other(text));
         }
-        let own = open().filter(|connection| connection.link.peer_address().ip() == address);
+        let network = |connection: &&Connection| network_of(connection.link.peer_address().ip());
+        let own = open().filter(|connection| network(connection) == network_of(address));
         let of_address = (self.most / ADDRESS_PART).max(LEAST_OF_ADDRESS);
         if own.count() >= of_address {
             let text = format!("{address} has {of_address}, the most of one address");

@@ -29,12 +29,14 @@ mod error;
 mod header;
 pub mod identity;
 mod link;
+mod network;
 mod reader;
 mod writer;
 
 pub use error::{FrameError, Status};
 pub use header::{HEADER, Header, Kind, MAX_BODY, MAX_RUN};
 pub use link::Link;
+pub use network::network_of;
 pub use reader::{Frame, FrameReader};
 pub use writer::{FrameWriter, NoRoom};
 
