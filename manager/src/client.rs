@@ -141,7 +141,7 @@ impl HandlerThread {
         })
     }
 
-    /// Prepares a client that no manager has served. What its memfd had already is noted in its record ([`note_present`]).
+    /// Prepares a client that no manager has served. What its memfd had already is noted in its record (`note_present`).
     pub fn admit(parts: ClientParts) -> io::Result<Self> {
         let mut client = Self::new(parts)?;
         client.pager.table.resume();
