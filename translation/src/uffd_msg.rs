@@ -66,21 +66,26 @@ pub(crate) fn read_messages<const BATCH: usize>(
             wanted * size_of::<uapi::uffd_msg>(),
         )
     };
-    let bytes = read_now(fd, buffer)?;
+    // Within a process that is paged: a filter of system calls permits this call, and may refuse others.
+    let bytes = match read(fd, buffer) {
+        Ok(bytes) => bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
     let count = bytes / size_of::<uapi::uffd_msg>();
     messages[..count].iter().for_each(each);
     Ok(())
 }
 
-/// Reads pending messages, and never waits for one: 0 bytes where none is pending. O_NONBLOCK is the open file's, which another
+/// Reads pending messages of another process, and never waits for one: 0 bytes where none is pending. O_NONBLOCK is the open file's, which another
 /// process may have, too, and clear.
 pub(crate) fn read_now(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     // The file's own position.
     const POSITION: u64 = u64::MAX;
     let mut into = [IoSliceMut::new(buffer)];
     let read = match preadv2(fd, &mut into, POSITION, ReadWriteFlags::NOWAIT) {
-        // Before Linux 6.10.
-        Err(Errno::OPNOTSUPP) => read_reported(fd, buffer),
+        // Before Linux 6.10, or where a filter of system calls refuses it.
+        Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS) => read_reported(fd, buffer),
         read => read,
     };
     match read {
