@@ -206,20 +206,11 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_member::member_at;
 
     fn member(number: u64) -> Member {
         let address = ([127, 0, 0, 1], number as u16).into();
-        Member {
-            server: Incarnation {
-                host: HostId(number),
-                boot: 1,
-                start_ticks: 1,
-            },
-            name: "test".to_owned(),
-            paging: address,
-            control: address,
-            since: 1,
-        }
+        member_at(number, address)
     }
 
     #[test]

@@ -48,6 +48,8 @@ mod resolver;
 mod running;
 mod seat;
 mod status_cut;
+#[cfg(test)]
+mod test_member;
 mod uses;
 
 pub use etcd::{EtcdAddress, InvalidEtcdAddress};

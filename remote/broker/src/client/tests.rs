@@ -3,6 +3,7 @@
 use super::*;
 use crate::frame::{self, MAX_HELLO, MAX_MESSAGE};
 use crate::protocol::{Hello, Member};
+use crate::test_member::member_at;
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use remote_policy::broker::AllocationRequest;
@@ -30,16 +31,6 @@ fn epoch(broker: u64) -> Epoch {
     Epoch {
         number: 7,
         broker: incarnation(broker),
-    }
-}
-
-fn member(host: u64, control: SocketAddr) -> Member {
-    Member {
-        server: incarnation(host),
-        name: "test".to_owned(),
-        paging: control,
-        control,
-        since: 1,
     }
 }
 
@@ -113,7 +104,7 @@ async fn request_beside_a_broker_that_is_cut_off() {
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
     ];
     let addresses = listeners.each_ref().map(|it| it.local_addr().unwrap());
-    let (first, second) = (member(1, addresses[0]), member(2, addresses[1]));
+    let (first, second) = (member_at(1, addresses[0]), member_at(2, addresses[1]));
     let client = incarnation(9);
     let refused = Refusal::Pages {
         asked: 64,
@@ -158,7 +149,7 @@ async fn go_on_without_the_named_host() {
     let [gone, there] = listeners.each_ref().map(|it| it.local_addr().unwrap());
     let [first, second] = listeners;
     drop(first);
-    let named = Arc::new(Mutex::new(cluster(&[member(2, there)])));
+    let named = Arc::new(Mutex::new(cluster(&[member_at(2, there)])));
     start(second, &named, Reply::Permit(granted(incarnation(9), 2)));
     let (client, hosts) = (incarnation(9), vec![gone.to_string()]);
     let links = ControlLinks::in_clear();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_member::member_at;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -67,19 +68,8 @@ fn peers_that_send_garbage_do_not_fill_the_log() {
 
 /// A connection of a host that has introduced itself.
 async fn host(address: SocketAddr, number: u64) -> TcpStream {
-    let member = Member {
-        server: Incarnation {
-            host: HostId(number),
-            boot: 1,
-            start_ticks: 1,
-        },
-        name: "test".to_owned(),
-        paging: address,
-        control: address,
-        since: 1,
-    };
     let mut peer = TcpStream::connect(address).await.unwrap();
-    let hello = frame::encode(&Hello::Host(member)).unwrap();
+    let hello = frame::encode(&Hello::Host(member_at(number, address))).unwrap();
     peer.write_all(&hello).await.unwrap();
     peer
 }

@@ -1,8 +1,8 @@
 //! The membership beside a host that forges datagrams.
 
 use super::*;
+use crate::test_member::member_at;
 use foca::{Codec, Header, Message, State};
-use remote_policy::identity::{HostId, Incarnation};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::channel;
 
@@ -12,17 +12,7 @@ const NAMED: usize = 20;
 fn member(number: u64) -> Member {
     let [.., high, middle, low, port] = number.to_be_bytes();
     let address = ([127, high, middle, low], 1024 + u16::from(port)).into();
-    Member {
-        server: Incarnation {
-            host: HostId(number),
-            boot: 1,
-            start_ticks: 1,
-        },
-        name: "test".to_owned(),
-        paging: address,
-        control: address,
-        since: 1,
-    }
+    member_at(number, address)
 }
 
 /// Gossip of one member to another.

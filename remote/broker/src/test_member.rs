@@ -1,0 +1,20 @@
+//! A member, for tests.
+
+use crate::protocol::Member;
+use remote_policy::identity::{HostId, Incarnation};
+use std::net::SocketAddr;
+
+/// A host in its first life, with both ports at one address.
+pub(crate) fn member_at(number: u64, address: SocketAddr) -> Member {
+    Member {
+        server: Incarnation {
+            host: HostId(number),
+            boot: 1,
+            start_ticks: 1,
+        },
+        name: "test".to_owned(),
+        paging: address,
+        control: address,
+        since: 1,
+    }
+}
