@@ -181,16 +181,27 @@ impl ObjectStore {
     /// # Errors
     /// [`ObjectError`], also where the object ends before the range does.
     pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Buffer, ObjectError> {
+        self.read_matching(name, range, None).await
+    }
+
+    /// Likewise, of the version with an entity tag, where one is named.
+    async fn read_matching(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        tag: Option<&str>,
+    ) -> Result<Buffer, ObjectError> {
         let expected = range.end.saturating_sub(range.start);
-        let read = || self.operator.read_with(name).range(range.clone());
+        let read = || {
+            let read = self.operator.read_with(name).range(range.clone());
+            match tag {
+                Some(tag) => read.if_match(tag),
+                None => read,
+            }
+        };
         let bytes = self
             .within_attempts("read", name, READ_ATTEMPT, read)
             .await?;
-        self.whole(name, bytes, expected).await
-    }
-
-    /// The bytes of a read, if they are as many as were asked for.
-    async fn whole(&self, name: &str, bytes: Buffer, expected: u64) -> Result<Buffer, ObjectError> {
         match bytes.len() as u64 == expected {
             true => Ok(bytes),
             false => Err(self.error("read", name).ends(expected, bytes.len() as u64)),

@@ -1,6 +1,6 @@
 //! One version of an object: what tells it from another that has taken its name.
 
-use crate::{ObjectError, ObjectStore, ObjectUrl, OpenError, READ_ATTEMPT};
+use crate::{ObjectError, ObjectStore, ObjectUrl, OpenError};
 use opendal::Buffer;
 use std::ops::Range;
 use std::time::Duration;
@@ -72,17 +72,7 @@ impl ObjectStore {
         range: Range<u64>,
         version: &ObjectVersion,
     ) -> Result<Buffer, ObjectError> {
-        if !version.can_match {
-            return self.read(name, range).await;
-        }
-        let expected = range.end.saturating_sub(range.start);
-        let read = || {
-            let read = self.operator.read_with(name).range(range.clone());
-            read.if_match(&version.tag)
-        };
-        let bytes = self
-            .within_attempts("read", name, READ_ATTEMPT, read)
-            .await?;
-        self.whole(name, bytes, expected).await
+        let tag = version.can_match.then_some(&*version.tag);
+        self.read_matching(name, range, tag).await
     }
 }
