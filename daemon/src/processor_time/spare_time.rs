@@ -33,13 +33,15 @@ impl SpareTime {
         let Some(now) = self.file.as_ref().and_then(read) else {
             return 0.0;
         };
-        let before = std::mem::replace(&mut self.counted, now);
-        let (spare, all) = (
-            now.0.saturating_sub(before.0),
-            now.1.saturating_sub(before.1),
-        );
-        spare as f64 / all.max(1) as f64
+        part_since(std::mem::replace(&mut self.counted, now), now)
     }
+}
+
+/// The part of the ticks between two counts that was spare.
+fn part_since(before: (u64, u64), now: (u64, u64)) -> f64 {
+    let spare = now.0.saturating_sub(before.0);
+    let all = now.1.saturating_sub(before.1);
+    spare as f64 / all.max(1) as f64
 }
 
 fn read(file: &OwnedFd) -> Option<(u64, u64)> {
@@ -74,6 +76,8 @@ mod tests {
 
     #[test]
     fn a_part_is_that_since_the_last_look() {
+        assert_eq!(part_since((120, 142), (150, 202)), 0.5);
+        assert_eq!(part_since((120, 142), (120, 142)), 0.0);
         let mut spare = SpareTime::new();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!((0.0..=1.0).contains(&spare.part()));
