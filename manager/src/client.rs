@@ -93,6 +93,8 @@ pub struct HandlerThread {
     /// Faults that are read and not answered.
     queue: Vec<Fault>,
     children: Vec<OwnedFd>,
+    /// A part of the snapshot has arrived, or cannot be had, since the thread has looked at what waits for it.
+    has_rung: bool,
     /// Both are reported once: a client may do so without end.
     has_moved: bool,
     has_forked: bool,
@@ -136,6 +138,7 @@ impl HandlerThread {
             deferred_save: None,
             queue: Vec::with_capacity(QUEUE),
             children,
+            has_rung: false,
             has_moved: false,
             has_forked: false,
         })
@@ -166,7 +169,9 @@ impl HandlerThread {
                 Outcome::Deferred => deferrals.saturating_add(1),
                 Outcome::Answered | Outcome::Awaited => {
                     self.step_replay();
-                    self.pager.origin.iter().for_each(Snapshot::forget_failures);
+                    if std::mem::take(&mut self.has_rung) {
+                        self.pager.origin.iter().for_each(Snapshot::forget_failures);
+                    }
                     0
                 }
             };
@@ -228,6 +233,7 @@ impl HandlerThread {
         let [_, has_stopped, has_ended, has_rung] = ready.map(|it| !it.revents().is_empty());
         if has_rung {
             self.commands.silence();
+            self.has_rung = true;
         }
         if has_stopped {
             return Outcome::Ended;

@@ -104,7 +104,7 @@ impl FetchedFile {
         if size < PAGE as u64 {
             return Err(FetchedFileError::Empty);
         }
-        let local = |error| local_error(size, folder, error);
+        let local = |error| FetchedFileError::local(size, folder, error);
         let file = tempfile::tempfile_in(folder).map_err(local)?;
         file.set_len(size).map_err(local)?;
         match fallocate(&file, FallocateFlags::empty(), 0, size) {
@@ -124,11 +124,6 @@ impl FetchedFile {
             wanted: Condvar::new(),
             has_failed: AtomicBool::new(false),
         })
-    }
-
-    /// Why the local file is of no use.
-    pub fn local_error(&self, folder: &Path, error: io::Error) -> FetchedFileError {
-        local_error(self.version.size, folder, error)
     }
 
     /// Bytes.
@@ -279,10 +274,13 @@ impl FetchedFile {
     }
 }
 
-fn local_error(size: u64, folder: &Path, error: io::Error) -> FetchedFileError {
-    FetchedFileError::Local {
-        size,
-        folder: folder.to_owned(),
-        error,
+impl FetchedFileError {
+    /// The local file of an object, of that size, is of no use.
+    pub fn local(size: u64, folder: &Path, error: io::Error) -> Self {
+        Self::Local {
+            size,
+            folder: folder.to_owned(),
+            error,
+        }
     }
 }

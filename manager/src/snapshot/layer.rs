@@ -1,6 +1,6 @@
 //! One file of a snapshot, mapped for reading.
 
-use super::{FetchedFile, SnapshotError};
+use super::{FetchedFile, FetchedFileError, SnapshotError};
 use objectstore::ObjectPath;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
@@ -75,12 +75,10 @@ impl Layer {
             why,
         };
         let fetched = FetchedFile::open(object, folder).map_err(fail)?;
-        let file = fetched
-            .file()
-            .map_err(|error| fail(fetched.local_error(folder, error)))?;
         let len = fetched.size() as usize;
-        let mapped = map(&file, len);
-        let start = mapped.map_err(|errno| fail(fetched.local_error(folder, errno.into())))?;
+        let local = |error| fail(FetchedFileError::local(len as u64, folder, error));
+        let file = fetched.file().map_err(local)?;
+        let start = map(&file, len).map_err(|errno| local(errno.into()))?;
         Ok(Self {
             beside: folder.join(fetched.local_name()),
             path,
