@@ -11,8 +11,13 @@ use crate::prelude::*;
 use crate::worker::{orders, own_program};
 use std::cell::RefCell;
 use std::ffi::CString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// How long killed processes may take to leave their group.
+const LEAVES: Duration = Duration::from_secs(5);
 
 /// A change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +151,16 @@ fn remove_cgroup(path: &Path) -> Result<()> {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
-    std::fs::remove_dir(path).at("remove the cgroup", path)
+    // What is killed leaves the group a moment later.
+    let begin = Instant::now();
+    loop {
+        match std::fs::remove_dir(path) {
+            Err(why) if why.kind() == ErrorKind::ResourceBusy && begin.elapsed() < LEAVES => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome.at("remove the cgroup", path),
+        }
+    }
 }
 
 /// The benchmark's end of the cleanup process. Cheap to clone.
