@@ -8,7 +8,8 @@
 //! - Events before faults: all pending messages are read before a fault is answered, and a fault is
 //!   answered from the state after them. So a page that the client discarded reads zero, although
 //!   its fault may have been read before the event.
-//! - A fault that the kernel defers (EAGAIN, an event is unread) goes back to the queue.
+//! - A fault that the kernel defers (EAGAIN, an event is unread) goes back to the queue, after a moment in which the
+//!   thread that changes memory may go on ([`translation::ForeignUserfault`]).
 //! - A fault is answered by the page's state, not by its flags: the kernel may deliver it twice.
 //! - A manager may be killed at any instruction, and another one goes on ([`crate::client_record`], `resume`).
 //! - The page path allocates nothing: tables, queues and buffers are sized when the client is admitted.

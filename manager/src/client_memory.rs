@@ -134,7 +134,7 @@ impl SharedCache {
                         "the shared cache takes no more pages ({why}): clones get copies of their own"
                     );
                 }
-                return uffd.userfault().copy(addr, contents, len, Wake::Yes);
+                return uffd.copy(addr, contents, len, Wake::Yes);
             }
         }
         uffd.map_cached(addr, len)
@@ -191,7 +191,7 @@ impl ClientMemory {
     ) -> Result<(), MapError> {
         match self {
             Self::Cache(cache, _) => cache.map(uffd, addr, contents, offset, len),
-            _ => uffd.userfault().copy(addr, contents, len, Wake::Yes),
+            _ => uffd.copy(addr, contents, len, Wake::Yes),
         }
     }
 
@@ -206,15 +206,14 @@ impl ClientMemory {
         zeros: &WiredMemory,
     ) -> Result<(), MapError> {
         let len = zeros.len();
-        let userfault = uffd.userfault();
         match (self, contents, origin_offset) {
             (_, DataReply::Provided(from), Some(offset)) => {
                 self.place_run(uffd, addr, from, offset, len)
             }
-            (_, DataReply::Provided(from), _) => userfault.copy(addr, from, len, Wake::Yes),
+            (_, DataReply::Provided(from), _) => uffd.copy(addr, from, len, Wake::Yes),
             // Huge pages have no page of zeros to share.
-            _ if len > PAGE => userfault.copy(addr, zeros.as_ptr(), len, Wake::Yes),
-            _ => userfault.zero(addr, len, Wake::Yes),
+            _ if len > PAGE => uffd.copy(addr, zeros.as_ptr(), len, Wake::Yes),
+            _ => uffd.zero(addr, len, Wake::Yes),
         }
     }
 

@@ -107,8 +107,7 @@ impl Eviction {
     /// Steps 1 to 3 for a run of pages: what is not to be written is decided here.
     fn read_run(&mut self, pager: &mut ClientPager, run: Range<usize>) {
         let (addr, len) = (pager.table.addr(run.start), run.len() * PAGE);
-        let userfault = pager.uffd.userfault();
-        if userfault.write_protect(addr, len, true).is_err() {
+        if pager.uffd.write_protect(addr, len, true).is_err() {
             return;
         }
         let Some(contract) = &pager.contract else {
@@ -208,7 +207,7 @@ impl Eviction {
     /// Pages of a unit stay: their write protection ends, and another eviction may take them.
     fn keep(pager: &mut ClientPager, pages: Range<usize>) {
         let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
-        let _ = pager.uffd.userfault().write_protect(addr, len, false);
+        let _ = pager.uffd.write_protect(addr, len, false);
         if let Some(contract) = &mut pager.contract {
             contract.order.filled(unit_of(pages.start));
         }

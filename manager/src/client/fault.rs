@@ -54,7 +54,7 @@ impl ClientPager {
         self.counters.protect_faults.add(1);
         Saving::before_change(self, page);
         let (addr, len) = (self.table.addr(page), self.table.page_size());
-        match self.uffd.userfault().write_protect(addr, len, false) {
+        match self.uffd.write_protect(addr, len, false) {
             Ok(()) => Outcome::Answered,
             Err(why) => Self::refused(why.errno),
         }
@@ -180,8 +180,7 @@ impl ClientPager {
         // The page may be there.
         Saving::before_change(self, page);
         let (addr, len) = (self.table.addr(page), self.table.page_size());
-        let userfault = self.uffd.userfault();
-        userfault.write_protect(addr, len, false).is_ok()
+        self.uffd.write_protect(addr, len, false).is_ok()
     }
 
     pub(super) fn set_resident(&mut self, page: usize, state: PageState) {
@@ -202,9 +201,8 @@ impl ClientPager {
             self.table.set(page, PageState::Lost);
         }
         // An eviction leaves a marker of its write protection, which the kernel takes for contents.
-        let userfault = self.uffd.userfault();
         let outcome = match self.uffd.poison(addr, len) {
-            Err(MapError::Exists { .. }) if userfault.write_protect(addr, len, false).is_ok() => {
+            Err(MapError::Exists { .. }) if self.uffd.write_protect(addr, len, false).is_ok() => {
                 self.uffd.poison(addr, len)
             }
             other => other,
@@ -221,7 +219,7 @@ impl ClientPager {
     }
 
     fn wake(&self, addr: usize) -> Outcome {
-        match self.uffd.userfault().wake(addr, self.table.page_size()) {
+        match self.uffd.wake(addr, self.table.page_size()) {
             Ok(()) => Outcome::Answered,
             Err(why) => Self::refused(why.errno),
         }

@@ -111,14 +111,14 @@ impl ClientPager {
     /// Ends the write protection of all memory.
     pub fn unprotect(&self) {
         for (addr, len) in self.ranges() {
-            let _ = self.uffd.userfault().write_protect(addr, len, false);
+            let _ = self.uffd.write_protect(addr, len, false);
         }
     }
 
     /// Wakes all threads that wait for a page.
     pub fn wake_all(&self) {
         for (addr, len) in self.ranges() {
-            let _ = self.uffd.userfault().wake(addr, len);
+            let _ = self.uffd.wake(addr, len);
         }
     }
 

@@ -166,7 +166,7 @@ impl Saving {
         }
         if let Some((first, last)) = saved {
             let (addr, len) = (pager.table.addr(first), (last + 1 - first) * PAGE);
-            let _ = pager.uffd.userfault().write_protect(addr, len, false);
+            let _ = pager.uffd.write_protect(addr, len, false);
         }
         match outcome {
             Ok(()) => pager.saving = Some(saving),
@@ -262,8 +262,8 @@ impl Saving {
         let (mapped, contents) = match is_of_cache {
             true => (pager.uffd.map_cached(addr, PAGE), Contents::InOrigin),
             false => {
-                let (userfault, zeros) = (pager.uffd.userfault(), pager.zeros.as_ptr());
-                let mapped = userfault.copy(addr, zeros, PAGE, Wake::Yes);
+                let zeros = pager.zeros.as_ptr();
+                let mapped = pager.uffd.copy(addr, zeros, PAGE, Wake::Yes);
                 (mapped, Contents::Zeros)
             }
         };
@@ -346,8 +346,7 @@ fn protect_all(pager: &ClientPager) -> Result<(), BeginError> {
     for pages in pager.table.mapped() {
         let (addr, len) = (pager.table.addr(pages.start), pages.len() * PAGE);
         pager.uffd.register(addr, len, modes).map_err(fail)?;
-        let userfault = pager.uffd.userfault();
-        userfault.write_protect(addr, len, true).map_err(fail)?;
+        pager.uffd.write_protect(addr, len, true).map_err(fail)?;
     }
     Ok(())
 }

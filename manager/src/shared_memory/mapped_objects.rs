@@ -296,10 +296,9 @@ impl MappedObjects {
             let Some(client) = self.clients.get(at.client) else {
                 continue;
             };
-            let userfault = client.uffd.userfault();
             let result = match contents {
-                Contents::Zeros => userfault.zero(at.addr, PAGE, Wake::Yes),
-                Contents::At(from) => userfault.copy(at.addr, from, PAGE, Wake::Yes),
+                Contents::Zeros => client.uffd.zero(at.addr, PAGE, Wake::Yes),
+                Contents::At(from) => client.uffd.copy(at.addr, from, PAGE, Wake::Yes),
             };
             match result {
                 Ok(()) if first == Some(at) => {}
@@ -339,7 +338,7 @@ impl MappedObjects {
             let Some((addr, _)) = places.find(|(_, len)| *len == bytes) else {
                 continue;
             };
-            let copied = client.uffd.userfault().copy(addr, from, bytes, Wake::Yes);
+            let copied = client.uffd.copy(addr, from, bytes, Wake::Yes);
             let done = copied.map_or_else(|why| why.done(), |()| bytes);
             return (done / PAGE, Some((*number, addr..addr + done)));
         }
@@ -366,7 +365,7 @@ impl MappedObjects {
     /// The thread that waits at an address faults again.
     pub fn wake(&self, at: Waiter) -> FaultOutcome {
         let client = self.clients.get(at.client);
-        match client.map(|client| client.uffd.userfault().wake(at.addr, PAGE)) {
+        match client.map(|client| client.uffd.wake(at.addr, PAGE)) {
             Some(Err(why)) if why.errno == Errno::AGAIN => FaultOutcome::Deferred,
             _ => FaultOutcome::Answered,
         }

@@ -299,8 +299,7 @@ impl SharedPager {
         }
         let client = self.mapped.clients.get(at.client);
         let filled = client.map_or(Err(MapError::Gone), |client| {
-            let userfault = client.uffd.userfault();
-            userfault.zero(at.addr, frames * PAGE, Wake::Yes)
+            client.uffd.zero(at.addr, frames * PAGE, Wake::Yes)
         });
         let there = match filled {
             Ok(()) => frames,

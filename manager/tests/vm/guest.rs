@@ -236,6 +236,7 @@ impl Memory {
                 "removed".into()
             }
             "discard_late" => late_discard::discard(self, n[0]).to_string(),
+            "verify_beside_discards" => late_discard::verify_beside(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "collapse" => huge_page::collapse(self).into(),
             "free" => self.advised(n, libc::MADV_FREE),

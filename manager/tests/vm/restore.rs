@@ -15,6 +15,10 @@ pub const TESTS: &[Test] = &[
         "discards_under_load_lose_nothing",
         discards_under_load_lose_nothing,
     ),
+    (
+        "a_balloon_that_grows_holds_no_fault_up",
+        a_balloon_that_grows_holds_no_fault_up,
+    ),
     ("a_working_set_is_replayed", a_working_set_is_replayed),
     (
         "a_replay_of_several_mappings_is_complete",
@@ -123,6 +127,18 @@ fn discards_under_load_lose_nothing() {
         let removed = service.counters(number as u64 + 1).removed_pages.get();
         assert!(removed > 0, "{kind}: no page was discarded");
     }
+}
+
+/// The kernel answers no fault while a discard is under way, and the balloon begins the next one as soon as the manager has read of it.
+fn a_balloon_that_grows_holds_no_fault_up() {
+    let pages = mib(8);
+    let service = Service::start(pages, |config| {
+        config.contract = Some((mib(6), "ram:16M".parse().unwrap()));
+    });
+    let mut guest = service.guest("memfd", pages * PAGE);
+    let read = mib(4);
+    assert_eq!(guest.wrong(&format!("verify_beside_discards {read}")), 0);
+    assert!(service.counters(1).removed_pages.get() > 0);
 }
 
 fn a_working_set_is_replayed() {
