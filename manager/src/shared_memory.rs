@@ -46,7 +46,8 @@
 //!
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
-//! after the next messages. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
+//! after the next messages. A request waits until its client's memory does not change: an event may be late, and would
+//! be taken for one of memory that the client has mapped at the same addresses since. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
 //! [`requests::Change::Discard`] ends them (MADV_REMOVE).
 //!
 //! **Pins.** The kernel may hold pages for direct I/O, and there is no way to ask for whom it holds a page of a

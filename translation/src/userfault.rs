@@ -36,8 +36,8 @@ pub struct UserfaultOptions {
     /// The kernel resolves and records write-protect faults ([`Feature::WpAsync`]), for all memory
     /// registered with the descriptor.
     pub async_write_protect: bool,
-    /// Reports what the owner unmaps, moves and discards of registered memory, to a reader that
-    /// expects it ([`crate::ForeignUserfault`]).
+    /// Reports what the owner unmaps and moves of registered memory, to a reader that expects it
+    /// ([`crate::ForeignUserfault`]). Not what it discards: shared memory keeps its contents.
     pub reports_changes: bool,
 }
 
@@ -246,9 +246,7 @@ fn features_for(
         EntryKind::Thread => optional(Feature::ThreadId, sys::UFFD_FEATURE_THREAD_ID),
     }
     if options.reports_changes {
-        let events = sys::UFFD_FEATURE_EVENT_REMOVE
-            | sys::UFFD_FEATURE_EVENT_UNMAP
-            | sys::UFFD_FEATURE_EVENT_REMAP;
+        let events = sys::UFFD_FEATURE_EVENT_UNMAP | sys::UFFD_FEATURE_EVENT_REMAP;
         // Shared memory is evicted under write protection.
         features |= u64::from(
             events | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM | sys::UFFD_FEATURE_MISSING_SHMEM,

@@ -1,7 +1,8 @@
 //! The processes that map objects.
 
 use super::mappings::Mappings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 use translation::ForeignUserfault;
 
 /// The number of a client; no two of a tree ever have the same.
@@ -12,6 +13,10 @@ pub type SlotIndex = u16;
 
 /// Faults in a row at one address where nothing is mapped, after which its access fails.
 const MOST_STRAYS: u32 = 1000;
+/// Faults at one address are in a row where no more time lies between them: a thread that waits there faults again in 10 ms.
+const IN_A_ROW: Duration = Duration::from_secs(1);
+/// Addresses of which they are counted: as many threads may wait at once.
+const STRAY_ADDRESSES: usize = 64;
 
 /// One address space.
 #[derive(Debug)]
@@ -22,18 +27,34 @@ pub struct ObjectClient {
     pub uffd: ForeignUserfault,
     /// What it maps.
     pub mappings: Mappings,
-    /// The address of the last faults where it maps nothing, and how many in a row.
-    strays: (usize, u32),
+    /// The last addresses of faults where it maps nothing.
+    strays: VecDeque<Stray>,
     /// The process has ended or begun another image; another process may use the memory still.
     pub has_left: bool,
+}
+
+/// Faults in a row at an address where nothing is mapped.
+#[derive(Debug)]
+struct Stray {
+    addr: usize,
+    count: u32,
+    last: Instant,
 }
 
 impl ObjectClient {
     /// Counts a fault where this process maps nothing. Returns true if the address does not cease to fault.
     pub fn count_stray(&mut self, addr: usize) -> bool {
-        let (last, count) = self.strays;
-        self.strays = (addr, if last == addr { count + 1 } else { 1 });
-        self.strays.1 > MOST_STRAYS
+        let known = self.strays.iter().position(|stray| stray.addr == addr);
+        let known = known.and_then(|at| self.strays.remove(at));
+        let known = known.filter(|stray| stray.last.elapsed() < IN_A_ROW);
+        let count = known.map_or(1, |stray| stray.count + 1);
+        self.strays.truncate(STRAY_ADDRESSES - 1);
+        self.strays.push_front(Stray {
+            addr,
+            count,
+            last: Instant::now(),
+        });
+        count > MOST_STRAYS
     }
 }
 
@@ -53,7 +74,7 @@ impl Clients {
             slot,
             uffd,
             mappings: Mappings::default(),
-            strays: (0, 0),
+            strays: VecDeque::new(),
             has_left: false,
         };
         self.all.insert(id, client);

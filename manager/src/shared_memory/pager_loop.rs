@@ -8,6 +8,7 @@ use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use selfpage::Replacement;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use store::{Completion, Wait};
@@ -37,6 +38,8 @@ const fn timespec(nanos: i64) -> Timespec {
 pub(super) struct PagerLoop {
     pager: SharedPager,
     requests: Mailbox,
+    /// Requests of clients whose memory changes.
+    deferred: VecDeque<Request>,
     /// Of what is readable; reused.
     tokens: Vec<u64>,
     checked: Instant,
@@ -57,6 +60,7 @@ impl PagerLoop {
         Ok(Self {
             pager: pager(events)?,
             requests,
+            deferred: VecDeque::new(),
             tokens: Vec::with_capacity(A_TURN),
             checked: Instant::now(),
             store_poll: AdaptivePoll::default(),
@@ -79,16 +83,14 @@ impl PagerLoop {
             }
             // Between evictions the supervisor learns that none begins any more.
             (self.pager.careful)();
-            while let Some(request) = self.requests.receive() {
-                self.serve(request);
-            }
+            let has_waiting = self.serve_requests();
             while let Some(completion) = self.complete() {
                 self.pager.on_completion(completion);
             }
             self.pager.place_arrived();
             let has_faults = !self.pager.queue.is_empty();
             is_alone = self.is_one_process_faulting();
-            is_deferred = self.pager.answer_queue();
+            is_deferred = self.pager.answer_queue() || has_waiting;
             self.pager.answer_revocations(has_faults);
             if self.checked.elapsed() > CHECK {
                 self.drop_ended();
@@ -160,7 +162,34 @@ impl PagerLoop {
         !self.tokens.is_empty()
     }
 
+    /// Serves requests in their order. One of a client whose memory changes waits: what the client has unmapped or moved
+    /// before is unread, and would be taken for what it has mapped there since. Returns true if any waits.
+    fn serve_requests(&mut self) -> bool {
+        for _ in 0..self.deferred.len() {
+            let request = self.deferred.pop_front();
+            request.into_iter().for_each(|it| self.serve(it));
+        }
+        while let Some(request) = self.requests.receive() {
+            self.serve(request);
+        }
+        !self.deferred.is_empty()
+    }
+
+    /// Reads what a request's client has changed before. Returns false if that is not all.
+    fn is_up_to_date(&mut self, request: &Request) -> bool {
+        let Some(id) = self.pager.mapped.clients.in_slot(request.slot()) else {
+            return true;
+        };
+        self.pager.receive(id);
+        let client = self.pager.mapped.clients.get(id);
+        client.is_none_or(|client| client.uffd.has_settled())
+    }
+
     fn serve(&mut self, request: Request) {
+        let is_end = matches!(request, Request::End { .. });
+        if !is_end && !self.is_up_to_date(&request) {
+            return self.deferred.push_back(request);
+        }
         match request {
             Request::Share {
                 slot,
@@ -190,6 +219,11 @@ impl PagerLoop {
                 respond,
             } => respond(self.change(slot, change)),
             Request::End { slot } => {
+                let deferred = std::mem::take(&mut self.deferred).into_iter();
+                let (left, others): (VecDeque<_>, _) = deferred.partition(|it| it.slot() == slot);
+                self.deferred = others;
+                left.into_iter()
+                    .for_each(|it| it.refuse("the process has ended"));
                 if self.leave(slot) {
                     self.drop_ended();
                 }
@@ -215,8 +249,6 @@ impl PagerLoop {
         let Some(id) = self.pager.mapped.clients.in_slot(slot) else {
             return Ok(());
         };
-        // What the process has unmapped before.
-        self.pager.receive(id);
         match change {
             Change::Discard(range) => {
                 for (object, pages) in self.pager.mapped.used_pages_in(id, &range) {
@@ -271,8 +303,6 @@ impl PagerLoop {
         to: Range<usize>,
     ) -> Result<(), String> {
         let id = self.client(slot, uffd)?;
-        // What the process has unmapped before.
-        self.pager.receive(id);
         self.pager.mapped.attach(id, inode, page, to)
     }
 
@@ -297,10 +327,6 @@ impl PagerLoop {
 
     fn fork(&mut self, parent: SlotIndex, child: SlotIndex, uffd: OwnedFd) -> Result<(), String> {
         let parent = self.pager.mapped.clients.in_slot(parent);
-        // What the parent has unmapped before.
-        parent
-            .into_iter()
-            .for_each(|parent| self.pager.receive(parent));
         let Some(parent) = parent.filter(|parent| self.pager.mapped.clients.get(*parent).is_some())
         else {
             // It shares nothing any more.

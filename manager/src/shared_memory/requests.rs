@@ -70,6 +70,30 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The process whose memory it is about: of a fork the parent.
+    pub(super) fn slot(&self) -> SlotIndex {
+        match self {
+            Self::Share { slot, .. }
+            | Self::Attach { slot, .. }
+            | Self::Change { slot, .. }
+            | Self::End { slot } => *slot,
+            Self::Fork { parent, .. } => *parent,
+        }
+    }
+
+    /// Ends it without effect.
+    pub(super) fn refuse(self, why: &str) {
+        match self {
+            Self::Share { respond, .. }
+            | Self::Attach { respond, .. }
+            | Self::Fork { respond, .. }
+            | Self::Change { respond, .. } => respond(Err(why.into())),
+            Self::End { .. } => {}
+        }
+    }
+}
+
 /// A change, by addresses of the process that asks for it.
 pub enum Change {
     /// The contents end, for all processes.

@@ -4,7 +4,7 @@ use super::clients::SlotIndex;
 use super::frames::ObjectFrames;
 use super::pager::{PagerError, SharedPager};
 use super::pager_loop::PagerLoop;
-use super::requests::{Mailbox, Request};
+use super::requests::Mailbox;
 use frames::{DomainId, Ledger};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{self, Errno};
@@ -73,13 +73,7 @@ pub fn start(parts: SharedMemoryParts) -> io::Result<Mailbox> {
 fn refuse_all(requests: &Mailbox, why: &PagerError) {
     loop {
         while let Some(request) = requests.receive() {
-            match request {
-                Request::Share { respond, .. }
-                | Request::Attach { respond, .. }
-                | Request::Fork { respond, .. }
-                | Request::Change { respond, .. } => respond(Err(why.to_string())),
-                Request::End { .. } => {}
-            }
+            request.refuse(&why.to_string());
         }
         let mut fds = [PollFd::from_borrowed_fd(requests.bell(), PollFlags::IN)];
         let _ = poll(&mut fds, None);
