@@ -220,10 +220,20 @@ impl LedgerMemory {
         }
     }
 
-    /// Returns true if another domain waits for frames and this one has its share.
+    /// Returns true if another domain waits for frames, which this one has its share of. Where both wait, the one with fewer goes
+    /// first: each may have locked more than its share, and wait for the other.
     fn others_wait(&self, owner: Owner, n: u32) -> bool {
+        let wanted = self.slot(owner).wanted.load(SeqCst);
         let wants = self.header().wants.load(SeqCst);
-        wants > self.slot(owner).wanted.load(SeqCst) && n >= self.fair()
+        if wants <= wanted || n < self.fair() {
+            return false;
+        }
+        let goes_first = |other: Owner| {
+            let slot = self.slot(other);
+            let held = slot.n.load(SeqCst) & !CLOSED;
+            slot.wanted.load(SeqCst) > 0 && (wanted == 0 || (held, other) < (n, owner))
+        };
+        (1..self.reach()).any(|other| other != owner && goes_first(other))
     }
 
     /// Finds the frame of a granted request.
