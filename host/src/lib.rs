@@ -15,6 +15,7 @@ pub mod epoll_set;
 pub mod fd_reaper;
 pub mod fd_store;
 pub mod group_memory;
+pub mod killed_process;
 pub mod lent_priority;
 pub mod process_tree;
 pub mod procfs;

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// The name of a thread that serves a client.
 const CLIENT_THREAD: &str = "selfpage-client";
+/// How often a thread looks whether the one before it has ended.
+const FORMER_CALL: Duration = Duration::from_millis(100);
 /// The pause after a connection that cannot be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,7 +36,7 @@ pub(crate) fn resume(shared: &Arc<ManagerState>, clients: Vec<KeptClient>) -> Ve
             serve_kept(shared, client, slot)
         });
         if let Err(why) = started {
-            shared.resuming.fetch_sub(1, Ordering::Relaxed);
+            drop(Resumption(shared));
             tracing::error!("a client that was served gets no thread, and waits: {why}");
         }
     }
@@ -193,6 +195,7 @@ fn admit(
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
     let admission = Admission { shared };
     let (record, record_fd) = admission.record(&peer)?;
+    record.set_server();
     shared.enter(&record, &commands, shared.config.most_clients)?;
     let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
     let admitted = admitted.and_then(|mut parts| {
@@ -235,13 +238,53 @@ fn readmit(
     connection: &PeerConnection,
     slot: Option<&KeptSlot>,
 ) -> Result<ClientFds, AdmissionRefusal> {
+    let resumption = Resumption(shared);
+    let resumption = await_former(shared, &kept, resumption)?;
     let resumed = resume_client(shared, kept, slot);
-    shared.resuming.fetch_sub(1, Ordering::Relaxed);
+    drop(resumption);
     let (client, record) = resumed?;
     connection.take_message();
     let fds = serve(shared, client, &record);
     shared.leave(record.number());
     Ok(fds)
+}
+
+/// A client that new ones wait for, until this is dropped.
+struct Resumption<'a>(&'a ManagerState);
+
+impl Drop for Resumption<'_> {
+    fn drop(&mut self) {
+        self.0.resuming.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until the thread that has served the client has ended, which may be in a call for the client still: no other client waits
+/// for that. From then on this thread is the one that serves it.
+fn await_former<'a>(
+    shared: &ManagerState,
+    kept: &[(KeptPart, OwnedFd)],
+    resumption: Resumption<'a>,
+) -> Result<Option<Resumption<'a>>, AdmissionRefusal> {
+    let mut resumption = Some(resumption);
+    let record = kept.iter().find(|(part, _)| *part == KeptPart::Record);
+    let Some(Ok(record)) = record.map(|(_, fd)| ClientRecord::attach(fd)) else {
+        return Ok(resumption);
+    };
+    while record.has_server() {
+        if resumption.take().is_some() {
+            tracing::warn!(
+                "client {}, process {}, holds up a call of the manager before, and waits until that has returned",
+                record.number(),
+                record.pid()
+            );
+        }
+        if shared.is_stopping() {
+            return Err(AdmissionRefusal::Ended);
+        }
+        std::thread::sleep(FORMER_CALL);
+    }
+    record.set_server();
+    Ok(resumption)
 }
 
 fn resume_client(

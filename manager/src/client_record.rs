@@ -10,6 +10,7 @@
 //! | messages of the userfaultfd | by the kernel, and emptied when they have taken effect |
 //! | the counters | as they are counted |
 //! | the name of an unfinished save | before its file is made, and when it is gone |
+//! | the thread that serves the client | before the thread's first step: a killed one may wait in a call for the client still |
 //!
 //! Not here, since each is made again: faults (the successor wakes all threads that wait, and they fault again), the order
 //! of replacement, standby slots (each of their pages is in the store, too, or equal to its origin), recordings, replays
@@ -18,8 +19,10 @@
 use crate::counters::Counters;
 use crate::handoff::{Handoff, MAX_MAPPINGS, Mapping};
 use crate::page_table::UNIT;
+use host::process_tree::{Process, is_alive, process};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
+use rustix::thread::gettid;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,8 @@ const PID: usize = 2;
 const KIND: usize = 3;
 const PAGE_SIZE: usize = 4;
 const MAPPINGS: usize = 5;
+const SERVER: usize = 6;
+const SERVER_START: usize = 7;
 const FIRST_MAPPING: usize = 8;
 const HEADER_WORDS: usize = FIRST_MAPPING + 3 * MAX_MAPPINGS;
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgvm1");
@@ -155,6 +160,20 @@ impl ClientRecord {
         }
     }
 
+    /// This thread serves the client from now on.
+    pub fn set_server(&self) {
+        let own = process(gettid());
+        self.header()[SERVER_START].store(own.start, Ordering::Relaxed);
+        self.header()[SERVER].store(own.pid.into(), Ordering::Release);
+    }
+
+    /// Returns true if the thread that has served the client, or serves it, has not ended.
+    pub fn has_server(&self) -> bool {
+        let pid = self.header()[SERVER].load(Ordering::Acquire) as u32;
+        let start = self.word(SERVER_START);
+        is_alive(Process { pid, start })
+    }
+
     /// Its memory.
     pub fn handoff(&self) -> Handoff {
         let count = (self.word(MAPPINGS) as usize).min(MAX_MAPPINGS);
@@ -244,12 +263,17 @@ mod tests {
         let (record, fd) = ClientRecord::create(7, 4711, &handoff, MemoryKind::Memfd).unwrap();
         record.pages()[130].store(9, Ordering::Relaxed);
         record.counters().faults.add(3);
+        assert!(!record.has_server());
+        std::thread::scope(|scope| scope.spawn(|| record.set_server()).join().unwrap());
+        assert!(!record.has_server(), "its thread has ended");
+        record.set_server();
         record.begin_file(Path::new("/tmp/a.part.1")).unwrap();
         drop(record);
         let found = ClientRecord::attach(&fd).unwrap();
         assert_eq!((found.number(), found.pid()), (7, 4711));
         assert_eq!(found.kind(), MemoryKind::Memfd);
         assert_eq!(found.handoff(), handoff);
+        assert!(found.has_server());
         assert_eq!(found.pages().len(), 256);
         assert_eq!(found.pages()[130].load(Ordering::Relaxed), 9);
         assert_eq!(found.counters().faults.get(), 3);

@@ -5,6 +5,9 @@
 //! that by the fork. The hand-off is read with MSG_PEEK, and taken from the connection when the keeper has the client,
 //! so that one which was not served yet is received again.
 //!
+//! A client can make a call of its manager's wait for ever, too. A manager that was killed and waits in such calls alone has ended
+//! for the keeper ([`crate::manager_process`]); its successor serves the clients of these calls when they have returned.
+//!
 //! A client can make the last close of what it made wait for ever. So a manager closes its own descriptors of a client
 //! when the keeper has closed those it has, in the client's thread.
 //!
@@ -16,10 +19,11 @@
 use crate::arrivals::ACCEPT_PAUSE;
 use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, confirm, send_arrival};
 use crate::kept_service::{KeptClient, KeptService};
+use crate::manager_process::{LOOK, ManagerEnd, ManagerProcess};
 use crate::manager_record::ManagerRecord;
 use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
-use host::restart_policy::{RestartPolicy, describe_end, wait_for_child};
+use host::restart_policy::RestartPolicy;
 use host::seqpacket;
 use host::signals::SignalFd;
 use host::systemd;
@@ -27,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, kill_process, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +64,8 @@ pub struct Inheritance {
     pub clients: Vec<KeptClient>,
     /// What all managers of the keeper share.
     pub record: Arc<ManagerRecord>,
+    /// The lock on the clients, the keeper's and its managers' together.
+    pub lock: OwnedFd,
     /// How the manager before ended, if there was one.
     pub former_end: Option<String>,
 }
@@ -97,7 +103,9 @@ pub fn keep(
 ) -> io::Result<KeeperEnd> {
     let mut keeper = Keeper {
         signals: SignalFd::open(signals)?,
+        lock: service.record.open_lock()?,
         service,
+        stuck: Vec::new(),
         is_stopping: false,
     };
     let record = Arc::clone(&keeper.service.record);
@@ -118,11 +126,11 @@ pub fn keep(
                 std::process::exit(if outcome.is_ok() { 0 } else { FAILED });
             }
             Ok(Forked::Keeper(manager, link)) => {
-                let status = keeper.accompany(manager, &link)?;
-                if keeper.is_stopping || status.and_then(|it| it.exit_status()) == Some(0) {
+                let end = keeper.accompany(manager, &link)?;
+                if keeper.is_stopping || end.is_success() {
                     return Ok(KeeperEnd::Stopped);
                 }
-                describe_end(status)
+                end.to_string()
             }
             // Out of memory or processes: perhaps not for long.
             Err(errno) => format!("no process: {errno}"),
@@ -165,7 +173,10 @@ fn fork_linked() -> io::Result<Forked> {
 
 struct Keeper {
     service: KeptService,
+    lock: OwnedFd,
     signals: SignalFd,
+    /// Managers that have ended but for calls that wait.
+    stuck: Vec<ManagerProcess>,
     is_stopping: bool,
 }
 
@@ -178,13 +189,15 @@ impl Keeper {
             link,
             clients: self.service.clients.into_values().collect(),
             record: self.service.record,
+            lock: self.lock,
             former_end,
         }
     }
 
     /// Keeps what the manager sends until its process has ended.
-    fn accompany(&mut self, child: Pid, link: &OwnedFd) -> io::Result<Option<WaitStatus>> {
-        let process = pidfd_open(child, PidfdFlags::empty())?;
+    fn accompany(&mut self, child: Pid, link: &OwnedFd) -> io::Result<ManagerEnd> {
+        let mut process = ManagerProcess::open(child)?;
+        let look = Timespec::try_from(LOOK).unwrap_or_default();
         // A connection that the manager's socket had no room for.
         let mut unsent = None;
         let mut is_linked = true;
@@ -203,7 +216,7 @@ impl Keeper {
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(&process, PollFlags::IN),
             ];
-            io::retry_on_intr(|| poll(&mut ready, None))?;
+            io::retry_on_intr(|| poll(&mut ready, Some(&look)))?;
             let [has_news, has_connection, has_signal, has_ended] =
                 ready.map(|it| it.revents().intersects(PollFlags::IN | PollFlags::OUT));
             if has_news {
@@ -214,11 +227,15 @@ impl Keeper {
                 self.take_signal();
                 let _ = kill_process(child, Signal::TERM);
             }
-            if has_ended {
-                // What it sent last. Its I/O has ended, too, when it has been waited for.
+            if let Some(end) = process.end(has_ended) {
+                // What it sent last. Its I/O has ended, too: each thread waits for its own before it ends.
                 self.take_requests(link);
-                return Ok(wait_for_child(child));
+                if matches!(end, ManagerEnd::Stuck) {
+                    self.stuck.push(process);
+                }
+                return Ok(end);
             }
+            self.stuck.retain(ManagerProcess::is_left);
             if accepts && has_connection {
                 unsent = self.accept().and_then(|slot| self.send(link, slot));
             }
@@ -326,6 +343,8 @@ mod tests {
                 store: None,
             },
             signals: SignalFd::open(&host::signals::set_of(&[])).unwrap(),
+            lock: managers_own.try_clone().unwrap().into(),
+            stuck: Vec::new(),
             is_stopping: false,
         };
         let (slow, other) = lingering_socket(Duration::from_secs(60)).unwrap();

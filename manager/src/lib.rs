@@ -74,6 +74,7 @@ pub mod handoff;
 pub mod keeper;
 pub mod keeper_link;
 pub mod kept_service;
+mod manager_process;
 pub mod manager_record;
 mod manager_state;
 pub mod memory_object;

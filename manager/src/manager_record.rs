@@ -82,18 +82,23 @@ impl ManagerRecord {
         self.words()[NUMBERS].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Locks the clients for this process, as long as what is returned is open: a manager whose keeper was killed may still
-    /// serve them, and two would move the same pages. `WOULDBLOCK` where it has not ended in time.
-    pub fn lock_clients(&self, patience: Duration) -> rustix::io::Result<OwnedFd> {
-        // A lock is of an open file: those of the descriptors are the keeper's, and systemd's.
+    /// Opens the lock on the clients. It is an open file's, so all processes that inherit it have the lock together: a keeper and
+    /// its managers.
+    pub fn open_lock(&self) -> rustix::io::Result<OwnedFd> {
+        // Those of the record's own descriptor are systemd's, too.
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let own = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let end = Instant::now() + patience;
-        loop {
-            match flock(&own, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(TURN),
-                outcome => return outcome.map(|()| own),
-            }
+        open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+/// Locks the clients, until all copies of `lock` are closed: a manager whose keeper was killed may still serve them, and two would
+/// move the same pages. `WOULDBLOCK` where it has not ended in time.
+pub fn lock_clients(lock: &OwnedFd, patience: Duration) -> rustix::io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(TURN),
+            outcome => return outcome,
         }
     }
 }
@@ -116,11 +121,15 @@ mod tests {
         let found = ManagerRecord::attach(record.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((found.next_number(), found.served()), (2, 1));
         assert_eq!(found.text(), "x".repeat(2 * PAGE));
-        let locked = record.lock_clients(Duration::ZERO).unwrap();
-        let refused = found.lock_clients(Duration::from_millis(50)).unwrap_err();
+        let (lock, other) = (record.open_lock().unwrap(), found.open_lock().unwrap());
+        lock_clients(&lock, Duration::ZERO).unwrap();
+        let inherited = lock.try_clone().unwrap();
+        drop(lock);
+        let refused = lock_clients(&other, Duration::from_millis(50)).unwrap_err();
         assert_eq!(refused, Errno::WOULDBLOCK);
-        drop(locked);
-        found.lock_clients(Duration::ZERO).unwrap();
+        lock_clients(&inherited, Duration::ZERO).unwrap();
+        drop(inherited);
+        lock_clients(&other, Duration::ZERO).unwrap();
     }
 
     #[test]

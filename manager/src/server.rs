@@ -6,7 +6,7 @@ use crate::control::{self, control_path};
 use crate::keeper::Inheritance;
 use crate::keeper_link::KeeperLink;
 use crate::kept_service::KeptClient;
-use crate::manager_record::ManagerRecord;
+use crate::manager_record::{ManagerRecord, lock_clients};
 use crate::manager_state::{ClientEntry, ManagerState};
 use crate::snapshot::Snapshot;
 use crate::sockets::{Sockets, remove_socket};
@@ -126,8 +126,7 @@ impl Manager {
     /// Serves under a keeper, and goes on with the clients that it has.
     pub fn resume(config: ManagerConfig, from: Inheritance) -> Result<Self, ManagerError> {
         let (record, link) = (Arc::clone(&from.record), from.link.clone());
-        let lock = record.lock_clients(FORMER_PATIENCE);
-        let lock = lock.map_err(ManagerError::Former)?;
+        lock_clients(&from.lock, FORMER_PATIENCE).map_err(ManagerError::Former)?;
         let served = Self::serve(
             config,
             from.sockets,
@@ -138,7 +137,7 @@ impl Manager {
         record.count_served();
         link.report_ready();
         Ok(Self {
-            _lock: Some(lock),
+            _lock: Some(from.lock),
             ..served
         })
     }

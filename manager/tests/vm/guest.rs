@@ -5,6 +5,8 @@
 mod endurance;
 #[path = "huge_page.rs"]
 mod huge_page;
+#[path = "inode_lock.rs"]
+mod inode_lock;
 #[path = "kind.rs"]
 pub mod kind;
 #[path = "late_discard.rs"]
@@ -239,6 +241,8 @@ impl Memory {
             "verify_beside_discards" => late_discard::verify_beside(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "collapse" => huge_page::collapse(self).into(),
+            "hold" => inode_lock::hold(self).into(),
+            "let_go" => inode_lock::let_go().into(),
             "free" => self.advised(n, libc::MADV_FREE),
             "block" => self.let_reads_block().into(),
             "page_out" => self.advised(n, libc::MADV_PAGEOUT),

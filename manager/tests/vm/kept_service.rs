@@ -175,12 +175,12 @@ impl KeptService {
         Guest::start(kind, &self.socket(), bytes)
     }
 
-    /// The manager's process, if there is one.
+    /// The manager's process, if there is one: the last, beside those that have calls under way still.
     pub fn manager(&self) -> Option<i32> {
         let keeper = self.keeper.id();
         let path = format!("/proc/{keeper}/task/{keeper}/children");
         let children = std::fs::read_to_string(path).unwrap_or_default();
-        children.split_whitespace().next()?.parse().ok()
+        children.split_whitespace().next_back()?.parse().ok()
     }
 
     /// Kills the manager, whatever it is doing, unless it is `but`. Returns its process.

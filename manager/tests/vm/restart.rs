@@ -48,6 +48,10 @@ pub const TESTS: &[Test] = &[
         "a_refused_peer_whose_close_takes_long_delays_no_guest",
         a_refused_peer_whose_close_takes_long_delays_no_guest,
     ),
+    (
+        "a_guest_that_a_killed_manager_waits_for_delays_itself_alone",
+        a_guest_that_a_killed_manager_waits_for_delays_itself_alone,
+    ),
 ];
 
 /// Kills of each test that kills again and again; the environment has another number.
@@ -285,4 +289,35 @@ fn a_refused_peer_whose_close_takes_long_delays_no_guest() {
     assert_eq!(guest.wrong(&format!("verify 0 {pages} 0")), 0);
     assert!(begin.elapsed() < Duration::from_secs(30), "it has waited");
     drop(other);
+}
+
+/// Returns true if a thread of a process waits uninterruptibly, each time that it is looked at.
+fn waits(process: i32) -> bool {
+    (0..50).all(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+        let threads = threads.expect("a manager").flatten();
+        let mut texts =
+            threads.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+        texts.any(|text| text.contains(") D "))
+    })
+}
+
+fn a_guest_that_a_killed_manager_waits_for_delays_itself_alone() {
+    let pages = mib(8);
+    let service = KeptService::start(pages, "ram:32M", "-", "lenient");
+    let mut bad = service.guest("memfd", pages * PAGE);
+    let mut good = service.guest("memfd", pages * PAGE);
+    good.run(&format!("write 0 {pages} 1"));
+    bad.run("hold");
+    bad.run("sweep");
+    let manager = service.manager().expect("a manager");
+    await_that("a hole waits for the memfd", || waits(manager));
+    service.kill_manager(0);
+    assert_eq!(good.wrong(&format!("verify 0 {pages} 1")), 0);
+    assert_ne!(service.manager(), Some(manager));
+    bad.run("let_go");
+    let at = bad.run("pause");
+    let [version, page] = [0, 1].map(|word| at.split(' ').nth(word).expect("a place"));
+    assert_eq!(bad.wrong(&format!("verify 0 {page} {version}")), 0);
 }
