@@ -14,6 +14,7 @@
 //! - A manager may be killed at any instruction, and another one goes on ([`crate::client_record`], `resume`).
 //! - The page path allocates nothing: tables, queues and buffers are sized when the client is admitted.
 
+mod children;
 mod discards;
 mod evict;
 mod fault;
@@ -30,6 +31,7 @@ use crate::paging_object::PagingObject;
 use crate::recording::Recording;
 use crate::save::SaveRequest;
 use crate::snapshot::Snapshot;
+use children::Children;
 use pager::ClientPager;
 pub(crate) use pager::note_present;
 use replay::Replay;
@@ -50,8 +52,6 @@ const RETRY: Duration = Duration::from_micros(200);
 /// The wait doubles so often: up to 100 ms.
 const MOST_DOUBLED: u32 = 9;
 const IDLE: Duration = Duration::from_secs(1);
-/// Children's descriptors that are kept open, so that their faults wait and never read zeros.
-const MOST_CHILDREN: usize = 16;
 
 /// What a client is served with.
 pub struct ClientParts {
@@ -93,7 +93,7 @@ pub struct HandlerThread {
     deferred_save: Option<SaveRequest>,
     /// Faults that are read and not answered.
     queue: Vec<Fault>,
-    children: Vec<OwnedFd>,
+    children: Children,
     /// A part of the snapshot has arrived, or cannot be had, since the thread has looked at what waits for it.
     has_rung: bool,
     /// Both are reported once: a client may do so without end.
@@ -105,7 +105,7 @@ pub struct HandlerThread {
 pub struct ClientFds {
     _uffd: ForeignUserfault,
     _memory: ClientMemory,
-    _children: Vec<OwnedFd>,
+    _children: Children,
 }
 
 /// What became of a fault.
@@ -126,8 +126,7 @@ impl HandlerThread {
         let (process, stop) = (parts.process.take(), Arc::clone(&parts.stop));
         let (commands, set) = (Arc::clone(&parts.commands), parts.working_set.take());
         let kept = parts.kept.take();
-        let mut children = std::mem::take(&mut parts.children);
-        children.reserve(MOST_CHILDREN);
+        let children = Children::new(std::mem::take(&mut parts.children));
         let pager = ClientPager::new(parts)?;
         Ok(Self {
             replay: set.map(|set| Replay::new(&set, &pager)),
@@ -295,16 +294,12 @@ impl HandlerThread {
             UffdMessage::Forked(child) => {
                 if !std::mem::replace(&mut self.has_forked, true) {
                     tracing::error!(
-                        "the client forked, which is not served: faults of the child wait for ever; set \
+                        "the client forked, which is not served: faults of the child wait for ever, or fail; set \
                          MADV_DONTFORK on the memory"
                     );
                 }
-                if self.children.len() < MOST_CHILDREN {
-                    if let Some(kept) = &self.kept {
-                        kept.add_child(&child);
-                    }
-                    self.children.push(child);
-                }
+                let (ranges, size) = (self.pager.ranges(), self.pager.table.page_size());
+                self.children.add(child, self.kept.as_ref(), ranges, size);
             }
             UffdMessage::Unknown(event) => {
                 tracing::error!("the kernel reports event {event} of the client, which is unknown");

@@ -37,7 +37,7 @@ pub enum KeptPart {
 /// What a manager has its keeper do.
 #[derive(Debug)]
 pub(crate) enum KeeperRequest {
-    /// Keep more of a client, and confirm it there.
+    /// Keep more of a client, or these children in place of those that it had, and confirm it there.
     Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>, Option<OwnedFd>),
     /// The same, of which the kernel has left descriptors out.
     Truncated(Option<OwnedFd>),
@@ -247,9 +247,10 @@ impl KeptSlot {
         seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty())
     }
 
-    /// Has the keeper hold the userfaultfd of a child.
-    pub fn add_child(&self, child: &OwnedFd) {
-        let _ = self.send(&[(KeptPart::Child, child.as_fd())], None);
+    /// Has the keeper hold the userfaultfds of the children, and no others that it has of such.
+    pub fn keep_children(&self, children: &[BorrowedFd<'_>]) {
+        let parts: Vec<_> = (children.iter().map(|fd| (KeptPart::Child, *fd))).collect();
+        let _ = self.send(&parts, None);
     }
 
     /// The client has ended, or was refused. Returns when the keeper and systemd have closed their descriptors, unless none

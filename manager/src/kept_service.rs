@@ -141,7 +141,8 @@ impl KeptService {
         }
     }
 
-    /// Keeps more of a client: all of it, or nothing; but a child's userfaultfd also where systemd does not take it.
+    /// Keeps more of a client: all of it, or nothing. Children take the place of those before, and are kept also where systemd does
+    /// not take them.
     pub fn keep(
         &mut self,
         slot: ClientSlot,
@@ -150,17 +151,44 @@ impl KeptService {
         let Some(mut client) = self.clients.remove(&slot) else {
             return Ok(());
         };
+        let are_children =
+            !parts.is_empty() && parts.iter().all(|(kind, _)| *kind == KeptPart::Child);
         let stored = match self.store_connection(slot, client.connection.as_fd()) {
-            Ok(()) => self.store_parts(slot, &client.parts, &parts),
+            _ if are_children => self.replace_children(&mut client, parts),
+            Ok(()) => {
+                let stored = self.store_parts(slot, &client.parts, &parts);
+                // The manager has the others, and closes them.
+                if stored.is_ok() {
+                    client.parts.extend(parts);
+                }
+                stored
+            }
             refused => refused,
         };
-        let is_child = parts.iter().all(|(kind, _)| *kind == KeptPart::Child);
-        // The manager has the others, and closes them.
-        if stored.is_ok() || is_child {
-            client.parts.extend(parts);
-        }
         self.clients.insert(slot, client);
         stored
+    }
+
+    fn replace_children(
+        &mut self,
+        client: &mut KeptClient,
+        children: Vec<(KeptPart, OwnedFd)>,
+    ) -> Result<(), FdStoreError> {
+        let is_child = |name: &String| {
+            matches!(name.parse(), Ok(StoredName::Part(_, KeptPart::Child, _)))
+        };
+        if let Some(store) = &mut self.store {
+            let names = store.names(&prefix(client.slot)).into_iter();
+            store.remove(names.filter(is_child));
+        }
+        client.parts.retain(|(kind, _)| *kind != KeptPart::Child);
+        let mut outcome = Ok(());
+        for child in children {
+            let stored = self.store_parts(client.slot, &client.parts, std::slice::from_ref(&child));
+            outcome = outcome.and(stored);
+            client.parts.push(child);
+        }
+        outcome
     }
 
     fn store_parts(
@@ -266,6 +294,7 @@ mod tests {
         assert_eq!(service.clients[&0].parts.len(), 5, "it reads no zeros");
         service.release(1, None);
         service.keep(0, child()).unwrap();
+        assert_eq!(service.clients[&0].parts.len(), 5, "the one before has ended");
         drop(service);
         let messages: Vec<_> = std::iter::from_fn(|| {
             let message = seqpacket::receive(&systemd, rustix::net::RecvFlags::DONTWAIT).ok()?;
@@ -279,7 +308,7 @@ mod tests {
         let of_clients = ["0.c", "1.c", "0.u0", "0.m0", "0.s0", "0.r0"].map(stored);
         assert_eq!(messages[..3], own);
         assert_eq!(messages[3..9], of_clients);
-        let last = ["FDSTOREREMOVE 1.c", "FDSTORE 0.k1"];
+        let last = ["FDSTOREREMOVE 1.c", "FDSTORE 0.k0"];
         assert_eq!(messages[9..], last);
     }
 }

@@ -123,7 +123,7 @@ impl ClientPager {
     }
 
     /// Address and bytes of each mapping.
-    fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
         let (table, size) = (&self.table, self.table.page_size());
         (table.mapped()).map(move |pages| (table.addr(pages.start), pages.len() * size))
     }

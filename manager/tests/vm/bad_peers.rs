@@ -42,6 +42,10 @@ pub const TESTS: &[Test] = &[
         a_guest_whose_userfaultfd_blocks_is_seen_to_end,
     ),
     (
+        "children_of_a_guest_read_no_zeros_however_many",
+        children_of_a_guest_read_no_zeros_however_many,
+    ),
+    (
         "a_manager_whose_sockets_have_lost_their_names_stops",
         a_manager_whose_sockets_have_lost_their_names_stops,
     ),
@@ -230,4 +234,17 @@ fn a_guest_whose_userfaultfd_blocks_is_seen_to_end() {
     assert_eq!(guest.wrong(&format!("verify 0 {} 0", mib(1))), 0);
     drop(guest);
     service.await_no_clients();
+}
+
+fn children_of_a_guest_read_no_zeros_however_many() {
+    let service = Service::start(mib(1), |_| {});
+    let mut guest = service.guest("forking", mib(1) * PAGE);
+    assert_eq!(guest.wrong("verify 0 1 0"), 0);
+    // Others have ended: the last one's fault waits.
+    let waits = format!("signal {}", libc::SIGALRM);
+    assert_eq!(guest.run("child 17 0 1"), waits);
+    // Others live, and there is no room for the last one.
+    let fails = format!("signal {}", libc::SIGBUS);
+    assert_eq!(guest.run("child 16 1 1"), fails);
+    assert_eq!(guest.wrong(&format!("verify 0 {} 0", mib(1))), 0);
 }

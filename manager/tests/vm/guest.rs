@@ -1,6 +1,8 @@
 //! A process that does what a VMM does with a restored guest's memory, told so by lines on its
 //! standard input: maps memory, registers a userfaultfd, hands it over, uses its pages.
 
+#[path = "children.rs"]
+mod children;
 #[path = "endurance.rs"]
 mod endurance;
 #[path = "huge_page.rs"]
@@ -114,8 +116,7 @@ impl Memory {
             // SAFETY: the mapping above.
             unsafe { kind::load(start.cast()) };
         }
-        let uffd = open_userfaultfd();
-        register(&uffd, start as usize, len);
+        let uffd = kind.register(start as usize, len);
         let half = match kind {
             Kind::Split => len / 2,
             _ => 0,
@@ -241,6 +242,7 @@ impl Memory {
             "verify_beside_discards" => late_discard::verify_beside(self, n[0]).to_string(),
             "forget" => self.uffd.take().map_or("none", |_| "forgotten").into(),
             "collapse" => huge_page::collapse(self).into(),
+            "child" => children::read_in_child(self, n[0], n[1] == 1, n[2]),
             "hold" => inode_lock::hold(self).into(),
             "let_go" => inode_lock::let_go().into(),
             "free" => self.advised(n, libc::MADV_FREE),

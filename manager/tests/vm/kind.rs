@@ -1,6 +1,7 @@
 //! What a guest's memory is, and how it is handed over.
 
-use super::{PAGE, word};
+use super::uffd::open_following_forks;
+use super::{PAGE, open_userfaultfd, register, word};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -16,6 +17,8 @@ pub enum Kind {
     Loaded,
     /// The same, handed over by a process that has other memory at these addresses.
     Launched,
+    /// The same, of a process whose forks are followed.
+    Forking,
     /// A memfd, mapped shared and handed over.
     Memfd,
     /// The same, with its first pages in version 1 before the hand-off.
@@ -43,6 +46,7 @@ impl Kind {
             "private" => Self::Private,
             "loaded" => Self::Loaded,
             "launched" => Self::Launched,
+            "forking" => Self::Forking,
             "memfd" => Self::Memfd,
             "loaded-memfd" => Self::LoadedMemfd,
             "launched-memfd" => Self::LaunchedMemfd,
@@ -56,6 +60,16 @@ impl Kind {
                 None => panic!("{name}"),
             },
         }
+    }
+
+    /// Opens a userfaultfd, and registers the memory.
+    pub fn register(&self, start: usize, len: usize) -> OwnedFd {
+        let uffd = match self {
+            Self::Forking => open_following_forks(),
+            _ => open_userfaultfd(),
+        };
+        register(&uffd, start, len);
+        uffd
     }
 
     /// Returns true if a memfd is handed over.

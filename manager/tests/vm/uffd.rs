@@ -16,15 +16,27 @@ pub fn send(to: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags).expect("sendmsg");
 }
 
+/// An event of discarded pages, and of forks.
+const EVENT_REMOVE: u64 = 1 << 3;
+const EVENT_FORK: u64 = 1 << 1;
+
 /// Opens a userfaultfd with events of discarded pages, as VMMs with a balloon do.
 pub fn open_userfaultfd() -> OwnedFd {
+    open_with(EVENT_REMOVE)
+}
+
+/// Opens one that follows forks, too.
+pub fn open_following_forks() -> OwnedFd {
+    open_with(EVENT_REMOVE | EVENT_FORK)
+}
+
+fn open_with(features: u64) -> OwnedFd {
     // SAFETY: an unregistered descriptor affects no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
     assert!(fd >= 0, "userfaultfd: {}", std::io::Error::last_os_error());
     // SAFETY: a descriptor that the kernel just returned.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    const EVENT_REMOVE: u64 = 1 << 3;
-    let mut api = [0xAAu64, EVENT_REMOVE, 0];
+    let mut api = [0xAAu64, features, 0];
     // SAFETY: struct uffdio_api is three words.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()) };
     assert_eq!(
