@@ -4,6 +4,7 @@ use crate::anchor::Anchor;
 use crate::error::SpaceError;
 use crate::object_pager::{HeldObject, PagerState};
 use crate::pager_protocol::{PagerReply, PagerRequest, receive, send};
+use host::fd_reaper::PeerFd;
 use manager::shared_memory::clients::SlotIndex;
 use manager::shared_memory::{Change, Request};
 use rustix::fs::fstat;
@@ -56,20 +57,24 @@ impl PagerMember {
     fn perform(
         &mut self,
         request: PagerRequest,
-        descriptor: Option<OwnedFd>,
+        descriptor: Option<PeerFd>,
     ) -> Result<PagerReply, SpaceError> {
         let lacks = || SpaceError::Pager("a descriptor comes with this request".into());
+        // A call to another file system, and the close of its file, may wait for the sender.
+        let memory = |fd: PeerFd| {
+            let other = || SpaceError::Pager("the descriptor is no memory that has seals".into());
+            fd.into_quick().ok_or_else(other)
+        };
         let range = |addr: u64, len: u64| addr as usize..addr.saturating_add(len) as usize;
         match request {
             PagerRequest::Join => {
                 let userfault = descriptor.ok_or_else(lacks)?;
-                // Not on the pager's thread: the close of another file may wait for its sender.
                 let checked = ForeignUserfault::check(&userfault);
                 checked.map_err(|why| SpaceError::Pager(why.to_string()))?;
-                self.userfault = Some(userfault);
+                self.userfault = Some(userfault.into_owned());
             }
-            PagerRequest::Create => return self.create(descriptor.ok_or_else(lacks)?),
-            PagerRequest::Hold => return self.hold(&descriptor.ok_or_else(lacks)?),
+            PagerRequest::Create => return self.create(memory(descriptor.ok_or_else(lacks)?)?),
+            PagerRequest::Hold => return self.hold(&memory(descriptor.ok_or_else(lacks)?)?),
             PagerRequest::Release { object } => self.release(object),
             PagerRequest::Map {
                 object,
@@ -206,19 +211,39 @@ mod tests {
         memory
     }
 
+    fn sent(fd: impl Into<OwnedFd>) -> Option<PeerFd> {
+        Some(PeerFd::new(fd.into(), 0))
+    }
+
+    /// As a FUSE server that does not answer would have it wait.
+    #[test]
+    fn a_file_whose_close_waits_is_refused_at_once() {
+        let contract = Contract { g: 64, x: 64 };
+        let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
+        let mut member = PagerMember::new(pager.state.clone()).unwrap();
+        for request in [PagerRequest::Join, PagerRequest::Create, PagerRequest::Hold] {
+            let linger = std::time::Duration::from_secs(60);
+            let (slow, other) = host::fd_reaper::lingering_socket(linger).unwrap();
+            let begin = std::time::Instant::now();
+            assert!(member.perform(request, sent(slow)).is_err());
+            assert!(begin.elapsed() < linger / 2, "it has waited");
+            drop(other);
+        }
+    }
+
     #[test]
     fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
         let contract = Contract { g: 64, x: 64 };
         let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
         let mut member = PagerMember::new(pager.state.clone()).unwrap();
-        let mut refused = |request, descriptor: Option<OwnedFd>| {
+        let mut refused = |request, descriptor: Option<PeerFd>| {
             assert!(member.perform(request, descriptor).is_err(), "{request:?}");
         };
         let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         refused(PagerRequest::Join, None);
         refused(PagerRequest::Create, None);
-        refused(PagerRequest::Create, Some(memory(SealFlags::SEAL)));
-        refused(PagerRequest::Hold, Some(memory(fixed)));
+        refused(PagerRequest::Create, sent(memory(SealFlags::SEAL)));
+        refused(PagerRequest::Hold, sent(memory(fixed)));
         let map = |object, page, addr, len| PagerRequest::Map {
             object,
             page,
@@ -227,19 +252,19 @@ mod tests {
         };
         refused(map(0, 0, 0, SIZE), None);
         let object = memory(fixed);
-        let made = member.perform(PagerRequest::Create, Some(object.try_clone().unwrap()));
+        let made = member.perform(PagerRequest::Create, sent(object.try_clone().unwrap()));
         let Ok(PagerReply::Object(number)) = made else {
             panic!("{made:?}");
         };
-        let again = member.perform(PagerRequest::Create, Some(object.try_clone().unwrap()));
+        let again = member.perform(PagerRequest::Create, sent(object.try_clone().unwrap()));
         assert!(again.is_err(), "the memory is an object");
         // Another kind of file, then no userfaultfd, then ranges that cannot be mapped.
-        let other = member.perform(PagerRequest::Join, Some(memory(fixed)));
+        let other = member.perform(PagerRequest::Join, sent(memory(fixed)));
         assert!(other.is_err(), "no userfaultfd");
         assert!(member.perform(map(number, 0, 0, SIZE), None).is_err());
         let userfault = open_userfault().unwrap();
         let own = AsFd::as_fd(&userfault).try_clone_to_owned().unwrap();
-        member.perform(PagerRequest::Join, Some(own)).unwrap();
+        member.perform(PagerRequest::Join, sent(own)).unwrap();
         let anchor = Anchor::new(object.as_fd(), SIZE as usize).unwrap();
         let at = anchor.addr() as u64;
         for wrong in [

@@ -3,6 +3,7 @@
 //! A request is one message, with a descriptor where the table says so, and each has one reply.
 
 use crate::error::SpaceError;
+use host::fd_reaper::{PeerFd, peer_uid};
 use host::seqpacket;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -97,16 +98,20 @@ pub(crate) fn send<T: Serialize>(
         .map_err(SpaceError::system("sending to the pager of memory objects"))
 }
 
-/// Receives a message, and a descriptor that came along. None at the end of the connection.
+/// Receives a message, and a descriptor that came along: its sender may have made it. None at the end of the connection.
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     socket: &OwnedFd,
-) -> Result<Option<(T, Option<OwnedFd>)>, SpaceError> {
+) -> Result<Option<(T, Option<PeerFd>)>, SpaceError> {
     let mut received = seqpacket::receive(socket, RecvFlags::empty())
         .map_err(SpaceError::system("receiving of the pager's connection"))?;
+    let uid = peer_uid(socket);
+    let fds = received.fds.iter_mut().filter_map(Option::take);
+    let mut fds: Vec<_> = fds.map(|fd| PeerFd::new(fd, uid)).collect();
     if received.len == 0 {
         return Ok(None);
     }
     let message = postcard::from_bytes(received.as_slice())
         .map_err(|_| SpaceError::Pager("the message is of another protocol".into()))?;
-    Ok(Some((message, received.fds[0].take())))
+    let first = (!fds.is_empty()).then(|| fds.swap_remove(0));
+    Ok(Some((message, first)))
 }

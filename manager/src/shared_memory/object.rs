@@ -1,17 +1,16 @@
 //! One memory object: a memfd, and where the contents of each of its pages are.
 
 use super::clients::ClientId;
+use super::object_memory::{NotAnObject, check_memory};
 use super::pairs::Pairs;
 use super::streams::Streams;
 use super::{UNIT, removal};
 use crate::page_table::PageState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-use rustix::io::{self, Errno};
+use rustix::io;
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use wired::PAGE;
 
 /// Objects of a tree.
 const MOST_OBJECTS: usize = 4096;
@@ -60,42 +59,13 @@ impl Default for UnitPages {
     }
 }
 
-/// Why a descriptor is no memory for an object.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAnObject {
-    /// Another kind of file, or one whose size may change.
-    #[error("the descriptor is no memory of the supervisor's: it has not the seals of such")]
-    NotSealed,
-    /// Another size.
-    #[error("the memory has {there} bytes, and {asked} are mapped")]
-    Size {
-        /// Of the file.
-        there: u64,
-        /// Of the mapping.
-        asked: u64,
-    },
-    /// The kernel refused to tell.
-    #[error("the memory cannot be inspected: {0}")]
-    Refused(#[from] Errno),
-}
-
 impl Object {
     /// An object of zeros, for a sealed memfd of that many pages.
     pub fn new(memory: OwnedFd, pages: usize) -> Result<Self, NotAnObject> {
-        let fixed = SealFlags::SHRINK | SealFlags::GROW;
-        // Only a file in memory has seals.
-        let seals = fcntl_get_seals(&memory).map_err(|_| NotAnObject::NotSealed)?;
-        if !seals.contains(fixed) {
-            return Err(NotAnObject::NotSealed);
-        }
-        let stat = fstat(&memory)?;
-        let (there, asked) = (stat.st_size as u64, (pages * PAGE) as u64);
-        if there != asked {
-            return Err(NotAnObject::Size { there, asked });
-        }
+        let inode = check_memory(&memory, pages)?;
         Ok(Self {
             memory,
-            inode: stat.st_ino,
+            inode,
             pages,
             units: BTreeMap::new(),
             users: Vec::new(),
@@ -266,29 +236,11 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn memory(pages: usize) -> OwnedFd {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
-        let memory = rustix::fs::memfd_create(c"test", flags).unwrap();
-        rustix::fs::ftruncate(&memory, (pages * PAGE) as u64).unwrap();
-        memory
-    }
+    use wired::PAGE;
 
     fn object(pages: usize) -> Object {
-        let memory = memory(pages);
-        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let memory = wired::sealed_memory("test", (pages * PAGE) as u64).unwrap();
         Object::new(memory, pages).unwrap()
-    }
-
-    #[test]
-    fn memory_that_may_change_its_size_and_files_are_refused() {
-        let sealed = |memory| Object::new(memory, 4).unwrap_err();
-        assert_eq!(sealed(memory(4)), NotAnObject::NotSealed);
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert_eq!(sealed(file.into()), NotAnObject::NotSealed);
-        let (there, asked) = ((5 * PAGE) as u64, (4 * PAGE) as u64);
-        let other = object(5).memory;
-        assert_eq!(sealed(other), NotAnObject::Size { there, asked });
     }
 
     #[test]
