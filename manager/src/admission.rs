@@ -25,6 +25,14 @@ pub enum AdmissionRefusal {
     /// Too many clients.
     #[error("{0} clients are served already; --clients permits more")]
     Clients(usize),
+    /// Too many of one user.
+    #[error("{count} clients of user {uid} are served already; --clients-of-a-user permits more")]
+    ClientsOfUser {
+        /// The user.
+        uid: u32,
+        /// Its clients.
+        count: usize,
+    },
     /// A range that is not what the hand-off says.
     #[error("a mapping of the hand-off cannot be served: {0}")]
     Range(TranslationError),

@@ -196,7 +196,7 @@ fn admit(
     let admission = Admission { shared };
     let (record, record_fd) = admission.record(&peer)?;
     record.set_server();
-    shared.enter(&record, &commands, shared.config.most_clients)?;
+    shared.admit(&record, &commands, connection.uid())?;
     let admitted = admission.admit(peer, (&record, record_fd), slot, &commands);
     let admitted = admitted.and_then(|mut parts| {
         (parts.working_set, parts.recording) = (working_set, recording);
@@ -240,7 +240,7 @@ fn readmit(
 ) -> Result<ClientFds, AdmissionRefusal> {
     let resumption = Resumption(shared);
     let resumption = await_former(shared, &kept, resumption)?;
-    let resumed = resume_client(shared, kept, slot);
+    let resumed = resume_client(shared, kept, connection, slot);
     drop(resumption);
     let (client, record) = resumed?;
     connection.take_message();
@@ -290,6 +290,7 @@ fn await_former<'a>(
 fn resume_client(
     shared: &ManagerState,
     kept: Vec<(KeptPart, OwnedFd)>,
+    connection: &PeerConnection,
     slot: Option<&KeptSlot>,
 ) -> Result<(HandlerThread, Arc<ClientRecord>), AdmissionRefusal> {
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
@@ -297,7 +298,7 @@ fn resume_client(
     let parts = admission.readmit(kept, slot.cloned(), &commands)?;
     let record = Arc::clone(&parts.record);
     let client = HandlerThread::resume(parts)?;
-    shared.enter(&record, &commands, usize::MAX)?;
+    shared.readmit(&record, &commands, connection.uid());
     Ok((client, record))
 }
 

@@ -25,12 +25,27 @@ pub struct ClientEntry {
     pub number: u64,
     /// The process that connected.
     pub pid: i32,
+    /// Its user.
+    pub uid: u32,
     /// Bytes of its memory.
     pub bytes: u64,
     /// What happened.
     pub counters: RecordedCounters,
     /// What its thread is asked to do.
     pub commands: Arc<Commands>,
+}
+
+impl ClientEntry {
+    fn new(record: &Arc<ClientRecord>, commands: &Arc<Commands>, uid: u32) -> Self {
+        Self {
+            number: record.number(),
+            pid: record.pid(),
+            uid,
+            bytes: record.handoff().len() as u64,
+            counters: RecordedCounters::of(record),
+            commands: Arc::clone(commands),
+        }
+    }
 }
 
 /// What the threads of a server share.
@@ -111,25 +126,29 @@ impl ManagerState {
         Ok(())
     }
 
-    /// Enters a client in the list, if it has fewer than `most`.
-    pub fn enter(
+    /// Enters a new client of a user in the list, if there is a place for it.
+    pub fn admit(
         &self,
         record: &Arc<ClientRecord>,
         commands: &Arc<Commands>,
-        most: usize,
+        uid: u32,
     ) -> Result<(), AdmissionRefusal> {
         let mut clients = self.clients();
-        if clients.len() >= most {
+        let count = clients.iter().filter(|it| it.uid == uid).count();
+        if clients.len() >= self.config.most_clients {
             return Err(AdmissionRefusal::Clients(clients.len()));
         }
-        clients.push(ClientEntry {
-            number: record.number(),
-            pid: record.pid(),
-            bytes: record.handoff().len() as u64,
-            counters: RecordedCounters::of(record),
-            commands: Arc::clone(commands),
-        });
+        if count >= self.config.most_of_a_user {
+            return Err(AdmissionRefusal::ClientsOfUser { uid, count });
+        }
+        clients.push(ClientEntry::new(record, commands, uid));
         Ok(())
+    }
+
+    /// Enters a client that a manager before has admitted.
+    pub fn readmit(&self, record: &Arc<ClientRecord>, commands: &Arc<Commands>, uid: u32) {
+        let entry = ClientEntry::new(record, commands, uid);
+        self.clients().push(entry);
     }
 
     /// Removes a client from the list.

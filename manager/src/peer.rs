@@ -140,6 +140,11 @@ impl Peer {
 }
 
 impl PeerConnection {
+    /// The user that connected.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Ends the connection: nothing arrives there any more, and what did is closed.
     pub fn end(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -40,6 +40,8 @@ pub struct ManagerConfig {
     pub cache: Option<Arc<SharedCache>>,
     /// Clients at once, at most.
     pub most_clients: usize,
+    /// Of which one user has this many at most.
+    pub most_of_a_user: usize,
     /// How long a peer may take for its hand-off.
     pub patience: Duration,
 }

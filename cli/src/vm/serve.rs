@@ -87,6 +87,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = parse_clients)]
     clients: usize,
 
+    /// Guests of one user at once, at most, so that a user leaves places to others. By default as many as --clients
+    #[arg(long, value_name = "COUNT", value_parser = parse_clients)]
+    clients_of_a_user: Option<usize>,
+
     /// Log more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -129,6 +133,7 @@ pub fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             .map_or_else(ManagerConfig::equal_share, DiskContract::from),
         cache: None,
         most_clients,
+        most_of_a_user: args.clients_of_a_user.unwrap_or(usize::MAX),
         patience: PATIENCE,
     };
     let text = describe(&config, args.shared_cache.as_deref());

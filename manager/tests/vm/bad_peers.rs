@@ -42,6 +42,10 @@ pub const TESTS: &[Test] = &[
         a_guest_whose_userfaultfd_blocks_is_seen_to_end,
     ),
     (
+        "a_user_has_a_bound_of_guests",
+        a_user_has_a_bound_of_guests,
+    ),
+    (
         "children_of_a_guest_read_no_zeros_however_many",
         children_of_a_guest_read_no_zeros_however_many,
     ),
@@ -247,4 +251,19 @@ fn children_of_a_guest_read_no_zeros_however_many() {
     let fails = format!("signal {}", libc::SIGBUS);
     assert_eq!(guest.run("child 16 1 1"), fails);
     assert_eq!(guest.wrong(&format!("verify 0 {} 0", mib(1))), 0);
+}
+
+fn a_user_has_a_bound_of_guests() {
+    let service = Service::start(mib(1), |config| config.most_of_a_user = 2);
+    let guest = || service.guest("private", mib(1) * PAGE);
+    let [first, _second] = [guest(), guest()].map(|mut guest| {
+        assert_eq!(guest.wrong("verify 0 1 0"), 0);
+        guest
+    });
+    guest().await_refusal();
+    drop(first);
+    await_that("there is a place", || {
+        service.server.as_ref().unwrap().clients().len() < 2
+    });
+    assert_eq!(guest().wrong("verify 0 1 0"), 0);
 }
