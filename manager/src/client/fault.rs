@@ -34,6 +34,9 @@ impl ClientPager {
         if fault.write_protected && state.is_resident() {
             return self.permit_store(page);
         }
+        if fault.minor && state.is_resident() && self.memory.can_evict() {
+            return self.map_present(page);
+        }
         match state {
             PageState::Lost => self.poison(page, None),
             PageState::ResidentOrigin if matches!(self.memory, ClientMemory::Cache(..)) => {
@@ -57,6 +60,20 @@ impl ClientPager {
         match self.uffd.write_protect(addr, len, false) {
             Ok(()) => Outcome::Answered,
             Err(why) => Self::refused(why.errno),
+        }
+    }
+
+    /// A page that the memfd has and the client's page table has not. The client asked for such faults itself.
+    fn map_present(&mut self, page: usize) -> Outcome {
+        // It is not protected any more.
+        Saving::before_change(self, page);
+        let (addr, len) = (self.table.addr(page), self.table.page_size());
+        match self.uffd.map_cached(addr, len) {
+            Ok(()) => Outcome::Answered,
+            Err(MapError::Again { .. } | MapError::NoMemory) => Outcome::Deferred,
+            Err(MapError::Gone) => self.gone(addr),
+            // Another thread has mapped it, or has punched a hole: then the next fault is of another kind.
+            Err(_) => self.wake(addr),
         }
     }
 

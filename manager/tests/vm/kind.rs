@@ -1,6 +1,6 @@
 //! What a guest's memory is, and how it is handed over.
 
-use super::uffd::open_following_forks;
+use super::uffd::{open_following_forks, register_minor};
 use super::{PAGE, open_userfaultfd, register, word};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -23,6 +23,8 @@ pub enum Kind {
     Memfd,
     /// The same, with its first pages in version 1 before the hand-off.
     LoadedMemfd,
+    /// The same, registered for faults on pages that the memfd has, too.
+    MinorMemfd,
     /// The same, handed over by a process that does not map it and outlives this one.
     LaunchedMemfd,
     /// The same, by a descriptor that permits no change.
@@ -49,6 +51,7 @@ impl Kind {
             "forking" => Self::Forking,
             "memfd" => Self::Memfd,
             "loaded-memfd" => Self::LoadedMemfd,
+            "minor-memfd" => Self::MinorMemfd,
             "launched-memfd" => Self::LaunchedMemfd,
             "read-only" => Self::ReadOnly,
             "sealed" => Self::Sealed,
@@ -65,6 +68,7 @@ impl Kind {
     /// Opens a userfaultfd, and registers the memory.
     pub fn register(&self, start: usize, len: usize) -> OwnedFd {
         let uffd = match self {
+            Self::MinorMemfd => return register_minor(start, len),
             Self::Forking => open_following_forks(),
             _ => open_userfaultfd(),
         };
@@ -76,7 +80,12 @@ impl Kind {
     pub fn is_memfd(&self) -> bool {
         matches!(
             self,
-            Self::Memfd | Self::LoadedMemfd | Self::LaunchedMemfd | Self::ReadOnly | Self::Sealed
+            Self::Memfd
+                | Self::LoadedMemfd
+                | Self::MinorMemfd
+                | Self::LaunchedMemfd
+                | Self::ReadOnly
+                | Self::Sealed
         )
     }
 

@@ -19,6 +19,10 @@ pub const TESTS: &[Test] = &[
         "a_balloon_that_grows_holds_no_fault_up",
         a_balloon_that_grows_holds_no_fault_up,
     ),
+    (
+        "a_page_that_the_memfd_has_is_mapped",
+        a_page_that_the_memfd_has_is_mapped,
+    ),
     ("a_working_set_is_replayed", a_working_set_is_replayed),
     (
         "a_replay_of_several_mappings_is_complete",
@@ -139,6 +143,15 @@ fn a_balloon_that_grows_holds_no_fault_up() {
     let read = mib(4);
     assert_eq!(guest.wrong(&format!("verify_beside_discards {read}")), 0);
     assert!(service.counters(1).removed_pages.get() > 0);
+}
+
+fn a_page_that_the_memfd_has_is_mapped() {
+    let service = Service::start(mib(1), |_| {});
+    let mut guest = service.guest("minor-memfd", mib(1) * PAGE);
+    guest.run("write 0 20 1");
+    // The kernel reports it as a discard, and the memfd keeps the pages.
+    guest.run("unmap 0 20");
+    assert_eq!(guest.wrong("verify 0 20 1"), 0);
 }
 
 fn a_working_set_is_replayed() {

@@ -19,6 +19,11 @@ pub fn send(to: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 /// An event of discarded pages, and of forks.
 const EVENT_REMOVE: u64 = 1 << 3;
 const EVENT_FORK: u64 = 1 << 1;
+/// Faults on pages that a memfd has, and the feature that reports them.
+const MINOR: u64 = 1 << 2;
+const MINOR_SHMEM: u64 = 1 << 10;
+/// Faults on missing pages.
+const MISSING: u64 = 1;
 
 /// Opens a userfaultfd with events of discarded pages, as VMMs with a balloon do.
 pub fn open_userfaultfd() -> OwnedFd {
@@ -28,6 +33,13 @@ pub fn open_userfaultfd() -> OwnedFd {
 /// Opens one that follows forks, too.
 pub fn open_following_forks() -> OwnedFd {
     open_with(EVENT_REMOVE | EVENT_FORK)
+}
+
+/// Opens one for faults on pages that a memfd has, too, and registers memory for them.
+pub fn register_minor(start: usize, len: usize) -> OwnedFd {
+    let fd = open_with(EVENT_REMOVE | MINOR_SHMEM);
+    register_for(&fd, start, len, MISSING | MINOR);
+    fd
 }
 
 fn open_with(features: u64) -> OwnedFd {
@@ -50,7 +62,11 @@ fn open_with(features: u64) -> OwnedFd {
 
 /// Registers memory for missing pages.
 pub fn register(fd: &OwnedFd, start: usize, len: usize) {
-    let mut argument = [start as u64, len as u64, 1, 0];
+    register_for(fd, start, len, MISSING);
+}
+
+fn register_for(fd: &OwnedFd, start: usize, len: usize, faults: u64) {
+    let mut argument = [start as u64, len as u64, faults, 0];
     // SAFETY: struct uffdio_register is four words; the memory is this process's own.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), 0xC020_AA00, argument.as_mut_ptr()) };
     assert_eq!(
