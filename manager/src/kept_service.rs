@@ -174,9 +174,8 @@ impl KeptService {
         client: &mut KeptClient,
         children: Vec<(KeptPart, OwnedFd)>,
     ) -> Result<(), FdStoreError> {
-        let is_child = |name: &String| {
-            matches!(name.parse(), Ok(StoredName::Part(_, KeptPart::Child, _)))
-        };
+        let is_child =
+            |name: &String| matches!(name.parse(), Ok(StoredName::Part(_, KeptPart::Child, _)));
         if let Some(store) = &mut self.store {
             let names = store.names(&prefix(client.slot)).into_iter();
             store.remove(names.filter(is_child));
@@ -294,7 +293,11 @@ mod tests {
         assert_eq!(service.clients[&0].parts.len(), 5, "it reads no zeros");
         service.release(1, None);
         service.keep(0, child()).unwrap();
-        assert_eq!(service.clients[&0].parts.len(), 5, "the one before has ended");
+        assert_eq!(
+            service.clients[&0].parts.len(),
+            5,
+            "the one before has ended"
+        );
         drop(service);
         let messages: Vec<_> = std::iter::from_fn(|| {
             let message = seqpacket::receive(&systemd, rustix::net::RecvFlags::DONTWAIT).ok()?;

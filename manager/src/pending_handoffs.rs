@@ -74,7 +74,9 @@ impl PendingHandoffs {
             return;
         };
         self.ended += 1;
-        let is_due = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PERIOD);
+        let is_due = self
+            .logged
+            .is_none_or(|logged| logged.elapsed() >= LOG_PERIOD);
         if is_due {
             self.logged = Some(Instant::now());
             tracing::warn!(
@@ -117,10 +119,13 @@ mod tests {
     use super::*;
 
     /// As many as there are places, of (user, process) each; and their other ends.
-    fn full(peer: impl Fn(usize) -> (u32, i32)) -> (PendingHandoffs, Vec<Arc<UnixStream>>, Vec<UnixStream>) {
+    fn full(
+        peer: impl Fn(usize) -> (u32, i32),
+    ) -> (PendingHandoffs, Vec<Arc<UnixStream>>, Vec<UnixStream>) {
         let mut pending = PendingHandoffs::default();
         let pairs = (0..MAX_PENDING).map(|_| UnixStream::pair().unwrap());
-        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.map(|(ours, theirs)| (Arc::new(ours), theirs)).unzip();
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            pairs.map(|(ours, theirs)| (Arc::new(ours), theirs)).unzip();
         for (at, connection) in ours.iter().enumerate() {
             pending.add(connection);
             let (uid, pid) = peer(at);
@@ -156,7 +161,8 @@ mod tests {
     #[test]
     fn the_user_with_the_most_gives_way_before_a_process_of_another() {
         // A process of user 1 has ten; user 2 has the others, of a process each.
-        let (mut pending, _ours, _theirs) = full(|at| if at < 10 { (1, 7) } else { (2, at as i32) });
+        let (mut pending, _ours, _theirs) =
+            full(|at| if at < 10 { (1, 7) } else { (2, at as i32) });
         assert_eq!(loser(&mut pending), 10);
     }
 

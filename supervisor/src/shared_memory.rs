@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
 use translation::ForeignUserfault;
+use wired::{Counter, PAGE};
 
 /// The pager's state.
 #[derive(Default)]
@@ -33,7 +34,7 @@ pub(crate) enum SharedMemory {
     #[default]
     Unused,
     /// The pager runs, in a slot of the tree's tables.
-    Runs(Mailbox, SlotIndex),
+    Runs(Mailbox, SlotIndex, Arc<StatsPage>),
     /// It cannot run.
     Failed(String),
 }
@@ -106,7 +107,8 @@ impl SharedMemory {
                     return refuse(&connection, &why.to_string());
                 }
                 let uffd = uffd.map(PeerFd::into_owned);
-                return self.send(connection, |respond| Request::Share {
+                let unpaged = Some((slot, len));
+                return self.send(connection, unpaged, |respond| Request::Share {
                     slot,
                     uffd,
                     addr: addr as usize,
@@ -119,7 +121,7 @@ impl SharedMemory {
                 if let Err(why) = ForeignUserfault::check(&uffd) {
                     return refuse(&connection, &why.to_string());
                 }
-                return self.send(connection, |respond| Request::Fork {
+                return self.send(connection, None, |respond| Request::Fork {
                     parent: slot_of(parent),
                     child: slot,
                     uffd: uffd.into_owned(),
@@ -135,7 +137,7 @@ impl SharedMemory {
         let Some(change) = change else {
             return refuse(&connection, "this request is no change of shared memory");
         };
-        self.send(connection, |respond| Request::Change {
+        self.send(connection, None, |respond| Request::Change {
             slot,
             change,
             respond,
@@ -162,15 +164,29 @@ impl SharedMemory {
         }
     }
 
-    /// Passes a request on; the pager answers it on the connection.
-    fn send(&self, connection: PeerFd, request: impl FnOnce(Responder) -> Request) {
+    /// Passes a request on; the pager answers it on the connection. `unpaged`: how many bytes of a process's memory are not paged
+    /// where it is refused.
+    fn send(
+        &self,
+        connection: PeerFd,
+        unpaged: Option<(SlotIndex, u64)>,
+        request: impl FnOnce(Responder) -> Request,
+    ) {
         match self {
-            Self::Runs(mailbox, _) => {
+            Self::Runs(mailbox, _, stats_page) => {
+                let stats_page = Arc::clone(stats_page);
                 mailbox.send(request(Box::new(move |outcome| match outcome {
                     Ok(()) => {
                         answer(&connection, Reply::Shared, &[]);
                     }
-                    Err(why) => refuse(&connection, &why),
+                    Err(why) => {
+                        if let Some((slot, bytes)) = unpaged {
+                            let pages = bytes / PAGE as u64;
+                            let block = stats_page.block(slot);
+                            block.add(Counter::UnpagedSharedPages, pages);
+                        }
+                        refuse(&connection, &why);
+                    }
                 })))
             }
             Self::Unused => refuse(&connection, "this tree shares no memory"),
@@ -180,14 +196,14 @@ impl SharedMemory {
 
     /// A process has ended, or begun another image.
     pub fn end(&self, slot: SlotIndex) {
-        if let Self::Runs(mailbox, _) = self {
+        if let Self::Runs(mailbox, ..) = self {
             mailbox.send(Request::End { slot });
         }
     }
 
     /// Wakes the pager: the tree is careful from now on.
     pub fn ring(&self) {
-        if let Self::Runs(mailbox, _) = self {
+        if let Self::Runs(mailbox, ..) = self {
             mailbox.ring();
         }
     }
@@ -195,7 +211,7 @@ impl SharedMemory {
     /// The pager's slot.
     pub fn slot(&self) -> Option<SlotIndex> {
         match self {
-            Self::Runs(_, slot) => Some(*slot),
+            Self::Runs(_, slot, _) => Some(*slot),
             Self::Unused | Self::Failed(_) => None,
         }
     }
@@ -229,7 +245,7 @@ fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
     let stats_page = StatsPage::attach(tree.stats_fd, MAX_PROCESSES).map_err(|why| text(&why))?;
     stats_page.block(slot).clear();
     let stats_page = Arc::new(stats_page);
-    let counted = Arc::clone(&stats_page);
+    let (counted, refused) = (Arc::clone(&stats_page), Arc::clone(&stats_page));
     let parts = SharedMemoryParts {
         ledger,
         domain,
@@ -248,5 +264,5 @@ fn start(tree: TreeParts<'_>) -> Result<SharedMemory, String> {
         }),
     };
     let mailbox = manager::shared_memory::start(parts).map_err(|why| text(&why))?;
-    Ok(SharedMemory::Runs(mailbox, slot))
+    Ok(SharedMemory::Runs(mailbox, slot, refused))
 }

@@ -114,8 +114,10 @@ counters! {
     ResidentPages = "resident_pages" Now,
     /// The most frames that one process held.
     PeakResidentPages = "peak_resident_pages" Max,
-    /// Processes that came in by a fork. The supervisor counts these; all others a domain counts.
+    /// Processes that came in by a fork. The supervisor counts these and the next; all others a domain counts.
     Forks = "forks" Sum @ 64,
+    /// Pages of shared memory that was mapped and could not be paged.
+    UnpagedSharedPages = "unpaged_shared_pages" Sum @ 65,
 }
 
 impl Counter {
@@ -124,7 +126,7 @@ impl Counter {
     pub const DOMAIN_WORDS: usize = Counter::Forks as usize;
 
     /// Words for all counters.
-    pub const WORDS: usize = Counter::Forks as usize + 1;
+    pub const WORDS: usize = Counter::UnpagedSharedPages as usize + 1;
 
     /// The counters of a domain.
     pub fn of_domain() -> impl Iterator<Item = Counter> {
@@ -152,6 +154,6 @@ mod tests {
 
     #[test]
     fn a_domains_counters_lie_before_the_supervisors() {
-        assert_eq!(Counter::of_domain().count(), Counter::ALL.len() - 1);
+        assert_eq!(Counter::of_domain().count(), Counter::ALL.len() - 2);
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 type Case = fn() -> Verdict;
 
-const CASES: [(&str, Case); 22] = [
+const CASES: [(&str, Case); 23] = [
     (
         "programs_with_sanitizers_run_to_their_end",
         instruments::sanitizers,
@@ -35,6 +35,10 @@ const CASES: [(&str, Case); 22] = [
         limits::hard_limits,
     ),
     ("memory_that_is_not_there_is_refused", limits::memory),
+    (
+        "shared_memory_beyond_the_limit_is_named_at_the_end",
+        limits::shared_memory,
+    ),
     (
         "pages_come_back_without_locked_memory",
         limits::locked_memory,

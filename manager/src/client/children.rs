@@ -19,7 +19,10 @@ impl Children {
     /// Those that the keeper has.
     pub fn new(fds: Vec<OwnedFd>) -> Self {
         let mut children = Vec::with_capacity(MOST_CHILDREN.max(fds.len()));
-        children.extend(fds.into_iter().filter_map(|fd| ForeignUserfault::adopt(fd).ok()));
+        children.extend(
+            fds.into_iter()
+                .filter_map(|fd| ForeignUserfault::adopt(fd).ok()),
+        );
         Self(children)
     }
 

@@ -3,7 +3,7 @@
 use super::clients::{ClientId, Clients, ObjectClient};
 use super::fetches::Waiter;
 use super::mappings::ObjectId;
-use super::object::{Object, most_objects};
+use super::object::{MOST_OBJECTS, Object, most_objects};
 use crate::page_table::PageState;
 use rustix::fd::OwnedFd;
 use selfpage::Key;
@@ -64,7 +64,9 @@ impl MappedObjects {
     ) -> Result<(), String> {
         let most = most_objects();
         if self.objects.len() >= most {
-            return Err(format!("the tree shares {most} ranges of memory already"));
+            return Err(format!(
+                "the tree shares {most} ranges of memory already, a quarter of `ulimit -n` or {MOST_OBJECTS} at most"
+            ));
         }
         let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
         let mut others = self.objects.values();

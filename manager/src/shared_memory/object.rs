@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Objects of a tree.
-const MOST_OBJECTS: usize = 4096;
+pub(super) const MOST_OBJECTS: usize = 4096;
 
 /// Objects of a tree: each is a descriptor of the supervisor's, which needs most of its own for the processes that start.
 pub fn most_objects() -> usize {

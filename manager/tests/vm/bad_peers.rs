@@ -41,10 +41,7 @@ pub const TESTS: &[Test] = &[
         "a_guest_whose_userfaultfd_blocks_is_seen_to_end",
         a_guest_whose_userfaultfd_blocks_is_seen_to_end,
     ),
-    (
-        "a_user_has_a_bound_of_guests",
-        a_user_has_a_bound_of_guests,
-    ),
+    ("a_user_has_a_bound_of_guests", a_user_has_a_bound_of_guests),
     (
         "children_of_a_guest_read_no_zeros_however_many",
         children_of_a_guest_read_no_zeros_however_many,

@@ -31,8 +31,17 @@ impl Report {
         if self.memory.unpaged > UNPAGED_LEAST {
             let _ = write!(line, "; not paged {}", size(self.memory.unpaged));
         }
+        let shared = self.unpaged_shared();
+        if shared > UNPAGED_LEAST {
+            let _ = write!(line, "; {} of shared memory not paged", size(shared));
+        }
         let _ = write!(line, "; {:.2} s", self.seconds);
         line
+    }
+
+    /// Bytes of shared memory that was mapped and is not paged.
+    fn unpaged_shared(&self) -> u64 {
+        self.counter(Counter::UnpagedSharedPages) * PAGE as u64
     }
 
     /// What the paging took.
@@ -91,6 +100,15 @@ impl Report {
                 "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
                  at each",
                 if lost == 1 { "page" } else { "pages" }
+            ));
+        }
+        let shared = self.unpaged_shared();
+        if shared > UNPAGED_LEAST {
+            return Some(format!(
+                "{} of shared memory was mapped that is not paged, so `--frames` does not limit it: a tree has as many paged ranges \
+                 of shared memory as a quarter of `ulimit -n`, 4096 at most, and none after direct I/O; raise the limit, or have \
+                 the program map fewer and larger ranges",
+                size(shared)
             ));
         }
         let much = !self.nested

@@ -50,6 +50,25 @@ pub fn memory() -> Verdict {
     sandbox.check_clean()
 }
 
+/// Of ranges of 64 KiB that a program shares, as many are paged as a quarter of the open files.
+pub fn shared_memory() -> Verdict {
+    let sandbox = Sandbox::new("shared_memory")?;
+    let map = "import mmap; maps = [mmap.mmap(-1, 1 << 16) for _ in range(COUNT)]";
+    for (count, is_named) in [(100, false), (300, true)] {
+        let program = map.replace("COUNT", &count.to_string());
+        let text =
+            format!("ulimit -n 600; $RUN --frames 16M --store ram:64M -- python3 -c '{program}'");
+        let (output, said) = script(&sandbox, &text)?;
+        let last = said.lines().last().unwrap_or_default();
+        let words = ["of shared memory", "not paged", "ulimit -n"];
+        let has_all = words.iter().all(|word| last.contains(word));
+        ensure(output.status.success() && has_all == is_named, || {
+            format!("{count} ranges: {said}")
+        })?;
+    }
+    sandbox.check_clean()
+}
+
 /// Where `run` begins with a hard limit on addresses or data, programs read it as it is, and may return to it. One that
 /// a program sets passes through another without the library.
 pub fn hard_limits() -> Verdict {
