@@ -176,7 +176,7 @@ impl ManagerState {
             return;
         };
         // The first clone to end has recorded; the others' sets are much the same.
-        if recording.is_empty() || matches!(file.load(), Ok(Some(_))) {
+        if !recording.is_worth_keeping() || matches!(file.load(), Ok(Some(_))) {
             return;
         }
         match file.save(&recording.working_set()) {

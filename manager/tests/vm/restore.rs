@@ -4,6 +4,7 @@ use crate::Test;
 use crate::common::{Service, await_that, make_cache, mib};
 use crate::guest::PAGE;
 use manager::client_memory::SharedCache;
+use manager::recording::WorkingSetFile;
 use manager::snapshot::Snapshot;
 use std::process::Command;
 use std::sync::Arc;
@@ -24,6 +25,10 @@ pub const TESTS: &[Test] = &[
         a_page_that_the_memfd_has_is_mapped,
     ),
     ("a_working_set_is_replayed", a_working_set_is_replayed),
+    (
+        "a_guest_that_uses_all_its_memory_costs_the_next_a_quarter",
+        a_guest_that_uses_all_its_memory_costs_the_next_a_quarter,
+    ),
     (
         "a_replay_of_several_mappings_is_complete",
         a_replay_of_several_mappings_is_complete,
@@ -181,16 +186,30 @@ fn a_working_set_is_replayed() {
 fn a_replay_of_several_mappings_is_complete() {
     let pages = mib(4);
     let service = Service::start(pages, |config| config.uses_working_set = true);
-    let verify = format!("verify 0 {pages} 0");
-    assert_eq!(service.guest("split", pages * PAGE).wrong(&verify), 0);
+    // Some pages at each end.
+    let used = [0, pages - 100].map(|first| format!("verify {first} 100 0"));
+    let mut first = service.guest("split", pages * PAGE);
+    assert!(used.iter().all(|command| first.wrong(command) == 0));
+    drop(first);
     service.await_no_clients();
     let mut second = service.guest("split", pages * PAGE);
     let counters = service.counters(2);
     await_that("the set is replayed", || {
-        counters.replayed_pages.get() == pages as u64
+        counters.replayed_pages.get() == 200
     });
-    assert_eq!(second.wrong(&verify), 0);
+    assert!(used.iter().all(|command| second.wrong(command) == 0));
     assert_eq!(counters.demand_pages.get(), 0);
+}
+
+fn a_guest_that_uses_all_its_memory_costs_the_next_a_quarter() {
+    let pages = mib(4);
+    let service = Service::start(pages, |config| config.uses_working_set = true);
+    let verify = format!("verify 0 {pages} 0");
+    assert_eq!(service.guest("private", pages * PAGE).wrong(&verify), 0);
+    service.await_no_clients();
+    let snapshot = Snapshot::open(&service.folder.path().join("snapshot.mem"), &[]).unwrap();
+    let set = WorkingSetFile::beside(&snapshot).load().unwrap().unwrap();
+    assert_eq!(set.runs().map(|run| run.len()).sum::<usize>(), pages / 4);
 }
 
 fn a_replay_keeps_within_the_frames() {
