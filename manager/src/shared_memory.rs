@@ -12,7 +12,7 @@
 //! | `removal` | pages out of a memfd, with what they hold at that moment |
 //! | `mapped_objects` | the objects and the processes that map them: what is done in one mapping, or in all |
 //! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
-//! | `object_memory` | what memory an object may have |
+//! | `object_memory`, `locks` | what memory an object may have; pages that are not evicted |
 //! | [`object`], [`streams`], [`pairs`], `reuse` | where the contents of each page are; faults in order; what comes back together, and soon |
 //! | [`slots`], [`fetches`] | pages on their way to the store, and back |
 //! | [`frames`] | the frames of the objects' domain in the tree's ledger |
@@ -62,6 +62,7 @@ pub mod clients;
 mod evict;
 pub mod fetches;
 pub mod frames;
+pub mod locks;
 mod mapped_objects;
 pub mod mappings;
 pub mod object;

@@ -2,6 +2,7 @@
 
 use super::clients::{ClientId, Clients, ObjectClient};
 use super::fetches::Waiter;
+use super::locks::LockedPages;
 use super::mappings::ObjectId;
 use super::object::{MOST_OBJECTS, Object, most_objects};
 use crate::page_table::PageState;
@@ -50,6 +51,7 @@ pub(super) enum Contents {
 pub(super) struct MappedObjects {
     pub clients: Clients,
     pub objects: BTreeMap<ObjectId, Object>,
+    pub locked: LockedPages,
     next: ObjectId,
 }
 
@@ -68,7 +70,8 @@ impl MappedObjects {
                 "the tree shares {most} ranges of memory already, a quarter of `ulimit -n` or {MOST_OBJECTS} at most"
             ));
         }
-        let mut object = Object::new(memory, len / PAGE).map_err(|why| why.to_string())?;
+        let object = Object::new(memory, len / PAGE, self.locked.clone());
+        let mut object = object.map_err(|why| why.to_string())?;
         let mut others = self.objects.values();
         if others.any(|other| other.inode() == object.inode()) {
             return Err("this memory is an object already".into());
@@ -174,7 +177,7 @@ impl MappedObjects {
             client.mappings.remove(addr, len);
         }
         let ended = parts.into_iter().filter_map(|(number, pages)| {
-            self.objects.get_mut(&number)?.unlock(id, &pages);
+            self.objects.get_mut(&number)?.locks.unlock(id, &pages);
             self.take_unmapped(number)
         });
         ended.collect()
@@ -198,7 +201,7 @@ impl MappedObjects {
         let maps = |id: &ClientId| clients.get(*id).is_some_and(|it| it.mappings.has(number));
         let object = self.objects.get_mut(&number)?;
         object.users.retain(maps);
-        object.drop_locks_of_others();
+        object.locks.keep(&object.users);
         match object.users.is_empty() {
             true => self.objects.remove(&number).map(|object| (number, object)),
             false => None,
@@ -222,11 +225,6 @@ impl MappedObjects {
         used.collect()
     }
 
-    /// Pages that are locked.
-    pub fn locked(&self) -> usize {
-        self.objects.values().map(Object::locked).sum()
-    }
-
     /// A client locks pages, of which `most` may be locked in all.
     pub fn lock(&mut self, id: ClientId, range: &Range<usize>, most: usize) -> Result<(), String> {
         let parts = self.pages_in(id, range);
@@ -234,10 +232,10 @@ impl MappedObjects {
         // What it has locked there already is locked anew.
         let again = |(number, pages): &(ObjectId, Range<usize>)| {
             let object = self.objects.get(number);
-            object.map_or(0, |object| object.locked_by(id, pages))
+            object.map_or(0, |object| object.locks.of(id, pages))
         };
         let again: usize = parts.iter().map(again).sum();
-        let locked = self.locked() - again;
+        let locked = self.locked.get() - again;
         if wanted > 0 && locked + wanted > most {
             return Err(format!(
                 "{wanted} pages of shared memory cannot be locked beside {locked}: {most} fit into the frames"
@@ -245,7 +243,7 @@ impl MappedObjects {
         }
         for (number, pages) in parts {
             if let Some(object) = self.objects.get_mut(&number) {
-                object.lock(id, pages);
+                object.locks.lock(id, pages);
             }
         }
         Ok(())
@@ -258,7 +256,7 @@ impl MappedObjects {
             let Some(object) = self.objects.get_mut(&number) else {
                 continue;
             };
-            object.unlock(id, &pages);
+            object.locks.unlock(id, &pages);
             let units = object.used_units(pages);
             let units = units.filter(|unit| object.residents(*unit) > 0);
             keys.extend(units.map(|unit| Key::new(number, unit)));
@@ -281,7 +279,7 @@ impl MappedObjects {
         let object = self
             .objects
             .get(&id)
-            .filter(|object| !object.is_locked(unit));
+            .filter(|object| !object.locks.has(&object.unit(unit)));
         object.map_or(0, |object| object.residents(unit))
     }
 

@@ -1,6 +1,7 @@
 //! One memory object: a memfd, and where the contents of each of its pages are.
 
 use super::clients::ClientId;
+use super::locks::{LockedPages, Locks};
 use super::object_memory::{NotAnObject, check_memory};
 use super::pairs::Pairs;
 use super::streams::Streams;
@@ -31,8 +32,8 @@ pub struct Object {
     units: BTreeMap<usize, UnitPages>,
     /// Processes that may map it.
     pub users: Vec<ClientId>,
-    /// Pages that a process has locked.
-    locks: Vec<(ClientId, Range<usize>)>,
+    /// Pages that processes have locked.
+    pub(super) locks: Locks,
     /// Faults in order.
     pub streams: Streams,
     /// Whether pages are used in pairs.
@@ -60,8 +61,8 @@ impl Default for UnitPages {
 }
 
 impl Object {
-    /// An object of zeros, for a sealed memfd of that many pages.
-    pub fn new(memory: OwnedFd, pages: usize) -> Result<Self, NotAnObject> {
+    /// An object of zeros, for a sealed memfd of that many pages, whose locks are counted in `locked`.
+    pub fn new(memory: OwnedFd, pages: usize, locked: LockedPages) -> Result<Self, NotAnObject> {
         let inode = check_memory(&memory, pages)?;
         Ok(Self {
             memory,
@@ -69,7 +70,7 @@ impl Object {
             pages,
             units: BTreeMap::new(),
             users: Vec::new(),
-            locks: Vec::new(),
+            locks: Locks::new(locked),
             streams: Streams::default(),
             pairs: Pairs::default(),
         })
@@ -158,54 +159,6 @@ impl Object {
         self.set(page, then);
     }
 
-    /// A process locks pages; locks do not nest.
-    pub fn lock(&mut self, client: ClientId, pages: Range<usize>) {
-        self.unlock(client, &pages);
-        self.locks.push((client, pages));
-    }
-
-    /// A process's locks on these pages end.
-    pub fn unlock(&mut self, client: ClientId, pages: &Range<usize>) {
-        let mut rest = Vec::new();
-        self.locks.retain(|(of, locked)| {
-            let overlaps = locked.start < pages.end && pages.start < locked.end;
-            if *of != client || !overlaps {
-                return true;
-            }
-            rest.push((client, locked.start..pages.start.max(locked.start)));
-            rest.push((client, pages.end.min(locked.end)..locked.end));
-            false
-        });
-        self.locks
-            .extend(rest.into_iter().filter(|(_, pages)| !pages.is_empty()));
-    }
-
-    /// The locks of processes that do not map the object any more end.
-    pub fn drop_locks_of_others(&mut self) {
-        let Self { locks, users, .. } = self;
-        locks.retain(|(of, _)| users.contains(of));
-    }
-
-    /// Returns true if a page of a unit is locked.
-    pub fn is_locked(&self, unit: usize) -> bool {
-        let pages = self.unit(unit);
-        let mut locks = self.locks.iter();
-        locks.any(|(_, locked)| locked.start < pages.end && pages.start < locked.end)
-    }
-
-    /// Pages that are locked; those that two processes lock count twice.
-    pub fn locked(&self) -> usize {
-        self.locks.iter().map(|(_, pages)| pages.len()).sum()
-    }
-
-    /// Of these pages, those that a process has locked.
-    pub fn locked_by(&self, client: ClientId, pages: &Range<usize>) -> usize {
-        let own = self.locks.iter().filter(|(of, _)| *of == client);
-        let common =
-            own.map(|(_, locked)| locked.start.max(pages.start)..locked.end.min(pages.end));
-        common.map(|pages| pages.len()).sum()
-    }
-
     /// When a page left last.
     pub fn left(&self, page: usize) -> u16 {
         let unit = self.units.get(&(page / UNIT));
@@ -240,31 +193,7 @@ mod tests {
 
     fn object(pages: usize) -> Object {
         let memory = wired::sealed_memory("test", (pages * PAGE) as u64).unwrap();
-        Object::new(memory, pages).unwrap()
-    }
-
-    #[test]
-    fn locks_are_of_processes_and_end_page_by_page() {
-        let mut object = object(4 * UNIT);
-        object.lock(1, 0..3 * UNIT);
-        object.lock(2, UNIT..UNIT + 1);
-        object.unlock(1, &(10..2 * UNIT));
-        let locked = |object: &Object| {
-            (0..4)
-                .filter(|unit| object.is_locked(*unit))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            (locked(&object), object.locked()),
-            (vec![0, 1, 2], 10 + UNIT + 1)
-        );
-        assert_eq!(object.locked_by(1, &(8..2 * UNIT + 3)), 2 + 3);
-        assert_eq!(object.locked_by(2, &(0..UNIT)), 0);
-        object.users.push(1);
-        object.drop_locks_of_others();
-        assert_eq!(locked(&object), [0, 2]);
-        object.unlock(1, &(0..4 * UNIT));
-        assert_eq!((locked(&object), object.locked()), (vec![], 0));
+        Object::new(memory, pages, LockedPages::default()).unwrap()
     }
 
     #[test]

@@ -234,7 +234,9 @@ impl PagerLoop {
 
     /// Locks begin and end by requests, and end with mappings.
     fn note_locked(&self) {
-        self.pager.frames.note_locked(self.pager.mapped.locked());
+        self.pager
+            .frames
+            .note_locked(self.pager.mapped.locked.get());
     }
 
     /// The process in a slot ends. Returns true if it shares memory.
