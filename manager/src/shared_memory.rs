@@ -10,7 +10,7 @@
 //! | `pager` | the loop: messages, requests, revocations; all of the following |
 //! | `fault`, `reads`, `evict` | how a page comes in, from the store, and how a unit leaves |
 //! | `removal` | pages out of a memfd, with what they hold at that moment |
-//! | `mapped_objects` | the objects and the processes that map them: what is done in one mapping, or in all |
+//! | `mapped_objects`, `placement` | the objects and the processes that map them: what is done in one mapping, or in all; by which contents come in |
 //! | [`clients`], [`mappings`] | the processes, and the pages of objects that each maps where |
 //! | `object_memory`, `locks` | what memory an object may have; pages that are not evicted |
 //! | [`object`], [`streams`], [`pairs`], `reuse` | where the contents of each page are; faults in order; what comes back together, and soon |
@@ -43,7 +43,8 @@
 //! stat file once in 16 faults, gained nothing: 31 us, since the kernel moves the thread that is woken away.
 //!
 //! **Linked programs** have objects by `space::ObjectPager`, which has no tree: a process that maps an object of
-//! another one's names it by its inode ([`Request::Attach`]).
+//! another one's names it by its inode ([`Request::Attach`]). Whether it maps the object the kernel does not tell: contents come in by
+//! the mapping of the process that shared the object (`placement`).
 //!
 //! **Events.** The userfaultfd reports what its owner unmaps and moves. All messages are read before a fault
 //! is answered, and an operation that the kernel defers (EAGAIN: an event is unread) is tried again
@@ -70,6 +71,7 @@ mod object_memory;
 mod pager;
 mod pager_loop;
 pub mod pairs;
+mod placement;
 mod reads;
 mod removal;
 pub mod requests;

@@ -196,10 +196,12 @@ impl Drop for PagerMember {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ObjectPager;
     use crate::object_pager::open_userfault;
+    use crate::{AddressSpace, MapFlags, ObjectPager, PagedMemory, Rights};
     use frames::Contract;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use wired::PAGE;
 
     const SIZE: u64 = 64 << 10;
 
@@ -229,6 +231,63 @@ mod tests {
             assert!(begin.elapsed() < linger / 2, "it has waited");
             drop(other);
         }
+    }
+
+    /// A process that may only read an object maps other memory where it says that the object is.
+    #[test]
+    fn a_process_that_maps_other_memory_takes_no_contents() {
+        const PAGES: usize = 256;
+        const LEN: usize = PAGES * PAGE;
+        let contract = Contract { g: 64, x: 64 };
+        let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
+        let memory = PagedMemory::new(pager.connect().unwrap()).unwrap();
+        let object = memory.create(LEN as u64).unwrap();
+        let space = AddressSpace::without_domain(4).unwrap();
+        let flags = MapFlags {
+            rights: Rights::READ | Rights::WRITE,
+            copy_on_write: false,
+        };
+        let at = space.map(None, LEN, &object, 0, flags).unwrap();
+        let word = |page: usize| std::ptr::with_exposed_provenance_mut::<usize>(at + page * PAGE);
+        // SAFETY: mapped, and used by this thread alone.
+        (0..PAGES).for_each(|page| unsafe { word(page).write_volatile(page + 1) });
+
+        let mut member = PagerMember::new(pager.state.clone()).unwrap();
+        let userfault = open_userfault().unwrap();
+        let own = AsFd::as_fd(&userfault).try_clone_to_owned().unwrap();
+        member.perform(PagerRequest::Join, sent(own)).unwrap();
+        let held = object.as_fd().try_clone_to_owned().unwrap();
+        let Ok(PagerReply::Object(object)) = member.perform(PagerRequest::Hold, sent(held)) else {
+            panic!("it is not held");
+        };
+        let other = translation::reserve(None, LEN, true).unwrap();
+        let (page, addr, len) = (0, other.addr as u64, LEN as u64);
+        let map = PagerRequest::Map {
+            object,
+            page,
+            addr,
+            len,
+        };
+        member.perform(map, None).unwrap();
+        let reader = std::thread::spawn(move || {
+            let first = std::ptr::with_exposed_provenance::<usize>(other.addr);
+            // SAFETY: reserved above.
+            (0..PAGES).all(|page| unsafe { first.byte_add(page * PAGE).read_volatile() } == 0)
+        });
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            // SAFETY: as above.
+            let found = |page: &usize| unsafe { word(*page).read_volatile() } == page + 1;
+            assert_eq!((0..PAGES).filter(found).count(), PAGES);
+        }
+        // Its faults end, as those of memory that is its own.
+        let (addr, flags) = (
+            other.addr as *mut _,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: reserved above; the thread reads what there is.
+        unsafe { libc::mmap(addr, LEN, libc::PROT_READ, flags | libc::MAP_FIXED, -1, 0) };
+        assert!(reader.join().unwrap(), "it has read another's contents");
     }
 
     #[test]

@@ -8,10 +8,11 @@
 //! Both are one turn of the pager's loop, which answers no fault and lets no process join meanwhile.
 
 use super::UNIT;
-use super::mapped_objects::{Contents, Placed};
+
 use super::mappings::ObjectId;
 use super::object::Object;
 use super::pager::SharedPager;
+use super::placement::{Contents, Placed};
 use super::removal::NotRemoved;
 use super::slots::SlotNumber;
 use crate::page_table::{PageState, is_zero};

@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 use selfpage::Key;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use translation::{Errno, MapError, Modes, Wake};
+use translation::{Errno, MapError, Modes};
 use wired::PAGE;
 
 /// A fault on a page that the object lacks. Pages that it has the kernel maps by itself, with their neighbours.
@@ -26,24 +26,6 @@ pub(super) enum FaultOutcome {
     Answered,
     /// An event is unread, no frame is free, or the store is busy.
     Deferred,
-}
-
-/// What became of contents that were to be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Placed {
-    /// The object has the page.
-    There,
-    /// An event is unread.
-    Later,
-    /// No process maps the page.
-    Nowhere,
-}
-
-/// Contents of a page.
-#[derive(Clone, Copy)]
-pub(super) enum Contents {
-    Zeros,
-    At(*const u8),
 }
 
 /// The objects, and their clients.
@@ -134,6 +116,7 @@ impl MappedObjects {
         let registered = client.uffd.register(to.start, to.len(), MODES);
         registered.map_err(|why| why.to_string())?;
         client.mappings.insert(to.start, to.len(), *number, first);
+        object.placer = object.placer.or(object.users.first().copied());
         object.add_user(id);
         Ok(())
     }
@@ -281,85 +264,6 @@ impl MappedObjects {
             .get(&id)
             .filter(|object| !object.locks.has(&object.unit(unit)));
         object.map_or(0, |object| object.residents(unit))
-    }
-
-    /// Puts contents into an object, by the mapping of the fault or else of any process. The thread of the fault
-    /// is awake then.
-    pub fn place(
-        &self,
-        id: ObjectId,
-        page: usize,
-        contents: Contents,
-        first: Option<Waiter>,
-    ) -> Placed {
-        for at in first.into_iter().chain(self.places(id, page)) {
-            let Some(client) = self.clients.get(at.client) else {
-                continue;
-            };
-            let result = match contents {
-                Contents::Zeros => client.uffd.zero(at.addr, PAGE, Wake::Yes),
-                Contents::At(from) => client.uffd.copy(at.addr, from, PAGE, Wake::Yes),
-            };
-            match result {
-                Ok(()) if first == Some(at) => {}
-                Ok(()) | Err(MapError::Exists { .. }) => {
-                    first.into_iter().for_each(|first| _ = self.wake(first));
-                }
-                Err(MapError::Again { .. } | MapError::NoMemory) => return Placed::Later,
-                // Unmapped by now.
-                Err(_) => continue,
-            }
-            return Placed::There;
-        }
-        // The access fails as one to unmapped memory does.
-        first.into_iter().for_each(|first| _ = self.wake(first));
-        Placed::Nowhere
-    }
-
-    /// Puts the contents of pages side by side into an object, by a mapping that has all of them: that of a fault, or else any.
-    /// Returns how many of the first are there, and by which addresses: threads that wait at them are awake.
-    pub fn place_run(
-        &self,
-        id: ObjectId,
-        pages: &Range<usize>,
-        from: *const u8,
-        fault: Option<Waiter>,
-    ) -> (usize, Option<(ClientId, Range<usize>)>) {
-        let users = self
-            .objects
-            .get(&id)
-            .map_or(&[][..], |object| &object.users);
-        let bytes = pages.len() * PAGE;
-        for number in fault.map(|at| at.client).iter().chain(users) {
-            let Some(client) = self.clients.get(*number) else {
-                continue;
-            };
-            let mut places = client.mappings.places(id, pages.clone());
-            let Some((addr, _)) = places.find(|(_, len)| *len == bytes) else {
-                continue;
-            };
-            let copied = client.uffd.copy(addr, from, bytes, Wake::Yes);
-            let done = copied.map_or_else(|why| why.done(), |()| bytes);
-            return (done / PAGE, Some((*number, addr..addr + done)));
-        }
-        (0, None)
-    }
-
-    /// Where a page is mapped.
-    fn places(&self, id: ObjectId, page: usize) -> impl Iterator<Item = Waiter> + '_ {
-        let users = self
-            .objects
-            .get(&id)
-            .into_iter()
-            .flat_map(|object| &object.users);
-        users.flat_map(move |number| {
-            let client = self.clients.get(*number).into_iter();
-            let places = client.flat_map(move |it| it.mappings.places(id, page..page + 1));
-            places.map(|(addr, _)| Waiter {
-                client: *number,
-                addr,
-            })
-        })
     }
 
     /// The thread that waits at an address faults again.

@@ -32,6 +32,8 @@ pub struct Object {
     units: BTreeMap<usize, UnitPages>,
     /// Processes that may map it.
     pub users: Vec<ClientId>,
+    /// The process by whose mappings contents come in, once others have attached themselves (`placement`).
+    pub(super) placer: Option<ClientId>,
     /// Pages that processes have locked.
     pub(super) locks: Locks,
     /// Faults in order.
@@ -70,6 +72,7 @@ impl Object {
             pages,
             units: BTreeMap::new(),
             users: Vec::new(),
+            placer: None,
             locks: Locks::new(locked),
             streams: Streams::default(),
             pairs: Pairs::default(),

@@ -6,8 +6,9 @@ use super::clients::{ClientId, SlotIndex};
 use super::evict::BATCH;
 use super::fetches::{Fetches, QueuedFault, TOKENS, Waiter};
 use super::frames::{NoFrame, ObjectFrames};
-use super::mapped_objects::{Contents, FaultOutcome, MappedObjects, Placed};
+use super::mapped_objects::{FaultOutcome, MappedObjects};
 use super::mappings::ObjectId;
+use super::placement::{Contents, Placed};
 use super::removal::RemovalPipe;
 use super::reuse::ReuseClock;
 use super::slots::{SlotNumber, Slots};
@@ -19,7 +20,7 @@ use selfpage::{Key, Replacement, ScanResistant};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use store::{Channel, Completion, ReadPage, SharedStore, Store, StoreError, WritePage};
-use translation::{MapError, UffdMessage, Wake};
+use translation::{MapError, UffdMessage};
 use wired::{Counter, PAGE};
 
 /// Messages read in one call.
@@ -297,10 +298,7 @@ impl SharedPager {
         if frames == 0 {
             return Err(NoFrame);
         }
-        let client = self.mapped.clients.get(at.client);
-        let filled = client.map_or(Err(MapError::Gone), |client| {
-            client.uffd.zero(at.addr, frames * PAGE, Wake::Yes)
-        });
+        let filled = self.mapped.fill(id, page, frames, at);
         let there = match filled {
             Ok(()) => frames,
             Err(MapError::Again { done }) => done / PAGE,

@@ -6,11 +6,12 @@
 use super::UNIT;
 use super::fetches::{TOKENS, Waiter};
 use super::frames::NoFrame;
-use super::mapped_objects::{Contents, FaultOutcome, Placed};
+use super::mapped_objects::FaultOutcome;
 use super::mappings::ObjectId;
 use super::object::Object;
 use super::pager::SharedPager;
 use super::pairs::Pairing;
+use super::placement::{Contents, Placed};
 use super::streams::WINDOW;
 use crate::page_table::PageState;
 use selfpage::{Key, Replacement};
