@@ -1,10 +1,7 @@
 //! Devices that read and write a linked program's paged memory behind the processor's
 //! back.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};
 use std::fs::{File, OpenOptions};

@@ -1,9 +1,6 @@
 //! Stretches and their drivers, rights, and faults that a program answers itself.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
     Activation, CleanOutcome, Contract, Counter, DirectIo, Domain, FaultKind, FillOutcome, Handled,

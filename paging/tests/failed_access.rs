@@ -1,10 +1,7 @@
 //! The failure that a program sees when a page cannot be brought in, and what works without
 //! privilege: in processes of their own, since the failure may end them.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Contract, DirectIo, Domain, Paged, Stretch};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,9 +1,6 @@
 //! Paging where the kernel has less: each newer feature switched off.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, EntryKind, Feature, Paged};
 

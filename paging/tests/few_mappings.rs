@@ -1,10 +1,7 @@
 //! A program with as many mappings as the kernel lets it have (`vm.max_map_count`). A program
 //! of its own: no other test can map anything meanwhile.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each mapping is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own mapping")]
 
 use io_uring::{IoUring, opcode, types};
 use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};

@@ -1,10 +1,7 @@
 //! What a mapped stretch writes to its file when it is flushed or freed, whatever keeps its
 //! pages where they are.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
     Capabilities, Contract, DirectIo, Domain, Feature, Mapped, MappedError, Rights, Stretch,

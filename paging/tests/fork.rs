@@ -1,9 +1,6 @@
 //! The child of a fork that the library did not make has no part in its parent's domains.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Contract, DirectIo, Domain, Paged, Stretch};
 use std::panic::{AssertUnwindSafe, catch_unwind};

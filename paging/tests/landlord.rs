@@ -1,9 +1,6 @@
 //! A domain whose ledger, and so its limit, a supervisor controls.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use frames::LimitControl;
 use selfpage::{Contract, DirectIo, Domain, Ledger, Paged, Physical};

@@ -1,9 +1,6 @@
 //! A driver with contents of its own for pages never touched, whose pages go to the store.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
     Activation, Contract, DirectIo, Domain, FillOutcome, Stretch, StretchDriver, StretchError,

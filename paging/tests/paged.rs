@@ -1,9 +1,6 @@
 //! Paged stretches of a linked program, on the real kernel.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 mod common;
 

@@ -1,9 +1,6 @@
 //! A stretch driver that panics ends the process, also where the program would catch that.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Activation, CleanOutcome, Contract, Domain, FillOutcome, Physical, StretchDriver};
 use std::panic::{AssertUnwindSafe, catch_unwind};

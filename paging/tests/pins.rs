@@ -1,9 +1,6 @@
 //! Pins, discards of pinned pages, and frames in use.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Contract, Counter, DirectIo, Domain, Nailed, Paged, Stretch, StretchError};
 

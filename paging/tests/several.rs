@@ -1,9 +1,6 @@
 //! Several domains in one process: a domain that waits does not delay the others.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
     Activation, Contract, Domain, EntryKind, Fault, FaultError, FaultKind, FillOutcome, Handled,

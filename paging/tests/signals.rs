@@ -1,9 +1,6 @@
 //! A signal handler that touches a stretch, at any moment of the library's own calls.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{Contract, DirectIo, Domain, Paged};
 use std::sync::atomic::{AtomicUsize, Ordering};

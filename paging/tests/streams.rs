@@ -1,9 +1,6 @@
 //! Streams of a linked program: windows, read-ahead, prefetching, recorded sets.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 mod common;
 

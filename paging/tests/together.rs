@@ -1,9 +1,6 @@
 //! Several threads that fault, evict, discard and unmap at the same time.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each stretch is the test's own"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 mod common;
 
