@@ -1,7 +1,7 @@
 //! The memory a worker works on, by kind.
 
 use crate::prelude::*;
-use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
+use selfpage::{DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -88,7 +88,7 @@ pub fn paged(
     let count = u32::try_from(frames / PAGE as u64)
         .map_err(|_| anyhow!("{frames} bytes are too many frames"))?;
     let domain = Domain::builder()
-        .frames(Contract { g: count, x: count })
+        .frames(count)
         .store(store.parse::<StoreConfig>()?)
         .entry(entry)
         .direct_io(DirectIo::PinnedOnly)

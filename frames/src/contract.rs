@@ -15,6 +15,16 @@ pub struct Contract {
     pub x: u32,
 }
 
+/// As many are guaranteed as it may ever own.
+impl From<u32> for Contract {
+    fn from(frames: u32) -> Self {
+        Self {
+            g: frames,
+            x: frames,
+        }
+    }
+}
+
 /// The advice to request what is left; empty where no frame is.
 pub(crate) fn advise_request(left: u32) -> String {
     match left {

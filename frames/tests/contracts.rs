@@ -76,7 +76,7 @@ fn more_domains_than_slots_are_refused() {
     for _ in 0..8 {
         admit(&ledger, 1, 1);
     }
-    let refusal = ledger.admit(Contract { g: 1, x: 1 });
+    let refusal = ledger.admit(Contract::from(1));
     assert_eq!(refusal, Err(AdmissionError::Slots { slots: 8 }));
     assert_eq!(ledger.guaranteed(), 8);
 }

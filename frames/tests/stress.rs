@@ -204,7 +204,7 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
         (TOTAL, 0, 0)
     );
     // No remainder keeps one domain from owning every frame.
-    let id = ledger.admit(Contract { g: TOTAL, x: TOTAL }).unwrap();
+    let id = ledger.admit(Contract::from(TOTAL)).unwrap();
     let client = ledger.client(id).unwrap();
     assert_eq!((0..).map_while(|_| client.take()).count(), TOTAL as usize);
     audit(&ledger);

@@ -5,7 +5,7 @@
 //! not fault is not counted. Prints quantiles of the time of a fault, and what the domain
 //! counted.
 
-use selfpage::{Contract, Counter, DirectIo, Domain, Paged};
+use selfpage::{Counter, DirectIo, Domain, Paged};
 use std::time::Instant;
 
 const PAGE: usize = 4096;
@@ -19,10 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let write = args.next().is_some();
     let frames = (bytes / 8 / PAGE) as u32;
     let domain = Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store(store.parse()?)
         .direct_io(DirectIo::PinnedOnly)
         .build()?;

@@ -7,10 +7,10 @@
 //! (*Self-Paging in the Nemesis Operating System*, Hand 1999, sections 5 and 6.)
 //!
 //! ```no_run
-//! use selfpage::{Contract, Domain, Paged, StoreConfig};
+//! use selfpage::{Domain, Paged, StoreConfig};
 //!
 //! let domain = Domain::builder()
-//!     .frames(Contract { g: 16_384, x: 16_384 }) // 64 MiB
+//!     .frames(16_384) // 64 MiB
 //!     .store("ram:256M+disk:/var/tmp/swap,size=1G".parse::<StoreConfig>()?)
 //!     .build()?;
 //! let stretch = domain.allocate(512 << 20)?;

@@ -260,7 +260,7 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Capabilities, Contract, DirectIo, Domain, Feature, Paged, Stretch};
+    use crate::{Capabilities, DirectIo, Domain, Feature, Paged, Stretch};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -268,7 +268,7 @@ mod tests {
 
     fn domain(capabilities: Capabilities, direct_io: DirectIo) -> Domain {
         Domain::builder()
-            .frames(Contract { g: 256, x: 256 })
+            .frames(256)
             .store("ram:4M".parse().unwrap())
             .capabilities(capabilities)
             .direct_io(direct_io)

@@ -3,7 +3,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};
+use selfpage::{Capabilities, Counter, DirectIo, Domain, Feature, Paged, Stretch};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -36,7 +36,7 @@ fn read_block(file: &File, block: usize, into: *mut u8) -> isize {
 
 fn domain(direct_io: DirectIo) -> (Domain, Stretch) {
     let domain = Domain::builder()
-        .frames(Contract { g: 512, x: 512 })
+        .frames(512)
         .store("ram:64M".parse().unwrap())
         .direct_io(direct_io)
         .build()

@@ -3,8 +3,8 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
-    Activation, CleanOutcome, Contract, Counter, DirectIo, Domain, FaultKind, FillOutcome, Handled,
-    Nailed, Paged, Physical, Rights, StoreError, StretchDriver, StretchError,
+    Activation, CleanOutcome, Counter, DirectIo, Domain, FaultKind, FillOutcome, Handled, Nailed,
+    Paged, Physical, Rights, StoreError, StretchDriver, StretchError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,7 @@ const PAGE: usize = 4096;
 
 fn domain(frames: u32) -> Domain {
     Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store("ram:16M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()
@@ -296,17 +293,14 @@ fn relinquished_frames_are_given_back_and_nothing_is_lost() {
 
 #[test]
 fn too_few_frames_are_refused_with_the_number_and_the_reason() {
-    let refused = Domain::builder().frames(Contract { g: 3, x: 3 }).build();
+    let refused = Domain::builder().frames(3).build();
     let text = refused.err().unwrap().to_string();
     assert!(text.contains("at least 4"), "{text}");
 }
 
 #[test]
 fn a_domain_without_a_store_has_no_paged_stretches() {
-    let domain = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
-        .build()
-        .unwrap();
+    let domain = Domain::builder().frames(16).build().unwrap();
     let stretch = domain.allocate(PAGE).unwrap();
     assert!(matches!(
         stretch.bind(Paged),
@@ -352,7 +346,7 @@ fn access_in_maps(addr: usize) -> String {
 #[test]
 fn pages_that_the_store_refuses_come_back_with_the_rights_they_had() {
     let domain = Domain::builder()
-        .frames(Contract { g: 64, x: 64 })
+        .frames(64)
         .store("ram:1M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

@@ -3,7 +3,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Contract, DirectIo, Domain, Paged, Stretch};
+use selfpage::{DirectIo, Domain, Paged, Stretch};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -17,10 +17,7 @@ fn domain(frames: u32, store: &str) -> Domain {
         &format!("/tmp/selfpage-told-{}", std::process::id()),
     );
     Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store(store.parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

@@ -2,7 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, EntryKind, Feature, Paged};
+use selfpage::{Capabilities, Counter, DirectIo, Domain, EntryKind, Feature, Paged};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 2048;
@@ -14,7 +14,7 @@ fn pattern(page: usize, round: usize) -> u64 {
 /// Two threads write and check their halves, several times over.
 fn page_with(capabilities: Capabilities, entry: EntryKind, direct_io: DirectIo) {
     let domain = Domain::builder()
-        .frames(Contract { g: 256, x: 256 })
+        .frames(256)
         .store("ram:32M".parse().unwrap())
         .entry(entry)
         .direct_io(direct_io)
@@ -82,7 +82,7 @@ fn pins_are_found_without_scans_of_the_page_table() {
 #[test]
 fn a_kernel_that_cannot_stage_is_refused_in_words() {
     let refused = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .capabilities(all().without(Feature::Stage))
         .build();
     let text = refused.err().unwrap().to_string();
@@ -92,7 +92,7 @@ fn a_kernel_that_cannot_stage_is_refused_in_words() {
 #[test]
 fn an_entry_that_the_kernel_does_not_have_is_refused_in_words() {
     let refused = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .capabilities(all().without(Feature::Upcall))
         .build();
     let text = refused.err().unwrap().to_string();

@@ -4,7 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own mapping")]
 
 use io_uring::{IoUring, opcode, types};
-use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};
+use selfpage::{Capabilities, Counter, DirectIo, Domain, Feature, Paged, Stretch};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -127,7 +127,7 @@ fn page_near_the_limit(stretch: &Stretch, limit: usize, left: usize) -> Hoard {
 
 fn at_distance(file: &File, limit: usize, left: usize) {
     let domain = Domain::builder()
-        .frames(Contract { g: 128, x: 128 })
+        .frames(128)
         .store("ram:64M".parse().unwrap())
         .direct_io(DirectIo::Anytime)
         .build()

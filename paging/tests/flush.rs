@@ -4,8 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
-    Capabilities, Contract, DirectIo, Domain, Feature, Mapped, MappedError, Rights, Stretch,
-    StretchError,
+    Capabilities, DirectIo, Domain, Feature, Mapped, MappedError, Rights, Stretch, StretchError,
 };
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +16,7 @@ const PAGES: usize = 40;
 
 fn domain(capabilities: Capabilities, direct_io: DirectIo) -> Domain {
     Domain::builder()
-        .frames(Contract { g: 64, x: 64 })
+        .frames(64)
         .capabilities(capabilities)
         .direct_io(direct_io)
         .build()
@@ -143,7 +142,7 @@ fn what_was_written_before_a_flush_is_in_the_file_though_other_threads_go_on() {
 /// Fewer frames than the stretches of these tests have pages.
 fn small_domain() -> Domain {
     Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .unwrap()

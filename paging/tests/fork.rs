@@ -2,7 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Contract, DirectIo, Domain, Paged, Stretch};
+use selfpage::{DirectIo, Domain, Paged, Stretch};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const PAGE: usize = 4096;
@@ -13,7 +13,7 @@ const PATIENCE: u32 = 60;
 
 fn domain() -> Domain {
     Domain::builder()
-        .frames(Contract { g: 64, x: 64 })
+        .frames(64)
         .store("ram:4M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

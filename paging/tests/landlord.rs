@@ -95,13 +95,8 @@ fn a_full_store_fails_no_fault_while_guaranteed_frames_are_owed() {
 fn two_domains_of_one_ledger_have_frames_of_any_number() {
     let (ledger, descriptor) = Ledger::create(4_000, 4).unwrap();
     let other = Ledger::attach(&descriptor).unwrap();
-    let domains = [ledger, other].map(|ledger| {
-        Domain::builder()
-            .frames(Contract { g: 64, x: 64 })
-            .ledger(ledger)
-            .build()
-            .unwrap()
-    });
+    let domains =
+        [ledger, other].map(|ledger| Domain::builder().frames(64).ledger(ledger).build().unwrap());
     for domain in &domains {
         let stretch = domain.allocate(32 * PAGE).unwrap();
         stretch.bind(Physical).unwrap();

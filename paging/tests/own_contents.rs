@@ -2,9 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{
-    Activation, Contract, DirectIo, Domain, FillOutcome, Stretch, StretchDriver, StretchError,
-};
+use selfpage::{Activation, DirectIo, Domain, FillOutcome, Stretch, StretchDriver, StretchError};
 
 const PAGE: usize = 4096;
 
@@ -57,10 +55,7 @@ fn assert_every_page_has_its_number(domain: &Domain, stretch: &Stretch) {
 
 fn domain(frames: u32) -> Domain {
     Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store("ram:64M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

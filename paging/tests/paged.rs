@@ -5,7 +5,7 @@
 mod common;
 
 use common::{PAGE, domain};
-use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
+use selfpage::{Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
 
 /// What page `page` holds in round `round`: half of it compressible.
 fn fill(bytes: &mut [u8], page: usize, round: u64) {
@@ -120,7 +120,7 @@ fn threads_that_page_at_once_lose_nothing() {
 #[test]
 fn the_end_of_a_stretch_writes_no_page_of_another() {
     let domain = Domain::builder()
-        .frames(Contract { g: 1024, x: 1024 })
+        .frames(1024)
         .store("ram:16M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

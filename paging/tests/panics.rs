@@ -2,7 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Activation, CleanOutcome, Contract, Domain, FillOutcome, Physical, StretchDriver};
+use selfpage::{Activation, CleanOutcome, Domain, FillOutcome, Physical, StretchDriver};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const PAGE: usize = 4096;
@@ -34,10 +34,7 @@ fn signal_by_a_panic_in(method: &'static str) -> Option<i32> {
     if child == 0 {
         unsafe { libc::alarm(30) };
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            let domain = Domain::builder()
-                .frames(Contract { g: 16, x: 16 })
-                .build()
-                .unwrap();
+            let domain = Domain::builder().frames(16).build().unwrap();
             let stretch = domain.allocate(4 * PAGE).unwrap();
             stretch.bind(Panics(method)).unwrap();
             stretch.populate(0..PAGE).unwrap();

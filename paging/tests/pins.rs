@@ -2,13 +2,13 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Contract, Counter, DirectIo, Domain, Nailed, Paged, Stretch, StretchError};
+use selfpage::{Counter, DirectIo, Domain, Nailed, Paged, Stretch, StretchError};
 
 const PAGE: usize = 4096;
 
 fn domain() -> Domain {
     Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .store("ram:4M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()
@@ -124,10 +124,7 @@ fn a_hint_that_finds_no_frame_ends_with_its_first_page() {
 
 #[test]
 fn without_a_store_every_frame_can_be_nailed() {
-    let domain = Domain::builder()
-        .frames(Contract { g: 64, x: 64 })
-        .build()
-        .unwrap();
+    let domain = Domain::builder().frames(64).build().unwrap();
     let stretch = domain.allocate(64 * PAGE).unwrap();
     stretch.bind(Nailed).unwrap();
     assert_eq!(domain.in_use(), 64);

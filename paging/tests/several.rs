@@ -3,8 +3,8 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
 use selfpage::{
-    Activation, Contract, Domain, EntryKind, Fault, FaultError, FaultKind, FillOutcome, Handled,
-    Physical, Rights, StoreError, Stretch, StretchDriver,
+    Activation, Domain, EntryKind, Fault, FaultError, FaultKind, FillOutcome, Handled, Physical,
+    Rights, StoreError, Stretch, StretchDriver,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,11 +17,7 @@ const PAGE: usize = 4096;
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 fn domain(entry: EntryKind) -> Domain {
-    Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
-        .entry(entry)
-        .build()
-        .unwrap()
+    Domain::builder().frames(16).entry(entry).build().unwrap()
 }
 
 fn physical(domain: &Domain) -> Stretch {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the test's own stretch")]
 
-use selfpage::{Contract, DirectIo, Domain, Paged};
+use selfpage::{DirectIo, Domain, Paged};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
@@ -48,7 +48,7 @@ fn start_signals() {
 /// The process's one thread, so that each signal comes to it.
 fn work() {
     let domain = Domain::builder()
-        .frames(Contract { g: 32, x: 32 })
+        .frames(32)
         .store("ram:4M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

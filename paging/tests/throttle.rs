@@ -1,6 +1,6 @@
 //! Faults past their limit wait, and nothing else does.
 
-use selfpage::{Contract, Counter, Domain, EntryKind, FaultLimits, Paged, Stretch};
+use selfpage::{Counter, Domain, EntryKind, FaultLimits, Paged, Stretch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
@@ -17,10 +17,7 @@ const STANDSTILL: FaultLimits = FaultLimits {
 
 fn domain(entry: EntryKind, frames: u32, setting: FaultLimits) -> Option<Domain> {
     let made = Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store("ram:64M".parse().unwrap())
         .entry(entry)
         .fault_rate(setting)

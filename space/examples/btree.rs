@@ -8,7 +8,7 @@
 //! by plain `mmap`; and by a client view whose file another program truncates, where the search
 //! ends with an error, and `mmap` with SIGBUS.
 
-use selfpage::{Contract, DirectIo, Domain, Mapped};
+use selfpage::{DirectIo, Domain, Mapped};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -155,10 +155,7 @@ fn by_stretch(tree: &Tree) {
     let before = status_kb("VmPTE:");
     let frames = (tree.pages / 4) as u32;
     let domain = Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .expect("a domain");

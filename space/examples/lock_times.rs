@@ -6,7 +6,7 @@
 //! memory, so that misses take the same locks. In the paper (4): AS-mutation functions 14 us mean,
 //! 506 us maximum over 130,000 calls; VTLB functions 33 us mean, 4729 us maximum over 50,000.
 
-use selfpage::{Contract, DirectIo, Domain, Rights};
+use selfpage::{DirectIo, Domain, Rights};
 use space::{AddressSpace, Backing, CommitFlags, MapFlags, MemoryObject, SectionTimes};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -20,7 +20,7 @@ fn main() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(130_000u64);
     let domain = Domain::builder()
-        .frames(Contract { g: 4096, x: 4096 })
+        .frames(4096)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .expect("a domain");

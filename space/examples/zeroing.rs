@@ -8,7 +8,7 @@
 //! are; a line below is with alloc-zero for every commit. The paper (2.1): 43 % fewer pages,
 //! start-up included, 13 % without.
 
-use selfpage::{Contract, Counter, DirectIo, Domain};
+use selfpage::{Counter, DirectIo, Domain};
 use space::{AddressSpace, Backing, CommitFlags};
 use std::time::Instant;
 
@@ -78,10 +78,7 @@ impl Memory for Ours {
 
 fn ours(zero: bool) -> Ours {
     let domain = Domain::builder()
-        .frames(Contract {
-            g: 32_768,
-            x: 32_768,
-        })
+        .frames(32_768)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .expect("a domain");

@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn requests_that_cannot_be_are_refused_and_the_next_is_served() {
-        let contract = Contract { g: 64, x: 64 };
+        let contract = Contract::from(64);
         let pager = ObjectPager::start(contract, &"ram:4M".parse().unwrap()).unwrap();
         let mut member = PagerMember::new(pager.state.clone()).unwrap();
         let mut refused = |request, descriptor: Option<PeerFd>| {

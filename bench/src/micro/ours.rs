@@ -21,10 +21,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 impl OursArm {
     pub fn new() -> Result<Self> {
         let frames = (MANY + 4 * RANGE + 64) as u32;
-        let contract = Contract {
-            g: frames,
-            x: frames,
-        };
+        let contract = Contract::from(frames);
         let build = || {
             Domain::builder()
                 .frames(contract)

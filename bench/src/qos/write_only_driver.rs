@@ -30,7 +30,7 @@ impl StretchDriver for WriteOnlyDriver {
 mod tests {
     use super::*;
     use crate::page_pattern::{PAGE, PageAt};
-    use selfpage::{Contract, Counter, DirectIo, Domain};
+    use selfpage::{Counter, DirectIo, Domain};
 
     #[test]
     fn pages_go_out_and_never_come_in() {
@@ -40,7 +40,7 @@ mod tests {
         ));
         let store = format!("disk:{},size=1M", path.display());
         let domain = Domain::builder()
-            .frames(Contract { g: 4, x: 4 })
+            .frames(4)
             .store(store.parse().unwrap())
             .direct_io(DirectIo::PinnedOnly)
             .build();

@@ -185,7 +185,7 @@ fn a_lowered_guarantee_stays_in_force_for_the_notice() {
     machine.fill(one, 800);
     machine.set_contract(one, (200, 200)).unwrap();
     let from = config(0).notice;
-    let contract = Contract { g: 200, x: 200 };
+    let contract = Contract::from(200);
     assert_eq!(
         machine.told,
         [(one, TenantNotice::Contract { contract, from })]

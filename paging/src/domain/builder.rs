@@ -65,10 +65,7 @@ impl Builder {
     /// All by default.
     pub(super) fn new() -> Self {
         Self {
-            contract: Contract {
-                g: 16_384,
-                x: 16_384,
-            },
+            contract: Contract::from(16_384),
             ledger: None,
             store: None,
             entry: EntryKind::Upcall,
@@ -80,9 +77,9 @@ impl Builder {
         }
     }
 
-    /// The contract {g, x}, in frames of 4 KiB. 16,384 of each by default.
-    pub fn frames(mut self, contract: Contract) -> Self {
-        self.contract = contract;
+    /// The contract {g, x}, in frames of 4 KiB, or one number for both. 16,384 by default.
+    pub fn frames(mut self, contract: impl Into<Contract>) -> Self {
+        self.contract = contract.into();
         self
     }
 

@@ -13,7 +13,7 @@ fn a_guard_among_pages_keeps_none_of_them() {
     const PAGES: usize = 48;
     const GUARDED: usize = 20;
     let domain = Domain::builder()
-        .frames(Contract { g: 128, x: 128 })
+        .frames(128)
         .store("ram:4M".parse().unwrap())
         .direct_io(DirectIo::Anytime)
         .build()
@@ -51,10 +51,7 @@ fn a_guard_among_pages_keeps_none_of_them() {
 /// them by then.
 #[test]
 fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
-    let domain = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
-        .build()
-        .unwrap();
+    let domain = Domain::builder().frames(16).build().unwrap();
     // Far from where the kernel puts what other tests map meanwhile.
     const ALONE: usize = 0x10_0000_0000;
     let reservation = translation::reserve(Some(ALONE), 4 * PAGE, true).unwrap();
@@ -74,10 +71,7 @@ fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
 
 #[test]
 fn addresses_that_a_stretch_released_become_a_stretch_again() {
-    let domain = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
-        .build()
-        .unwrap();
+    let domain = Domain::builder().frames(16).build().unwrap();
     let first = domain.allocate(4 * PAGE).unwrap();
     let base = first.base();
     // SAFETY: the reservation that the stretch just released.
@@ -94,7 +88,7 @@ fn addresses_that_a_stretch_released_become_a_stretch_again() {
 #[test]
 fn a_thread_whose_page_is_surrendered_meets_what_is_mapped_there_instead() {
     let domain = Domain::builder()
-        .frames(Contract { g: 64, x: 64 })
+        .frames(64)
         .store("ram:4M".parse().unwrap())
         .entry(EntryKind::Thread)
         .build()
@@ -134,7 +128,7 @@ fn a_thread_whose_page_is_surrendered_meets_what_is_mapped_there_instead() {
 fn no_page_is_lost_where_telling_pins_apart_fails_part_way() {
     const PAGES: usize = 1024;
     let domain = Domain::builder()
-        .frames(Contract { g: 256, x: 256 })
+        .frames(256)
         .store("ram:16M".parse().unwrap())
         .direct_io(DirectIo::Anytime)
         .build()

@@ -306,10 +306,10 @@ impl FaultAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Domain;
     use crate::driver::{Physical, StretchDriver};
     use crate::fault_outcome::{FaultError, FillOutcome};
     use crate::page_in::Activation;
-    use crate::{Contract, Domain};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
@@ -339,12 +339,7 @@ mod tests {
     /// for it, and it waits for nothing.
     #[test]
     fn a_fault_that_fails_while_a_stretch_ends_keeps_neither_waiting() {
-        let domain = Arc::new(
-            Domain::builder()
-                .frames(Contract { g: 16, x: 16 })
-                .build()
-                .unwrap(),
-        );
+        let domain = Arc::new(Domain::builder().frames(16).build().unwrap());
         let driver = Failing::default();
         let stretch = domain.allocate(wired::PAGE).unwrap();
         stretch.bind(driver.clone()).unwrap();

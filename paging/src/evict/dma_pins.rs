@@ -157,7 +157,7 @@ impl DmaPins {
 pub(crate) mod tests {
     use crate::counters::Counter;
     use crate::pager::Pager;
-    use crate::{Contract, Domain, Feature, Paged};
+    use crate::{Domain, Feature, Paged};
     use std::sync::atomic::Ordering;
     use wired::PAGE;
 
@@ -173,7 +173,7 @@ pub(crate) mod tests {
 
     fn small_domain() -> Domain {
         Domain::builder()
-            .frames(Contract { g: 32, x: 32 })
+            .frames(32)
             .store("ram:4M".parse().unwrap())
             .build()
             .unwrap()

@@ -1,6 +1,6 @@
 //! What the tests of paged stretches share.
 
-use selfpage::{Contract, DirectIo, Domain, EntryKind};
+use selfpage::{DirectIo, Domain, EntryKind};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -8,10 +8,7 @@ pub const PAGE: usize = 4096;
 /// A domain of so many frames, guaranteed.
 pub fn domain(frames: u32, store: &str, entry: EntryKind, direct_io: DirectIo) -> Domain {
     Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store(store.parse().unwrap())
         .entry(entry)
         .direct_io(direct_io)

@@ -1,7 +1,7 @@
 //! What the tests of address spaces share.
 #![allow(dead_code)]
 
-use selfpage::{Contract, DirectIo, Domain};
+use selfpage::{DirectIo, Domain};
 use space::{AddressSpace, Backing};
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
@@ -17,10 +17,7 @@ pub const TABLE: usize = 2 << 20;
 /// A domain of so many frames, with a store in compressed RAM.
 pub fn backing(frames: u32) -> Arc<Backing> {
     let domain = Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
+        .frames(frames)
         .store("ram:32M".parse().unwrap())
         .direct_io(DirectIo::PinnedOnly)
         .build()

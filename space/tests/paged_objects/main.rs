@@ -88,10 +88,7 @@ fn contents_stay_while_a_process_holds_the_object_and_maps_nothing() {
 fn an_object_ends_with_its_last_hold_and_its_frames_are_free() {
     let _alone = alone();
     let ended = fork(|| {
-        let contract = Contract {
-            g: FRAMES,
-            x: FRAMES,
-        };
+        let contract = Contract::from(FRAMES);
         // The process that pages may have objects of its own.
         let pager = ObjectPager::start(contract, &"ram:64M".parse().unwrap()).unwrap();
         let memory = PagedMemory::new(pager.connect().unwrap()).unwrap();

@@ -24,10 +24,7 @@ impl Pager {
         let pairs = RefCell::new(pairs);
         let pid = fork(|| {
             let pairs = pairs.take();
-            let contract = Contract {
-                g: FRAMES,
-                x: FRAMES,
-            };
+            let contract = Contract::from(FRAMES);
             let pager = ObjectPager::start(contract, &"ram:64M".parse().unwrap()).unwrap();
             for (_, theirs) in &pairs {
                 pager.serve(theirs.try_clone().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Saves of a mapped stretch that overlap evictions, faults and one another.
 
 use super::*;
-use crate::{Contract, DirectIo, Domain};
+use crate::{DirectIo, Domain};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn a_page_that_is_evicted_while_it_faults_is_read_from_the_file() {
     file.write_all(&[7; PAGE]).unwrap();
     let file: OwnedFd = file.into();
     let domain = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .unwrap();
@@ -115,7 +115,7 @@ impl StretchDriver for Held {
 /// A domain with a page of a file, whose first save is held.
 fn held_page(file: &OwnedFd) -> (Domain, crate::Stretch, Arc<AtomicBool>, Arc<AtomicBool>) {
     let domain = Domain::builder()
-        .frames(Contract { g: 16, x: 16 })
+        .frames(16)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .unwrap();
