@@ -81,10 +81,7 @@ impl ZeroWriter {
         let (server, ends) = iochannel::create(geometry)?;
         usd.add_channel(client, server);
         let page = WiredMemory::private(PAGE)?;
-        let piece = IoVec {
-            start: page.as_ptr(),
-            len: PAGE,
-        };
+        let piece = IoVec::page(page.as_ptr());
         Ok(Self {
             client: ChannelClient::attach(ends.memory, rung, ends.bell)?,
             pieces: Box::new([piece; MAX_RUN]),

@@ -71,10 +71,7 @@ fn trip(
     offset: u64,
 ) -> Duration {
     let pieces: Vec<IoVec> = (memory.0.chunks_mut(PAGE).take(pages))
-        .map(|page| IoVec {
-            start: page.as_mut_ptr(),
-            len: PAGE,
-        })
+        .map(|page| IoVec::page(page.as_mut_ptr()))
         .collect();
     let began = Instant::now();
     // SAFETY: the memory is not used until the operation is over, which is below.

@@ -14,6 +14,19 @@ pub struct IoVec {
     pub len: usize,
 }
 
+impl IoVec {
+    /// None.
+    pub const EMPTY: Self = Self {
+        start: std::ptr::null_mut(),
+        len: 0,
+    };
+
+    /// A page.
+    pub const fn page(start: *mut u8) -> Self {
+        Self { start, len: PAGE }
+    }
+}
+
 // SAFETY: an address and a size; code that dereferences it justifies that itself.
 unsafe impl Send for IoVec {}
 
@@ -95,10 +108,7 @@ impl Request {
             slot: slot as u16,
             op,
             offset: raw.offset,
-            pieces: [IoVec {
-                start: std::ptr::null_mut(),
-                len: 0,
-            }; MAX_RUN],
+            pieces: [IoVec::EMPTY; MAX_RUN],
             count: 0,
             len,
         };
@@ -118,10 +128,7 @@ impl Request {
             last.len += PAGE;
             return;
         }
-        self.pieces[self.count] = IoVec {
-            start: page,
-            len: PAGE,
-        };
+        self.pieces[self.count] = IoVec::page(page);
         self.count += 1;
     }
 }

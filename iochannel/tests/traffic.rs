@@ -77,10 +77,7 @@ fn invalid_operations_complete_with_an_error() {
     let (_server, _doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
     let mut memory = pages(MAX_RUN + 1, 0);
     let good = pieces(&mut memory);
-    let crooked = [IoVec {
-        start: good[0].start.wrapping_add(8),
-        len: PAGE,
-    }];
+    let crooked = [IoVec::page(good[0].start.wrapping_add(8))];
     let short = [IoVec {
         start: good[0].start,
         len: 512,

@@ -33,10 +33,7 @@ const DAMAGES: [fn(&Path); 3] = [
 ];
 
 fn piece(memory: &mut [u8; PAGE]) -> IoVec {
-    IoVec {
-        start: memory.as_mut_ptr(),
-        len: PAGE,
-    }
+    IoVec::page(memory.as_mut_ptr())
 }
 
 struct Scene {

@@ -123,10 +123,7 @@ impl Channel {
     /// Submits the write of a page.
     fn begin(&mut self, page: u64) {
         let memory = Box::leak(Box::new(Page([0; PAGE])));
-        let piece = IoVec {
-            start: memory.0.as_mut_ptr(),
-            len: PAGE,
-        };
+        let piece = IoVec::page(memory.0.as_mut_ptr());
         let pieces = Box::leak(Box::new([piece]));
         // SAFETY: pieces and memory stay for good.
         unsafe { self.client.begin(0, true, pieces, page * PAGE as u64) };

@@ -84,9 +84,8 @@ impl ReservedFile {
         let depth = depth.min(channel.slots());
         let memory =
             WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
-        let piece = |slot: usize, at: usize| IoVec {
-            start: memory.as_ptr().wrapping_add((slot * pages + at) * PAGE),
-            len: PAGE,
+        let piece = |slot: usize, at: usize| {
+            IoVec::page(memory.as_ptr().wrapping_add((slot * pages + at) * PAGE))
         };
         let size = file.metadata().map_or(0, |meta| meta.len());
         Ok(Self {

@@ -79,12 +79,7 @@ impl ChannelReader {
         };
         let channel = ChannelClient::attach(memory, doorbell, bell)?;
         let mut buffers: Vec<_> = (0..channel.slots()).map(|_| PageBuffer::of(0)).collect();
-        let piece = |buffer: &mut Box<PageBuffer>| {
-            [IoVec {
-                start: buffer.0.as_mut_ptr(),
-                len: PAGE,
-            }]
-        };
+        let piece = |buffer: &mut Box<PageBuffer>| [IoVec::page(buffer.0.as_mut_ptr())];
         let pieces = buffers.iter_mut().map(piece).collect();
         let mut this = Self {
             pages: vec![None; buffers.len()],

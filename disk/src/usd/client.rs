@@ -219,7 +219,7 @@ mod tests {
         let start = page
             .as_mut_ptr()
             .wrapping_add(page.as_ptr().align_offset(PAGE));
-        let pieces = [IoVec { start, len: PAGE }];
+        let pieces = [IoVec::page(start)];
         let mut due = Vec::new();
         for op in 0..8 {
             // SAFETY: the page outlives the operations, all of which end here.

@@ -45,11 +45,6 @@ pub(super) struct Transaction {
     count: usize,
 }
 
-const EMPTY_IOVEC: IoVec = IoVec {
-    start: std::ptr::null_mut(),
-    len: 0,
-};
-
 impl Transaction {
     /// An empty slot.
     pub fn none() -> Self {
@@ -66,7 +61,7 @@ impl Transaction {
             is_waiting: false,
             len: 0,
             offset: 0,
-            pieces: [EMPTY_IOVEC; MAX_RUN],
+            pieces: [IoVec::EMPTY; MAX_RUN],
             count: 0,
         }
     }

@@ -202,10 +202,7 @@ impl Channel {
 }
 
 pub fn pieces(pages: &mut [Page]) -> Vec<IoVec> {
-    let piece = |page: &mut Page| IoVec {
-        start: page.0.as_mut_ptr(),
-        len: PAGE,
-    };
+    let piece = |page: &mut Page| IoVec::page(page.0.as_mut_ptr());
     pages.iter_mut().map(piece).collect()
 }
 

@@ -35,10 +35,7 @@ pub fn pages(count: usize, seed: u64) -> Vec<Page> {
 pub fn pieces(pages: &mut [Page]) -> Vec<IoVec> {
     pages
         .iter_mut()
-        .map(|page| IoVec {
-            start: page.0.as_mut_ptr(),
-            len: PAGE,
-        })
+        .map(|page| IoVec::page(page.0.as_mut_ptr()))
         .collect()
 }
 

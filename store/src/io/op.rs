@@ -79,10 +79,7 @@ impl IoOp {
             first: 0,
             count: 0,
             slots: [PageSlot::NONE; RUN],
-            pieces: [IoVec {
-                start: std::ptr::null_mut(),
-                len: 0,
-            }; RUN],
+            pieces: [IoVec::EMPTY; RUN],
             reported: 0,
             moved: 0,
             one_by_one: false,
@@ -115,10 +112,7 @@ impl IoOp {
             self.count
         };
         for (piece, slot) in self.pieces.iter_mut().zip(&self.slots[first..end]) {
-            *piece = IoVec {
-                start: slot.memory,
-                len: PAGE,
-            };
+            *piece = IoVec::page(slot.memory);
         }
         self.pieces[0].start = self.pieces[0].start.wrapping_add(within);
         self.pieces[0].len -= within;

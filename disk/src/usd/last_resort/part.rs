@@ -7,11 +7,6 @@ use iochannel::{IoVec, MAX_RUN, Op};
 use rustix::io::Errno;
 use wired::PAGE;
 
-const NONE: IoVec = IoVec {
-    start: std::ptr::null_mut(),
-    len: 0,
-};
-
 /// A part. It does not move while it is in flight: the inner transport has its pages' addresses.
 pub(super) struct Part {
     pub id: PartId,
@@ -47,7 +42,7 @@ impl Part {
             op,
             blok: (at / PAGE as u64) as usize,
             count: 0,
-            pages: [NONE; MAX_RUN],
+            pages: [IoVec::EMPTY; MAX_RUN],
             slots: [SlotId(0); MAX_RUN],
             runs: [0; MAX_RUN],
             left: 0,
@@ -60,10 +55,8 @@ impl Part {
         };
         for piece in pieces {
             for page in 0..piece.len / PAGE {
-                *part.pages.get_mut(part.count)? = IoVec {
-                    start: piece.start.wrapping_add(page * PAGE),
-                    len: PAGE,
-                };
+                *part.pages.get_mut(part.count)? =
+                    IoVec::page(piece.start.wrapping_add(page * PAGE));
                 part.count += 1;
             }
         }

@@ -50,10 +50,7 @@ fn a_write_waits_for_the_end_of_its_stripe_while_copies_are_made() {
 fn a_request_that_no_server_answers_ends_with_an_errno_of_its_own() {
     let mut transport = dissolving();
     let mut page = vec![0; PAGE];
-    let pieces = [iochannel::IoVec {
-        start: page.as_mut_ptr(),
-        len: PAGE,
-    }];
+    let pieces = [iochannel::IoVec::page(page.as_mut_ptr())];
     let id = PartId::new(0, 0);
     let part = transport.requests.add_part(id, &pieces, 1).unwrap();
     let write = Segment::new(Purpose::Part(part), Op::Write, 0, 0..1, at(0));

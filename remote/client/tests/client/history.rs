@@ -136,10 +136,7 @@ impl Checker {
             let numbered = pages.iter_mut().zip(first..);
             numbered.for_each(|(page, number)| fill(page, number, written));
         }
-        let piece = |page: &mut Page| IoVec {
-            start: page.0.as_mut_ptr(),
-            len: PAGE,
-        };
+        let piece = |page: &mut Page| IoVec::page(page.0.as_mut_ptr());
         let pieces = pages.iter_mut().map(piece).collect();
         self.under_way.insert(
             op,

@@ -30,10 +30,7 @@ pub struct Page(pub [u8; PAGE]);
 
 impl Page {
     fn piece(&mut self) -> IoVec {
-        IoVec {
-            start: self.0.as_mut_ptr(),
-            len: PAGE,
-        }
+        IoVec::page(self.0.as_mut_ptr())
     }
 }
 
