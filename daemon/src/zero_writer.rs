@@ -24,12 +24,7 @@ pub(crate) const STEP: u64 = REQUESTS as u64 * REQUEST;
 
 /// The daemon's contract for disk time. The period is short, so that a step is, too.
 pub(crate) fn contract() -> DiskContract {
-    DiskContract {
-        period: Nanos::millis(20),
-        slice: Nanos::millis(1),
-        extra: true,
-        laxity: Nanos::ZERO,
-    }
+    DiskContract::new(Nanos::millis(1), Nanos::millis(20)).with_slack()
 }
 
 /// The share of the disk that is the daemon's, beyond what tenants may be promised.

@@ -73,10 +73,7 @@ fn a_contract_that_contradicts_itself_is_refused() {
             "{refusal:?}"
         );
     }
-    let slack = DiskContract {
-        extra: true,
-        ..contract(0, 10, 0)
-    };
+    let slack = contract(0, 10, 0).with_slack();
     assert!(disk.admit(slack).is_ok());
 }
 
@@ -110,10 +107,7 @@ fn a_changed_contract_holds_from_the_next_period_on() {
 
 #[test]
 fn many_small_contracts_have_no_more_slack_than_was_promised_to_them() {
-    let extra = |slice, period| DiskContract {
-        extra: true,
-        ..contract(slice, period, 0)
-    };
+    let extra = |slice, period| contract(slice, period, 0).with_slack();
     let client = |contract| Client {
         contract,
         habit: Habit::Backlog { outstanding: 16 },
@@ -222,10 +216,7 @@ fn slack_is_shared_in_proportion_to_what_was_promised() {
 #[test]
 fn a_client_that_returns_to_the_slack_has_saved_none_up() {
     let extra = |begins| Client {
-        contract: DiskContract {
-            extra: true,
-            ..contract(25, 250, 0)
-        },
+        contract: contract(25, 250, 0).with_slack(),
         habit: Habit::Backlog { outstanding: 4 },
         cost: Nanos::micros(300),
         begins,
@@ -248,11 +239,7 @@ fn hundreds_of_idle_contracts_cost_nothing() {
     let mut disk = disk(100);
     let worker = disk.admit(contract(50, 100, 0)).unwrap();
     for _ in 0..400 {
-        disk.admit(DiskContract {
-            extra: true,
-            ..contract(1, 1000, 10)
-        })
-        .unwrap();
+        disk.admit(contract(1, 1000, 10).with_slack()).unwrap();
     }
     backlog(&mut disk, worker, 5, 3);
     let mut now = 0;

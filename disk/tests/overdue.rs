@@ -39,10 +39,7 @@ fn start(disk: &mut Disk, now: Time) -> (Vec<(ClientId, InFlightId)>, Decision) 
 }
 
 fn extra(slice: u64) -> DiskContract {
-    DiskContract {
-        extra: true,
-        ..contract(slice, 100, 0)
-    }
+    contract(slice, 100, 0).with_slack()
 }
 
 #[test]

@@ -222,10 +222,7 @@ fn clients_without_time_left_make_no_other_pay_for_laxity() {
 #[test]
 fn a_pager_slower_than_its_laxity_keeps_its_slice_for_transactions() {
     let busy = Client {
-        contract: DiskContract {
-            extra: true,
-            ..contract(100, 250, 0)
-        },
+        contract: contract(100, 250, 0).with_slack(),
         ..pager(100, Habit::Backlog { outstanding: 16 }, Nanos::micros(200))
     };
     let mut clients = [pager(25, PACED, Nanos::micros(60)), busy];

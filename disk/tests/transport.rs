@@ -265,12 +265,7 @@ fn a_transports_own_work_without_slack_goes_on_beside_a_client_that_always_has_w
     let (usd, done) = with_own_work(u32::MAX);
     let mut tenant = Tenant::new(&usd, plenty(), Some(space(1)));
     tenant.channel.write(1, 0, 8);
-    let own = DiskContract {
-        period: Nanos::millis(20),
-        slice: Nanos::micros(100),
-        extra: false,
-        laxity: Nanos::ZERO,
-    };
+    let own = DiskContract::new(Nanos::micros(100), Nanos::millis(20));
     usd.admit_background(own).unwrap();
     while done.load(Ordering::Relaxed) < 50 {
         tenant.channel.check(1, 0, 8);

@@ -233,10 +233,7 @@ fn closing_a_channel_or_removing_its_client_is_an_event() {
     let late = Channel::new(&usd, tenant.id, &tenant.doorbell);
     assert_eq!(news(&usd), UsdEvent::Closed(late.id));
     // Its share can be promised again.
-    let whole = DiskContract {
-        laxity: Nanos::ZERO,
-        ..contract(100, 100)
-    };
+    let whole = DiskContract::new(Nanos::millis(100), Nanos::millis(100));
     assert!(usd.admit(whole).is_ok());
     let Err(AdmissionError::Capacity { clients: 1, .. }) = usd.admit(whole) else {
         panic!()
@@ -299,10 +296,7 @@ fn clients_are_charged_by_contract_and_the_trace_agrees() {
     let mut machine = Machine::new();
     let usd = machine.start(slow());
     let tenants = [20, 60].map(|slice| {
-        let contract = DiskContract {
-            laxity: Nanos::ZERO,
-            ..contract(slice, 200)
-        };
+        let contract = DiskContract::new(Nanos::millis(slice), Nanos::millis(200));
         Tenant::new(&usd, contract, Some(machine.file(MIB)))
     });
     let [one, three] = tenants.map(|mut tenant| {

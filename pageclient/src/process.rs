@@ -30,12 +30,7 @@ const BOUND: Nanos = Nanos::millis(2);
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The contract of the tree with its own client.
-const WHOLE: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::millis(90),
-    extra: true,
-    laxity: Nanos::ZERO,
-};
+const WHOLE: DiskContract = DiskContract::new(Nanos::millis(90), Nanos::millis(100)).with_slack();
 
 /// Why a client's process cannot serve.
 #[derive(Debug, thiserror::Error)]

@@ -12,12 +12,7 @@ use remote_wire::{FrameReader, FrameWriter, Header, Kind, Link};
 use std::net::{SocketAddr, TcpStream};
 
 /// What is asked of the server: all of its time that no other client uses.
-const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::millis(50),
-    extra: true,
-    laxity: Nanos::ZERO,
-};
+const QOS: DiskContract = DiskContract::new(Nanos::millis(50), Nanos::millis(100)).with_slack();
 
 /// A client with one object, all written. It polls.
 pub struct PageReader {

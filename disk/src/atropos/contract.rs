@@ -66,6 +66,24 @@ pub enum AdmissionError {
 }
 
 impl DiskContract {
+    /// A slice in each period, without slack time or laxity.
+    pub const fn new(slice: Nanos, period: Nanos) -> Self {
+        Self {
+            period,
+            slice,
+            extra: false,
+            laxity: Nanos::ZERO,
+        }
+    }
+
+    /// The same, and slack time.
+    pub const fn with_slack(self) -> Self {
+        Self {
+            extra: true,
+            ..self
+        }
+    }
+
     /// The share of the disk's time that the contract promises.
     pub fn share(&self) -> Utilization {
         Utilization::of(self.slice, self.period)

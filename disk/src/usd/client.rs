@@ -199,12 +199,7 @@ mod tests {
 
     #[test]
     fn refused_requests_of_a_channel_are_due_for_a_signal_once() {
-        let contract = DiskContract {
-            period: Nanos::millis(10),
-            slice: Nanos::millis(1),
-            extra: false,
-            laxity: Nanos::ZERO,
-        };
+        let contract = DiskContract::new(Nanos::millis(1), Nanos::millis(10));
         let mut atropos = Atropos::new(Utilization::WHOLE, Nanos::ZERO, ());
         let mut client = Client::new(atropos.admit(contract).unwrap(), 0);
         let (server, ends) = create(ChannelGeometry::for_depth(8)).unwrap();

@@ -76,11 +76,7 @@ pub fn contract(slice: u64, period: u64) -> DiskContract {
 
 /// A contract whose client never waits for time.
 pub fn plenty() -> DiskContract {
-    DiskContract {
-        extra: true,
-        laxity: Nanos::ZERO,
-        ..contract(10, 100)
-    }
+    DiskContract::new(Nanos::millis(10), Nanos::millis(100)).with_slack()
 }
 
 impl Machine {

@@ -20,12 +20,8 @@ const RUN: usize = 8;
 
 /// A tenth of the link, and the time in which the tree has no request. The period is a fifth of the tree's, so a copy gets
 /// its slice five times in each of the tree's periods.
-pub const CONTRACT: DiskContract = DiskContract {
-    period: Nanos::millis(20),
-    slice: Nanos::millis(2),
-    extra: true,
-    laxity: Nanos::ZERO,
-};
+pub const CONTRACT: DiskContract =
+    DiskContract::new(Nanos::millis(2), Nanos::millis(20)).with_slack();
 
 /// What a run is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -33,12 +33,8 @@ const IMPROVEMENT: Nanos = Nanos::seconds(2);
 
 /// What the client asks of a server's time and link: it shares what is left with others. Each client
 /// reserves its slice until its permit ends, so the slice is small.
-pub const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::micros(100),
-    extra: true,
-    laxity: Nanos(0),
-};
+pub const QOS: DiskContract =
+    DiskContract::new(Nanos::micros(100), Nanos::millis(100)).with_slack();
 
 /// An object's copy that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -171,12 +171,7 @@ impl PageReader {
             request: RequestId { client, number: 1 },
             pages,
             object: None,
-            qos: DiskContract {
-                period: Nanos::millis(100),
-                slice: Nanos::millis(50),
-                extra: true,
-                laxity: Nanos::ZERO,
-            },
+            qos: DiskContract::new(Nanos::millis(50), Nanos::millis(100)).with_slack(),
         })?;
         let ControlReply::Permit(sealed) = reply else {
             return Err("no permit".into());

@@ -64,13 +64,9 @@ impl PermitIssuer {
             ));
         }
         let mut schedule = Atropos::new(Utilization::WHOLE, BOUND, ());
-        let unlent = schedule.admit(DiskContract {
-            period: UNLENT_PERIOD,
-            slice: (Utilization::WHOLE - config.lendable_time).in_period(UNLENT_PERIOD),
-            // Most permits live on slack, which is theirs.
-            extra: false,
-            laxity: Nanos::ZERO,
-        });
+        let slice = (Utilization::WHOLE - config.lendable_time).in_period(UNLENT_PERIOD);
+        // Most permits live on slack, which is theirs.
+        let unlent = schedule.admit(DiskContract::new(slice, UNLENT_PERIOD));
         Ok(Self {
             capacity: ServerCapacity::new(config, server, owned_pages),
             key,

@@ -131,12 +131,7 @@ mod tests {
                 broker: client,
             },
             client,
-            qos: DiskContract {
-                period: Nanos::millis(1),
-                slice: Nanos::ZERO,
-                extra: true,
-                laxity: Nanos::ZERO,
-            },
+            qos: DiskContract::new(Nanos::ZERO, Nanos::millis(1)).with_slack(),
         }
     }
 

@@ -87,11 +87,6 @@ impl Config {
 
     /// What a client asks of a server's time: slack only, since the page path is not simulated.
     pub(crate) fn qos(&self) -> DiskContract {
-        DiskContract {
-            period: Nanos::millis(100),
-            slice: Nanos::ZERO,
-            extra: true,
-            laxity: Nanos::ZERO,
-        }
+        DiskContract::new(Nanos::ZERO, Nanos::millis(100)).with_slack()
     }
 }

@@ -12,12 +12,7 @@ use remote_policy::identity::RequestId;
 use remote_policy::permit::{Permit, PermitId};
 use tokio::net::{TcpListener, TcpStream};
 
-const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::millis(1),
-    extra: true,
-    laxity: Nanos(0),
-};
+const QOS: DiskContract = DiskContract::new(Nanos::millis(1), Nanos::millis(100)).with_slack();
 
 fn incarnation(host: u64) -> Incarnation {
     Incarnation {

@@ -30,12 +30,7 @@ pub const PAGES: u64 = 1024;
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::millis(1),
-    extra: true,
-    laxity: Nanos(0),
-};
+const QOS: DiskContract = DiskContract::new(Nanos::millis(1), Nanos::millis(100)).with_slack();
 
 /// Waits until something holds.
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {

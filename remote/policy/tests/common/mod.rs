@@ -35,12 +35,7 @@ pub fn slack() -> DiskContract {
 }
 
 pub fn slice(percent: u64) -> DiskContract {
-    DiskContract {
-        period: Nanos::millis(100),
-        slice: Nanos::millis(percent),
-        extra: true,
-        laxity: Nanos::ZERO,
-    }
+    DiskContract::new(Nanos::millis(percent), Nanos::millis(100)).with_slack()
 }
 
 pub fn request(client: Incarnation, number: u64, pages: u64) -> PermitRequest {

@@ -74,12 +74,7 @@ pub fn start(pages: u64) -> Server {
 }
 
 /// A tenth of the server's time, and what is left.
-pub const QOS: DiskContract = DiskContract {
-    period: Nanos::millis(100),
-    slice: Nanos::millis(10),
-    extra: true,
-    laxity: Nanos::ZERO,
-};
+pub const QOS: DiskContract = DiskContract::new(Nanos::millis(10), Nanos::millis(100)).with_slack();
 
 pub fn page(fill: u8) -> Vec<u8> {
     vec![fill; PAGE]

@@ -263,12 +263,7 @@ fn share(millis: u64) -> DiskContract {
 
 /// Time for a few requests in an hour.
 fn almost_no_time() -> DiskContract {
-    DiskContract {
-        period: Nanos::millis(3_600_000),
-        slice: Nanos::micros(50),
-        extra: false,
-        laxity: Nanos::ZERO,
-    }
+    DiskContract::new(Nanos::micros(50), Nanos::millis(3_600_000))
 }
 
 /// A client with an object of 64 pages, ready to read.
