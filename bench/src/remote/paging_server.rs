@@ -26,11 +26,7 @@ pub struct PageReader {
 impl PageReader {
     /// Connects to a server and writes every page.
     pub fn connect(server: SocketAddr, pages: u64) -> Result<Self> {
-        let client = Incarnation {
-            host: HostId(u64::from(std::process::id())),
-            boot: 1,
-            start_ticks: 1,
-        };
+        let client = Incarnation::new(HostId(u64::from(std::process::id())), 1, 1);
         let stream = TcpStream::connect(server).doing(format_args!("connect to {server}"))?;
         let mut this = Self {
             link: Link::plain(stream)?,

@@ -122,11 +122,7 @@ mod tests {
     fn started_alone(listens: &ListenAddresses) -> Member {
         let (paging, control) = listens.advertised(None);
         Member {
-            server: Incarnation {
-                host: HostId(1),
-                boot: 1,
-                start_ticks: 1,
-            },
+            server: Incarnation::new(HostId(1), 1, 1),
             name: "host".into(),
             paging,
             control,

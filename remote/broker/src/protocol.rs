@@ -231,11 +231,7 @@ mod tests {
     #[test]
     fn the_name_of_another_host_is_short_and_printable() {
         let sent = Member {
-            server: Incarnation {
-                host: HostId(1),
-                boot: 1,
-                start_ticks: 1,
-            },
+            server: Incarnation::new(HostId(1), 1, 1),
             name: format!("\u{1b}[2J{}", "x".repeat(1000)),
             paging: ([10, 0, 0, 1], 1).into(),
             control: ([10, 0, 0, 1], 3).into(),

@@ -83,11 +83,7 @@ mod tests {
             copying_to: Vec::new(),
         };
         ClientSummary {
-            client: Incarnation {
-                host: HostId(number),
-                boot: u128::MAX,
-                start_ticks: u64::MAX,
-            },
+            client: Incarnation::new(HostId(number), u128::MAX, u64::MAX),
             name: "a host's name".to_owned(),
             permits: vec![(HostId(u64::MAX), 1 << 40)],
             usage: ClientUse {

@@ -7,11 +7,7 @@ use std::net::SocketAddr;
 /// A host in its first life, with both ports at one address.
 pub(crate) fn member_at(number: u64, address: SocketAddr) -> Member {
     Member {
-        server: Incarnation {
-            host: HostId(number),
-            boot: 1,
-            start_ticks: 1,
-        },
+        server: Incarnation::new(HostId(number), 1, 1),
         name: "test".to_owned(),
         paging: address,
         control: address,

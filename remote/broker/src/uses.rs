@@ -87,11 +87,7 @@ mod tests {
     use remote_policy::identity::ObjectId;
 
     fn client(number: u64) -> Incarnation {
-        Incarnation {
-            host: HostId(number),
-            boot: 1,
-            start_ticks: 1,
-        }
+        Incarnation::new(HostId(number), 1, 1)
     }
 
     fn usage(objects: usize) -> ClientUse {

@@ -132,11 +132,7 @@ pub(crate) mod tests {
     use std::sync::mpsc::channel;
     use wired::PAGE;
 
-    pub(crate) const CLIENT: Incarnation = Incarnation {
-        host: HostId(1),
-        boot: 1,
-        start_ticks: 1,
-    };
+    pub(crate) const CLIENT: Incarnation = Incarnation::new(HostId(1), 1, 1);
 
     /// A transport of a space, without servers.
     pub(crate) fn transport_of(objects: ObjectMap) -> RemoteTransport {

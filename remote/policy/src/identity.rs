@@ -85,6 +85,17 @@ impl Epoch {
     }
 }
 
+impl Incarnation {
+    /// Of a process by where, in which boot and when it started.
+    pub const fn new(host: HostId, boot: u128, start_ticks: u64) -> Self {
+        Self {
+            host,
+            boot,
+            start_ticks,
+        }
+    }
+}
+
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "host {}", self.0)

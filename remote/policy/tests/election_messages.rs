@@ -7,11 +7,7 @@ use std::collections::VecDeque;
 const HOSTS: u64 = 200;
 
 fn incarnation(host: u64) -> Incarnation {
-    Incarnation {
-        host: HostId(host),
-        boot: 1,
-        start_ticks: 1,
-    }
+    Incarnation::new(HostId(host), 1, 1)
 }
 
 /// Messages of a kind.

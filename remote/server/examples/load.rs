@@ -257,9 +257,5 @@ impl PageReader {
 }
 
 fn incarnation(host: u64) -> Incarnation {
-    Incarnation {
-        host: HostId(host),
-        boot: 1,
-        start_ticks: 1,
-    }
+    Incarnation::new(HostId(host), 1, 1)
 }

@@ -117,11 +117,7 @@ mod tests {
 
     fn permit(number: u64, granted_pages: u64) -> Permit {
         let server = HostId(1);
-        let client = Incarnation {
-            host: server,
-            boot: 1,
-            start_ticks: 1,
-        };
+        let client = Incarnation::new(server, 1, 1);
         Permit {
             id: PermitId { server, number },
             object: None,

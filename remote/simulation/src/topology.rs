@@ -73,11 +73,11 @@ impl Topology {
     /// A host's incarnation, with numbers as long as real ones.
     pub fn incarnation(&self, node: Node, life: u64) -> Incarnation {
         let host = self.id(node);
-        Incarnation {
+        Incarnation::new(
             host,
-            boot: u128::from(host.0) << 64 | u128::from(u64::MAX - life),
-            start_ticks: 1_000_000 + life,
-        }
+            u128::from(host.0) << 64 | u128::from(u64::MAX - life),
+            1_000_000 + life,
+        )
     }
 
     pub fn racks(&self) -> usize {

@@ -15,11 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 const QOS: DiskContract = DiskContract::new(Nanos::millis(1), Nanos::millis(100)).with_slack();
 
 fn incarnation(host: u64) -> Incarnation {
-    Incarnation {
-        host: HostId(host),
-        boot: 1,
-        start_ticks: 1,
-    }
+    Incarnation::new(HostId(host), 1, 1)
 }
 
 fn epoch(broker: u64) -> Epoch {

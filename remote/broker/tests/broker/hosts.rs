@@ -79,11 +79,7 @@ impl Host {
 
     /// Starts a host with a seat.
     pub fn with(peers: &[String], keys: Option<Arc<Keyring>>, seat: SeatConfig) -> Self {
-        let incarnation = Incarnation {
-            host: HostId(next_number()),
-            boot: 1,
-            start_ticks: 1,
-        };
+        let incarnation = Incarnation::new(HostId(next_number()), 1, 1);
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let server = Server::start(ServerConfig {
             listen: any,
@@ -196,11 +192,7 @@ impl Client {
 
     /// A client that was told of hosts.
     pub fn of(hosts: &[&Host]) -> Self {
-        let client = Incarnation {
-            host: HostId(next_number()),
-            boot: 2,
-            start_ticks: 1,
-        };
+        let client = Incarnation::new(HostId(next_number()), 2, 1);
         let named = hosts.iter().map(|host| host.control().to_string());
         let links = hosts[0].links.clone();
         let mut this = Self {

@@ -6,11 +6,7 @@ fn saved(address: &str) -> SavedServer {
     SavedServer {
         address: address.to_owned(),
         control: Some(([127, 0, 0, 1], 7000).into()),
-        incarnation: Some(Incarnation {
-            host: HostId(7),
-            boot: u128::MAX - 1,
-            start_ticks: 3,
-        }),
+        incarnation: Some(Incarnation::new(HostId(7), u128::MAX - 1, 3)),
         permit: None,
     }
 }

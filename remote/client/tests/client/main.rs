@@ -39,11 +39,7 @@ const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
 fn config(host: u64) -> ServerConfig {
     ServerConfig {
         listen: ([127, 0, 0, 1], 0).into(),
-        server: Incarnation {
-            host: HostId(host),
-            boot: 1,
-            start_ticks: 1,
-        },
+        server: Incarnation::new(HostId(host), 1, 1),
         name: format!("server{host}"),
         ram: 64 << 20,
         disk: None,

@@ -10,11 +10,7 @@ use std::time::Duration;
 pub const SECOND: Duration = Duration::from_secs(1);
 
 pub fn incarnation(host: u64, boot: u128) -> Incarnation {
-    Incarnation {
-        host: HostId(host),
-        boot,
-        start_ticks: 0,
-    }
+    Incarnation::new(HostId(host), boot, 0)
 }
 
 pub fn epoch(number: u64, host: u64) -> Epoch {

@@ -56,11 +56,7 @@ pub struct Group {
 }
 
 pub fn incarnation(host: HostId, boot: u64) -> Incarnation {
-    Incarnation {
-        host,
-        boot: u128::from(boot),
-        start_ticks: 0,
-    }
+    Incarnation::new(host, u128::from(boot), 0)
 }
 
 impl State {

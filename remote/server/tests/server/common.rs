@@ -20,11 +20,7 @@ use wired::PAGE;
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn incarnation(host: u64, start_ticks: u64) -> Incarnation {
-    Incarnation {
-        host: HostId(host),
-        boot: 1,
-        start_ticks,
-    }
+    Incarnation::new(HostId(host), 1, start_ticks)
 }
 
 pub fn config(pages: u64) -> ServerConfig {
