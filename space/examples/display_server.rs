@@ -26,10 +26,7 @@ struct Client {
 fn client(socket: &OwnedFd, colour: u8) {
     let space = AddressSpace::without_domain(2).expect("a space");
     let object = MemoryObject::create(BUFFER as u64).expect("a buffer");
-    let flags = space::MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    };
+    let flags = space::MapFlags::new(Rights::READ | Rights::WRITE);
     let at = space.map(None, BUFFER, &object, 0, flags).expect("mapped");
     // SAFETY: this process's own buffer.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_bytes(colour, BUFFER) };

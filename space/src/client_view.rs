@@ -67,10 +67,7 @@ impl<'a> ClientView<'a> {
     ) -> Result<Self, SpaceError> {
         let record = Arc::new(FaultRecord::default());
         let len = usize::try_from(object.len()).unwrap_or(usize::MAX);
-        let flags = MapFlags {
-            rights,
-            copy_on_write: false,
-        };
+        let flags = MapFlags::new(rights);
         let base = space.map_counted(None, len, object, 0, flags, Some(record.clone()))?;
         Ok(ClientView {
             space,

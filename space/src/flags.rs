@@ -47,11 +47,18 @@ pub struct MapFlags {
     pub copy_on_write: bool,
 }
 
-impl Default for MapFlags {
-    fn default() -> Self {
+impl MapFlags {
+    /// Rights, and stores go to the object.
+    pub fn new(rights: Rights) -> Self {
         Self {
-            rights: Rights::READ,
+            rights,
             copy_on_write: false,
         }
+    }
+}
+
+impl Default for MapFlags {
+    fn default() -> Self {
+        Self::new(Rights::READ)
     }
 }

@@ -131,10 +131,7 @@ impl AddressSpace {
         flags: CommitFlags,
     ) -> Result<(), SpaceError> {
         let object = MemoryObject::create(range.len() as u64)?;
-        let map = MapFlags {
-            rights: flags.rights,
-            copy_on_write: false,
-        };
+        let map = MapFlags::new(flags.rights);
         let id = self.map_range(state, &range, &object, 0, map, None)?;
         if let Some(mapped) = state.mappings.get_mut(&id) {
             mapped.own = true;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PAGE, bytes_mut, sockets};
+use common::{PAGE, bytes_mut, read_write, sockets};
 use space::{AddressSpace, ClientView, MapFlags, MemoryObject, Rights};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -36,11 +36,8 @@ fn client(socket: OwnedFd) -> i32 {
     let object = MemoryObject::create((PAGES * PAGE) as u64).unwrap();
     object.send(&socket).unwrap();
     let space = AddressSpace::without_domain(4).unwrap();
-    let flags = MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    };
-    let mut at = Some(space.map(None, PAGES * PAGE, &object, 0, flags).unwrap());
+    let map = || space.map(None, PAGES * PAGE, &object, 0, read_write());
+    let mut at = Some(map().unwrap());
     let mut command = [0; 2];
     while matches!(rustix::io::read(&socket, &mut command), Ok(2)) {
         match command[0] {
@@ -51,7 +48,7 @@ fn client(socket: OwnedFd) -> i32 {
                 .for_each(|at| space.deallocate(at, PAGES * PAGE).unwrap()),
             REMAP => {
                 object.set_len((PAGES * PAGE) as u64).unwrap();
-                at.get_or_insert_with(|| space.map(None, PAGES * PAGE, &object, 0, flags).unwrap());
+                at.get_or_insert_with(|| map().unwrap());
             }
             other => panic!("command {other}"),
         }
@@ -230,11 +227,7 @@ fn a_copy_on_write_image_costs_one_image_and_what_was_written() {
     let own = 16;
     let image = MemoryObject::create(IMAGE as u64).unwrap();
     let space = AddressSpace::without_domain(64).unwrap();
-    let flags = MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    };
-    let at = space.map(None, IMAGE, &image, 0, flags).unwrap();
+    let at = space.map(None, IMAGE, &image, 0, read_write()).unwrap();
     // SAFETY: mapped, and used by this test alone.
     unsafe { bytes_mut(at, IMAGE) }.fill(3);
     let read_only = image
@@ -269,10 +262,7 @@ fn a_copy_on_write_image_costs_one_image_and_what_was_written() {
     let grown = shmem_kb().saturating_sub(before);
     drop(release);
     for pid in pids {
-        let mut status = 0;
-        // SAFETY: a child of this test.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!(status, 0);
+        assert_eq!(common::wait(pid), Ok(0));
     }
     let written = (PROCESSES * own * PAGE / 1024) as u64;
     println!(

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{PAGE, TABLE, bytes, bytes_mut, space};
+use common::{PAGE, TABLE, bytes, bytes_mut, read_write, space};
 use io_uring::{IoUring, opcode, types};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights};
+use space::{AddressSpace, MemoryObject};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -130,11 +130,8 @@ fn devices_write_to_pinned_pages_of_an_object_while_entries_are_recycled() {
     };
     let space = AddressSpace::without_domain(4).unwrap();
     let object = MemoryObject::create(16 * TABLE as u64).unwrap();
-    let flags = MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    };
-    let at = space.map(None, 16 * TABLE, &object, 0, flags).unwrap();
+    let at = space.map(None, 16 * TABLE, &object, 0, read_write());
+    let at = at.unwrap();
     let pin = space.pin(at, BLOCKS * PAGE).unwrap();
     let churn = |_: &AddressSpace, random: &mut fastrand::Rng| {
         // SAFETY: mapped, and used by this thread alone.

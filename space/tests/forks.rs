@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PAGE, TABLE, alone, bytes, in_child};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
+use space::{AddressSpace, MapFlags, MemoryObject, SpaceError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Forks of a test: each of them may find the parent's threads outside of their locks.
@@ -48,11 +48,8 @@ fn miss(at: usize, ranges: usize) {
 fn space_with_misses() -> (AddressSpace, usize) {
     let space = AddressSpace::without_domain(2).unwrap();
     let object = MemoryObject::create(4 * TABLE as u64).unwrap();
-    let flags = MapFlags {
-        rights: Rights::READ,
-        copy_on_write: false,
-    };
-    let at = space.map(None, 4 * TABLE, &object, 0, flags).unwrap();
+    let at = space.map(None, 4 * TABLE, &object, 0, MapFlags::default());
+    let at = at.unwrap();
     (space, at)
 }
 

@@ -2,15 +2,8 @@
 
 mod common;
 
-use common::{PAGE, TABLE, backing, bytes, bytes_mut, space};
-use space::{AddressSpace, CommitFlags, MapFlags, MemoryObject, RegionState, Rights, SpaceError};
-
-fn read_write() -> MapFlags {
-    MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    }
-}
+use common::{PAGE, TABLE, backing, bytes, bytes_mut, read_write, space};
+use space::{AddressSpace, CommitFlags, MemoryObject, RegionState, Rights, SpaceError};
 
 fn zeroed() -> CommitFlags {
     CommitFlags {

@@ -2,18 +2,11 @@
 
 mod common;
 
-use common::{PAGE, TABLE, bytes, bytes_mut, sockets};
+use common::{PAGE, TABLE, bytes, bytes_mut, read_write, sockets};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-fn read_write() -> MapFlags {
-    MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    }
-}
 
 fn copy_on_write() -> MapFlags {
     MapFlags {

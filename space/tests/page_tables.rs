@@ -10,8 +10,8 @@
 
 mod common;
 
-use common::{TABLE, alone, bytes_mut, status_kb};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights, VtlbBound, VtlbBudget};
+use common::{TABLE, alone, bytes_mut, fork, read_write, status_kb, wait};
+use space::{AddressSpace, MemoryObject, VtlbBound, VtlbBudget};
 use std::io::{Read, Write};
 
 const GIB: usize = 1 << 30;
@@ -33,18 +33,11 @@ impl Process {
     fn start(object: &MemoryObject, bound: VtlbBound) -> Self {
         let (mut told, steps) = std::io::pipe().unwrap();
         let (done, mut tell) = std::io::pipe().unwrap();
-        // SAFETY: the child ends by `_exit`.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0, "fork");
-        if pid == 0 {
+        let pid = fork(|| {
             let mut wait = || told.read_exact(&mut [0]).unwrap();
             wait();
             let space = AddressSpace::without_domain(bound).unwrap();
-            let flags = MapFlags {
-                rights: Rights::READ | Rights::WRITE,
-                copy_on_write: false,
-            };
-            let at = space.map(None, SIZE, object, 0, flags).unwrap();
+            let at = space.map(None, SIZE, object, 0, read_write()).unwrap();
             for range in 0..SIZE / TABLE {
                 // SAFETY: mapped; the processes write the same byte.
                 unsafe { bytes_mut(at + range * TABLE, 1) }.fill(1);
@@ -52,9 +45,8 @@ impl Process {
             assert_eq!(space.vtlb_stats().misses, (SIZE / TABLE) as u64);
             tell.write_all(&[0]).unwrap();
             wait();
-            // SAFETY: ends the child without the parent's exit handlers.
-            unsafe { libc::_exit(0) };
-        }
+            0
+        });
         Self { pid, steps, done }
     }
 
@@ -81,10 +73,7 @@ fn grown(bound: impl Fn() -> VtlbBound) -> Vec<u64> {
     let after: Vec<_> = processes.iter().map(Process::page_tables).collect();
     for process in &mut processes {
         process.next();
-        let mut status = 0;
-        // SAFETY: a child of this test.
-        let reaped = unsafe { libc::waitpid(process.pid, &mut status, 0) };
-        assert_eq!((reaped, status), (process.pid, 0));
+        assert_eq!(wait(process.pid), Ok(0));
     }
     after.iter().zip(before).map(|(a, b)| a - b).collect()
 }

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{PAGE, TABLE, alone, bytes, bytes_mut, dig, in_child, sockets, space};
+use common::{
+    PAGE, TABLE, alone, bytes, bytes_mut, dig, fork, in_child, read_write, sockets, space, wait,
+};
 use corosensei::Coroutine;
 use space::stack::{StackPool, StackThread};
 use space::{
@@ -13,13 +15,6 @@ use space::{
 };
 use std::io::Read;
 use std::os::fd::OwnedFd;
-
-fn read_write() -> MapFlags {
-    MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
-    }
-}
 
 #[test]
 fn an_access_that_the_space_does_not_allow_is_an_exception() {
@@ -235,21 +230,13 @@ fn a_process_that_agrees_has_its_space_laid_out_by_another() {
     let ended = in_child(|| {
         // This process serves its space; its child lays it out.
         let (ours, theirs) = sockets();
-        // SAFETY: the child below ends by `_exit`.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            drop(theirs);
+        let pid = fork(move || {
             lay_out(ours);
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(0) };
-        }
-        drop(ours);
+            0
+        });
         let space = space(64, 4);
         space.serve(&theirs).unwrap();
-        let mut status = 0;
-        // SAFETY: this process's own child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!(status, 0);
+        assert_eq!(wait(pid), Ok(0));
         let status = space.memory_status();
         assert_eq!(
             (status.committed, status.mapped),

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{TABLE, alone, bytes_mut, sockets};
-use space::{AddressSpace, MapFlags, MemoryObject, Rights, SpaceError, VtlbBudget};
+use common::{TABLE, alone, bytes_mut, fork, read_write, sockets, wait};
+use space::{AddressSpace, MemoryObject, SpaceError, VtlbBudget};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,8 @@ struct Mapped {
 impl Mapped {
     fn new(budget: &VtlbBudget, object: &MemoryObject) -> Self {
         let space = AddressSpace::without_domain(budget).unwrap();
-        let flags = MapFlags {
-            rights: Rights::READ | Rights::WRITE,
-            copy_on_write: false,
-        };
-        let at = space.map(None, RANGES * TABLE, object, 0, flags).unwrap();
+        let at = space.map(None, RANGES * TABLE, object, 0, read_write());
+        let at = at.unwrap();
         Self { space, at }
     }
 
@@ -51,21 +48,15 @@ struct Process {
 impl Process {
     fn start(budget: &VtlbBudget, object: &MemoryObject) -> Self {
         let (socket, theirs) = sockets();
-        // SAFETY: the child ends by `_exit`.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0, "fork");
-        if pid == 0 {
-            drop(socket);
+        let pid = fork(move || {
             let mapped = Mapped::new(budget, object);
             let mut ranges = [0];
             while matches!(rustix::io::read(&theirs, &mut ranges), Ok(1)) {
                 mapped.touch(usize::from(ranges[0]));
                 rustix::io::write(&theirs, &[mapped.pages() as u8]).unwrap();
             }
-            drop(mapped);
-            // SAFETY: ends the child without the parent's exit handlers.
-            unsafe { libc::_exit(0) };
-        }
+            0
+        });
         Self { pid, socket }
     }
 
@@ -86,9 +77,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.signal(libc::SIGKILL);
-        // SAFETY: this test's own child.
-        let reaped = unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
-        assert_eq!(reaped, self.pid);
+        let _ = wait(self.pid);
     }
 }
 

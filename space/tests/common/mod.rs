@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use selfpage::{DirectIo, Domain};
-use space::{AddressSpace, Backing};
+use space::{AddressSpace, Backing, MapFlags, Rights};
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,11 @@ pub fn backing(frames: u32) -> Arc<Backing> {
 /// A space with a domain of its own.
 pub fn space(frames: u32, vtlb_pages: usize) -> AddressSpace {
     AddressSpace::new(backing(frames), vtlb_pages).unwrap()
+}
+
+/// Mapped to be read and written.
+pub fn read_write() -> MapFlags {
+    MapFlags::new(Rights::READ | Rights::WRITE)
 }
 
 /// The bytes at an address of a space.

@@ -41,10 +41,7 @@ impl Model {
         let objects = (0..OBJECTS)
             .map(|_| {
                 let object = MemoryObject::create((2 * PAGES * PAGE) as u64).unwrap();
-                let flags = MapFlags {
-                    rights: Rights::READ | Rights::WRITE,
-                    ..MapFlags::default()
-                };
+                let flags = MapFlags::new(Rights::READ | Rights::WRITE);
                 // Each object has a page of page tables.
                 let at = writer.reserve(None, TABLE, false).unwrap();
                 let size = 2 * PAGES * PAGE;

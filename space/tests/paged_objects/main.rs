@@ -4,8 +4,8 @@
 mod common;
 mod pager;
 
-use common::{PAGE, alone, bytes, fork, sockets, wait};
-use pager::{FRAMES, PAGES, Pager, SIZE, check, hear, read_write, resident, say, write};
+use common::{PAGE, alone, bytes, fork, read_write, sockets, wait};
+use pager::{FRAMES, PAGES, Pager, SIZE, check, hear, resident, say, write};
 use selfpage::Contract;
 use space::{AddressSpace, MapFlags, MemoryObject, ObjectPager, PagedMemory, Rights, SpaceError};
 use std::time::{Duration, Instant};

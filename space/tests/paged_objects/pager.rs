@@ -2,7 +2,7 @@
 
 use crate::common::{PAGE, bytes, bytes_mut, fork, sockets, wait};
 use selfpage::Contract;
-use space::{MapFlags, MemoryObject, ObjectPager, PagedMemory, Rights};
+use space::{MemoryObject, ObjectPager, PagedMemory};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
@@ -58,13 +58,6 @@ impl Drop for Pager {
         if self.pid != 0 {
             self.kill();
         }
-    }
-}
-
-pub fn read_write() -> MapFlags {
-    MapFlags {
-        rights: Rights::READ | Rights::WRITE,
-        copy_on_write: false,
     }
 }
 
