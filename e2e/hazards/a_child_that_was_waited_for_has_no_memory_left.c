@@ -1,9 +1,7 @@
 /* Once a parent has learned of a child's end, the file that the child executed can be written, shared memory is
  * attached once less, and a file that the child mapped can be sealed: however the parent waits. */
 #include "hazard.h"
-#include <sys/resource.h>
 #include <sys/shm.h>
-#include <sys/wait.h>
 
 enum way { WAIT, WAITPID, WAIT3, WAIT4, WAITID, BY_NUMBER, ID_BY_NUMBER, UNREAPED, SYSTEM, POPEN, WAYS };
 
@@ -70,8 +68,7 @@ static void executed_files(void)
             CHECK(child && pclose(child) == 0);
             continue;
         }
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             execl(path, path, "child", NULL);
             _exit(1);
@@ -93,8 +90,7 @@ static void shared_memory(void)
         CHECK(at != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
         int file = memfd_create("sealed", MFD_ALLOW_SEALING);
         CHECK(file >= 0 && ftruncate(file, MB) == 0);
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             char *map = mmap(NULL, MB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
             if (map == MAP_FAILED)

@@ -1,7 +1,6 @@
 /* env -i, sudo and many daemons start children without an environment: such a child is
  * paged like any other, by execve, execvpe, posix_spawn, vfork, and the C library's own calls alike. */
 #include "hazard.h"
-#include <spawn.h>
 #include <wordexp.h>
 
 /* The shells of `system`, `popen` and `wordexp` are paged in the last process of its kind, which cleared its environment. */
@@ -47,8 +46,7 @@ int main(int argc, char **argv)
         else if (i == 5)
             child = vfork();
         else
-            child = fork();
-        CHECK(child >= 0);
+            child = checked_fork();
         if (child == 0) {
             if (i == 0 || i == 5)
                 execve("/proc/self/exe", args, none);

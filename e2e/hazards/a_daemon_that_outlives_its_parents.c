@@ -9,12 +9,10 @@ int main(void)
     fill(p, n, 1);
     int fd[2];
     CHECK(pipe(fd) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(setsid() > 0);
-        pid_t second = fork();
-        CHECK(second >= 0);
+        pid_t second = checked_fork();
         if (second)
             _exit(0);
         CHECK(dup2(fd[1], 3) == 3);
@@ -26,8 +24,7 @@ int main(void)
         fill(p, n, 2);
         push_out();
         CHECK(holds(p, n, 2));
-        pid_t third = fork();
-        CHECK(third >= 0);
+        pid_t third = checked_fork();
         if (third == 0) {
             CHECK(holds(p, n, 2));
             _exit(0);

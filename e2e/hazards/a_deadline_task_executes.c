@@ -1,7 +1,5 @@
 /* A program of the class SCHED_DEADLINE can fork nothing. It keeps the class when it executes another. */
 #include "hazard.h"
-#include <sched.h>
-#include <sys/syscall.h>
 
 /* The kernel's struct sched_attr, in its first version. */
 struct attributes {

@@ -1,10 +1,7 @@
 /* A program's filter answers EPERM to ppoll, which the program does not call, and binds the pager of the fork's
  * child: that ends with the child all the same, and the tree with it. */
 #include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
-#include <sys/prctl.h>
 
 int main(void)
 {
@@ -19,11 +16,9 @@ int main(void)
     fill(p, MB, 7);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0)
         _exit(holds(p, MB, 7) ? 0 : 1);
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
     return 0;
 }

@@ -2,11 +2,8 @@
  * inheritance. Its threads map and unmap memory at a time, before and after, and its fork's child
  * pages under the filter. */
 #include "hazard.h"
-#include <linux/filter.h>
 #include <linux/futex.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
-#include <sys/prctl.h>
 
 enum { THREADS = 4 };
 
@@ -54,8 +51,7 @@ int main(void)
     filtered = 1;
     for (int i = 0; i < THREADS; i++)
         CHECK(!pthread_join(threads[i], NULL));
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         size_t bytes = hazard_bytes();
         char *memory = map_private(bytes);

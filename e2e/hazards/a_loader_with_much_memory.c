@@ -1,6 +1,5 @@
 /* Programs start with search paths of many lengths, for which the loader maps memory beside its libraries. */
 #include "hazard.h"
-#include <sys/wait.h>
 
 #define FOLDER "/opt/packages/linux-x86_64/gcc-12.2.0/package-abcdefghijklmnop/lib:"
 
@@ -15,8 +14,7 @@ static void use_memory(void)
 
 static void start_again(char *self, int folders)
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         char *path = malloc(folders * sizeof FOLDER + 1), *end = path;
         for (int n = 0; n < folders; n++)
@@ -25,8 +23,7 @@ static void start_again(char *self, int folders)
         execl("/proc/self/exe", self, "again", NULL);
         _exit(1);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
 }
 
 int main(int argc, char **argv)

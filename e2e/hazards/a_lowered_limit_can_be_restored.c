@@ -2,7 +2,6 @@
  * child of vfork has set limits of its own. With "through" and another program: what an image reads is what one before
  * it has set, with the other, which may be without the pager's library, in between. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 static const int RESOURCES[] = { RLIMIT_AS, RLIMIT_DATA };
 static const rlim_t LOWERED = 12ul << 30, CHILDS = 9ul << 30, PASSED = 14ul << 30;

@@ -89,8 +89,7 @@ int main(void)
     for (int i = 0; i < 60; i++) {
         char *before = malloc(8192);
         fill(before, 8192, i);
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             char *own = malloc(10000);
             fill(own, 8192, ~i);

@@ -11,8 +11,7 @@ static void parent_of(const int *go, int answers, const char *memory)
 {
     char word;
     CHECK(read(*go, &word, 1) == 1);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         char answer = holds(memory, BYTES, 5) ? 'y' : 'n';
         CHECK(write(answers, &answer, 1) == 1);
@@ -39,8 +38,7 @@ int main(void)
     for (int round = 0; round < ROUNDS; round++) {
         int go[2], answers[2];
         CHECK(pipe(go) == 0 && pipe(answers) == 0);
-        pid_t parent = fork();
-        CHECK(parent >= 0);
+        pid_t parent = checked_fork();
         if (parent == 0)
             parent_of(go, answers[1], memory);
         close(answers[1]);

@@ -1,7 +1,6 @@
 /* A program that is executed after `chroot` cannot load the library: it is refused, and does not run outside its
  * contract; a path without a file is still ENOENT. By execve, execvp and posix_spawn alike. */
 #include "hazard.h"
-#include <spawn.h>
 
 static void copy_into(const char *folder, const char *file)
 {
@@ -56,14 +55,12 @@ int main(int count, char **arguments)
     CHECK(mkdtemp(folder) && realpath(arguments[0], program));
     fill_root(folder, program);
     for (int how = 0; how < 3; how++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             CHECK(chroot(folder) == 0 && chdir("/") == 0);
             execute(program, how);
         }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
+        int status = end_of(child);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == (paged() ? 0 : 1));
     }
     snprintf(command, sizeof command, "rm -r %s", folder);

@@ -2,8 +2,6 @@
  * ptrace, and through /proc/PID/mem. */
 #include "hazard.h"
 #include <sys/ptrace.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 
 enum { SIZE = 4 << 20, STEP = 5 * 4096 };
 
@@ -63,8 +61,7 @@ int main(void)
     char *p = map_private(SIZE);
     for (size_t at = 0; at < SIZE; at += STEP)
         *(long *)(p + at) = word(at);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
         for (int check = 0; check < 2; check++) {

@@ -53,8 +53,7 @@ int main(void)
     /* A fork while addresses are kept where there is no memory any more. */
     CHECK(sbrk(PAGE) == start && sbrk(-(intptr_t)PAGE) == start + PAGE && sbrk(0) == start);
     CHECK(setvbuf(stdin, start, _IOFBF, PAGE) == 0);
-    pid_t early = fork();
-    CHECK(early >= 0);
+    pid_t early = checked_fork();
     if (early == 0)
         _exit(sbrk(0) == start ? 0 : 1);
     reap(early);
@@ -73,8 +72,7 @@ int main(void)
     CHECK(holds(p + lead, n - 8, 1));
     void *other = malloc(1000); /* Must not take what is ours. */
     memset(other, 0xff, 1000);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(p + lead, n - 8, 1));
         CHECK(sbrk(4 * MB) != (void *)-1);

@@ -1,7 +1,6 @@
 /* Memory that was unmapped is not there for any call, and looking for it, by a touch or by a
  * call, leaves no trace: nothing else comes to lie there, and the program can have it back. */
 #include "hazard.h"
-#include <sys/uio.h>
 
 static sigjmp_buf back;
 static volatile int code;

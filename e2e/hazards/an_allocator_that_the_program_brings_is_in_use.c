@@ -2,7 +2,6 @@
  * back with `free` what it gave by functions of its own, and knows each block that `malloc` gave. Its memory is paged. So
  * is the heap of a program with a library that only counts blocks of the C library's allocator, as memusage does. */
 #include "hazard.h"
-#include <dlfcn.h>
 #include <malloc.h>
 
 /* Blocks have a header that names the allocator, and are never given again. */
@@ -98,14 +97,12 @@ static void check(void)
         CHECK(pthread_create(&threads[i], NULL, caller, NULL) == 0);
     for (int i = 0; i < 2; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         check_functions();
         _exit(holds(p, n, 5) ? 0 : 1);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
     CHECK(holds(p, n, 5));
     operator_delete(p);
 }
@@ -147,16 +144,14 @@ static void run_with(const char *source, char *program, char *mode)
     FILE *compiler = popen(text, "w");
     CHECK(compiler && fputs(source, compiler) >= 0 && pclose(compiler) == 0);
     snprintf(text, sizeof text, "%s/allocator.so", folder);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         char *preloaded = realpath(text, NULL);
         CHECK(preloaded && setenv("LD_PRELOAD", preloaded, 1) == 0);
         execl("/proc/self/exe", program, mode, NULL);
         CHECK(!"executed");
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
+    int status = end_of(child);
     CHECK(unlink(text) == 0 && rmdir(folder) == 0);
     CHECK(status == 0);
 }

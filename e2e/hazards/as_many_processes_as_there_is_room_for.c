@@ -12,8 +12,7 @@ static void one_for_each_that_ended(void)
             CHECK(wait(&status) > 0 && status == 0);
             live--;
         }
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             usleep(1000);
             _exit(0);
@@ -29,8 +28,7 @@ static void images_at_once(char *self)
     int begin[2];
     CHECK(pipe(begin) == 0);
     for (int n = 0; n < CHILDREN; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             char byte;
             close(begin[1]);

@@ -1,9 +1,6 @@
 /* Programs make the first process of a PID namespace by a clone of their own, as container runtimes do: it has its
  * parent's memory, and executes others. */
 #include "hazard.h"
-#include <sched.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 static char *kept;
 static size_t bytes;
@@ -17,12 +14,10 @@ static void first_process(void)
     nap(1300);
     push_out();
     CHECK(holds(kept, bytes, 1));
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0)
         _exit(holds(kept, bytes, 1) ? 0 : 1);
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
     execl("/bin/sh", "sh", "-c", "exit 11", NULL);
 }
 
@@ -59,8 +54,8 @@ static void check(pid_t (*make)(void))
     push_out();
     pid_t child = make();
     CHECK(child > 0);
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 11);
+    int status = end_of(child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 11);
 }
 
 int main(void)

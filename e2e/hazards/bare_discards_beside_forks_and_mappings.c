@@ -48,12 +48,10 @@ int main(void)
     for (int round = 0; round < 100; round++) {
         char *p = map_private(MB);
         p[0] = 1;
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0)
             _exit(p[0] == 1 ? 0 : 1);
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        reap(child);
         CHECK(munmap(p, MB) == 0);
     }
     is_over = 1;

@@ -2,12 +2,9 @@
  * nothing: the answer is the kernel's. With the name of one, only that is called. */
 #include "hazard.h"
 #include <linux/videodev2.h>
-#include <sched.h>
 #include <scsi/sg.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #define NOWHERE "/nonexistent"
 #define PLAIN O_RDONLY

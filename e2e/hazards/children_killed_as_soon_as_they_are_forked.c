@@ -12,16 +12,14 @@ int main(void)
         return 77;
     }
     for (int n = 0; n < CHILDREN; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0)
             for (;;)
                 pause();
         for (volatile int spins = 0; spins < n * 2000; spins++)
             ;
         CHECK(kill(child, SIGKILL) == 0);
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
+        int status = end_of(child);
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
     return 0;

@@ -1,7 +1,6 @@
 /* Children are killed at every moment in which they begin an image. What pages for them is then below this process, which adopts
  * orphans as a container's first process does, and whose own pages stay what they were. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 #define CHILDREN 150
 
@@ -23,8 +22,7 @@ int main(int argc, char **argv)
         struct timespec moment = {0, n % 50 * 40000};
         nanosleep(&moment, NULL);
         kill(child, SIGKILL);
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
+        int status = end_of(child);
         CHECK(status == SIGKILL || status == 0);
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;

@@ -36,8 +36,7 @@ int main(void)
     char done;
     for (int i = 0; i < CHILDREN; i++) {
         CHECK(pipe(to[i]) == 0 && pipe(from[i]) == 0);
-        children[i] = fork();
-        CHECK(children[i] >= 0);
+        children[i] = checked_fork();
         if (children[i] == 0) {
             for (int j = 0; j <= i; j++)
                 close(to[j][1]);

@@ -2,7 +2,6 @@
  * arguments cannot be read; a structure longer than the kernel's own is taken if its end is
  * zero, and the child has its parent's memory. */
 #include "hazard.h"
-#include <sched.h>
 
 static long clone3(void *args, size_t size) { return syscall(SYS_clone3, args, size); }
 

@@ -1,7 +1,6 @@
 /* The child of clone() on a stack of a few hundred bytes in its caller's own, where what the child reads first lies below that
  * (as D's collector forks), and on one of a page on the heap between other memory. */
 #include "hazard.h"
-#include <sched.h>
 
 static char *pages;
 static size_t bytes;
@@ -22,8 +21,7 @@ __attribute__((noinline)) static void clone_in(char *top, int (*entry)(void *), 
     volatile int arg = answer;
     pid_t pid = clone(entry, top, SIGCHLD, (void *)&arg);
     CHECK(pid > 0);
-    int status;
-    CHECK(waitpid(pid, &status, 0) == pid);
+    int status = end_of(pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == answer);
 }
 

@@ -2,7 +2,6 @@
  * the caller dies of SIGSEGV, as the C library writes there first. On a good stack, even one
  * that was paged out, it runs. */
 #include "hazard.h"
-#include <sched.h>
 
 #define STACK (64 * 1024ul)
 
@@ -14,8 +13,7 @@ static int checks(void *arg)
 /* The exit status of a process that clones with this stack. */
 static int fate(char *stack, void *arg)
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         alarm(60);
         pid_t grandchild = clone(checks, stack + STACK, SIGCHLD, arg);
@@ -23,8 +21,7 @@ static int fate(char *stack, void *arg)
         reap(grandchild);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
+    int status = end_of(child);
     return status;
 }
 

@@ -1,7 +1,6 @@
 /* Deep recursion on a large stack, long jumps out of it, pthread_cancel in the middle,
  * thread-local destructors, and main's own stack. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 static size_t limit;
 static jmp_buf out;

@@ -1,14 +1,12 @@
 /* Programs close every descriptor they do not know (close_range, the classic loop), put
  * their own over any number by dup2, and run out of them. Pages stay. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 static void pages_are_there(char *p, size_t n, uint64_t seed)
 {
     push_out();
     CHECK(holds(p, n, seed));
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(p, n, seed));
         fill(p, n, ~seed);
@@ -59,8 +57,7 @@ int main(int argc, char **argv)
         nap(2);
     }
     churn_stop(churn, 2);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         execl("/proc/self/exe", argv[0], "child", NULL);
         _exit(9);

@@ -1,8 +1,6 @@
 /* A process that has set a limit on address space, or on data, reads it as before while children of vfork set others
  * and threads read it, and what it executes then reads the same. */
 #include "hazard.h"
-#include <spawn.h>
-#include <sys/resource.h>
 
 enum { CHILDREN = 40 };
 

@@ -1,7 +1,6 @@
 /* A process that ends while its other threads page: by exit, _exit, a signal, abort, and
  * by main leaving first. The parent sees the true status, at once, every time. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 static void *last_thread(void *arg)
 {
@@ -13,8 +12,7 @@ static void *last_thread(void *arg)
 int main(void)
 {
     for (int i = 0; i < 15; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             static struct churn churn[3];
             prctl(PR_SET_DUMPABLE, 0);
@@ -33,8 +31,7 @@ int main(void)
             }
             _exit(9);
         }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
+        int status = end_of(child);
         switch (i % 5) {
         case 0: CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 40); break;
         case 1: CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 41); break;

@@ -1,11 +1,7 @@
 /* Processes with a seccomp filter that lets through one operation on memory, and what README says that the library
  * calls for it, make that operation; all else kills them. */
 #include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/uio.h>
 
 enum { MOST = 8 };
 
@@ -81,8 +77,7 @@ static void let_through(const int *calls)
 int main(void)
 {
     for (size_t n = 0; n < sizeof OPERATIONS / sizeof *OPERATIONS; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             memory = map_private(8 * MB);
             fill(memory, 8 * MB, 1);

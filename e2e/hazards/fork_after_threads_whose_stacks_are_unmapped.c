@@ -47,8 +47,7 @@ static void *waits(void *arg)
 
 static void fork_once(void)
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0)
         _exit(0);
     reap(child);

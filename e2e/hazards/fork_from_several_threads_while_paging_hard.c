@@ -14,8 +14,7 @@ static void *forker(void *arg)
     double end = now() + 4;
     for (int i = 0; (now() < end || i < 4) && i < 200; i++) {
         fill(mine, n, seed + i);
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             CHECK(holds(mine, n, seed + i));
             for (size_t at = (i % 16) * PAGE; at < shared_bytes; at += 16 * PAGE) {

@@ -10,8 +10,7 @@ static void life(int depth, uint64_t seed)
     pid_t child[3] = {0};
     int children = depth > 0 ? 3 : 0;
     for (int i = 0; i < children; i++) {
-        child[i] = fork();
-        CHECK(child[i] >= 0);
+        child[i] = checked_fork();
         if (child[i] == 0) {
             CHECK(holds(p, n, seed));
             fill(p, n, ~seed);
@@ -22,8 +21,7 @@ static void life(int depth, uint64_t seed)
     }
     CHECK(holds(p, n, seed));
     for (int i = 0; i < children; i++) {
-        int status;
-        CHECK(waitpid(child[i], &status, 0) == child[i]);
+        int status = end_of(child[i]);
         /* Under the kill tests a child may have been killed: that is no failure. */
         CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
               (getenv("KILLS") && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));

@@ -35,8 +35,7 @@ int main(int argc, char **argv)
     push_out();
     putenv(big);
     for (int i = 0; i < 3; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             if (i == 1)
                 CHECK(holds(p, n, 8));

@@ -11,8 +11,7 @@ static void generation(char *p, char *heap, size_t n, int depth)
         return;
     pid_t child[3];
     for (int i = 0; i < 3; i++) {
-        child[i] = fork();
-        CHECK(child[i] >= 0);
+        child[i] = checked_fork();
         if (child[i] == 0) {
             /* The middle child reads backwards and writes as it goes. */
             CHECK(holds(heap, n / 4, seed * 7));

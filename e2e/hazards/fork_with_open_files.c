@@ -15,8 +15,7 @@ int main(void)
     }
     for (int round = 0; round < 5; round++) {
         push_out();
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             for (int i = 0; i < FILES; i++) {
                 CHECK(ftell(file[i]) == 0 + (long)snprintf(NULL, 0, "before %d\n", i));

@@ -1,7 +1,5 @@
 /* One thread maps and unmaps shared memory anew, another forks: each child uses shared memory, too. */
 #include "hazard.h"
-#include <pthread.h>
-#include <sys/wait.h>
 
 enum { FORKS = 60 };
 
@@ -31,8 +29,7 @@ int main(void)
     pthread_t mapper;
     CHECK(pthread_create(&mapper, NULL, map_again, NULL) == 0);
     for (int i = 0; i < FORKS; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             alarm(30);
             char *second = mremap(shared, 0, bytes, MREMAP_MAYMOVE);
@@ -43,8 +40,7 @@ int main(void)
             CHECK(madvise(own, bytes, MADV_REMOVE) == 0 && all_zero(own, bytes));
             _exit(0);
         }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        reap(child);
     }
     stop = 1;
     CHECK(pthread_join(mapper, NULL) == 0);

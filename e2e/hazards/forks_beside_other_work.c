@@ -1,9 +1,6 @@
 /* A fork that waits holds up no other thread: not where its child is killed before it runs, and not where frames for the
  * child are missing. */
 #include "hazard.h"
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/wait.h>
 
 enum { KILLED = 60, LOCKED = 5 << 20 };
 
@@ -69,8 +66,7 @@ static void children_without_frames(void)
     if (child < 0) {
         CHECK(paged() && errno == EAGAIN && mapped_while_forking > 0);
     } else {
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        reap(child);
     }
     CHECK(munmap(locked, LOCKED) == 0);
 }

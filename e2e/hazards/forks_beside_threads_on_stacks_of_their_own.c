@@ -29,8 +29,7 @@ static pthread_t start(void *(*routine)(void *), void *arg)
 static void *forks(void *generations)
 {
     long left = (long)generations;
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child > 0) {
         reap(child);
         return NULL;

@@ -44,8 +44,7 @@ static void fork_beside(void)
 {
     sem_wait(&ready);
     push_out();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         for (int n = 0; n < 2 * BLOCKS; n++)
             for (int at = 0; at < BLOCK; at++)

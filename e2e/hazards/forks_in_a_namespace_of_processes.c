@@ -1,7 +1,6 @@
 /* Forks for some seconds in a namespace where processes have other numbers, and began at other times, as in a container that was
  * restored: each child is there, has its parent's memory, and ends well. */
 #include "hazard.h"
-#include <sched.h>
 #include <sys/mount.h>
 
 #ifndef CLONE_NEWTIME
@@ -32,8 +31,7 @@ static void forks_for_a_while(void)
         CHECK(child > 0 || child == 0);
         if (child == 0)
             _exit(holds(kept, bytes, 6) ? 0 : 1);
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        reap(child);
         CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
     } while (now.tv_sec - begun.tv_sec < SECONDS);
 }
@@ -47,8 +45,7 @@ int main(void)
         return 77;
     }
     begin_later();
-    pid_t first = fork();
-    CHECK(first >= 0);
+    pid_t first = checked_fork();
     if (first == 0) {
         CHECK(getpid() == 1);
         CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
@@ -56,7 +53,6 @@ int main(void)
         forks_for_a_while();
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(first, &status, 0) == first && status == 0);
+    reap(first);
     return 0;
 }

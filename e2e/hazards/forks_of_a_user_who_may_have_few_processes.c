@@ -2,7 +2,6 @@
  * memory, or the fork fails with EAGAIN; and where some have ended, forks work again. */
 #include "hazard.h"
 #include <grp.h>
-#include <sys/resource.h>
 
 enum { CHILDREN = 12, USER = 61234 };
 
@@ -21,8 +20,7 @@ static pid_t start(const char *kept, int from)
 
 static void ends_well(pid_t child)
 {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
 }
 
 int main(void)
@@ -53,12 +51,10 @@ int main(void)
         for (int n = 0; n < count; n++)
             CHECK(kill(child[n], SIGKILL) == 0);
         for (int n = 0; n < count; n++) {
-            int status;
-            CHECK(waitpid(child[n], &status, 0) == child[n] && status == SIGKILL);
+            CHECK(end_of(child[n]) == SIGKILL);
         }
         close(wait[1]);
-        pid_t one = fork();
-        CHECK(one >= 0);
+        pid_t one = checked_fork();
         if (one == 0)
             _exit(holds(kept, 4 * MB, 5) ? 0 : 1);
         ends_well(one);

@@ -29,11 +29,9 @@ int main(void)
             *(size_t *)(p + i) += i + generation;
         if (generation == FIRST)
             first = mappings();
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child > 0) {
-            int status;
-            CHECK(waitpid(child, &status, 0) == child);
+            int status = end_of(child);
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
         }
     }

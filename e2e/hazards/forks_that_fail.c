@@ -1,12 +1,8 @@
 /* The kernel refuses a clone: the caller has its error at once, the same one, and the next
  * clone that the kernel allows works. */
 #include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <linux/sched.h>
-#include <sched.h>
 #include <stddef.h>
-#include <sys/prctl.h>
 
 #define FAILURES 60
 

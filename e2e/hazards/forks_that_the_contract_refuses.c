@@ -3,7 +3,6 @@
  * kernel refuses gives the room back, also where no descriptor is free. */
 #include "hazard.h"
 #include <pty.h>
-#include <sys/resource.h>
 #include <sys/time.h>
 
 enum { CHILDREN = 400, FAILURES = 200, STEPS = 10 };
@@ -128,8 +127,7 @@ static void kernel_refuses(void)
         CHECK(fork() == -1 && errno == EAGAIN);
     CHECK(setrlimit(RLIMIT_NPROC, &processes) == 0);
     CHECK(setrlimit(RLIMIT_NOFILE, &descriptors) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0)
         _exit(0);
     reap(child);
@@ -141,8 +139,7 @@ int main(void)
     char outcome;
     alarm(100);
     CHECK(pipe(ends) == 0 && pipe(begin) == 0 && pipe(result) == 0);
-    pid_t starter = fork();
-    CHECK(starter >= 0);
+    pid_t starter = checked_fork();
     if (starter == 0) {
         close(ends[1]);
         becomes_a_daemon(begin[0], result[1]);

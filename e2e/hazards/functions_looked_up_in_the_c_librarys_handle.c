@@ -1,7 +1,6 @@
 /* A foreign-function interface looks functions up in the C library's own handle: what they do to
  * paged memory is what they do otherwise. */
 #include "hazard.h"
-#include <dlfcn.h>
 
 #define LOOK_UP(name) __typeof__(name) *c_##name = (__typeof__(name) *)dlsym(library, #name); CHECK(c_##name != NULL)
 

@@ -10,21 +10,30 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -191,8 +200,16 @@ __attribute__((unused)) static void churn_stop(struct churn *c, int threads)
         CHECK(pthread_join(c[i].thread, NULL) == 0);
 }
 
-/* Waits for a child and insists that it exited with 0. */
-__attribute__((unused)) static void reap(pid_t child)
+/* A child, where the kernel makes one. */
+__attribute__((unused)) static pid_t checked_fork(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    return child;
+}
+
+/* Waits for a child: its status. */
+__attribute__((unused)) static int end_of(pid_t child)
 {
     int status;
     pid_t got;
@@ -200,6 +217,13 @@ __attribute__((unused)) static void reap(pid_t child)
         got = waitpid(child, &status, 0);
     while (got < 0 && errno == EINTR);
     CHECK(got == child);
+    return status;
+}
+
+/* Waits for a child and insists that it exited with 0. */
+__attribute__((unused)) static void reap(pid_t child)
+{
+    int status = end_of(child);
     if (WIFSIGNALED(status))
         fprintf(stderr, "child %d died of signal %d\n", (int)child, WTERMSIG(status));
     CHECK(WIFEXITED(status));

@@ -50,8 +50,7 @@ static void *user(void *arg)
         if (old)
             check_and_free(old);
         if (k % 2000 == 1999) {
-            pid_t child = fork();
-            CHECK(child >= 0);
+            pid_t child = checked_fork();
             if (child == 0) {
                 char *p = malloc(2 * MB);
                 fill(p, 2 * MB, k);

@@ -2,7 +2,6 @@
  * executes then pages: the pager of such a child works by limits of its own, and the child's are as
  * it set them. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 static void lower(int resource, rlim_t to)
 {

@@ -2,9 +2,6 @@
  * one loads a library, starts threads and uses memory below it, reads the limit as it was set, and
  * cannot raise the hard one. A limit that the child of a vfork sets is not its parent's. */
 #include "hazard.h"
-#include <dlfcn.h>
-#include <spawn.h>
-#include <sys/resource.h>
 
 extern char **environ;
 

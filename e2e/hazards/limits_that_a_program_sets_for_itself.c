@@ -2,7 +2,6 @@
  * limit reads as it was set, and is refused as the kernel refuses it. A fork's child may ask for it,
  * whatever other threads were asking for at the fork. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 static void *nothing(void *unused) { return unused; }
 
@@ -52,8 +51,7 @@ static void forks_beside_a_thread_that_asks(void)
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, asks, NULL) == 0);
     for (int n = 0; n < 100; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             struct rlimit limit;
             _exit(getrlimit(RLIMIT_AS, &limit) == 0 ? 0 : 1);
@@ -76,8 +74,7 @@ int main(int count, char **given)
             execv("/proc/self/exe", arguments);
             _exit(3);
         }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        reap(child);
     }
     forks_beside_a_thread_that_asks();
     puts("within the limits");

@@ -89,8 +89,7 @@ int main(void)
     CHECK(madvise(secret, MB, MADV_WIPEONFORK) == 0);
     CHECK(madvise(absent, MB, MADV_DONTFORK) == 0);
     push_out();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(all_zero(secret, MB));
         CHECK(holds(kept, MB, 2));

@@ -50,8 +50,7 @@ int main(void)
         CHECK(((uint64_t *)(BASE + 4 * MB + PAGE))[i] == word_at(8, i));
     /* A child of a fork has all of it, and goes on with it. */
     push_out();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         alarm(200);
         CHECK(holds(BASE + MB, 3 * MB + MB / 2, 9));

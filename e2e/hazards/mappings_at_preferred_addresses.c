@@ -29,8 +29,7 @@ static void a_ring(int fd)
     fill(at, BYTES, 2);
     CHECK(holds(at + BYTES, BYTES, 2));
     push_out();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(at + BYTES, BYTES, 2));
         fill(at + BYTES, BYTES, 3);

@@ -1,7 +1,6 @@
 /* Mappings of a file, of locked and of huge pages at addresses of paged memory. One that fails leaves what lay
  * there; one that succeeds counts once against the limits, and replaces whole pages of its own size. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 #define HUGE (2 * MB)
 
@@ -88,8 +87,7 @@ static void huge_mappings(char *memory, size_t bytes)
 /* By a user who may lock 96 KiB. */
 static void locked_mappings(char *memory, size_t bytes)
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child > 0) {
         reap(child);
         return;

@@ -1,13 +1,11 @@
 /* A process that forbids to be traced and dumped as its first step, or gives up root, stays so:
  * whatever sets up its memory beside it must not undo that. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 static void in_children(void (*step)(void), int dumpable)
 {
     for (int n = 0; n < 150; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             step();
             usleep(10000);

@@ -35,8 +35,7 @@ int main(void)
         fill(pieces[3], bytes, 33);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
     CHECK(holds(pieces[4], bytes, 4) && holds(pieces[3], bytes, 33));
     return 0;
 }

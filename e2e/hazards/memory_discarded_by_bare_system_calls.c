@@ -46,14 +46,12 @@ int main(int argc, char **argv)
     }
 
     /* In a child as in its parent. */
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         with_threads(memory, n);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
 
     /* MADV_FREE may leave the contents, or zeros; written again, it is what was written. */
     fill(memory, n, 9);

@@ -1,7 +1,6 @@
 /* Under PR_SET_MDWE (MemoryDenyWriteExecute of systemd) memory that is or was writable is never executed: mmap with
  * both is refused, and compilers of programs fall back; memory that can be executed alone works. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65

@@ -35,8 +35,7 @@ int main(void)
 
     pid_t child[4];
     for (int i = 0; i < 4; i++) {
-        child[i] = fork();
-        CHECK(child[i] >= 0);
+        child[i] = checked_fork();
         if (child[i] == 0) {
             push_out();
             CHECK(holds(file, n, 1) && holds(sysv, n - PAGE, 2));

@@ -1,7 +1,6 @@
 /* A program has closed its standard error, has a file of its own at that number, and no free descriptor: what the
  * library has to say goes nowhere, and not into that file. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 int main(void)
 {

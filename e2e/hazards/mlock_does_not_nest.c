@@ -2,7 +2,6 @@
  * and one munlock unlocks it. Ranges may be locked in part. Memory that is locked and unlocked
  * again and again takes no frames from the rest. */
 #include "hazard.h"
-#include <sys/resource.h>
 
 int main(void)
 {
@@ -66,8 +65,7 @@ int main(void)
     push_out();
     /* A fork's child has nothing locked. */
     CHECK(mlock(p, 4 * PAGE) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(madvise(p, PAGE, MADV_DONTNEED) == 0 && mlock(p, PAGE) == 0 && munlock(p, PAGE) == 0);
         _exit(0);
@@ -76,8 +74,7 @@ int main(void)
     CHECK(madvise(p, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
     CHECK(munlockall() == 0 && madvise(p, PAGE, MADV_DONTNEED) == 0);
     /* RLIMIT_MEMLOCK, for a process without CAP_IPC_LOCK. */
-    child = fork();
-    CHECK(child >= 0);
+    child = checked_fork();
     if (child == 0) {
         struct rlimit limit = {4 * PAGE, 4 * PAGE};
         CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);

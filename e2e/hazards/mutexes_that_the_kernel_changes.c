@@ -65,8 +65,7 @@ static void dead_owner(pthread_mutexattr_t *robust)
     CHECK(file >= 0 && !ftruncate(file, PAGE) && !pipe(ready));
     pthread_mutex_t *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     CHECK(shared != MAP_FAILED && !pthread_mutex_init(shared, robust) && !pthread_mutex_init(contended, robust));
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(!pthread_mutex_lock(shared) && !pthread_mutex_lock(contended));
         use_memory(10000);

@@ -2,7 +2,6 @@
  * siglongjmp out, thousands of times, with paging going on; and the default action
  * without a handler. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 static __thread sigjmp_buf back;
 static void handler(int sig, siginfo_t *info, void *context)
@@ -35,8 +34,7 @@ static void *thrower(void *arg)
 
 static int dies_of(int expected, void (*how)(void))
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         prctl(PR_SET_DUMPABLE, 0);
         signal(SIGSEGV, SIG_DFL);
@@ -44,8 +42,7 @@ static int dies_of(int expected, void (*how)(void))
         how();
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child);
+    int status = end_of(child);
     return WIFSIGNALED(status) && WTERMSIG(status) == expected;
 }
 static void null_write(void) { *(volatile int *)0 = 1; }

@@ -1,7 +1,6 @@
 /* A process group that loses its last parent in the session is orphaned: the kernel sends SIGHUP and SIGCONT to the stopped
  * ones, and the terminal's stop signals stop none of them. */
 #include "hazard.h"
-#include <sys/wait.h>
 
 static int to_test, from_orphan;
 static pid_t parent;
@@ -18,12 +17,10 @@ static void make_orphan(void (*orphan)(void), void (*await)(pid_t))
     int ends[2];
     CHECK(pipe(ends) == 0);
     from_orphan = ends[0], to_test = ends[1];
-    pid_t forked = fork();
-    CHECK(forked >= 0);
+    pid_t forked = checked_fork();
     if (forked == 0) {
         parent = getpid();
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             setpgid(0, 0);
             orphan();
@@ -34,8 +31,7 @@ static void make_orphan(void (*orphan)(void), void (*await)(pid_t))
         _exit(0);
     }
     close(to_test);
-    int status;
-    CHECK(waitpid(forked, &status, 0) == forked && status == 0);
+    reap(forked);
 }
 
 static void stops(void)

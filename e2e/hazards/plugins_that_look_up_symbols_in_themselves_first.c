@@ -1,7 +1,6 @@
 /* Plug-ins loaded with RTLD_DEEPBIND take memory that the program allocated, and give it
  * theirs, as the extensions of PHP do. The loader still finds what a plug-in loads by that plug-in's run path. */
 #include "hazard.h"
-#include <dlfcn.h>
 
 static void build(const char *source, const char *options)
 {

@@ -1,7 +1,6 @@
 /* Plug-ins look up the next definition of a function behind them (RTLD_NEXT), as those do that bring an allocator or
  * wrap system calls. What it frees, gives and discards is the memory of the rest of the program. */
 #include "hazard.h"
-#include <dlfcn.h>
 
 static const char SOURCE[] =
     "#define _GNU_SOURCE\n#include <dlfcn.h>\n"

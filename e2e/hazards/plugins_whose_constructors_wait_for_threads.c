@@ -1,9 +1,6 @@
 /* A plug-in's constructor waits for a thread, which makes its process's first call of a function that
  * needs no lock of the loader's: that has it until the constructor returns. */
 #include "hazard.h"
-#include <dlfcn.h>
-#include <spawn.h>
-#include <sys/socket.h>
 
 extern char **environ;
 
@@ -63,8 +60,7 @@ int main(void)
     CHECK(pipe2(to_compiler, O_CLOEXEC) == 0);
     /* Each call is a child's first. */
     for (size_t n = 0; n <= sizeof calls / sizeof *calls; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child > 0) {
             reap(child);
             continue;

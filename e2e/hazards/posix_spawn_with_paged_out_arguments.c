@@ -1,7 +1,6 @@
 /* posix_spawn shares the parent's memory with the child until exec; its arguments,
  * attributes and file actions may be paged out. Spawned from several threads at once. */
 #include "hazard.h"
-#include <spawn.h>
 
 extern char **environ;
 static char *self;

@@ -3,7 +3,6 @@
 /* selfpage run --share-store */
 #include "hazard.h"
 #include <grp.h>
-#include <sys/prctl.h>
 
 int main(int argc, char **argv)
 {
@@ -31,8 +30,7 @@ int main(int argc, char **argv)
     struct churn churn[2];
     churn_start(churn, 2);
     for (int i = 0; i < 5; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             CHECK(holds(p, n, 1));
             fill(p, n, 3);
@@ -41,8 +39,7 @@ int main(int argc, char **argv)
         }
         reap(child);
     }
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         execl("/proc/self/exe", argv[0], here ? "1" : "0", NULL);
         _exit(9);

@@ -2,9 +2,6 @@
  * it is as if madvise had been called, also where no descriptor is free, or /proc
  * shows other numbers. */
 #include "hazard.h"
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/uio.h>
 
 #define PIDFD_OF_THIS_PROCESS -10001
 

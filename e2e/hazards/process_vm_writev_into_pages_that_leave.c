@@ -5,7 +5,6 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/uio.h>
 
 #define BYTES (16 * PAGE)
 
@@ -77,8 +76,7 @@ int main(void)
     int there[2], back[2];
     char byte = 0;
     CHECK(pipe(there) == 0 && pipe(back) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         alarm(100);
         fill(here, BYTES, 1);

@@ -20,8 +20,7 @@ int main(void)
     CHECK(pipe(go) == 0 && pipe(ready) == 0);
     pid_t child[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) {
-        child[i] = fork();
-        CHECK(child[i] >= 0);
+        child[i] = checked_fork();
         if (child[i] == 0) {
             char *p = map_private(n), *q = map_private(n / 4), word = 1;
             size_t locked = lock_all(p, n);

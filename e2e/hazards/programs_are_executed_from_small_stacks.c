@@ -1,7 +1,6 @@
 /* Programs are executed from threads and contexts with stacks of a few pages, from another folder,
  * with more arguments than fit there, and with addresses where nothing is. */
 #include "hazard.h"
-#include <spawn.h>
 #include <ucontext.h>
 
 extern char **environ;

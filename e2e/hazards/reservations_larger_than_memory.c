@@ -13,8 +13,7 @@ int main(void)
     for (size_t i = 0; i < touches; i++)
         CHECK(*(volatile uint64_t *)(p + i * step) == mix(i));
     /* Fork with it, then give it back. */
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         for (size_t i = 0; i < touches; i += 5)
             CHECK(*(volatile uint64_t *)(p + i * step) == mix(i));

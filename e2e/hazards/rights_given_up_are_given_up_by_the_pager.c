@@ -3,9 +3,6 @@
 #include "hazard.h"
 #include <dirent.h>
 #include <grp.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 
 static void give_up(void)
 {
@@ -88,8 +85,7 @@ int main(void)
     int ready[2], done[2];
     char byte = 0;
     CHECK(pipe(ready) == 0 && pipe(done) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         give_up();
         CHECK(holds(p, hazard_bytes(), 1));

@@ -80,8 +80,7 @@ int main(void)
     for (int i = 0; i < CELLS; i++)
         CHECK(pthread_mutex_init(&cell[i].mutex, &attributes) == 0);
     for (int i = 0; i < 4; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             for (int k = 0; k < 8; k++)
                 CHECK(pthread_mutex_lock(&cell[i * 8 + k].mutex) == 0);

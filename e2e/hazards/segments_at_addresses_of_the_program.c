@@ -33,8 +33,7 @@ static char *three(void)
 
 static void in_child(char *segment)
 {
-    pid_t pid = fork();
-    CHECK(pid >= 0);
+    pid_t pid = checked_fork();
     if (pid == 0) {
         CHECK(holds(segment, bytes, 2));
         fill(segment, PAGE, 3);
@@ -44,8 +43,7 @@ static void in_child(char *segment)
         fill(at, bytes, 4);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    reap(pid);
     CHECK(holds(segment, PAGE, 3));
     fill(segment, PAGE, 2);
 }

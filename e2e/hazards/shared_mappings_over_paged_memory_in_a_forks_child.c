@@ -6,8 +6,7 @@
 /* Fault on pages of the shared file that are in no page table and not in the page cache. */
 static void touch_in_child(char *shared, size_t bytes)
 {
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         alarm(60);
         shared[bytes / 2] = 1;
@@ -35,8 +34,7 @@ int main(void)
     touch_in_child(q, odd);
     /* What lies around them is paged as before, on both sides of a fork. */
     push_out();
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         push_out();
         CHECK(holds(p, MB, 1));
@@ -52,8 +50,7 @@ int main(void)
     CHECK(all_zero(p + MB, hole));
     fill(p + MB, hole, 2);
     push_out();
-    child = fork();
-    CHECK(child >= 0);
+    child = checked_fork();
     if (child == 0) {
         CHECK(holds(p + MB, hole, 2));
         _exit(0);

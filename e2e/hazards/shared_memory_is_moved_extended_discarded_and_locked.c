@@ -148,8 +148,7 @@ static void protects(void)
         CHECK(mprotect(at + 32 * PAGE, 32 * PAGE, PROT_READ) == -1 && errno == ENOMEM);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    reap(pid);
     press();
     CHECK(has(at + 32 * PAGE, 32, 32, 1));
     CHECK(munmap(at, pages * PAGE) == 0);

@@ -1,8 +1,6 @@
 /* A program without a free descriptor makes shared memory, discards it, maps it a second time, extends it, rearranges it,
  * locks it, and forks. */
 #include "hazard.h"
-#include <sys/resource.h>
-#include <sys/wait.h>
 
 static size_t bytes;
 
@@ -58,8 +56,7 @@ static void rearrange(void)
 static void fork_and_lock(void)
 {
     char *p = filled(5);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(p, bytes, 5));
         CHECK(mlock(p, 16 * PAGE) == 0);
@@ -67,8 +64,7 @@ static void fork_and_lock(void)
         CHECK(munlock(p, 16 * PAGE) == 0);
         _exit(0);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    reap(child);
     CHECK(holds(p, bytes, 6));
     CHECK(munmap(p, bytes) == 0);
 }

@@ -2,7 +2,6 @@
 /* A timer's signals come faster than faults may. Each ends the sleep of a throttled fault, which begins
    anew: the thread still has its turn, and leaves no places of the tree behind that keep everybody waiting. */
 #include "hazard.h"
-#include <signal.h>
 #include <sys/time.h>
 
 enum { PAGES = 6000, ACCESSES = 6000, MICROSECONDS = 125 };

@@ -40,8 +40,7 @@ int main(void)
 {
     sighandler_t const handlers[] = {SIG_DFL, SIG_IGN};
     for (int n = 0; n < 2; n++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
+        pid_t child = checked_fork();
         if (child == 0) {
             /* The C library sets its handlers when they are first needed. */
             cancel(start());

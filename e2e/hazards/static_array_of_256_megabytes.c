@@ -17,8 +17,7 @@ int main(void)
         CHECK(holds(array, n, 1));
         CHECK(holds(initialised, sizeof initialised, 2));
     }
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(array, n, 1));
         fill(array, n, 3);

@@ -1,6 +1,5 @@
 /* Strings that have no end where they are mapped, or a long one, get the kernel's error from exec. */
 #include "hazard.h"
-#include <spawn.h>
 
 static char *const ARGS[] = {"x", NULL};
 static char *const NONE[] = {NULL};

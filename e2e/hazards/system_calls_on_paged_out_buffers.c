@@ -4,8 +4,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 enum { VECTORS = 64, CHUNK = 3 * 4096 + 100 };

@@ -1,7 +1,5 @@
 /* A program that may not read the processor's counter forks. */
 #include "hazard.h"
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 int main(void)
 {
@@ -10,16 +8,15 @@ int main(void)
     fill(p, bytes, 1);
     push_out();
     CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         CHECK(holds(p, bytes, 1));
         fill(p, bytes, 2);
         CHECK(holds(p, bytes, 2));
         _exit(3);
     }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    int status = end_of(child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
     CHECK(holds(p, bytes, 1));
     return 0;
 }

@@ -4,8 +4,6 @@
 #define _GNU_SOURCE
 #include "hazard.h"
 #include <dirent.h>
-#include <sched.h>
-#include <sys/prctl.h>
 
 static int threads(void)
 {
@@ -42,8 +40,7 @@ static int reap_all(int flags)
 static void in_child(void (*work)(void))
 {
     fflush(NULL);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         work();
         exit(0);
@@ -58,14 +55,12 @@ static void in_namespaces(void)
         printf("no namespaces: %d\n", errno);
         return;
     }
-    pid_t first = fork();
-    CHECK(first >= 0);
+    pid_t first = checked_fork();
     if (first == 0) {
         CHECK(getpid() == 1);
         page();
         for (int i = 0; i < 2; i++) {
-            pid_t child = fork();
-            CHECK(child >= 0);
+            pid_t child = checked_fork();
             if (child == 0) {
                 page();
                 _exit(0);
@@ -81,8 +76,7 @@ static void in_namespaces(void)
 static void as_subreaper(void)
 {
     CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
+    pid_t child = checked_fork();
     if (child == 0) {
         page();
         if (fork() == 0)

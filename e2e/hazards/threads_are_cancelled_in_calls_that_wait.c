@@ -2,9 +2,6 @@
  * that stand in front of the C library's. */
 #include "hazard.h"
 #include <poll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 static pid_t child;
 static int ends[2];
@@ -42,8 +39,7 @@ static void *blocked(void *way)
 int main(void)
 {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    child = fork();
-    CHECK(child >= 0);
+    child = checked_fork();
     if (child == 0) {
         pause();
         _exit(1);

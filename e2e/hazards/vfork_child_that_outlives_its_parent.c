@@ -1,14 +1,12 @@
 /* The parent of a vfork child is killed: the child reads what was last written there, or gets a
  * SIGBUS, and never zeros in the place of a page that is out. */
 #include "hazard.h"
-#include <sys/prctl.h>
 
 static int outlive(size_t n)
 {
     int out[2], up[2];
     CHECK(pipe(out) == 0 && pipe(up) == 0);
-    pid_t parent = fork();
-    CHECK(parent >= 0);
+    pid_t parent = checked_fork();
     if (parent == 0) {
         char *p = map_private(n);
         fill(p, n, 6);
