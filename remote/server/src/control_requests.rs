@@ -108,7 +108,6 @@ impl Controller<'_> {
                 }
                 Ok(ControlReply::Done)
             }
-            ControlRequest::MakeDurable(object) => self.make_durable(client, object),
             ControlRequest::Release(permit) => {
                 self.own_permit(client, permit)?;
                 self.service.issuer.release(permit);
@@ -219,7 +218,6 @@ impl Controller<'_> {
             permit,
             pages,
             generation,
-            is_durable: false,
             written: 0,
         };
         let added = self.service.objects.insert(object);
@@ -227,18 +225,6 @@ impl Controller<'_> {
             self.service.issuer.capacity_mut().terminate(id);
         }
         added.map(|()| ControlReply::Done)
-    }
-
-    fn make_durable(&mut self, client: Incarnation, id: ObjectId) -> Result<ControlReply, Refusal> {
-        let (slot, _) = self.service.object(client, id)?;
-        if self.service.disk.is_none() {
-            let text = "this server has no disk: start it with --disk, or use another";
-            return Err(Refusal::new(Status::Invalid, text));
-        }
-        if let Some(object) = self.service.objects.get_mut(slot) {
-            object.is_durable = true;
-        }
-        Ok(ControlReply::Done)
     }
 
     fn own_permit(&self, client: Incarnation, id: PermitId) -> Result<(), Refusal> {

@@ -103,7 +103,8 @@ impl EventLoop {
         let elapsed = Nanos(now.0 - request.started.0);
         let schedule = &mut self.service.issuer.schedule;
         schedule.complete(now, request.ticket, elapsed);
-        if request.is_replied {
+        // A write is acknowledged before the disk has its pages.
+        if request.header.kind == Kind::Write {
             return;
         }
         if let Some(connection) = self.connections.find(request.connection) {

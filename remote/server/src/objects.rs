@@ -19,8 +19,6 @@ pub(crate) struct PagingObject {
     pub pages: u64,
     /// Which of the object's copies it is.
     pub generation: Generation,
-    /// Whether a write is acknowledged only when it is on the disk.
-    pub is_durable: bool,
     /// Pages written.
     pub written: u64,
 }
@@ -159,7 +157,6 @@ mod tests {
             },
             pages: 8,
             generation: Generation(1),
-            is_durable: false,
             written: 0,
         }
     }

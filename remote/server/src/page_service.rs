@@ -290,15 +290,6 @@ impl PageService {
         self.disk.as_ref().is_none_or(|disk| disk.in_flight() == 0)
     }
 
-    /// Returns true if a write of the object is acknowledged only when it is on the disk.
-    pub fn is_durable(&self, id: ObjectId) -> bool {
-        let object = self
-            .objects
-            .find(id)
-            .and_then(|slot| self.objects.get(slot));
-        object.is_some_and(|object| object.is_durable)
-    }
-
     /// Frees pages.
     ///
     /// # Errors

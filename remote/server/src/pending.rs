@@ -27,8 +27,6 @@ pub(crate) struct PendingRequest {
     pub outstanding: u32,
     /// One of them failed.
     pub has_failed: bool,
-    /// It was acknowledged before the disk has its pages.
-    pub is_replied: bool,
 }
 
 /// All requests that wait, each with a number.

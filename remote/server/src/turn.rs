@@ -299,13 +299,12 @@ impl EventLoop {
             arrived: connection.arrived,
             outstanding: 0,
             has_failed: false,
-            is_replied: header.kind == Kind::Write && !self.service.is_durable(header.object),
         };
         let Ok(Progress::Waits { started }) = progress else {
             self.reply(&request, progress.map(drop));
             return Some(Progress::Done);
         };
-        if request.is_replied {
+        if header.kind == Kind::Write {
             self.reply(&request, Ok(()));
         } else {
             connection.add_pending(PageService::reply_body(&header));

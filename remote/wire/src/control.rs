@@ -76,8 +76,6 @@ pub enum ControlRequest {
     Renew,
     /// Asks for the state of the server.
     Status,
-    /// Writes of the object are acknowledged only when they are on the server's disk, from now on.
-    MakeDurable(ObjectId),
 }
 
 /// A server's reply.
@@ -99,7 +97,7 @@ pub enum ControlReply {
     },
     /// To `Allocate` and `Reallocate`, and to `Present` of one that has changed: the permit as it is now.
     Permit(SealedPermit),
-    /// To `Present`, `Create`, `Terminate`, `Release`, `Renew` and `MakeDurable`.
+    /// To `Present`, `Create`, `Terminate`, `Release` and `Renew`.
     Done,
     /// To `Status`.
     Status(ServerStatus),

@@ -4,7 +4,6 @@ use crate::common::{Client, QOS, config, page};
 use proptest::prelude::*;
 use remote_policy::identity::ObjectId;
 use remote_wire::Status;
-use remote_wire::control::ControlRequest;
 use selfpage_remote_server::{DiskConfig, Server, ServerConfig, StartError};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -55,25 +54,6 @@ fn pages_beyond_the_ram_are_read_from_the_disk() {
     }
     client.discard(object, 0, 4 * RAM as u16).unwrap();
     assert_eq!(client.read(object, 9, 1), Ok((vec![0], page(0))));
-}
-
-#[test]
-fn a_durable_objects_write_is_on_the_disk_when_it_is_acknowledged() {
-    let folder = folder();
-    let path = folder.path().join("pages");
-    let server = start_with_disk(RAM, path.clone(), 64);
-    let (mut client, object) = Client::with_object(server.address(), 1, 64);
-    client
-        .control(&ControlRequest::MakeDurable(object))
-        .unwrap();
-    for version in 1..=20 {
-        client
-            .write(object, 5, version, &contents(5, version))
-            .unwrap();
-        let file = std::fs::read(&path).unwrap();
-        let is_there = |place: &[u8]| place == contents(5, version);
-        assert!(file.chunks(PAGE).any(is_there), "version {version}");
-    }
 }
 
 #[test]
@@ -162,14 +142,6 @@ fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
     start_with_disk(RAM, path, 64);
 }
 
-#[test]
-fn a_server_without_a_disk_makes_nothing_durable() {
-    let server = crate::common::start(64);
-    let (mut client, object) = Client::with_object(server.address(), 1, 64);
-    let refused = client.control(&ControlRequest::MakeDurable(object));
-    assert!(refused.unwrap_err().1.contains("--disk"));
-}
-
 /// A small file system in RAM.
 struct SmallFileSystem(tempfile::TempDir);
 
@@ -232,11 +204,11 @@ struct FullDisk {
 
 impl FullDisk {
     /// The first eight places alone stay on the disk, for what `client` writes.
-    fn start(client: impl FnOnce(&Server)) -> std::io::Result<Self> {
+    fn start(client: impl FnOnce(&Server, &Path)) -> std::io::Result<Self> {
         let folder = SmallFileSystem::mount(c"size=12M")?;
         let path = folder.0.path().join("pages");
         let server = start_with_disk(RAM, path.clone(), 2 * RAM);
-        client(&server);
+        client(&server, &path);
         let file = std::fs::File::options().write(true).open(&path)?;
         // The places of pages that are written later go back to the file system, which has no room then.
         let (first, len) = (9 * PAGE as i64, 4 * RAM as i64 * PAGE as i64);
@@ -262,7 +234,7 @@ fn fill_frames(client: &mut Client, object: ObjectId) {
 
 #[test]
 fn pages_that_the_disk_refused_are_stored_when_it_has_room() {
-    let disk = match FullDisk::start(|_| {}) {
+    let disk = match FullDisk::start(|_, _| {}) {
         Ok(disk) => disk,
         Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
     };
@@ -280,14 +252,20 @@ fn pages_that_the_disk_refused_are_stored_when_it_has_room() {
 #[test]
 fn a_write_without_frames_for_all_its_pages_changes_none() {
     let mut held = None;
-    let disk = FullDisk::start(|server| {
+    let disk = FullDisk::start(|server, path| {
         let (mut client, object) = Client::with_object(server.address(), 1, 2 * RAM);
         client.write(object, 0, 1, &page(1).repeat(8)).unwrap();
-        client
-            .control(&ControlRequest::MakeDurable(object))
-            .unwrap();
-        // A durable write is answered when the disk has it, and so the eight before it.
         client.write(object, 0, 2, &page(2).repeat(8)).unwrap();
+        let is_second = |place: &&[u8]| *place == page(2);
+        while std::fs::read(path)
+            .unwrap()
+            .chunks(PAGE)
+            .filter(is_second)
+            .count()
+            < 8
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         held = Some((client, object));
     });
     let _disk = match disk {

@@ -353,7 +353,7 @@ fn control_requests_and_refused_ones_wait_for_the_time_of_their_clients_permit()
     let server = start(128);
     let (mut greedy, object) = reader(server.address(), 1, almost_no_time());
     let (mut client, other) = Client::with_object(server.address(), 2, 1);
-    let body = control::encode(&ControlRequest::MakeDurable(object)).unwrap();
+    let body = control::encode(&ControlRequest::Terminate(other)).unwrap();
     let outside = greedy.header(Kind::Read, object, 64, 1);
     for number in 0..REQUESTS as u32 {
         match number % 2 {
