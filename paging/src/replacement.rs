@@ -129,11 +129,6 @@ impl ScanResistant {
         }
     }
 
-    /// Sets the number of frames that the domain has now.
-    pub fn set_frames(&mut self, frames: u32) {
-        self.frames = frames;
-    }
-
     /// The queue whose turn it is to lose a range.
     fn next_queue(&self, resident: &mut dyn FnMut(Key) -> u32) -> QueueId {
         let ranges = self.order.len(QueueId::Small);

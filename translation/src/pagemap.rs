@@ -174,36 +174,6 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Passes the runs of pages stored to since they were last marked clean to `each`, and marks
-    /// them clean in the same step. For memory registered for write protection with a descriptor of
-    /// [`crate::UserfaultOptions::async_write_protect`]; EPERM elsewhere. ENOSYS without
-    /// [`Feature::PagemapScan`].
-    pub fn take_dirty(
-        &self,
-        addr: usize,
-        len: usize,
-        mut each: impl FnMut(Range<usize>),
-    ) -> Result<(), Errno> {
-        if !self.scan {
-            return Err(Errno::NOSYS);
-        }
-        let written = u64::from(sys::PAGE_IS_WRITTEN);
-        let flags = u64::from(sys::PM_SCAN_WP_MATCHING | sys::PM_SCAN_CHECK_WPASYNC);
-        self.scan(
-            addr,
-            len,
-            Scan {
-                required: written,
-                any_of: 0,
-                shown: written,
-                flags,
-            },
-            |range, _| {
-                each((range.start - addr) / PAGE..(range.end - addr) / PAGE);
-            },
-        )
-    }
-
     /// Reads the words of the pages from `addr` on.
     pub(crate) fn entries(&self, addr: usize, words: &mut [u64]) -> Result<(), Errno> {
         // SAFETY: eight bytes each; every bit pattern is a valid value.

@@ -104,15 +104,6 @@ fn stores_are_tracked_where_the_kernel_resolves_protection() {
     store(area.at(2), 2);
     assert_eq!(pagemap.trans(area.at(2)).unwrap().dirty, Some(true));
     assert_eq!(pagemap.trans(area.at(1)).unwrap().dirty, Some(false));
-    let taken = |expected: &[std::ops::Range<usize>]| {
-        let mut dirty = Vec::new();
-        pagemap
-            .take_dirty(area.at(0), area.len(), |run| dirty.push(run))
-            .unwrap();
-        assert_eq!(dirty, expected);
-    };
-    taken(&[2..3, 2..2][..1]);
-    taken(&[]);
     store(area.at(3), 3);
     assert_eq!(pagemap.trans(area.at(3)).unwrap().dirty, Some(true));
 }
@@ -132,7 +123,6 @@ fn without_the_features_tracking_stores_is_an_error() {
     assert!(refused.is_err());
     let pagemap = Pagemap::open(&capabilities.without(Feature::PagemapScan)).unwrap();
     let area = Area::new(1);
-    assert!(pagemap.take_dirty(area.at(0), PAGE, |_| {}).is_err());
     assert_eq!(pagemap.trans(area.at(0)).unwrap().dirty, None);
 }
 
