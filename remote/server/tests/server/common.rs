@@ -246,9 +246,14 @@ impl Client {
         Ok((reply, body))
     }
 
+    /// Has a request sent with the next one.
+    pub fn queue(&mut self, header: &Header, body: &[u8]) {
+        self.writer.push(header, body).unwrap();
+    }
+
     /// Sends a request; waits only for the socket.
     pub fn send(&mut self, header: &Header, body: &[u8]) {
-        self.writer.push(header, body).unwrap();
+        self.queue(header, body);
         let begun = Instant::now();
         while !self.writer.flush(&mut self.link).unwrap() {
             assert!(begun.elapsed() < LIMIT, "the server does not read");
@@ -276,9 +281,10 @@ impl Client {
         }
     }
 
-    /// Replies that have arrived.
-    #[allow(dead_code, reason = "one test alone")]
+    /// Sends what is queued: replies that have arrived.
+    #[allow(dead_code, reason = "one test and an example alone")]
     pub fn received(&mut self) -> u64 {
+        let _ = self.writer.flush(&mut self.link);
         let _ = self.reader.fill(&mut self.link);
         let mut replies = 0;
         while self.reader.next_frame().unwrap().is_some() {
