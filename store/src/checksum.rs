@@ -1,7 +1,7 @@
 //! The 128-bit checksum that a page carries from write to read.
 //!
 //! xxh3-128, by the best instructions of the running processor: 74 ns a page here with AVX2 and 110
-//! ns without (`cargo run --release -p store --example store_costs`; where the page has left the
+//! ns without (`cargo run --release -p store --example pages`; where the page has left the
 //! caches memory takes three times as long). It also detects whether a page changed since its
 //! stored copy (a page is clean if its checksum is unchanged), which is why 64 bits would not do:
 //! an undetected change would be a lost write.
