@@ -170,13 +170,7 @@ fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap()
-    }
+    use crate::test_member::runtime;
 
     fn reads<M: DeserializeOwned>(mut bytes: &[u8], most: usize) -> Result<M, FrameError> {
         runtime().block_on(read(&mut bytes, most))

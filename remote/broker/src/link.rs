@@ -228,10 +228,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_only_read_notices_that_its_peer_is_gone() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = crate::test_member::runtime();
         let (stream, _peer) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let peer = TcpStream::connect(listener.local_addr().unwrap());

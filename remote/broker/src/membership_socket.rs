@@ -113,10 +113,7 @@ mod tests {
         let keyring = Keyring::open(folder.path()).unwrap();
         keyring.set_own("host", None).unwrap();
         let keyring = Some(Arc::new(keyring));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = crate::test_member::runtime();
         runtime.block_on(async {
             let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
             let socket = bind().await.unwrap();

@@ -70,10 +70,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_answered_keeps_no_other_from_being_found() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = crate::test_member::runtime();
         let address = SocketAddr::from(([10, 0, 0, 1], 4765));
         let lookup = move |name: String| async move {
             match name == "silent" {

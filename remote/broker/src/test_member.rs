@@ -1,4 +1,4 @@
-//! A member, for tests.
+//! A member and a runtime, for tests.
 
 use crate::protocol::Member;
 use remote_policy::identity::{HostId, Incarnation};
@@ -13,4 +13,12 @@ pub(crate) fn member_at(number: u64, address: SocketAddr) -> Member {
         control: address,
         since: 1,
     }
+}
+
+/// What the tests' tasks run on.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }

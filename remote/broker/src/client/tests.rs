@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::{self, MAX_HELLO, MAX_MESSAGE};
 use crate::protocol::{Hello, Member};
-use crate::test_member::member_at;
+use crate::test_member::{member_at, runtime};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use remote_policy::broker::AllocationRequest;
@@ -78,15 +78,7 @@ fn granted(client: Incarnation, server: u64) -> SealedPermit {
 
 #[test]
 fn what_a_broker_refuses_is_requested_of_hosts_that_it_does_not_name_any_more() {
-    run(request_beside_a_broker_that_is_cut_off());
-}
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(test);
+    runtime().block_on(request_beside_a_broker_that_is_cut_off());
 }
 
 async fn request_beside_a_broker_that_is_cut_off() {
@@ -129,7 +121,7 @@ async fn request_beside_a_broker_that_is_cut_off() {
 
 #[test]
 fn a_client_that_goes_on_asks_the_hosts_that_it_knew() {
-    run(go_on_without_the_named_host());
+    runtime().block_on(go_on_without_the_named_host());
 }
 
 async fn go_on_without_the_named_host() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::test_member::member_at;
+use crate::test_member::{member_at, runtime};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -42,19 +42,11 @@ async fn port() -> (SocketAddr, Receiver<Event>) {
     (address, received)
 }
 
-fn block_on<F: Future>(test: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test)
-}
-
 #[test]
 fn peers_that_send_garbage_do_not_fill_the_log() {
     let lines = Arc::new(Lines::default());
     let _default = tracing::subscriber::set_default(Counter(Arc::clone(&lines)));
-    block_on(async {
+    runtime().block_on(async {
         let (address, _events) = port().await;
         for _ in 0..60 {
             let mut peer = TcpStream::connect(address).await.unwrap();
@@ -76,7 +68,7 @@ async fn host(address: SocketAddr, number: u64) -> TcpStream {
 
 #[test]
 fn one_address_has_a_part_of_the_connections() {
-    let connected = block_on(async {
+    let connected = runtime().block_on(async {
         let (address, mut events) = port().await;
         let mut connected = 0;
         let mut peers = Vec::new();
@@ -96,7 +88,7 @@ fn one_address_has_a_part_of_the_connections() {
 
 #[test]
 fn one_address_has_some_long_messages_under_way() {
-    block_on(async {
+    runtime().block_on(async {
         let (address, mut events) = port().await;
         let mut peers = Vec::new();
         for number in 0..=MAX_LONG as u64 {

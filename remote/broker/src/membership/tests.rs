@@ -1,7 +1,7 @@
 //! The membership beside a host that forges datagrams.
 
 use super::*;
-use crate::test_member::member_at;
+use crate::test_member::{member_at, runtime};
 use foca::{Codec, Header, Message, State};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::channel;
@@ -54,17 +54,9 @@ async fn receive(of: &mut Membership, datagram: &[u8]) {
     of.report().await.unwrap();
 }
 
-fn test(of: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(of);
-}
-
 #[test]
 fn forged_datagrams_name_no_more_members_than_there_may_be() {
-    test(async {
+    runtime().block_on(async {
         let (mut own, mut reports) = membership().await;
         let begun = Instant::now();
         receive(&mut own, &gossip(2, 1, std::iter::once(alive(3)))).await;
@@ -100,7 +92,7 @@ fn forged_datagrams_name_no_more_members_than_there_may_be() {
 
 #[test]
 fn a_member_that_is_down_again_and_again_waits_once_to_be_forgotten() {
-    test(async {
+    runtime().block_on(async {
         let (mut own, _reports) = membership().await;
         for since in 0..1000 {
             let life = Member { since, ..member(3) };

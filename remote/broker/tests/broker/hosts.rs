@@ -44,7 +44,7 @@ pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,6 +1,6 @@
 //! Control links with the keys of a cluster.
 
-use crate::hosts::{Client, Host, wait_until};
+use crate::hosts::{Client, Host, runtime, wait_until};
 use crate::wait_for_cluster;
 use remote_keys::Keyring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -85,10 +85,7 @@ fn a_host_that_is_no_member_reaches_no_broker() {
     let known = member.members().unwrap();
     stranger.update(|list| list.merge(&known)).unwrap();
     let host = Host::with_keys(&[], Some(member));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     for (links, has_key) in [
         (ControlLinks::new(Some(stranger)).unwrap(), true),
         (ControlLinks::in_clear(), false),
@@ -117,10 +114,7 @@ fn a_member_that_is_removed_is_not_answered_any_more() {
     let host = Host::with_keys(&[], Some(Arc::clone(&one)));
     wait_for_cluster(&[&host]);
     let links = ControlLinks::new(Some(Arc::clone(&other))).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let find = || runtime.block_on(find_cluster(&links, host.control(), &[]));
     assert!(find().is_ok());
     one.update(|list| list.remove(other.fingerprint())).unwrap();
@@ -142,10 +136,7 @@ fn peers_that_send_no_introduction_keep_no_member_out() {
     let connect = |_| TcpStream::connect(host.control()).unwrap();
     let _idle: Vec<_> = (0..1100).map(connect).collect();
     let links = ControlLinks::new(Some(member)).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
     assert!(found.is_ok(), "{found:?}");
 }
