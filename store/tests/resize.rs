@@ -6,7 +6,7 @@ use common::system::{System, behind_channels};
 use common::{PAGE, Page, Rng, page, read, write, write_one};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{PageHandle, Store};
+use store::{PageHandle, RamResizer, SharedStore, Store};
 
 /// A page that compresses to about a third.
 fn packable(seed: u64) -> Page {
@@ -15,26 +15,32 @@ fn packable(seed: u64) -> Page {
     page
 }
 
-fn add(store: &store::SharedStore, seeds: std::ops::Range<u64>) -> Vec<(PageHandle, u64)> {
+fn add(store: &SharedStore, seeds: std::ops::Range<u64>) -> Vec<(PageHandle, u64)> {
     let mut channel = store.channel(4).unwrap();
     let pages: Vec<Page> = seeds.clone().map(packable).collect();
     let handles = pages.chunks(32).flat_map(|some| write(&mut *channel, some));
     handles.map(Result::unwrap).zip(seeds).collect()
 }
 
-fn check(store: &store::SharedStore, held: &[(PageHandle, u64)]) {
+fn check(store: &SharedStore, held: &[(PageHandle, u64)]) {
     let mut channel = store.channel(4).unwrap();
     for &(handle, seed) in held {
         assert!(read(&mut *channel, handle).unwrap() == packable(seed));
     }
 }
 
+/// A store with a daemon's disk, and what moves the limit of its RAM.
+fn resizable(disk: u64, ram: u64) -> (System, SharedStore, RamResizer) {
+    let system = System::new(disk);
+    let store = behind_channels(&system, Some(ram), 3);
+    store.set_holder(1).unwrap();
+    let resizer = store.ram_resizer().unwrap();
+    (system, store, resizer)
+}
+
 #[test]
 fn pages_go_to_disk_until_the_limit_is_raised_and_leave_when_it_is_lowered() {
-    let system = System::new(16 << 20);
-    let store = behind_channels(&system, Some(2 << 20), 3);
-    store.set_holder(1).unwrap();
-    let mut resizer = store.ram_resizer().unwrap();
+    let (_system, store, mut resizer) = resizable(16 << 20, 2 << 20);
     let mut held = add(&store, 0..200);
     assert_eq!(store.usage().pages_ram, 0);
     resizer.raise(resizer.segments());
@@ -58,10 +64,7 @@ fn pages_go_to_disk_until_the_limit_is_raised_and_leave_when_it_is_lowered() {
 
 #[test]
 fn a_segment_that_an_idle_channel_has_open_is_emptied() {
-    let system = System::new(16 << 20);
-    let store = behind_channels(&system, Some(1 << 20), 3);
-    store.set_holder(1).unwrap();
-    let mut resizer = store.ram_resizer().unwrap();
+    let (_system, store, mut resizer) = resizable(16 << 20, 1 << 20);
     resizer.raise(20);
     store.set_holder(2).unwrap();
     let mut idle = store.channel(4).unwrap();
@@ -76,10 +79,7 @@ fn a_segment_that_an_idle_channel_has_open_is_emptied() {
 
 #[test]
 fn a_page_on_disk_is_promoted_only_where_there_is_room_and_it_compresses() {
-    let system = System::new(16 << 20);
-    let store = behind_channels(&system, Some(1 << 20), 3);
-    store.set_holder(1).unwrap();
-    let mut resizer = store.ram_resizer().unwrap();
+    let (_system, store, mut resizer) = resizable(16 << 20, 1 << 20);
     let mut channel = store.channel(4).unwrap();
     let page = packable(1);
     let on_disk = write_one(&mut *channel, &page).unwrap();
@@ -99,10 +99,7 @@ fn a_page_on_disk_is_promoted_only_where_there_is_room_and_it_compresses() {
 
 #[test]
 fn a_full_disk_keeps_pages_in_segments_above_the_limit() {
-    let system = System::new(256 << 10);
-    let store = behind_channels(&system, Some(1 << 20), 3);
-    store.set_holder(1).unwrap();
-    let mut resizer = store.ram_resizer().unwrap();
+    let (_system, store, mut resizer) = resizable(256 << 10, 1 << 20);
     resizer.raise(resizer.segments());
     let held = add(&store, 0..400);
     assert!(resizer.lower(0) > 0);
@@ -197,10 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
     fn every_page_is_readable_at_any_limit(limits in proptest::collection::vec(0u32..64, 1..12)) {
-        let system = System::new(16 << 20);
-        let store = behind_channels(&system, Some(1 << 20), 3);
-        store.set_holder(1).unwrap();
-        let mut resizer = store.ram_resizer().unwrap();
+        let (_system, store, mut resizer) = resizable(16 << 20, 1 << 20);
         let mut held = Vec::new();
         for (at, limit) in (0u64..).zip(limits) {
             if limit > resizer.limit() {

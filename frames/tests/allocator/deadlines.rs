@@ -1,16 +1,22 @@
 //! Deadlines and answers: late ones, wrong ones, and those of a busy machine.
 
-use crate::machine::{Character::*, KILLING, Machine, config};
+use crate::machine::{Character, Character::*, KILLING, Machine, config};
 use crate::{T, ms};
 use frames::allocator::*;
 
-#[test]
-fn a_tenant_that_misses_its_deadline_is_killed_and_the_request_granted() {
+/// A tenant has all frames, and half of them are demanded of it for another one.
+fn demanded_of(character: Character) -> (Machine, TenantId, TenantId) {
     let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
+    let holder = machine.admit(1, (100, 1000), 10_000, character).unwrap();
+    machine.fill(holder, 1000);
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
+    (machine, holder, late)
+}
+
+#[test]
+fn a_tenant_that_misses_its_deadline_is_killed_and_the_request_granted() {
+    let (mut machine, _, late) = demanded_of(Refuser);
     machine.run_until(T);
     assert_eq!(
         (machine.n(late), machine.killed.len()),
@@ -29,11 +35,7 @@ fn a_tenant_that_misses_its_deadline_is_killed_and_the_request_granted() {
 
 #[test]
 fn a_tenant_that_reports_used_frames_as_unused_again_and_again_is_killed() {
-    let mut machine = Machine::new(1000);
-    let liar = machine.admit(1, (100, 1000), 10_000, Liar).unwrap();
-    machine.fill(liar, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
+    let (mut machine, liar, late) = demanded_of(Liar);
     machine.run_until(ms(1));
     let lie = Violation::FalseAnswer {
         answered: 500,
@@ -47,11 +49,7 @@ fn a_tenant_that_reports_used_frames_as_unused_again_and_again_is_killed() {
 
 #[test]
 fn frames_that_are_used_again_after_an_answer_are_demanded_again() {
-    let mut machine = Machine::new(1000);
-    let tree = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(tree, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
+    let (mut machine, tree, late) = demanded_of(Refuser);
     // It has them unused and answers; a process that it starts has 16 before they are taken.
     machine.holders.get_mut(&tree).unwrap().used = 516;
     let revocations = machine.revocations;
@@ -107,11 +105,7 @@ fn a_deadline_does_not_run_while_threads_wait_for_a_processor() {
 
 #[test]
 fn a_deadline_is_extended_by_a_bounded_time_however_busy_the_machine() {
-    let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
+    let (mut machine, _, late) = demanded_of(Refuser);
     machine.on_stalled(ms(60_000));
     let most = config(0).stall;
     machine.run_until(T + most);
@@ -145,11 +139,7 @@ fn too_many_resident_frames_are_tolerated_while_threads_wait_for_a_processor() {
 
 #[test]
 fn frames_that_are_unused_at_the_deadline_are_taken_though_the_answer_is_on_its_way() {
-    let mut machine = Machine::new(1000);
-    let slow = machine.admit(1, (100, 1000), 10_000, Slow).unwrap();
-    machine.fill(slow, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
+    let (mut machine, slow, late) = demanded_of(Slow);
     machine.holders.get_mut(&slow).unwrap().used = 500;
     machine.report_usage();
     machine.run_for(ms(5000));
@@ -158,11 +148,7 @@ fn frames_that_are_unused_at_the_deadline_are_taken_though_the_answer_is_on_its_
 
 #[test]
 fn a_tenant_with_fewer_unused_frames_than_demanded_at_its_deadline_is_killed() {
-    let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
+    let (mut machine, refuser, late) = demanded_of(Refuser);
     machine.holders.get_mut(&refuser).unwrap().used = 501;
     machine.report_usage();
     machine.run_for(T + ms(1));
