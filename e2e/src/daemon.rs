@@ -9,7 +9,7 @@ mod disks;
 use crate::contract::{Contract, MIB, selfpage};
 use crate::launch::tail;
 use crate::sandbox::Sandbox;
-use crate::verdict::{Doing, Halt, Verdict, ensure, failed};
+use crate::verdict::{Doing, Halt, Verdict, ensure, failed, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -252,17 +252,12 @@ impl Daemon {
 
     /// Waits until its log contains `text` `times` times.
     pub fn says(&self, text: &str, times: usize) -> Verdict {
-        let begin = Instant::now();
-        while self.log().matches(text).count() < times {
-            ensure(begin.elapsed() < PATIENCE, || {
-                format!(
-                    "the daemon never said {text:?} {times} times, but:\n{}",
-                    self.said()
-                )
-            })?;
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        let lacks = || {
+            let said = self.said();
+            format!("the daemon never said {text:?} {times} times, but:\n{said}")
+        };
+        let has_said = || self.log().matches(text).count() >= times;
+        wait_for(PATIENCE, lacks, || Ok(has_said().then_some(())))
     }
 
     /// Runs `selfpage contract` with it: standard output, or the error message.

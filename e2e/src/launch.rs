@@ -2,9 +2,9 @@
 
 use crate::contract::{Contract, MIB, Under, selfpage};
 use crate::footprint::{Footprint, Watch};
-use crate::processes;
+use crate::processes::{self, Process};
 use crate::sandbox::Sandbox;
-use crate::verdict::{Doing, Verdict, ensure, failed};
+use crate::verdict::{Doing, Verdict, ensure, failed, wait_for};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
@@ -205,6 +205,17 @@ impl Running {
         read(&self.err)
     }
 
+    /// The keeper of a page client of the run, and the client, its child.
+    pub fn keeper_and_client(&self, name: &str) -> Verdict<[Process; 2]> {
+        let text = || format!("no {name} runs with its keeper");
+        wait_for(PATIENCE, text, || {
+            let mut found = self.processes();
+            found.retain(|process| process.command().contains(name));
+            found.sort_by_key(|process| (process.started, process.pid));
+            Ok(found.try_into().ok())
+        })
+    }
+
     /// Waits for its end, kills it at its limit, and collects the outcome.
     pub fn wait(mut self) -> Verdict<Outcome> {
         let status = loop {
@@ -301,6 +312,13 @@ impl Outcome {
     /// Standard output as text.
     pub fn text(&self) -> String {
         read(&self.stdout)
+    }
+
+    /// Insists on words in its standard error.
+    pub fn mentions(&self, words: &str) -> Verdict {
+        ensure(self.stderr.contains(words), || {
+            format!("its output lacks {words:?}:\n{}", tail(&self.stderr))
+        })
     }
 
     /// Insists on exit status 0 and on nothing left running.

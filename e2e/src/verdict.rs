@@ -1,6 +1,7 @@
 //! How a case ends when it does not pass.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Why a case did not pass.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,22 @@ pub fn skipped<T>(reason: impl Into<String>) -> Verdict<T> {
 /// Fails with `text` where `holds` is false.
 pub fn ensure(holds: bool, text: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { failed(text()) }
+}
+
+/// Repeats `attempt` until it returns something; fails with `text` after `limit`.
+pub fn wait_for<T>(
+    limit: Duration,
+    text: impl Fn() -> String,
+    mut attempt: impl FnMut() -> Verdict<Option<T>>,
+) -> Verdict<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = attempt()? {
+            return Ok(found);
+        }
+        ensure(begun.elapsed() < limit, &text)?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Adds the operation to the error of a system call of the harness.

@@ -6,7 +6,7 @@ use crate::contract::{MIB, Size, Under};
 use crate::launch::{Launch, Outcome, Running};
 use crate::noise::Noise;
 use crate::sandbox::Sandbox;
-use crate::verdict::{Doing, Verdict, ensure, failed};
+use crate::verdict::{Doing, Verdict, ensure, failed, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -201,19 +201,14 @@ impl<'a> Server<'a> {
 
     fn wait_for_save(&self, size: Size) -> Verdict {
         let limit = Duration::from_secs(size.scale(900, 300));
-        let begin = Instant::now();
-        loop {
+        let text = || format!("BGSAVE still runs after {limit:?}");
+        let said = wait_for(limit, text, || {
             let said = self.cli(&["INFO", "persistence"])?;
-            if said.contains("rdb_bgsave_in_progress:0") {
-                return ensure(said.contains("rdb_last_bgsave_status:ok"), || {
-                    format!("BGSAVE failed: {said}{}", self.running.stderr())
-                });
-            }
-            ensure(begin.elapsed() < limit, || {
-                format!("BGSAVE still runs after {limit:?}")
-            })?;
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            Ok(said.contains("rdb_bgsave_in_progress:0").then_some(said))
+        })?;
+        ensure(said.contains("rdb_last_bgsave_status:ok"), || {
+            format!("BGSAVE failed: {said}{}", self.running.stderr())
+        })
     }
 
     fn stop(self) -> Verdict<Outcome> {

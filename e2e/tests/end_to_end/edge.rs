@@ -230,10 +230,7 @@ fn nested() -> Verdict {
         .run(&contract())?
         .ended_with(9)?
         .within_contract()?;
-    ensure(
-        outcome.stderr.contains("inside another `selfpage run`"),
-        || format!("no notice in {}", outcome.stderr),
-    )?;
+    outcome.mentions("inside another `selfpage run`")?;
     let Some(outer) = &outcome.stats else {
         return failed("the outer run wrote no figures");
     };

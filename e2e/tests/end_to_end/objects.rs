@@ -5,7 +5,7 @@ mod redis_server;
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::processes::Process;
-use e2e::verdict::{Doing, Verdict, ensure, failed};
+use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use redis_server::Redis;
@@ -179,23 +179,9 @@ fn folder() -> Verdict {
 
 /// The object client of a run, the child of its keeper.
 fn client_of(running: &Running) -> Verdict<Process> {
-    keeper_and_client(running).map(|[_, client]| client)
-}
-
-fn keeper_and_client(running: &Running) -> Verdict<[Process; 2]> {
-    let begun = Instant::now();
-    loop {
-        let mut found: Vec<_> = running.processes();
-        found.retain(|process| process.command().contains("object-client"));
-        found.sort_by_key(|process| (process.started, process.pid));
-        match found[..] {
-            [keeper, client] => return Ok([keeper, client]),
-            _ if begun.elapsed() > PATIENCE => {
-                return failed(format!("{} processes of an object client run", found.len()));
-            }
-            _ => std::thread::sleep(PAUSE),
-        }
-    }
+    running
+        .keeper_and_client("object-client")
+        .map(|[_, client]| client)
 }
 
 /// Kills the client of a program again and again.
@@ -262,7 +248,7 @@ fn keeper_killed() -> Verdict {
     let running = launch(&sandbox)?.spawn(&contract(&url))?;
     wait_until("pages are stored", || !objects_in(&folder).is_empty())?;
     // The keeper first: it would start another client.
-    for process in keeper_and_client(&running)? {
+    for process in running.keeper_and_client("object-client")? {
         process.kill();
     }
     let outcome = running.wait()?;

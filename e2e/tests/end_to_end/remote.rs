@@ -7,7 +7,7 @@ mod last_resort;
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::processes::Process;
-use e2e::verdict::{Doing, Verdict, ensure, failed};
+use e2e::verdict::{Doing, Verdict, ensure, failed, wait_for};
 use e2e::{Launch, Outcome, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -244,35 +244,18 @@ fn client_killed() -> Verdict {
 
 /// The keeper of the remote client of a run, and the client, its child.
 fn clients_of(running: &Running) -> Verdict<[Process; 2]> {
-    let begun = Instant::now();
-    let is_client = |process: &Process| process.command().contains("remote-client");
-    loop {
-        let mut found: Vec<_> = running.processes();
-        found.retain(is_client);
-        found.sort_by_key(|process| (process.started, process.pid));
-        match found[..] {
-            [keeper, client] => return Ok([keeper, client]),
-            _ if begun.elapsed() > PATIENCE => {
-                return failed(format!("{} processes of a remote client run", found.len()));
-            }
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
+    running.keeper_and_client("remote-client")
 }
 
 /// Waits until the program has started, which it does when its client serves, and pages.
 fn wait_until_it_pages(running: &Running) -> Verdict {
-    let begun = Instant::now();
     let is_program = |process: &Process| {
         let command = process.command();
         command.contains("eight_threads") && !command.contains(" run ")
     };
-    while !running.processes().iter().any(is_program) {
-        ensure(begun.elapsed() < PATIENCE, || {
-            "the program does not start".to_owned()
-        })?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let text = || "the program does not start".to_owned();
+    let has_begun = || running.processes().iter().any(is_program);
+    wait_for(PATIENCE, text, || Ok(has_begun().then_some(())))?;
     std::thread::sleep(UNDER_WAY);
     Ok(())
 }
@@ -359,9 +342,7 @@ fn refused() -> Verdict {
         ),
     ] {
         let outcome = launch.run(&Under::Contract(contract))?.ended_with(125)?;
-        ensure(outcome.stderr.contains(words), || {
-            format!("it says {:?}", outcome.stderr)
-        })?;
+        outcome.mentions(words)?;
     }
     sandbox.check_clean()
 }

@@ -17,12 +17,12 @@ mod unpaged;
 
 use crate::trial;
 use e2e::contract::{MIB, Size};
-use e2e::verdict::{Verdict, ensure};
+use e2e::verdict::{Verdict, wait_for};
 use e2e::{Daemon, Disks, Launch, Sandbox};
 use libtest_mimic::Trial;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A case: it gets disks for its daemons.
 type Case = fn(&Arc<Disks>, Size) -> Verdict;
@@ -79,14 +79,8 @@ fn wait_until(what: &str, holds: impl FnMut() -> Verdict<bool>) -> Verdict {
 
 /// The same, with a limit.
 fn wait_at_most(limit: Duration, what: &str, mut holds: impl FnMut() -> Verdict<bool>) -> Verdict {
-    let begin = Instant::now();
-    while !holds()? {
-        ensure(begin.elapsed() < limit, || {
-            format!("not within {limit:?}: {what}")
-        })?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let text = || format!("not within {limit:?}: {what}");
+    wait_for(limit, text, || Ok(holds()?.then_some(())))
 }
 
 /// A tenant as `contract show` prints it, found by a number in it.

@@ -2,13 +2,12 @@
 
 use super::{PATIENCE, signal};
 use e2e::contract::selfpage;
-use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
+use e2e::verdict::{Doing, Verdict, ensure, failed, skipped, wait_for};
 use e2e::{Sandbox, hazard};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::Instant;
 
 /// Two network namespaces with a link between them, which end with the case.
 struct Network {
@@ -144,17 +143,11 @@ fn serve(host: &Host<'_>, log: &Path) -> Verdict<Running> {
     let mut command = host.command(&["serve", "--ram", "256M"])?;
     let child = command.stderr(file).spawn();
     let running = Running(child.doing(|| "run selfpage serve".into())?, None);
-    let begun = Instant::now();
-    loop {
-        let said = std::fs::read_to_string(log).unwrap_or_default();
-        if said.contains("to the members of its cluster") {
-            return Ok(running);
-        }
-        if begun.elapsed() > PATIENCE {
-            return failed(format!("no paging server: {said:?}"));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let said = || std::fs::read_to_string(log).unwrap_or_default();
+    let serves = || said().contains("to the members of its cluster");
+    let text = || format!("no paging server: {:?}", said());
+    wait_for(PATIENCE, text, || Ok(serves().then_some(())))?;
+    Ok(running)
 }
 
 /// Checks that a program that pages prints what it prints by itself.

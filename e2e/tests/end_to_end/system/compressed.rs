@@ -216,9 +216,7 @@ fn unfit_store(_: &Arc<Disks>, _: Size) -> Verdict {
     for disk in [64 * MIB, 0] {
         let contract = Contract::new(8 * MIB).over(16 * MIB, disk).with("--ram=4M");
         let outcome = launch.run(&Under::Contract(contract))?.ended_with(125)?;
-        ensure(outcome.stderr.contains("of its own"), || {
-            format!("it says {:?}", outcome.stderr)
-        })?;
+        outcome.mentions("of its own")?;
     }
     sandbox.check_clean()
 }
