@@ -15,6 +15,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tenant::ContractRequest;
 
 /// Messages after which the test is told how many there were.
 const BATCH: u64 = 500;
@@ -54,6 +55,36 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 
 pub fn ask(to: &OwnedFd, ask: &TenantRequest, fds: &[BorrowedFd<'_>]) -> bool {
     send(to, &encode(ask).unwrap(), fds)
+}
+
+/// What a tenant wants, by the texts of its terms, with so many MiB of swap.
+pub fn wanted(name: &str, frames: &str, disk: &str, swap: u64) -> ContractRequest {
+    ContractRequest {
+        name: name.into(),
+        frames: Some(frames.parse().unwrap()),
+        disk: Some(disk.parse().unwrap()),
+        swap: Some(swap << 20),
+        place: None,
+    }
+}
+
+/// The request of a tenant that wants it.
+pub fn join(resume_token: ResumeToken, wanted: ContractRequest) -> TenantRequest {
+    let ContractRequest {
+        name,
+        frames,
+        disk,
+        swap,
+        place,
+    } = wanted;
+    TenantRequest::Join {
+        resume_token,
+        name,
+        frames,
+        disk,
+        swap,
+        place,
+    }
 }
 
 pub fn hear(from: &OwnedFd) -> Option<(DaemonEvent, Vec<OwnedFd>)> {
@@ -195,14 +226,8 @@ fn send_many(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
-    let join = TenantRequest::Join {
-        resume_token: ResumeToken::draw().unwrap(),
-        name: "scribbler".into(),
-        frames: Some("1M+8M".parse().unwrap()),
-        disk: Some("10ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = wanted("scribbler", "1M+8M", "10ms/250ms", 4);
+    let join = join(ResumeToken::draw().unwrap(), wanted);
     // A user who was disconnected lately has to wait a little.
     let (terms, bells) = loop {
         ask(&connection, &join, &[]);
@@ -338,14 +363,8 @@ pub fn whole(path: &Path) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
-        let join = TenantRequest::Join {
-            resume_token: ResumeToken::draw().unwrap(),
-            name: "whole".into(),
-            frames: Some("64M".parse().unwrap()),
-            disk: Some("10ms/250ms".parse().unwrap()),
-            swap: Some(96 << 20),
-            place: None,
-        };
+        let wanted = wanted("whole", "64M", "10ms/250ms", 96);
+        let join = join(ResumeToken::draw().unwrap(), wanted);
         ask(&connection, &join, &[]);
         if let Some((DaemonEvent::Admitted { .. }, _)) = hear(&connection) {
             return count(1);

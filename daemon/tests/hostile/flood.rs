@@ -1,13 +1,13 @@
 //! Strangers that keep the daemon busy, beside tenants that frames are asked back from.
 
-use crate::attacks::{Rng, ask, connect, hear, try_connect};
+use crate::attacks::{Rng, ask, connect, hear, join, try_connect, wanted};
 use crate::role::count;
 use frames::{Contract, Ledger};
 use protocol::{DaemonEvent, ResumeToken, TenantRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tenant::{ContractRequest, LinkedTenant, RevocationPolicy};
+use tenant::{LinkedTenant, RevocationPolicy};
 
 /// Connections of one flood, and what each sends.
 const CONNECTIONS: usize = 400;
@@ -42,14 +42,8 @@ pub fn flood(path: &Path, go: &Path) {
 }
 
 fn enter(connection: &OwnedFd) -> Ledger {
-    let join = TenantRequest::Join {
-        resume_token: ResumeToken::draw().unwrap(),
-        name: "answers".into(),
-        frames: Some("1M+47M".parse().unwrap()),
-        disk: Some("100ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = wanted("answers", "1M+47M", "100ms/250ms", 4);
+    let join = join(ResumeToken::draw().unwrap(), wanted);
     ask(connection, &join, &[]);
     let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) else {
         panic!("no contract");
@@ -102,13 +96,7 @@ pub fn answers(path: &Path, go: &Path) {
 
 /// A tenant that wants all of its guarantee at once.
 pub fn needs(path: &Path) {
-    let wanted = ContractRequest {
-        name: "needs".into(),
-        frames: Some("40M".parse().unwrap()),
-        disk: Some("10ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = wanted("needs", "40M", "10ms/250ms", 4);
     let manners = RevocationPolicy {
         eager: true,
         ..RevocationPolicy::default()

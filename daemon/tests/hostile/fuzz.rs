@@ -4,7 +4,7 @@
 //! is done to the daemon, the next one serves them. What the hostile do is drawn from a seed,
 //! round after round; how it interleaves is the machine's.
 
-use crate::attacks::Rng;
+use crate::attacks::{Rng, wanted};
 use crate::machine::Machine;
 use crate::role::Role;
 use host::seqpacket;
@@ -16,7 +16,7 @@ use selfpage::{DirectIo, Domain, Paged};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tenant::{ContractRequest, LinkedTenant, RevocationPolicy};
+use tenant::{LinkedTenant, RevocationPolicy};
 
 const PAGE: usize = 4096;
 /// Pages of an honest program; a sixth of them are guaranteed frames.
@@ -68,13 +68,7 @@ fn check(base: *mut u8, progress: &Path) -> ! {
 
 /// A linked program under a contract, most of whose frames are lent.
 pub fn pages(socket: &Path, folder: &Path) {
-    let wanted = ContractRequest {
-        name: "honest".into(),
-        frames: Some("4M+12M".parse().unwrap()),
-        disk: Some("50ms/250ms,extra".parse().unwrap()),
-        swap: Some(32 << 20),
-        place: None,
-    };
+    let wanted = wanted("honest", "4M+12M", "50ms/250ms,extra", 32);
     let manners = RevocationPolicy {
         eager: true,
         ..RevocationPolicy::default()

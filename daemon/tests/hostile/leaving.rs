@@ -1,6 +1,6 @@
 //! Tenants that give their contracts back: honest linked programs, and one that lies.
 
-use crate::attacks::{ask, connect, hear};
+use crate::attacks::{self, ask, connect, hear};
 use crate::role::count;
 use frames::{Contract, Ledger};
 use host::seqpacket;
@@ -23,13 +23,7 @@ const PAGES: usize = 2048;
 pub const ROUNDS: u64 = 5;
 
 fn wanted() -> ContractRequest {
-    ContractRequest {
-        name: "linked".into(),
-        frames: Some("1M".parse().unwrap()),
-        disk: Some("10ms/250ms,extra".parse().unwrap()),
-        swap: Some(16 << 20),
-        place: None,
-    }
+    attacks::wanted("linked", "1M", "10ms/250ms,extra", 16)
 }
 
 /// Joins by `join`; a user that joined and left often lately has to wait a little.
@@ -211,14 +205,8 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
 
 /// A contract, and its bells.
 fn admitted(connection: &OwnedFd) -> (ContractSpec, Vec<OwnedFd>) {
-    let join = TenantRequest::Join {
-        resume_token: ResumeToken::draw().unwrap(),
-        name: "leaver".into(),
-        frames: Some("8M".parse().unwrap()),
-        disk: Some("10ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = attacks::wanted("leaver", "8M", "10ms/250ms", 4);
+    let join = attacks::join(ResumeToken::draw().unwrap(), wanted);
     loop {
         assert!(ask(connection, &join, &[]));
         if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) {

@@ -1,6 +1,6 @@
 //! Tenants that come back to a daemon that was started again, and what keeps it from serving them at once.
 
-use crate::attacks::{ask, connect, hear, try_connect};
+use crate::attacks::{ask, connect, hear, join, try_connect, wanted};
 use crate::machine::Machine;
 use crate::role::{Role, count};
 use frames::Ledger;
@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tenant::{ContractRequest, Session, SessionEvent};
+use tenant::{Session, SessionEvent};
 
 /// Descriptors of a daemon that strangers can fill.
 const FEW: u64 = 128;
@@ -54,13 +54,7 @@ pub fn stranger(path: &Path) {
 
 /// A tenant that counts when it is admitted and has so many channels, and when it is taken back.
 pub fn returns(path: &Path, channels: u32) -> ! {
-    let wanted = ContractRequest {
-        name: "returns".into(),
-        frames: Some("1M".parse().unwrap()),
-        disk: Some("10ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = wanted("returns", "1M", "10ms/250ms", 4);
     let mut session = Session::join(path, &wanted).unwrap();
     let (ledger, fd) = Ledger::create_limited(session.terms().frames.x, 0, 1).unwrap();
     session.start(fd).unwrap();
@@ -97,14 +91,8 @@ fn dispatch(session: &mut Session, ledger: &Ledger, opened: &mut Vec<[OwnedFd; 2
 pub fn reserves(path: &Path) -> ! {
     let connection = connect(path);
     let resume_token = ResumeToken([9; 16]);
-    let join = TenantRequest::Join {
-        resume_token,
-        name: "reserves".into(),
-        frames: Some("1M".parse().unwrap()),
-        disk: Some("1ms/250ms".parse().unwrap()),
-        swap: Some(4 << 20),
-        place: None,
-    };
+    let wanted = wanted("reserves", "1M", "1ms/250ms", 4);
+    let join = join(resume_token, wanted);
     ask(&connection, &join, &[]);
     let (admitted, bells) = hear(&connection).unwrap();
     assert!(
