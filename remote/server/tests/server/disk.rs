@@ -21,13 +21,17 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn start_with_disk(ram_pages: u64, path: PathBuf, disk_pages: u64) -> Server {
-    let size = (disk_pages + 1) * PAGE as u64;
-    Server::start(ServerConfig {
+fn with_disk(ram_pages: u64, path: &Path, size: u64) -> ServerConfig {
+    let path = path.to_path_buf();
+    ServerConfig {
         disk: Some(DiskConfig { path, size }),
         ..config(ram_pages)
-    })
-    .unwrap()
+    }
+}
+
+fn start_with_disk(ram_pages: u64, path: PathBuf, disk_pages: u64) -> Server {
+    let size = (disk_pages + 1) * PAGE as u64;
+    Server::start(with_disk(ram_pages, &path, size)).unwrap()
 }
 
 fn contents(number: u64, version: u64) -> Vec<u8> {
@@ -93,13 +97,7 @@ fn a_file_that_other_users_may_read_is_refused() {
     std::fs::write(&path, []).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&path, mode).unwrap();
-    let refused = Server::start(ServerConfig {
-        disk: Some(DiskConfig {
-            path,
-            size: 64 * PAGE as u64,
-        }),
-        ..config(RAM)
-    });
+    let refused = Server::start(with_disk(RAM, &path, 64 * PAGE as u64));
     let Err(StartError::Disk(why)) = refused else {
         panic!("it starts");
     };
@@ -111,13 +109,7 @@ fn another_programs_file_stays_as_it_is() {
     let folder = folder();
     let path = folder.path().join("notes");
     std::fs::write(&path, "not pages").unwrap();
-    let started = Server::start(ServerConfig {
-        disk: Some(DiskConfig {
-            path: path.clone(),
-            size: 1 << 20,
-        }),
-        ..config(RAM)
-    });
+    let started = Server::start(with_disk(RAM, &path, 1 << 20));
     let Err(StartError::Disk(why)) = started else {
         panic!("it used the file");
     };
@@ -130,13 +122,7 @@ fn two_servers_cannot_share_a_file_and_a_later_one_can_use_it() {
     let folder = folder();
     let path = folder.path().join("pages");
     let first = start_with_disk(RAM, path.clone(), 64);
-    let second = Server::start(ServerConfig {
-        disk: Some(DiskConfig {
-            path: path.clone(),
-            size: 1 << 20,
-        }),
-        ..config(RAM)
-    });
+    let second = Server::start(with_disk(RAM, &path, 1 << 20));
     assert!(matches!(second, Err(StartError::Disk(why)) if why.contains("another server's")));
     drop(first);
     start_with_disk(RAM, path, 64);
@@ -182,13 +168,7 @@ fn a_disk_without_room_is_refused_and_left_as_it_was() {
         Err(why) => return eprintln!("skipped: a file system cannot be mounted here: {why}"),
     };
     let path = small.0.path().join("pages");
-    let config = ServerConfig {
-        disk: Some(DiskConfig {
-            path: path.clone(),
-            size: 4 << 20,
-        }),
-        ..config(RAM)
-    };
+    let config = with_disk(RAM, &path, 4 << 20);
     let Err(StartError::Disk(why)) = Server::start(config) else {
         panic!("it has room");
     };
