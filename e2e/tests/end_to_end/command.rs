@@ -1,6 +1,5 @@
 //! The promises of the command beside paging: statuses, signals, streams, refusals.
 
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::verdict::{Doing, Verdict, ensure, skipped};
 use e2e::{Launch, Outcome, Sandbox, hazard, refusal};
@@ -11,41 +10,24 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-type Case = fn() -> Verdict;
-
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 14] = [
-        ("the_exit_status_passes_through", statuses),
-        ("a_program_that_is_not_found_exits_127", not_found),
-        ("a_program_that_is_not_executable_exits_126", not_executable),
-        ("its_own_failures_exit_125_and_say_why", own_failures),
-        ("standard_streams_pass_through", streams),
-        ("signals_reach_the_program", signals),
-        ("a_program_killed_by_a_signal_ends_us_the_same_way", killed),
-        ("a_static_program_is_refused", static_program),
-        (
-            "a_static_program_runs_with_a_warning_when_allowed",
-            static_allowed,
-        ),
-        (
-            "a_static_descendant_is_refused_or_warned_of",
-            static_descendant,
-        ),
-        (
-            "a_setuid_descendant_is_refused_or_warned_of",
-            setuid_descendant,
-        ),
-        ("a_script_is_paged_through_its_interpreter", script),
-        ("a_contract_of_the_least_frames_still_works", least_frames),
-        (
-            "a_store_that_is_too_small_is_told_and_nothing_is_silently_wrong",
-            small_store,
-        ),
-    ];
-    cases
-        .into_iter()
-        .map(|(name, case)| trial("command", name, case))
-        .collect()
+    trials![
+        "command":
+        the_exit_status_passes_through => statuses,
+        a_program_that_is_not_found_exits_127 => not_found,
+        a_program_that_is_not_executable_exits_126 => not_executable,
+        its_own_failures_exit_125_and_say_why => own_failures,
+        standard_streams_pass_through => streams,
+        signals_reach_the_program => signals,
+        a_program_killed_by_a_signal_ends_us_the_same_way => killed,
+        a_static_program_is_refused => static_program,
+        a_static_program_runs_with_a_warning_when_allowed => static_allowed,
+        a_static_descendant_is_refused_or_warned_of => static_descendant,
+        a_setuid_descendant_is_refused_or_warned_of => setuid_descendant,
+        a_script_is_paged_through_its_interpreter => script,
+        a_contract_of_the_least_frames_still_works => least_frames,
+        a_store_that_is_too_small_is_told_and_nothing_is_silently_wrong => small_store,
+    ]
 }
 
 pub fn contract() -> Under {

@@ -7,7 +7,6 @@ mod instruments;
 mod limits;
 
 use super::command::{contract, shell};
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::launch::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
@@ -17,90 +16,35 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-type Case = fn() -> Verdict;
-
-const CASES: [(&str, Case); 23] = [
-    (
-        "programs_with_sanitizers_run_to_their_end",
-        instruments::sanitizers,
-    ),
-    (
-        "a_debugger_calls_functions_of_a_paged_program",
-        instruments::debugger,
-    ),
-    ("a_killed_pager_takes_its_program_along", killed_pager),
-    ("a_limit_that_is_too_low_is_named", limits::limits),
-    (
-        "a_hard_limit_of_before_reads_as_it_is_and_can_be_restored",
-        limits::hard_limits,
-    ),
-    ("memory_that_is_not_there_is_refused", limits::memory),
-    (
-        "shared_memory_beyond_the_limit_is_named_at_the_end",
-        limits::shared_memory,
-    ),
-    (
-        "pages_come_back_without_locked_memory",
-        limits::locked_memory,
-    ),
-    (
-        "the_memory_of_a_control_group_is_what_is_there",
-        limits::control_group,
-    ),
-    (
-        "without_a_place_for_a_file_the_default_store_is_ram",
-        no_place,
-    ),
-    ("a_default_store_whose_file_fails_is_ram", file_fails),
-    (
-        "a_place_for_figures_that_cannot_be_is_told_at_once",
-        figures_place,
-    ),
-    ("a_run_within_a_run_pages_in_the_outer_one", nested),
-    ("forks_are_counted", forks),
-    (
-        "the_stages_of_faults_are_counted_of_processes_that_were_killed_too",
-        stages,
-    ),
-    (
-        "the_pagers_own_memory_does_not_count_as_not_paged",
-        pagers_own,
-    ),
-    (
-        "each_call_after_which_pages_are_held_is_noticed_and_no_other",
-        direct_io::noticed,
-    ),
-    (
-        "the_rings_of_a_store_over_a_disk_are_no_direct_io",
-        direct_io::of_the_store,
-    ),
-    (
-        "a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before",
-        direct_io::mounted_before,
-    ),
-    (
-        "a_file_system_that_reads_straight_into_memory_is_noticed_when_another_program_mounts_it",
-        direct_io::mounted_meanwhile,
-    ),
-    (
-        "a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed",
-        direct_io::message,
-    ),
-    (
-        "a_core_dump_holds_the_memory_of_its_program_alone",
-        core_dump::core_dump,
-    ),
-    (
-        "a_core_dump_without_the_paged_out_pages_is_told",
-        core_dump::partial_core_dump,
-    ),
-];
-
 pub fn trials(_: Size) -> Vec<Trial> {
-    CASES
-        .into_iter()
-        .map(|(name, case)| trial("command", name, case))
-        .collect()
+    trials![
+        "command":
+        programs_with_sanitizers_run_to_their_end => instruments::sanitizers,
+        a_debugger_calls_functions_of_a_paged_program => instruments::debugger,
+        a_killed_pager_takes_its_program_along => killed_pager,
+        a_limit_that_is_too_low_is_named => limits::limits,
+        a_hard_limit_of_before_reads_as_it_is_and_can_be_restored => limits::hard_limits,
+        memory_that_is_not_there_is_refused => limits::memory,
+        shared_memory_beyond_the_limit_is_named_at_the_end => limits::shared_memory,
+        pages_come_back_without_locked_memory => limits::locked_memory,
+        the_memory_of_a_control_group_is_what_is_there => limits::control_group,
+        without_a_place_for_a_file_the_default_store_is_ram => no_place,
+        a_default_store_whose_file_fails_is_ram => file_fails,
+        a_place_for_figures_that_cannot_be_is_told_at_once => figures_place,
+        a_run_within_a_run_pages_in_the_outer_one => nested,
+        forks_are_counted => forks,
+        the_stages_of_faults_are_counted_of_processes_that_were_killed_too => stages,
+        the_pagers_own_memory_does_not_count_as_not_paged => pagers_own,
+        each_call_after_which_pages_are_held_is_noticed_and_no_other => direct_io::noticed,
+        the_rings_of_a_store_over_a_disk_are_no_direct_io => direct_io::of_the_store,
+        a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before =>
+            direct_io::mounted_before,
+        a_file_system_that_reads_straight_into_memory_is_noticed_when_another_program_mounts_it =>
+            direct_io::mounted_meanwhile,
+        a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed => direct_io::message,
+        a_core_dump_holds_the_memory_of_its_program_alone => core_dump::core_dump,
+        a_core_dump_without_the_paged_out_pages_is_told => core_dump::partial_core_dump,
+    ]
 }
 
 /// The kernel ends a program whose pager is gone: its missing pages would read as zeros. The shell

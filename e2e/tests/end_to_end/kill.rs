@@ -1,6 +1,5 @@
 //! Kill -9 at random moments: no process, no file, no lock is left.
 
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::noise::Noise;
 use e2e::processes::Process;
@@ -30,69 +29,25 @@ enum Victim {
 }
 
 pub fn trials(size: Size) -> Vec<Trial> {
-    let (threads, storm_of_forks) = ("eight_threads_write_and_check", "fork_storm");
-    let cases = [
-        (
-            "selfpage_run_killed_while_threads_page",
-            threads,
-            Victim::First,
-        ),
-        (
-            "selfpage_run_killed_in_a_storm_of_forks",
-            storm_of_forks,
-            Victim::First,
-        ),
-        (
-            "its_second_process_killed_while_threads_page",
-            threads,
-            Victim::Second,
-        ),
-        (
-            "its_second_process_killed_in_a_storm_of_forks",
-            storm_of_forks,
-            Victim::Second,
-        ),
-        (
-            "both_killed_at_once_while_threads_page",
-            threads,
-            Victim::Both,
-        ),
-        (
-            "both_killed_at_once_in_a_storm_of_forks",
-            storm_of_forks,
-            Victim::Both,
-        ),
-        (
-            "the_program_killed_while_threads_page",
-            threads,
-            Victim::Program,
-        ),
-        (
-            "the_program_killed_in_a_storm_of_forks",
-            storm_of_forks,
-            Victim::Program,
-        ),
-        (
-            "anyone_killed_in_a_storm_of_forks",
-            storm_of_forks,
-            Victim::Anyone,
-        ),
-        (
-            "anyone_killed_while_direct_io_is_in_flight",
-            "direct_io_under_heavy_paging",
-            Victim::Anyone,
-        ),
-    ];
     let rounds = size.scale(60, 8);
-    let case =
-        |(name, program, victim)| trial("kill", name, move || storm(program, victim, rounds));
-    let mut trials: Vec<_> = cases.into_iter().map(case).collect();
-    trials.push(trial(
-        "kill",
-        "siblings_of_a_killed_process_keep_their_pages",
-        move || survivors(size),
-    ));
-    trials
+    let case = |program, victim| move || storm(program, victim, rounds);
+    let in_threads = |victim| case("eight_threads_write_and_check", victim);
+    let in_forks = |victim| case("fork_storm", victim);
+    trials![
+        "kill":
+        selfpage_run_killed_while_threads_page => in_threads(Victim::First),
+        selfpage_run_killed_in_a_storm_of_forks => in_forks(Victim::First),
+        its_second_process_killed_while_threads_page => in_threads(Victim::Second),
+        its_second_process_killed_in_a_storm_of_forks => in_forks(Victim::Second),
+        both_killed_at_once_while_threads_page => in_threads(Victim::Both),
+        both_killed_at_once_in_a_storm_of_forks => in_forks(Victim::Both),
+        the_program_killed_while_threads_page => in_threads(Victim::Program),
+        the_program_killed_in_a_storm_of_forks => in_forks(Victim::Program),
+        anyone_killed_in_a_storm_of_forks => in_forks(Victim::Anyone),
+        anyone_killed_while_direct_io_is_in_flight =>
+            case("direct_io_under_heavy_paging", Victim::Anyone),
+        siblings_of_a_killed_process_keep_their_pages => move || survivors(size),
+    ]
 }
 
 /// Starts, waits for a random moment, kills, and looks for what is left.

@@ -2,6 +2,18 @@
 //! (`SELFPAGE_E2E_SIZE=full`). A case that cannot run here prints the reason and counts as
 //! ignored.
 
+/// Cases by name.
+macro_rules! cases {
+    ($($name:ident => $case:expr),+ $(,)?) => { &[$((stringify!($name), $case)),+] };
+}
+
+/// Trials of a kind, by name.
+macro_rules! trials {
+    ($kind:literal: $($name:ident => $case:expr),+ $(,)?) => {
+        vec![$($crate::trial($kind, stringify!($name), $case)),+]
+    };
+}
+
 mod command;
 mod edge;
 mod kill;

@@ -2,7 +2,6 @@
 
 mod redis_server;
 
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::processes::Process;
 use e2e::verdict::{Doing, Verdict, ensure};
@@ -32,62 +31,22 @@ const MEMORY_MIB: u64 = 64;
 const MOST_STORED: u64 = (3 * MEMORY_MIB + 48) * MIB;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    vec![
-        trial(
-            "objects",
-            "pages_come_back_from_a_folder_that_is_empty_at_the_end",
-            folder,
-        ),
-        trial(
-            "objects",
-            "pages_come_back_from_redis_that_is_empty_at_the_end",
-            redis,
-        ),
-        trial(
-            "objects",
-            "an_object_client_killed_while_threads_page_loses_no_page",
-            client_killed,
-        ),
-        trial(
-            "objects",
-            "an_object_client_killed_while_standard_error_is_full_stops_no_program",
+    trials![
+        "objects":
+        pages_come_back_from_a_folder_that_is_empty_at_the_end => folder,
+        pages_come_back_from_redis_that_is_empty_at_the_end => redis,
+        an_object_client_killed_while_threads_page_loses_no_page => client_killed,
+        an_object_client_killed_while_standard_error_is_full_stops_no_program =>
             client_killed_unread,
-        ),
-        trial(
-            "objects",
-            "an_object_client_killed_with_its_keeper_ends_the_program",
-            keeper_killed,
-        ),
-        trial(
-            "objects",
-            "objects_that_are_gone_or_damaged_are_errors_and_no_wrong_pages",
-            damaged,
-        ),
-        trial(
-            "objects",
-            "a_redis_that_is_stopped_for_a_second_loses_no_page",
-            redis_stopped,
-        ),
-        trial(
-            "objects",
-            "a_redis_that_is_stopped_for_seconds_before_a_disk_loses_no_page",
+        an_object_client_killed_with_its_keeper_ends_the_program => keeper_killed,
+        objects_that_are_gone_or_damaged_are_errors_and_no_wrong_pages => damaged,
+        a_redis_that_is_stopped_for_a_second_loses_no_page => redis_stopped,
+        a_redis_that_is_stopped_for_seconds_before_a_disk_loses_no_page =>
             redis_stopped_before_disk,
-        ),
-        trial(
-            "objects",
-            "a_full_redis_before_a_disk_loses_no_page_though_the_client_is_killed",
+        a_full_redis_before_a_disk_loses_no_page_though_the_client_is_killed =>
             redis_full_before_disk,
-        ),
-        trial(
-            "objects",
-            "a_redis_that_has_started_again_is_an_error_and_no_wrong_page",
-            redis_restarted,
-        ),
-        trial(
-            "objects",
-            "a_url_with_a_mistake_is_named_and_nothing_starts",
-            refused,
-        ),
+        a_redis_that_has_started_again_is_an_error_and_no_wrong_page => redis_restarted,
+        a_url_with_a_mistake_is_named_and_nothing_starts => refused,
     ]
 }
 

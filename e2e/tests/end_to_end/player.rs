@@ -2,7 +2,6 @@
 //! delay, a neighbour is launched beside it and has its usual result, the pictures are drawn,
 //! and nothing is left behind, also after kill -9. The figures are not judged here.
 
-use crate::trial;
 use e2e::contract::{Size, selfpage};
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Sandbox, workload};
@@ -12,8 +11,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-type Case = fn() -> Verdict;
-
 /// Frames that count: of two seconds.
 const FRAMES: usize = 60;
 
@@ -21,14 +18,11 @@ const FRAMES: usize = 60;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 2] = [
-        ("every_arm_plays_the_clip_and_leaves_nothing", arms),
-        ("a_bench_that_is_killed_leaves_nothing", killed),
-    ];
-    cases
-        .into_iter()
-        .map(|(name, case)| trial("player", name, case))
-        .collect()
+    trials![
+        "player":
+        every_arm_plays_the_clip_and_leaves_nothing => arms,
+        a_bench_that_is_killed_leaves_nothing => killed,
+    ]
 }
 
 /// The benchmark with one small neighbour, little load and so many seconds of the clip, in

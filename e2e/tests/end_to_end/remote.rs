@@ -4,7 +4,6 @@
 mod cluster;
 mod last_resort;
 
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::processes::Process;
 use e2e::verdict::{Doing, Verdict, ensure, failed, wait_for};
@@ -26,65 +25,22 @@ const KILLS: u32 = 5;
 const BETWEEN_KILLS: Duration = Duration::from_millis(400);
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let mut trials = vec![
-        trial("remote", "pages_come_back_from_two_servers", || {
-            come_back(&[])
-        }),
-        trial(
-            "remote",
-            "encrypted_pages_come_back_from_two_servers",
-            || come_back(&["--encrypt"]),
-        ),
-        trial(
-            "remote",
-            "compressed_ram_in_frames_has_remote_memory_behind_it",
-            || come_back(&["--ram=4M"]),
-        ),
-        trial(
-            "remote",
-            "two_hosts_page_after_an_invitation_and_not_after_a_removal",
-            cluster::two_hosts,
-        ),
-        trial(
-            "remote",
-            "a_server_that_takes_no_connection_grants_no_permit_after_permit",
-            no_connection,
-        ),
-        trial(
-            "remote",
-            "a_server_killed_while_threads_page_loses_no_page",
-            server_killed,
-        ),
-        trial(
-            "remote",
-            "a_server_stopped_while_threads_page_loses_no_page",
-            server_stopped,
-        ),
-        trial(
-            "remote",
-            "a_remote_client_killed_with_its_keeper_ends_the_program_with_an_error",
-            client_killed,
-        ),
-        trial(
-            "remote",
-            "a_remote_client_killed_while_threads_page_loses_no_page",
-            || client_killed_under_load(&[]),
-        ),
-        trial(
-            "remote",
-            "a_remote_client_that_encrypts_and_is_killed_loses_no_page",
+    let mut trials = trials![
+        "remote":
+        pages_come_back_from_two_servers => || come_back(&[]),
+        encrypted_pages_come_back_from_two_servers => || come_back(&["--encrypt"]),
+        compressed_ram_in_frames_has_remote_memory_behind_it => || come_back(&["--ram=4M"]),
+        two_hosts_page_after_an_invitation_and_not_after_a_removal => cluster::two_hosts,
+        a_server_that_takes_no_connection_grants_no_permit_after_permit => no_connection,
+        a_server_killed_while_threads_page_loses_no_page => server_killed,
+        a_server_stopped_while_threads_page_loses_no_page => server_stopped,
+        a_remote_client_killed_with_its_keeper_ends_the_program_with_an_error => client_killed,
+        a_remote_client_killed_while_threads_page_loses_no_page => || client_killed_under_load(&[]),
+        a_remote_client_that_encrypts_and_is_killed_loses_no_page =>
             || client_killed_under_load(&["--encrypt"]),
-        ),
-        trial(
-            "remote",
-            "a_remote_client_killed_with_its_keeper_under_load_ends_the_program",
+        a_remote_client_killed_with_its_keeper_under_load_ends_the_program =>
             keeper_killed_under_load,
-        ),
-        trial(
-            "remote",
-            "without_a_server_or_with_options_that_do_not_fit_nothing_starts",
-            refused,
-        ),
+        without_a_server_or_with_options_that_do_not_fit_nothing_starts => refused,
     ];
     trials.extend(last_resort::trials());
     trials

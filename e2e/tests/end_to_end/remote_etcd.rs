@@ -1,7 +1,6 @@
 //! Hosts whose broker is the one with a lease in etcd, under faults of etcd and of the broker, while a program pages.
 
 use crate::lending_hosts::{Hosts, Load};
-use crate::trial;
 use e2e::Sandbox;
 use e2e::contract::Size;
 use e2e::etcd::Etcd;
@@ -19,24 +18,12 @@ const OUTAGE: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_secs(8);
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let case = |name: &str, case: fn() -> Verdict| trial("remote_etcd", name, case);
-    vec![
-        case(
-            "memory_is_lent_while_etcd_is_stopped_or_gone_and_after",
-            etcd_ends,
-        ),
-        case(
-            "a_broker_killed_while_a_program_pages_is_replaced",
-            broker_ends,
-        ),
-        case(
-            "a_broker_killed_while_etcd_is_gone_is_replaced_when_it_is_back",
-            both_end,
-        ),
-        case(
-            "a_broker_stopped_longer_than_its_lease_does_no_harm",
-            broker_loses_its_lease,
-        ),
+    trials![
+        "remote_etcd":
+        memory_is_lent_while_etcd_is_stopped_or_gone_and_after => etcd_ends,
+        a_broker_killed_while_a_program_pages_is_replaced => broker_ends,
+        a_broker_killed_while_etcd_is_gone_is_replaced_when_it_is_back => both_end,
+        a_broker_stopped_longer_than_its_lease_does_no_harm => broker_loses_its_lease,
     ]
 }
 

@@ -2,7 +2,6 @@
 //! last that it wrote.
 
 use crate::lending_hosts::{Hosts, Load, objects_on, servers};
-use crate::trial;
 use e2e::Sandbox;
 use e2e::contract::Size;
 use e2e::network::Network;
@@ -33,43 +32,21 @@ const DISORDERLY: Delay = Delay {
 };
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let case = |name: &str, case: fn() -> Verdict| trial("remote_faults", name, case);
-    vec![
-        case("a_server_that_is_cut_off_costs_no_page", cut_off),
-        case("a_client_that_is_cut_off_costs_no_page", client_cut_off),
-        case(
-            "a_client_that_is_killed_again_and_again_costs_no_page",
-            client_killed,
-        ),
-        case(
-            "a_client_and_a_server_killed_at_once_cost_no_page",
-            client_and_server_killed,
-        ),
-        case(
-            "a_stopped_server_that_goes_on_is_not_read_for_what_it_missed",
-            stopped,
-        ),
-        case(
-            "a_server_killed_while_objects_move_to_it_costs_no_page",
-            || killed_in_a_move(End::To),
-        ),
-        case(
-            "a_server_killed_while_objects_move_away_from_it_costs_no_page",
+    trials![
+        "remote_faults":
+        a_server_that_is_cut_off_costs_no_page => cut_off,
+        a_client_that_is_cut_off_costs_no_page => client_cut_off,
+        a_client_that_is_killed_again_and_again_costs_no_page => client_killed,
+        a_client_and_a_server_killed_at_once_cost_no_page => client_and_server_killed,
+        a_stopped_server_that_goes_on_is_not_read_for_what_it_missed => stopped,
+        a_server_killed_while_objects_move_to_it_costs_no_page => || killed_in_a_move(End::To),
+        a_server_killed_while_objects_move_away_from_it_costs_no_page =>
             || killed_in_a_move(End::From),
-        ),
-        case("two_brokers_at_once_cost_no_page", two_brokers),
-        case(
-            "a_broker_that_is_cut_off_from_servers_costs_a_client_that_reaches_them_no_copy",
+        two_brokers_at_once_cost_no_page => two_brokers,
+        a_broker_that_is_cut_off_from_servers_costs_a_client_that_reaches_them_no_copy =>
             broker_cut_off_from_servers,
-        ),
-        case(
-            "packets_that_are_late_and_pass_each_other_cost_no_page",
-            disorder,
-        ),
-        case(
-            "a_client_that_walks_away_is_served_by_near_servers",
-            walk_away,
-        ),
+        packets_that_are_late_and_pass_each_other_cost_no_page => disorder,
+        a_client_that_walks_away_is_served_by_near_servers => walk_away,
     ]
 }
 

@@ -2,7 +2,6 @@
 //! program pages to them while brokers end, stop and are divided.
 
 use crate::lending_hosts::{Hosts, objects_on, servers};
-use crate::trial;
 use e2e::Sandbox;
 use e2e::contract::Size;
 use e2e::verdict::{Verdict, ensure};
@@ -14,33 +13,14 @@ use std::time::Instant;
 const UNDER_WAY: u64 = 20_000;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    vec![
-        trial("remote_hosts", "two_commands_and_nothing_configured", plain),
-        trial(
-            "remote_hosts",
-            "a_machine_that_is_named_has_the_others",
-            named,
-        ),
-        trial(
-            "remote_hosts",
-            "a_broker_killed_while_a_program_pages_loses_no_page",
-            || broker_ends(Signal::KILL),
-        ),
-        trial(
-            "remote_hosts",
-            "a_broker_stopped_while_a_program_pages_loses_no_page",
-            || broker_ends(Signal::STOP),
-        ),
-        trial(
-            "remote_hosts",
-            "two_brokers_of_a_divided_link_are_one_when_it_is_joined",
-            divided,
-        ),
-        trial(
-            "remote_hosts",
-            "a_machine_that_lends_later_is_found_and_used",
-            later,
-        ),
+    trials![
+        "remote_hosts":
+        two_commands_and_nothing_configured => plain,
+        a_machine_that_is_named_has_the_others => named,
+        a_broker_killed_while_a_program_pages_loses_no_page => || broker_ends(Signal::KILL),
+        a_broker_stopped_while_a_program_pages_loses_no_page => || broker_ends(Signal::STOP),
+        two_brokers_of_a_divided_link_are_one_when_it_is_joined => divided,
+        a_machine_that_lends_later_is_found_and_used => later,
     ]
 }
 

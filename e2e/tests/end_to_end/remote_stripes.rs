@@ -2,7 +2,6 @@
 //! there are parities cost no page.
 
 use crate::lending_hosts::{Hosts, Load};
-use crate::trial;
 use e2e::Sandbox;
 use e2e::contract::Size;
 use e2e::verdict::{Verdict, ensure};
@@ -16,25 +15,16 @@ const UNDER_WAY: u64 = 20_000;
 const MEMBERS: usize = 4;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let case = |name: &str, case: fn() -> Verdict| trial("remote_stripes", name, case);
-    vec![
-        case(
-            "one_of_five_servers_with_a_stripe_killed_under_load_costs_no_page",
+    trials![
+        "remote_stripes":
+        one_of_five_servers_with_a_stripe_killed_under_load_costs_no_page =>
             || servers_killed("sa", 5, 1, &[]),
-        ),
-        case(
-            "one_of_six_servers_with_an_encrypted_stripe_killed_under_load_costs_no_page",
+        one_of_six_servers_with_an_encrypted_stripe_killed_under_load_costs_no_page =>
             || servers_killed("sb", 6, 1, &["--encrypt"]),
-        ),
-        case(
-            "two_of_six_servers_with_a_stripe_killed_at_once_under_load_cost_no_page",
+        two_of_six_servers_with_a_stripe_killed_at_once_under_load_cost_no_page =>
             || servers_killed("se", 6, 2, &[]),
-        ),
-        case("a_stripe_that_is_written_loses_no_page", written),
-        case(
-            "a_client_and_then_a_server_killed_with_a_stripe_cost_no_page",
-            client_killed,
-        ),
+        a_stripe_that_is_written_loses_no_page => written,
+        a_client_and_then_a_server_killed_with_a_stripe_cost_no_page => client_killed,
     ]
 }
 

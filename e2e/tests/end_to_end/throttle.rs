@@ -3,7 +3,6 @@
 
 use super::command::shell;
 use super::kill::{end, settled};
-use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::launch::{Outcome, number};
 use e2e::verdict::{Verdict, ensure, failed, skipped};
@@ -12,37 +11,16 @@ use libtest_mimic::Trial;
 use std::time::Duration;
 
 pub fn trials(size: Size) -> Vec<Trial> {
-    vec![
-        trial(
-            "throttle",
-            "threads_past_their_limits_are_slowed_and_right",
+    trials![
+        "throttle":
+        threads_past_their_limits_are_slowed_and_right =>
             move || throttled(size, "eight_threads_write_and_check", (50, 200)),
-        ),
-        trial(
-            "throttle",
-            "forks_do_not_wait_for_a_throttled_thread",
+        forks_do_not_wait_for_a_throttled_thread =>
             move || throttled(size, "fork_where_both_sides_write", (300, 600)),
-        ),
-        trial(
-            "throttle",
-            "a_limit_by_what_faults_cost_is_measured",
-            move || automatic(size),
-        ),
-        trial(
-            "throttle",
-            "killed_while_asleep_in_a_fault_nothing_is_left",
-            killed,
-        ),
-        trial(
-            "throttle",
-            "a_rate_or_reservation_that_cannot_be_is_refused",
-            refused,
-        ),
-        trial(
-            "throttle",
-            "reserved_processor_time_is_had_or_refused",
-            reserved,
-        ),
+        a_limit_by_what_faults_cost_is_measured => move || automatic(size),
+        killed_while_asleep_in_a_fault_nothing_is_left => killed,
+        a_rate_or_reservation_that_cannot_be_is_refused => refused,
+        reserved_processor_time_is_had_or_refused => reserved,
     ]
 }
 

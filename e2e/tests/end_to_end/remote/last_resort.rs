@@ -1,7 +1,6 @@
 //! A disk behind paging servers that have too little room, do not answer, or answer a client that is killed.
 
 use super::{KILLS, PagingServer, UNDER_WAY, clients_of, launch, signal, wait_until_it_pages};
-use crate::trial;
 use e2e::Sandbox;
 use e2e::contract::{Contract, MIB, Under};
 use e2e::launch::number;
@@ -17,32 +16,14 @@ const AT_BOTH: &str = "16M";
 const PAUSE: Duration = Duration::from_millis(1500);
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial(
-            "remote",
-            "pages_beyond_the_room_of_servers_are_on_the_disk",
-            || beyond("128M"),
-        ),
-        trial(
-            "remote",
-            "servers_get_their_part_of_the_pages_and_the_disk_the_others",
+    trials![
+        "remote":
+        pages_beyond_the_room_of_servers_are_on_the_disk => || beyond("128M"),
+        servers_get_their_part_of_the_pages_and_the_disk_the_others =>
             || beyond("ram:4M+remote:8M"),
-        ),
-        trial(
-            "remote",
-            "a_stopped_server_with_a_disk_behind_it_delays_pages_and_loses_none",
-            server_stopped,
-        ),
-        trial(
-            "remote",
-            "a_client_with_a_disk_that_is_killed_under_load_loses_no_page",
-            client_killed,
-        ),
-        trial(
-            "remote",
-            "a_disk_of_last_resort_that_cannot_be_made_is_named",
-            refused,
-        ),
+        a_stopped_server_with_a_disk_behind_it_delays_pages_and_loses_none => server_stopped,
+        a_client_with_a_disk_that_is_killed_under_load_loses_no_page => client_killed,
+        a_disk_of_last_resort_that_cannot_be_made_is_named => refused,
     ]
 }
 

@@ -11,20 +11,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "more_than_there_is_to_promise_is_refused_with_the_figures",
-        too_much,
-    ),
-    (
-        "a_user_without_a_rule_is_refused_and_one_with_a_rule_bounded",
-        users,
-    ),
-    ("without_a_daemon_a_program_is_not_started", no_daemon),
-    (
-        "a_run_that_waits_for_its_contract_ends_at_a_signal",
-        interrupted,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    more_than_there_is_to_promise_is_refused_with_the_figures => too_much,
+    a_user_without_a_rule_is_refused_and_one_with_a_rule_bounded => users,
+    without_a_daemon_a_program_is_not_started => no_daemon,
+    a_run_that_waits_for_its_contract_ends_at_a_signal => interrupted,
 ];
 
 /// An unprivileged user.

@@ -7,10 +7,9 @@ use e2e::verdict::{Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use std::sync::Arc;
 
-pub const CASES: &[(&str, Case)] = &[(
-    "a_program_that_rests_and_pages_in_turn_has_no_more_channels_than_at_first",
-    bounded,
-)];
+pub const CASES: &[(&str, Case)] = cases![
+    a_program_that_rests_and_pages_in_turn_has_no_more_channels_than_at_first => bounded,
+];
 
 /// Channels of one process at most: its readers of readahead, and cleaners and handler threads by processor.
 fn most_channels() -> usize {

@@ -11,28 +11,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "pages_compressed_in_frames_of_the_contract_are_right_and_within_it",
-        within,
-    ),
-    (
-        "an_idle_ones_compressed_pages_are_given_back_in_time_and_are_right",
-        revoked,
-    ),
-    (
-        "children_killed_while_pages_are_demoted_and_a_daemon_killed_twice_lose_no_page",
-        killed,
-    ),
-    ("without_compressed_ram_pages_go_to_the_disk", without),
-    (
-        "frames_without_a_daemon_have_compressed_ram_and_killed_children_lose_no_page",
-        without_daemon,
-    ),
-    (
-        "compressed_ram_in_frames_is_refused_where_the_store_does_not_fit_it",
-        unfit_store,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    pages_compressed_in_frames_of_the_contract_are_right_and_within_it => within,
+    an_idle_ones_compressed_pages_are_given_back_in_time_and_are_right => revoked,
+    children_killed_while_pages_are_demoted_and_a_daemon_killed_twice_lose_no_page => killed,
+    without_compressed_ram_pages_go_to_the_disk => without,
+    frames_without_a_daemon_have_compressed_ram_and_killed_children_lose_no_page => without_daemon,
+    compressed_ram_in_frames_is_refused_where_the_store_does_not_fit_it => unfit_store,
 ];
 
 /// Fills memory with pages that compress to about a third, and checks and changes them in random

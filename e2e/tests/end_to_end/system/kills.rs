@@ -12,15 +12,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "a_daemon_killed_again_and_again_loses_no_page",
-        daemon_killed,
-    ),
-    (
-        "tenants_killed_again_and_again_leave_everything_to_the_others",
-        tenants_killed,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    a_daemon_killed_again_and_again_loses_no_page => daemon_killed,
+    tenants_killed_again_and_again_leave_everything_to_the_others => tenants_killed,
 ];
 
 /// Rounds between two times that everything is counted.

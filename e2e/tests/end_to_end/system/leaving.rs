@@ -9,10 +9,9 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[(
-    "a_linked_program_leaves_its_contract_and_joins_again_with_its_pages_right",
-    comes_and_goes,
-)];
+pub const CASES: &[(&str, Case)] = cases![
+    a_linked_program_leaves_its_contract_and_joins_again_with_its_pages_right => comes_and_goes,
+];
 
 /// What pages, checks, leaves, and joins again so many times; then for a second more.
 fn member<'a>(daemon: &Daemon, sandbox: &'a Sandbox, leaves: u64) -> Verdict<Launch<'a>> {

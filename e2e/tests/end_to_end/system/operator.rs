@@ -9,27 +9,15 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::sync::Arc;
 
-pub const CASES: &[(&str, Case)] = &[
-    ("contracts_are_shown_and_set_while_programs_run", set),
-    (
-        "a_guarantee_is_not_lowered_below_what_a_program_has_locked",
-        set_below_locked,
-    ),
-    ("a_reload_keeps_all_tenants", reload),
-    ("a_broken_configuration_is_refused_by_file_and_line", broken),
-    (
-        "a_check_of_a_configuration_refuses_what_a_daemon_could_not_have_and_makes_nothing",
-        checked,
-    ),
-    ("a_second_daemon_at_the_same_socket_does_not_start", twice),
-    (
-        "a_swap_file_that_holds_something_else_is_left_alone",
-        occupied,
-    ),
-    (
-        "a_swap_file_larger_than_the_disk_is_refused_and_removed",
-        too_large,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    contracts_are_shown_and_set_while_programs_run => set,
+    a_guarantee_is_not_lowered_below_what_a_program_has_locked => set_below_locked,
+    a_reload_keeps_all_tenants => reload,
+    a_broken_configuration_is_refused_by_file_and_line => broken,
+    a_check_of_a_configuration_refuses_what_a_daemon_could_not_have_and_makes_nothing => checked,
+    a_second_daemon_at_the_same_socket_does_not_start => twice,
+    a_swap_file_that_holds_something_else_is_left_alone => occupied,
+    a_swap_file_larger_than_the_disk_is_refused_and_removed => too_large,
 ];
 
 fn set(disks: &Arc<Disks>, _: Size) -> Verdict {

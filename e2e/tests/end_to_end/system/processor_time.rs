@@ -10,15 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "threads_that_page_come_first_beside_programs_that_compute",
-        first,
-    ),
-    (
-        "a_daemon_that_is_killed_leaves_no_thread_that_comes_first",
-        killed,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    threads_that_page_come_first_beside_programs_that_compute => first,
+    a_daemon_that_is_killed_leaves_no_thread_that_comes_first => killed,
 ];
 
 /// Programs that only compute, four to each processor.

@@ -10,25 +10,15 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    ("sort_gives_what_it_gives_without", sort),
-    ("a_dict_of_cpython_is_what_it_is_without", |disks, size| {
-        same(disks, size, "dict")
-    }),
-    ("gcc_writes_what_it_writes_without", gcc),
-    ("eight_threads_read_what_was_written", |disks, size| {
-        same(disks, size, "threads")
-    }),
-    (
-        "programs_under_different_contracts_do_not_mix",
-        side_by_side,
-    ),
-    ("forks_and_their_parents_keep_their_pages", forks),
-    (
-        "a_fork_that_the_daemon_has_no_descriptor_for_is_refused",
-        few_descriptors,
-    ),
-    ("memory_within_a_contract_is_counted_once", counted_once),
+pub const CASES: &[(&str, Case)] = cases![
+    sort_gives_what_it_gives_without => sort,
+    a_dict_of_cpython_is_what_it_is_without => |disks,size| { same(disks, size, "dict") },
+    gcc_writes_what_it_writes_without => gcc,
+    eight_threads_read_what_was_written => |disks,size| { same(disks, size, "threads") },
+    programs_under_different_contracts_do_not_mix => side_by_side,
+    forks_and_their_parents_keep_their_pages => forks,
+    a_fork_that_the_daemon_has_no_descriptor_for_is_refused => few_descriptors,
+    memory_within_a_contract_is_counted_once => counted_once,
 ];
 
 /// MiB of swap that a workload is given.

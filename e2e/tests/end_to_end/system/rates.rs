@@ -11,17 +11,11 @@ use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use serde_json::Value;
 use std::sync::Arc;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "shares_of_the_faults_follow_reservations_and_outlive_the_daemon",
-        shares,
-    ),
-    (
-        "processor_time_beyond_what_there_is_is_refused_with_the_figures",
-        too_much,
-    ),
-    ("a_share_of_the_faults_is_kept_to", kept),
-    ("programs_that_start_at_once_are_all_let_in", at_once),
+pub const CASES: &[(&str, Case)] = cases![
+    shares_of_the_faults_follow_reservations_and_outlive_the_daemon => shares,
+    processor_time_beyond_what_there_is_is_refused_with_the_figures => too_much,
+    a_share_of_the_faults_is_kept_to => kept,
+    programs_that_start_at_once_are_all_let_in => at_once,
 ];
 
 /// Milliseconds of a period.

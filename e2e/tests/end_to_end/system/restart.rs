@@ -8,32 +8,14 @@ use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "a_daemon_asked_to_end_ends_and_its_successor_goes_on",
-        successor,
-    ),
-    ("contracts_that_were_set_hold_after_a_restart", remembered),
-    (
-        "one_whose_contract_is_lowered_while_its_daemon_is_killed_has_its_notice_and_lives",
-        lowered,
-    ),
-    (
-        "tenants_that_end_while_there_is_no_daemon_leave_everything",
-        gone_meanwhile,
-    ),
-    (
-        "a_daemon_with_less_than_is_promised_does_not_start_and_harms_no_tenant",
-        less,
-    ),
-    (
-        "one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives",
-        less_than_owned,
-    ),
-    (
-        "programs_that_are_let_in_when_their_daemon_is_killed_start_under_the_next",
-        let_in_by_the_next,
-    ),
+pub const CASES: &[(&str, Case)] = cases![
+    a_daemon_asked_to_end_ends_and_its_successor_goes_on => successor,
+    contracts_that_were_set_hold_after_a_restart => remembered,
+    one_whose_contract_is_lowered_while_its_daemon_is_killed_has_its_notice_and_lives => lowered,
+    tenants_that_end_while_there_is_no_daemon_leave_everything => gone_meanwhile,
+    a_daemon_with_less_than_is_promised_does_not_start_and_harms_no_tenant => less,
+    one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives => less_than_owned,
+    programs_that_are_let_in_when_their_daemon_is_killed_start_under_the_next => let_in_by_the_next,
 ];
 
 /// Moments at which a daemon is killed while it admits a program.

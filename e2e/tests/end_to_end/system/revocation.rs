@@ -11,16 +11,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    (
-        "one_that_is_stopped_when_asked_for_frames_is_ended_and_others_get_them",
-        stopped,
-    ),
-    (
-        "an_honest_one_with_dirty_pages_and_a_small_slice_is_never_ended",
-        honest,
-    ),
-    ("one_with_more_memory_than_its_contract_is_ended", over),
+pub const CASES: &[(&str, Case)] = cases![
+    one_that_is_stopped_when_asked_for_frames_is_ended_and_others_get_them => stopped,
+    an_honest_one_with_dirty_pages_and_a_small_slice_is_never_ended => honest,
+    one_with_more_memory_than_its_contract_is_ended => over,
 ];
 
 /// Starts a tenant that has almost all frames as optimistic frames.

@@ -11,10 +11,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const CASES: &[(&str, Case)] = &[
-    ("systemd_is_told_when_the_daemon_is_ready", ready),
-    ("a_socket_that_systemd_opened_is_used", activated),
-    ("the_units_are_as_systemd_wants_them", units),
+pub const CASES: &[(&str, Case)] = cases![
+    systemd_is_told_when_the_daemon_is_ready => ready,
+    a_socket_that_systemd_opened_is_used => activated,
+    the_units_are_as_systemd_wants_them => units,
 ];
 
 fn ready(disks: &Arc<Disks>, _: Size) -> Verdict {

@@ -7,10 +7,9 @@ use e2e::verdict::{Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use std::sync::Arc;
 
-pub const CASES: &[(&str, Case)] = &[(
-    "memory_that_is_not_paged_takes_frames_of_the_contract_and_kills_no_program",
-    covered,
-)];
+pub const CASES: &[(&str, Case)] = cases![
+    memory_that_is_not_paged_takes_frames_of_the_contract_and_kills_no_program => covered,
+];
 
 fn covered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(64))?;
