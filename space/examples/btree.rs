@@ -8,13 +8,16 @@
 //! by plain `mmap`; and by a client view whose file another program truncates, where the search
 //! ends with an error, and `mmap` with SIGBUS.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{PAGE, in_child, status_kb};
 use selfpage::{DirectIo, Domain, Mapped};
 use space::{AddressSpace, MapFlags, MemoryObject, Rights};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-const PAGE: usize = 4096;
 const RANGE: usize = 2 << 20;
 /// Entries of a node: a key and a value, or a key and a child, after a header of 16 bytes.
 const ENTRIES: usize = (PAGE - 16) / 16;
@@ -88,13 +91,6 @@ fn search(base: usize, pages: usize, root: usize, key: u64) -> Option<u64> {
     None
 }
 
-fn status_kb(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status.lines().find(|l| l.starts_with(name));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
-}
-
 /// The tree's file.
 struct Tree {
     path: std::path::PathBuf,
@@ -130,14 +126,14 @@ impl Tree {
         let us = begin.elapsed().as_secs_f64() * 1e6 / SEARCHES as f64;
         println!(
             "{name:28} {us:7.2} us a search, page tables +{} kB, resident {} kB of the file",
-            status_kb("VmPTE:").saturating_sub(tables_before),
-            status_kb("RssFile:") + status_kb("RssAnon:")
+            status_kb("self", "VmPTE:").saturating_sub(tables_before),
+            status_kb("self", "RssFile:") + status_kb("self", "RssAnon:")
         );
     }
 }
 
 fn by_space(tree: &Tree) {
-    let before = status_kb("VmPTE:");
+    let before = status_kb("self", "VmPTE:");
     let object = MemoryObject::from_file(tree.open()).expect("an object");
     let space = AddressSpace::without_domain(tree.pages * PAGE / RANGE / 4).expect("a space");
     let at = space
@@ -152,7 +148,7 @@ fn by_space(tree: &Tree) {
 }
 
 fn by_stretch(tree: &Tree) {
-    let before = status_kb("VmPTE:");
+    let before = status_kb("self", "VmPTE:");
     let frames = (tree.pages / 4) as u32;
     let domain = Domain::builder()
         .frames(frames)
@@ -183,7 +179,7 @@ fn map_plain(tree: &Tree) -> usize {
 }
 
 fn by_mmap(tree: &Tree) {
-    let before = status_kb("VmPTE:");
+    let before = status_kb("self", "VmPTE:");
     tree.measure("plain mmap", map_plain(tree), before);
 }
 
@@ -214,25 +210,6 @@ fn truncated_mmap(tree: &Tree) {
     );
 }
 
-/// Runs an arm in a process of its own, for its own figures. The signal that ended it.
-fn run(arm: impl FnOnce()) -> Result<(), i32> {
-    // SAFETY: this program has one thread; the child ends by `_exit`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork");
-    if pid == 0 {
-        arm();
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
-    let mut status = 0;
-    // SAFETY: a child of this program.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    match status {
-        0 => Ok(()),
-        _ => Err(libc::WTERMSIG(status)),
-    }
-}
-
 fn main() {
     let mib = std::env::args()
         .nth(1)
@@ -251,15 +228,21 @@ fn main() {
         root,
     };
     println!("a B-tree of {keys} keys in {mib} MiB, {SEARCHES} searches");
+    let run = |arm: fn(&Tree)| {
+        in_child(|| {
+            arm(&tree);
+            0
+        })
+    };
     let well = [
-        run(|| by_space(&tree)),
-        run(|| by_stretch(&tree)),
-        run(|| by_mmap(&tree)),
-        run(|| truncated_view(&tree)),
+        run(by_space),
+        run(by_stretch),
+        run(by_mmap),
+        run(truncated_view),
     ];
-    match run(|| truncated_mmap(&tree)) {
+    match run(truncated_mmap) {
         Err(libc::SIGBUS) => println!("plain mmap of a truncated file: killed by SIGBUS"),
         other => println!("plain mmap of a truncated file: {other:?}"),
     }
-    std::process::exit(i32::from(well.iter().any(Result::is_err)));
+    std::process::exit(i32::from(well.iter().any(|end| *end != Ok(0))));
 }

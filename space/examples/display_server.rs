@@ -7,12 +7,15 @@
 //! on, learns which clients did it, and drops them. Beside it the same server by plain `mmap`, with
 //! the clients behaving, and with the two that truncate: then it is killed.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{PAGE, in_child, status_kb};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use space::{AddressSpace, MemoryObject, Rights};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Instant;
 
-const PAGE: usize = 4096;
 /// Bytes of a client's buffer: 128 by 128 pixels.
 const BUFFER: usize = 64 << 10;
 
@@ -92,20 +95,13 @@ fn blend(at: *const u8) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-fn page_tables() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status.lines().find(|l| l.starts_with("VmPTE:"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
-}
-
 /// The clients that truncate in the middle of the frames.
 fn bad_clients(clients: usize) -> [usize; 2] {
     [clients / 3, clients / 2]
 }
 
 fn by_views(clients: &[Client], frames: usize) {
-    let before = page_tables();
+    let before = status_kb("self", "VmPTE:");
     let space = AddressSpace::without_domain(64).expect("a space");
     let mut views: Vec<_> = clients
         .iter()
@@ -133,13 +129,13 @@ fn by_views(clients: &[Client], frames: usize) {
     let left = views.iter().flatten().count();
     println!(
         "client views: {composed} frames, {us:.0} us each, {left} clients left, page tables +{} kB, sum {sum:x}",
-        page_tables() - before
+        status_kb("self", "VmPTE:") - before
     );
 }
 
 fn by_mmap(clients: &[Client], frames: usize, truncate: bool) {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
-    let before = page_tables();
+    let before = status_kb("self", "VmPTE:");
     let buffers: Vec<_> = clients
         .iter()
         // SAFETY: a fresh mapping.
@@ -169,29 +165,18 @@ fn by_mmap(clients: &[Client], frames: usize, truncate: bool) {
     let us = begin.elapsed().as_secs_f64() * 1e6 / frames as f64;
     println!(
         "plain mmap: {frames} frames, {us:.0} us each, page tables +{} kB, sum {sum:x}",
-        page_tables() - before
+        status_kb("self", "VmPTE:") - before
     );
 }
 
 /// Runs one server with clients of its own, in a process of its own.
-fn run(clients: usize, server: impl FnOnce(&[Client])) -> Result<(), i32> {
-    // SAFETY: this program has one thread; the child ends by `_exit`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork");
-    if pid == 0 {
+fn run(clients: usize, server: impl FnOnce(&[Client])) -> Result<i32, i32> {
+    in_child(|| {
         let clients: Vec<_> = (0..clients).map(Client::start).collect();
         server(&clients);
         clients.into_iter().for_each(Client::end);
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
-    let mut status = 0;
-    // SAFETY: a child of this program.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    match status {
-        0 => Ok(()),
-        _ => Err(libc::WTERMSIG(status)),
-    }
+        0
+    })
 }
 
 fn main() {
@@ -211,12 +196,13 @@ fn main() {
         "the server by plain mmap, whose clients truncate, {}",
         ended(killed)
     );
-    std::process::exit(i32::from(views.is_err() || plain.is_err()));
+    std::process::exit(i32::from(views != Ok(0) || plain != Ok(0)));
 }
 
-fn ended(result: Result<(), i32>) -> String {
+fn ended(result: Result<i32, i32>) -> String {
     match result {
-        Ok(()) => "ended well".into(),
+        Ok(0) => "ended well".into(),
+        Ok(status) => format!("ended with {status}"),
         Err(libc::SIGBUS) => "was killed by SIGBUS".into(),
         Err(signal) => format!("was killed by signal {signal}"),
     }

@@ -17,11 +17,14 @@
 //! that give entries back to the budget. Recycled pages are those of the space's own misses and
 //! those given back.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{PAGE, status_kb};
 use space::{AddressSpace, MapFlags, MemoryObject, VtlbBudget, VtlbStats};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-const PAGE: usize = 4096;
 const RANGE: usize = 2 << 20;
 const OBJECT: usize = 16 << 30;
 const WORKING_SET: usize = 12;
@@ -54,13 +57,6 @@ enum Arm<'a> {
     Kernel,
     /// Every range of the object is touched once.
     Sparse(&'a Arm<'a>),
-}
-
-fn page_tables() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status.lines().find(|l| l.starts_with("VmPTE:"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
 }
 
 fn cpu_us() -> u64 {
@@ -97,7 +93,7 @@ fn process(
     seed: u64,
     all_done: impl FnOnce(),
 ) -> Run {
-    let before = page_tables();
+    let before = status_kb("self", "VmPTE:");
     let (arm, sparse) = match arm {
         Arm::Sparse(arm) => (*arm, true),
         arm => (arm, false),
@@ -128,7 +124,7 @@ fn process(
         .as_ref()
         .map_or(VtlbStats::default(), AddressSpace::vtlb_stats);
     let (cpu_us, revocation_us) = (cpu_us() - cpu, others_us().saturating_sub(others));
-    let table_kb = page_tables() - before;
+    let table_kb = status_kb("self", "VmPTE:") - before;
     all_done();
     let miss_ns = space.as_ref().map_or(0, |space| miss_cost(space, object));
     Run {

@@ -7,22 +7,17 @@
 //! a range costs to take away and to bring back; and whether a private mapping shows later changes
 //! of its file.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{PAGE, status_kb};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-const PAGE: usize = 4096;
 const RANGE: usize = 2 << 20;
 const RANGES: usize = 8192;
-
-/// Kilobytes of page tables.
-fn page_tables() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status.lines().find(|l| l.starts_with("VmPTE:"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
-}
 
 fn map_file(at: *mut u8, len: usize, flags: MapFlags, file: impl AsFd, offset: u64) -> *mut u8 {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
@@ -55,7 +50,7 @@ fn per(ranges: usize, begin: Instant) -> f64 {
 fn tables() {
     let file = memfd_create("sparse", MemfdFlags::CLOEXEC).expect("memfd");
     ftruncate(&file, (RANGE * RANGES) as u64).expect("sparse");
-    let before = page_tables();
+    let before = status_kb("self", "VmPTE:");
     let all = map_file(
         std::ptr::null_mut(),
         RANGE * (RANGES + 1),
@@ -74,13 +69,13 @@ fn tables() {
     );
     let range = |n: usize| base.wrapping_add(n * RANGE);
     (0..RANGES).for_each(|n| write(range(n), 1));
-    let touched = page_tables();
+    let touched = status_kb("self", "VmPTE:");
     // SAFETY: a shared mapping: the file keeps the contents.
     unsafe { madvise(base.cast(), RANGE * RANGES, Advice::LinuxDontNeed) }.expect("advice");
-    let dropped = page_tables();
+    let dropped = status_kb("self", "VmPTE:");
     (0..RANGES).for_each(|n| assert_eq!(touch(range(n)), 1));
     hide(base, RANGE * RANGES);
-    let hidden = page_tables();
+    let hidden = status_kb("self", "VmPTE:");
     println!(
         "VmPTE over the start, 16 GiB sparse: touched {} kB, MADV_DONTNEED {} kB, hidden {} kB",
         touched - before,
@@ -126,7 +121,7 @@ fn ranges(base: *mut u8, file: &rustix::fd::OwnedFd, second: bool, before: u64) 
         println!(
             "us a range, {} threads: map {enter:.2}, first access {fault:.2}, hide {leave:.2}; VmPTE {} kB",
             1 + usize::from(second),
-            page_tables() - before
+            status_kb("self", "VmPTE:") - before
         );
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });

@@ -93,8 +93,8 @@ pub fn in_child(child: impl FnOnce() -> i32) -> Result<i32, i32> {
     wait(fork(child))
 }
 
-/// A line of `/proc/PID/status`, in kilobytes.
-pub fn status_kb(pid: i32, name: &str) -> u64 {
+/// A line of `/proc/PID/status`, in kilobytes; of this process by `self`.
+pub fn status_kb(pid: impl std::fmt::Display, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
