@@ -7,7 +7,7 @@
 mod disks;
 
 use crate::contract::{Contract, MIB, selfpage};
-use crate::launch::tail;
+use crate::outcome::tail;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Doing, Halt, Verdict, ensure, failed, wait_for};
 use rustix::process::{Pid, Signal, kill_process};

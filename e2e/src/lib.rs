@@ -18,6 +18,7 @@ pub mod hazard;
 pub mod launch;
 pub mod network;
 pub mod noise;
+pub mod outcome;
 pub mod processes;
 pub mod refusal;
 pub mod sandbox;
@@ -26,6 +27,7 @@ pub mod workload;
 
 pub use contract::{Contract, Size, Under};
 pub use daemon::{Daemon, Disks};
-pub use launch::{Launch, Outcome, Running};
+pub use launch::{Launch, Running};
+pub use outcome::Outcome;
 pub use sandbox::Sandbox;
 pub use verdict::{Halt, Verdict};

@@ -9,7 +9,7 @@ pub mod stress;
 pub mod threads;
 
 use crate::contract::{Contract, MIB, Size, Under, bare_only};
-use crate::launch::Outcome;
+use crate::outcome::Outcome;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Doing, Verdict, ensure, failed, skipped};
 use std::io::Read;

@@ -224,13 +224,11 @@ impl LedgerMemory {
     /// first: each may have locked more than its share, and wait for the other.
     fn others_wait(&self, owner: Owner, n: u32) -> bool {
         let wanted = self.slot(owner).wanted.load(SeqCst);
-        let wants = self.header().wants.load(SeqCst);
-        if wants <= wanted || n < self.fair() {
+        if self.header().wants.load(SeqCst) <= wanted || n < self.fair() {
             return false;
         }
         let goes_first = |other: Owner| {
-            let slot = self.slot(other);
-            let held = slot.n.load(SeqCst) & !CLOSED;
+            let (slot, held) = (self.slot(other), self.slot(other).n.load(SeqCst) & !CLOSED);
             slot.wanted.load(SeqCst) > 0 && (wanted == 0 || (held, other) < (n, owner))
         };
         (1..self.reach()).any(|other| other != owner && goes_first(other))

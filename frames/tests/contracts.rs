@@ -198,27 +198,6 @@ fn a_waiting_domain_gets_its_share_before_the_others_grow() {
     audit(&ledger);
 }
 
-/// Each has locked more than its share, and has nothing to evict.
-#[test]
-fn domains_above_their_share_do_not_wait_for_each_other() {
-    let ledger = ledger(100);
-    let [one, other, _idle] = [(); 3].map(|()| admit(&ledger, 4, 100));
-    let frames = [take(&one, 40), take(&other, 40)];
-    ledger.demand(one.id(), 1);
-    ledger.demand(other.id(), 1);
-    assert_eq!(take(&one, 1).len() + take(&other, 1).len(), 2);
-    one.put_batch(&frames[0][..5]).unwrap();
-    one.release(5);
-    ledger.demand(one.id(), 1);
-    ledger.demand(other.id(), 1);
-    assert_eq!(take(&other, 1), [], "the other has fewer, and waits");
-    assert_eq!(take(&one, 1).len(), 1);
-    assert_eq!(take(&other, 1).len(), 1);
-    ledger.demand(other.id(), 1);
-    assert_eq!(take(&one, 1), [], "it waits for none, and can evict");
-    audit(&ledger);
-}
-
 #[test]
 fn only_the_owner_of_a_frame_changes_its_state() {
     let ledger = ledger(10);

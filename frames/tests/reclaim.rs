@@ -120,3 +120,24 @@ fn a_reclaim_demands_no_guaranteed_frame() {
         "earlier demands are outstanding"
     );
 }
+
+/// Each has locked more than its share, and has nothing to evict.
+#[test]
+fn domains_above_their_share_do_not_wait_for_each_other() {
+    let (ledger, _) = limited(100, 100);
+    let [one, other, _idle] = [(); 3].map(|()| admit(&ledger, 4, 100));
+    let frames = [take(&one, 40), take(&other, 40)];
+    ledger.demand(one.id(), 1);
+    ledger.demand(other.id(), 1);
+    assert_eq!(take(&one, 1).len() + take(&other, 1).len(), 2);
+    one.put_batch(&frames[0][..5]).unwrap();
+    one.release(5);
+    ledger.demand(one.id(), 1);
+    ledger.demand(other.id(), 1);
+    assert_eq!(take(&other, 1), [], "the other has fewer, and waits");
+    assert_eq!(take(&one, 1).len(), 1);
+    assert_eq!(take(&other, 1).len(), 1);
+    ledger.demand(other.id(), 1);
+    assert_eq!(take(&one, 1), [], "it waits for none, and can evict");
+    audit(&ledger);
+}

@@ -3,8 +3,9 @@
 
 use super::{Product, Workload, found};
 use crate::contract::{MIB, Size, Under};
-use crate::launch::{Launch, Outcome, Running};
+use crate::launch::{Launch, Running};
 use crate::noise::Noise;
+use crate::outcome::Outcome;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Doing, Verdict, ensure, failed, wait_for};
 use std::io::Write;

@@ -8,7 +8,7 @@ mod limits;
 
 use super::command::{contract, shell};
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
-use e2e::launch::number;
+use e2e::outcome::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;

@@ -76,12 +76,21 @@ fn folder_of(sandbox: &Sandbox) -> Verdict<(PathBuf, String)> {
     Ok((folder, url))
 }
 
-/// The objects in a folder, with their sizes.
+/// The end of the name of the object that a client writes and deletes at its start.
+const CHECK: &str = "-check";
+
+/// The objects of pages in a folder, with their sizes.
 fn objects_in(folder: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.metadata() {
             Ok(there) if there.is_dir() => found.extend(objects_in(&entry.path())),
+            Ok(_)
+                if entry
+                    .path()
+                    .as_os_str()
+                    .as_encoded_bytes()
+                    .ends_with(CHECK.as_bytes()) => {}
             Ok(there) => found.push((entry.path(), there.len())),
             // It was deleted meanwhile.
             Err(_) => {}

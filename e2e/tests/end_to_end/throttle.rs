@@ -3,8 +3,9 @@
 
 use super::command::shell;
 use super::kill::{end, settled};
+use e2e::Outcome;
 use e2e::contract::{Contract, MIB, Size, Under};
-use e2e::launch::{Outcome, number};
+use e2e::outcome::number;
 use e2e::verdict::{Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;

@@ -304,16 +304,13 @@ impl Memory {
     fn storm(&self, threads: usize, rounds: usize) -> usize {
         let pages = self.len / PAGE / threads;
         std::thread::scope(|scope| {
-            let storms: Vec<_> = (0..threads)
-                .map(|thread| {
-                    let part = self.part();
-                    scope.spawn(move || part.storm(thread, thread * pages, pages, rounds))
-                })
-                .collect();
-            storms
-                .into_iter()
-                .map(|it| it.join().expect("a storm"))
-                .sum()
+            let storms = (0..threads).map(|thread| {
+                let part = self.part();
+                scope.spawn(move || part.storm(thread, thread * pages, pages, rounds))
+            });
+            let storms: Vec<_> = storms.collect();
+            let wrong = storms.into_iter().map(|it| it.join().expect("a storm"));
+            wrong.sum()
         })
     }
 

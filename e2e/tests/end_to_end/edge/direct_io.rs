@@ -3,7 +3,7 @@
 use super::super::command::{contract, shell};
 use super::script;
 use e2e::contract::{Contract, MIB, Size, Under};
-use e2e::launch::number;
+use e2e::outcome::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard};
 

@@ -3,7 +3,7 @@
 use super::{KILLS, PagingServer, UNDER_WAY, clients_of, launch, signal, wait_until_it_pages};
 use e2e::Sandbox;
 use e2e::contract::{Contract, MIB, Under};
-use e2e::launch::number;
+use e2e::outcome::number;
 use e2e::verdict::{Verdict, ensure, failed};
 use e2e::{Outcome, Running};
 use libtest_mimic::Trial;

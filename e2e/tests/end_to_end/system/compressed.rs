@@ -3,7 +3,7 @@
 use super::{Case, FRAMES, field, wait_until};
 use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::daemon::Settings;
-use e2e::launch::number;
+use e2e::outcome::number;
 use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox};
 use std::path::PathBuf;
