@@ -6,7 +6,7 @@
 //! so that one which was not served yet is received again.
 //!
 //! A client can make a call of its manager's wait for ever, too. A manager that was killed and waits in such calls alone has ended
-//! for the keeper ([`crate::manager_process`]); its successor serves the clients of these calls when they have returned.
+//! for the keeper (`manager_process`); its successor serves the clients of these calls when they have returned.
 //!
 //! A client can make the last close of what it made wait for ever. So a manager closes its own descriptors of a client
 //! when the keeper has closed those it has, in the client's thread.
