@@ -224,14 +224,13 @@ impl LedgerMemory {
     /// first: each may have locked more than its share, and wait for the other.
     fn others_wait(&self, owner: Owner, n: u32) -> bool {
         let wanted = self.slot(owner).wanted.load(SeqCst);
-        if self.header().wants.load(SeqCst) <= wanted || n < self.fair() {
-            return false;
-        }
+        let is_short = self.header().wants.load(SeqCst) > wanted && n >= self.fair();
         let goes_first = |other: Owner| {
             let (slot, held) = (self.slot(other), self.slot(other).n.load(SeqCst) & !CLOSED);
-            slot.wanted.load(SeqCst) > 0 && (wanted == 0 || (held, other) < (n, owner))
+            let may_take = slot.wanted.load(SeqCst) > 0 && held < slot.x.load(SeqCst);
+            may_take && (wanted == 0 || (held, other) < (n, owner))
         };
-        (1..self.reach()).any(|other| other != owner && goes_first(other))
+        is_short && (1..self.reach()).any(|other| other != owner && goes_first(other))
     }
 
     /// Finds the frame of a granted request.

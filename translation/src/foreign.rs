@@ -94,6 +94,8 @@ pub struct ForeignUserfault {
     userfault: Userfault,
     /// What repeated operations do next: see [`ForeignUserfault::settle`].
     sleeps: AtomicBool,
+    /// The thread that changes memory did not go on in time: operations are made once until it has, or another message is read.
+    is_late: AtomicBool,
 }
 
 /// The name of a userfaultfd in `/proc/self/fd`.
@@ -123,6 +125,7 @@ impl ForeignUserfault {
         Ok(Self {
             userfault: Userfault::from_owned(fd, EntryKind::Thread, &Capabilities::NONE, options),
             sleeps: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
         })
     }
 
@@ -214,6 +217,7 @@ impl ForeignUserfault {
             out[count] = Some(UffdMessage::decode(message));
             count += 1;
         })?;
+        self.note_read(count);
         Ok(count)
     }
 
@@ -225,7 +229,16 @@ impl ForeignUserfault {
         let at = slots.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: the slots' own memory, of any bytes; their owner, the caller, does not access them meanwhile.
         let buffer = unsafe { std::slice::from_raw_parts_mut(at, bytes) };
-        Ok(read_now(self.as_fd(), buffer)? / size_of::<MessageSlot>())
+        let count = read_now(self.as_fd(), buffer)? / size_of::<MessageSlot>();
+        self.note_read(count);
+        Ok(count)
+    }
+
+    /// The thread whose event was read may go on now.
+    fn note_read(&self, count: usize) {
+        if count > 0 {
+            self.is_late.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Returns true if the owner requested events of discarded pages: the kernel then discards no page
@@ -256,11 +269,16 @@ impl ForeignUserfault {
             for _ in 0..IN_A_ROW {
                 outcome = call();
                 if !matches!(&outcome, Err(why) if why.is_change()) {
+                    self.is_late.store(false, Ordering::Relaxed);
+                    return outcome;
+                }
+                if self.is_late.load(Ordering::Relaxed) {
                     return outcome;
                 }
             }
-            let begin = begin.get_or_insert_with(Instant::now);
-            if begin.elapsed() > SETTLING || self.has_message() {
+            let is_late = begin.get_or_insert_with(Instant::now).elapsed() > SETTLING;
+            if is_late || self.has_message() {
+                self.is_late.store(is_late, Ordering::Relaxed);
                 self.sleeps.store(!sleeps, Ordering::Relaxed);
                 return outcome;
             }

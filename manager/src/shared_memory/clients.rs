@@ -1,7 +1,7 @@
 //! The processes that map objects.
 
 use super::mappings::Mappings;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use translation::ForeignUserfault;
 
@@ -15,7 +15,7 @@ pub type SlotIndex = u16;
 const MOST_STRAYS: u32 = 1000;
 /// Faults at one address are in a row where no more time lies between them: a thread that waits there faults again in 10 ms.
 const IN_A_ROW: Duration = Duration::from_secs(1);
-/// Addresses of which they are counted: as many threads may wait at once.
+/// Addresses of which they are counted before old ones are forgotten.
 const STRAY_ADDRESSES: usize = 64;
 
 /// One address space.
@@ -27,8 +27,8 @@ pub struct ObjectClient {
     pub uffd: ForeignUserfault,
     /// What it maps.
     pub mappings: Mappings,
-    /// The last addresses of faults where it maps nothing.
-    strays: VecDeque<Stray>,
+    /// By the addresses of faults where it maps nothing.
+    strays: BTreeMap<usize, Stray>,
     /// The process has ended or begun another image; another process may use the memory still.
     pub has_left: bool,
 }
@@ -36,7 +36,6 @@ pub struct ObjectClient {
 /// Faults in a row at an address where nothing is mapped.
 #[derive(Debug)]
 struct Stray {
-    addr: usize,
     count: u32,
     last: Instant,
 }
@@ -44,16 +43,14 @@ struct Stray {
 impl ObjectClient {
     /// Counts a fault where this process maps nothing. Returns true if the address does not cease to fault.
     pub fn count_stray(&mut self, addr: usize) -> bool {
-        let known = self.strays.iter().position(|stray| stray.addr == addr);
-        let known = known.and_then(|at| self.strays.remove(at));
-        let known = known.filter(|stray| stray.last.elapsed() < IN_A_ROW);
+        let is_recent = |stray: &Stray| stray.last.elapsed() < IN_A_ROW;
+        if self.strays.len() >= STRAY_ADDRESSES && !self.strays.contains_key(&addr) {
+            self.strays.retain(|_, stray| is_recent(stray));
+        }
+        let known = self.strays.remove(&addr).filter(is_recent);
         let count = known.map_or(1, |stray| stray.count + 1);
-        self.strays.truncate(STRAY_ADDRESSES - 1);
-        self.strays.push_front(Stray {
-            addr,
-            count,
-            last: Instant::now(),
-        });
+        let last = Instant::now();
+        self.strays.insert(addr, Stray { count, last });
         count > MOST_STRAYS
     }
 }
@@ -74,7 +71,7 @@ impl Clients {
             slot,
             uffd,
             mappings: Mappings::default(),
-            strays: VecDeque::new(),
+            strays: BTreeMap::new(),
             has_left: false,
         };
         self.all.insert(id, client);

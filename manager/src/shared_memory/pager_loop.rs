@@ -162,22 +162,34 @@ impl PagerLoop {
         !self.tokens.is_empty()
     }
 
-    /// Serves requests in their order. One of a client whose memory changes waits: what the client has unmapped or moved
-    /// before is unread, and would be taken for what it has mapped there since. Returns true if any waits.
+    /// Serves requests. One of a client whose memory changes waits: what the client has unmapped or moved before is
+    /// unread, and would be taken for what it has mapped there since. Later ones of the same process wait with it. Returns true
+    /// if any waits.
     fn serve_requests(&mut self) -> bool {
-        for _ in 0..self.deferred.len() {
-            let request = self.deferred.pop_front();
-            request.into_iter().for_each(|it| self.serve(it));
+        for request in std::mem::take(&mut self.deferred) {
+            self.serve_or_defer(request);
         }
         while let Some(request) = self.requests.receive() {
-            self.serve(request);
+            self.serve_or_defer(request);
         }
         !self.deferred.is_empty()
     }
 
+    fn serve_or_defer(&mut self, request: Request) {
+        let is_behind = self.deferred.iter().any(|it| it.precedes(&request));
+        match is_behind || !self.is_up_to_date(&request) {
+            true => self.deferred.push_back(request),
+            false => self.serve(request),
+        }
+    }
+
     /// Reads what a request's client has changed before. Returns false if that is not all.
     fn is_up_to_date(&mut self, request: &Request) -> bool {
-        let Some(id) = self.pager.mapped.clients.in_slot(request.slot()) else {
+        let id = match request {
+            Request::End { .. } => None,
+            _ => self.pager.mapped.clients.in_slot(request.slot()),
+        };
+        let Some(id) = id else {
             return true;
         };
         self.pager.receive(id);
@@ -186,10 +198,6 @@ impl PagerLoop {
     }
 
     fn serve(&mut self, request: Request) {
-        let is_end = matches!(request, Request::End { .. });
-        if !is_end && !self.is_up_to_date(&request) {
-            return self.deferred.push_back(request);
-        }
         match request {
             Request::Share {
                 slot,
@@ -219,11 +227,6 @@ impl PagerLoop {
                 respond,
             } => respond(self.change(slot, change)),
             Request::End { slot } => {
-                let deferred = std::mem::take(&mut self.deferred).into_iter();
-                let (left, others): (VecDeque<_>, _) = deferred.partition(|it| it.slot() == slot);
-                self.deferred = others;
-                left.into_iter()
-                    .for_each(|it| it.refuse("the process has ended"));
                 if self.leave(slot) {
                     self.drop_ended();
                 }

@@ -82,6 +82,20 @@ impl Request {
         }
     }
 
+    /// Returns true if a later request has to wait for this one: both are about one process.
+    pub(super) fn precedes(&self, later: &Request) -> bool {
+        let mut slots = self.slots().into_iter().flatten();
+        slots.any(|slot| later.slots().contains(&Some(slot)))
+    }
+
+    fn slots(&self) -> [Option<SlotIndex>; 2] {
+        let child = match self {
+            Self::Fork { child, .. } => Some(*child),
+            _ => None,
+        };
+        [Some(self.slot()), child]
+    }
+
     /// Ends it without effect.
     pub(super) fn refuse(self, why: &str) {
         match self {
@@ -167,5 +181,24 @@ impl Mailbox {
 
     fn requests(&self) -> std::sync::MutexGuard<'_, VecDeque<Request>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_precedes_what_parent_and_child_ask_later() {
+        let fork = Request::Fork {
+            parent: 1,
+            child: 2,
+            uffd: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+            respond: Box::new(|_| ()),
+        };
+        for (slot, waits) in [(1, true), (2, true), (3, false)] {
+            assert_eq!(fork.precedes(&Request::End { slot }), waits);
+            assert_eq!(Request::End { slot }.precedes(&fork), waits);
+        }
     }
 }
