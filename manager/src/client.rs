@@ -164,6 +164,7 @@ impl HandlerThread {
             if self.wait(deferrals) == Outcome::Ended || self.receive() == Outcome::Ended {
                 break;
             }
+            self.children.keep(self.kept.as_ref());
             deferrals = match self.answer_queue() {
                 Outcome::Ended => break,
                 Outcome::Deferred => deferrals.saturating_add(1),
@@ -299,7 +300,7 @@ impl HandlerThread {
                     );
                 }
                 let (ranges, size) = (self.pager.ranges(), self.pager.table.page_size());
-                self.children.add(child, self.kept.as_ref(), ranges, size);
+                self.children.add(child, ranges, size);
             }
             UffdMessage::Unknown(event) => {
                 tracing::error!("the kernel reports event {event} of the client, which is unknown");
