@@ -33,12 +33,12 @@ build: rust
 run: build
 	$(TARGET)/release/workload $(JOB)
 
-# Unit and property tests first: they say more precisely what is wrong. Eight at a time, and four of the end-to-end tests: many
-# wait for timeouts of a protocol and not for processors.
+# Unit and property tests first: they say more precisely what is wrong. Eight at a time: many wait for timeouts of a
+# protocol and not for processors.
 test: tools build
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} $(CARGO) test --locked --workspace --exclude selfpage-e2e
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p selfpage -p iochannel --lib interleavings
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} $(CARGO) test --locked -p selfpage-e2e
+	$(CARGO) test --locked -p selfpage-e2e
 
 soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
