@@ -137,6 +137,9 @@ fn peers_that_send_no_introduction_keep_no_member_out() {
     let _idle: Vec<_> = (0..1100).map(connect).collect();
     let links = ControlLinks::new(Some(member)).unwrap();
     let runtime = runtime();
-    let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
-    assert!(found.is_ok(), "{found:?}");
+    // A member asks again where a busy machine was late.
+    wait_until("the cluster is found", || {
+        let found = runtime.block_on(find_cluster(&links, host.control(), &[]));
+        found.is_ok()
+    });
 }
