@@ -3,7 +3,7 @@
 //! A killed thread ends when its call returns. Some calls wait uninterruptibly for another process (for a memfd's lock, for the
 //! reply of a FUSE server), as long as that process likes.
 
-use crate::process_tree::ProcStat;
+use crate::process_tree::{ProcStat, threads};
 use rustix::process::Pid;
 
 /// Returns true if a process executes nothing of its own any more, but has threads that wait uninterruptibly: its first thread
@@ -13,18 +13,11 @@ pub fn waits_in_kernel(pid: Pid) -> bool {
     if state(pid) != Some(b'Z') {
         return false;
     }
-    let others = threads(pid).into_iter().filter(|thread| *thread != pid);
+    let others = threads(pid).filter(|thread| *thread != pid);
     let states: Vec<_> = others.filter_map(state).collect();
     let waits = |state: &u8| *state == b'D';
     let has_ended = |state: &u8| matches!(*state, b'Z' | b'X');
     states.iter().any(waits) && states.iter().all(|it| waits(it) || has_ended(it))
-}
-
-fn threads(pid: Pid) -> Vec<Pid> {
-    let path = format!("/proc/{}/task", pid.as_raw_nonzero());
-    let tasks = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let number = |name: std::ffi::OsString| Pid::from_raw(name.to_str()?.parse().ok()?);
-    tasks.filter_map(|task| number(task.file_name())).collect()
 }
 
 #[cfg(test)]
@@ -34,7 +27,7 @@ mod tests {
     #[test]
     fn a_process_that_runs_and_one_that_has_ended_do_not_wait() {
         let us = rustix::process::getpid();
-        assert!(threads(us).contains(&us) && !waits_in_kernel(us));
+        assert!(threads(us).any(|it| it == us) && !waits_in_kernel(us));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
         while ProcStat::of(pid).is_some_and(|stat| stat.state != b'Z') {

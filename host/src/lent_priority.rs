@@ -8,6 +8,7 @@
 //! Rules: a thread with a class of its own choice keeps it. What a thread starts is ordinary. A
 //! program that changes its class meanwhile has what it chose.
 
+use crate::process_tree::threads;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use wired::sched_class::{REAL_TIME, class_of, is_ordinary, priority_of, set_class, set_real_time};
@@ -59,13 +60,8 @@ pub fn end(thread: u32, own: i32) {
 /// Ends it for all threads of these processes.
 pub fn end_all(processes: impl IntoIterator<Item = Pid>) {
     for pid in processes {
-        let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
-        let Ok(tasks) = std::fs::read_dir(tasks) else {
-            continue;
-        };
-        let numbers = tasks.flatten().map(|task| task.file_name());
-        for thread in numbers.filter_map(|name| name.to_str()?.parse().ok()) {
-            end(thread, libc::SCHED_OTHER);
+        for thread in threads(pid) {
+            end(thread.as_raw_pid() as u32, libc::SCHED_OTHER);
         }
     }
 }
