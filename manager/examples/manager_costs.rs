@@ -62,7 +62,7 @@ fn config(folder: &Path, snapshot: &Path) -> ManagerConfig {
         uses_working_set: false,
         cache: None,
         most_clients: CLIENTS,
-        most_of_a_user: usize::MAX,
+        most_clients_of_a_user: usize::MAX,
         patience: Duration::from_secs(10),
     }
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// The name of a thread that serves a client.
 const CLIENT_THREAD: &str = "selfpage-client";
-/// How often a thread looks whether the one before it has ended.
-const FORMER_CALL: Duration = Duration::from_millis(100);
+/// How often a thread polls for the end of the one before it.
+const FORMER_POLL: Duration = Duration::from_millis(100);
 /// The pause after a connection that cannot be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -281,7 +281,7 @@ fn await_former<'a>(
         if shared.is_stopping() {
             return Err(AdmissionRefusal::Ended);
         }
-        std::thread::sleep(FORMER_CALL);
+        std::thread::sleep(FORMER_POLL);
     }
     record.set_server();
     Ok(resumption)

@@ -19,7 +19,7 @@
 use crate::arrivals::ACCEPT_PAUSE;
 use crate::keeper_link::{ClientSlot, KeeperLink, KeeperRequest, confirm, send_arrival};
 use crate::kept_service::{KeptClient, KeptService};
-use crate::manager_process::{LOOK, ManagerEnd, ManagerProcess};
+use crate::manager_process::{ManagerEnd, ManagerProcess, POLL_PERIOD};
 use crate::manager_record::ManagerRecord;
 use crate::pending_handoffs::MAX_PENDING;
 use crate::sockets::Sockets;
@@ -197,7 +197,7 @@ impl Keeper {
     /// Keeps what the manager sends until its process has ended.
     fn accompany(&mut self, child: Pid, link: &OwnedFd) -> io::Result<ManagerEnd> {
         let mut process = ManagerProcess::open(child)?;
-        let look = Timespec::try_from(LOOK).unwrap_or_default();
+        let period = Timespec::try_from(POLL_PERIOD).unwrap_or_default();
         // A connection that the manager's socket had no room for.
         let mut unsent = None;
         let mut is_linked = true;
@@ -216,7 +216,7 @@ impl Keeper {
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(&process, PollFlags::IN),
             ];
-            io::retry_on_intr(|| poll(&mut ready, Some(&look)))?;
+            io::retry_on_intr(|| poll(&mut ready, Some(&period)))?;
             let [has_news, has_connection, has_signal, has_ended] =
                 ready.map(|it| it.revents().intersects(PollFlags::IN | PollFlags::OUT));
             if has_news {
@@ -235,7 +235,7 @@ impl Keeper {
                 }
                 return Ok(end);
             }
-            self.stuck.retain(ManagerProcess::is_left);
+            self.stuck.retain(ManagerProcess::has_threads);
             if accepts && has_connection {
                 unsent = self.accept().and_then(|slot| self.send(link, slot));
             }

@@ -13,10 +13,10 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, wait
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How often it is looked at.
-pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// Looks in a row that find it so: a call that waits for a disk alone returns sooner.
-const MOST_LOOKS: u32 = 3;
+/// How often its threads are polled.
+pub(crate) const POLL_PERIOD: Duration = Duration::from_secs(1);
+/// Polls in a row that find its threads in the kernel: a call that waits for a disk alone returns sooner.
+const STUCK_POLLS: u32 = 3;
 
 /// How a manager ends.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +47,8 @@ impl fmt::Display for ManagerEnd {
 pub(crate) struct ManagerProcess {
     pid: Pid,
     pidfd: OwnedFd,
-    looked: Instant,
-    looks: u32,
+    polled: Instant,
+    stuck_polls: u32,
 }
 
 impl ManagerProcess {
@@ -56,29 +56,29 @@ impl ManagerProcess {
         Ok(Self {
             pid,
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-            looked: Instant::now(),
-            looks: 0,
+            polled: Instant::now(),
+            stuck_polls: 0,
         })
     }
 
-    /// Its end, if it has ended. `is_ready`: its descriptor is readable. To be called as often as [`LOOK`].
+    /// Its end, if it has ended. `is_ready`: its descriptor is readable. To be called as often as [`POLL_PERIOD`].
     pub fn end(&mut self, is_ready: bool) -> Option<ManagerEnd> {
         if is_ready {
             return Some(ManagerEnd::Ended(wait_for_child(self.pid)));
         }
-        if self.looked.elapsed() < LOOK {
+        if self.polled.elapsed() < POLL_PERIOD {
             return None;
         }
-        self.looked = Instant::now();
-        self.looks = match waits_in_kernel(self.pid) {
-            true => self.looks + 1,
+        self.polled = Instant::now();
+        self.stuck_polls = match waits_in_kernel(self.pid) {
+            true => self.stuck_polls + 1,
             false => 0,
         };
-        (self.looks >= MOST_LOOKS).then_some(ManagerEnd::Stuck)
+        (self.stuck_polls >= STUCK_POLLS).then_some(ManagerEnd::Stuck)
     }
 
     /// Returns true until the last call of one that is stuck has returned.
-    pub fn is_left(&self) -> bool {
+    pub fn has_threads(&self) -> bool {
         matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
     }
 }

@@ -138,7 +138,7 @@ impl ManagerState {
         if clients.len() >= self.config.most_clients {
             return Err(AdmissionRefusal::Clients(clients.len()));
         }
-        if count >= self.config.most_of_a_user {
+        if count >= self.config.most_clients_of_a_user {
             return Err(AdmissionRefusal::ClientsOfUser { uid, count });
         }
         clients.push(ClientEntry::new(record, commands, uid));

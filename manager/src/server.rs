@@ -41,7 +41,7 @@ pub struct ManagerConfig {
     /// Clients at once, at most.
     pub most_clients: usize,
     /// Of which one user has this many at most.
-    pub most_of_a_user: usize,
+    pub most_clients_of_a_user: usize,
     /// How long a peer may take for its hand-off.
     pub patience: Duration,
 }

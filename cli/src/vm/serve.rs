@@ -133,7 +133,7 @@ pub fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
             .map_or_else(ManagerConfig::equal_share, DiskContract::from),
         cache: None,
         most_clients,
-        most_of_a_user: args.clients_of_a_user.unwrap_or(usize::MAX),
+        most_clients_of_a_user: args.clients_of_a_user.unwrap_or(usize::MAX),
         patience: PATIENCE,
     };
     let text = describe(&config, args.shared_cache.as_deref());

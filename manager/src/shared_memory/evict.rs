@@ -8,7 +8,6 @@
 //! Both are one turn of the pager's loop, which answers no fault and lets no process join meanwhile.
 
 use super::UNIT;
-
 use super::mappings::ObjectId;
 use super::object::Object;
 use super::pager::SharedPager;

@@ -1,4 +1,4 @@
-//! The memory of an object, judged: a process may have made it.
+//! Validates the memory of an object: a process may have made it.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};

@@ -251,7 +251,7 @@ fn children_of_a_guest_read_no_zeros_however_many() {
 }
 
 fn a_user_has_a_bound_of_guests() {
-    let service = Service::start(mib(1), |config| config.most_of_a_user = 2);
+    let service = Service::start(mib(1), |config| config.most_clients_of_a_user = 2);
     let guest = || service.guest("private", mib(1) * PAGE);
     let [first, _second] = [guest(), guest()].map(|mut guest| {
         assert_eq!(guest.wrong("verify 0 1 0"), 0);

@@ -59,7 +59,7 @@ impl Service {
             uses_working_set: false,
             cache: None,
             most_clients: 64,
-            most_of_a_user: usize::MAX,
+            most_clients_of_a_user: usize::MAX,
             patience: Duration::from_secs(5),
         };
         change(&mut config);

@@ -26,7 +26,7 @@ pub fn main(args: &[String]) {
         uses_working_set: true,
         cache: None,
         most_clients: 64,
-        most_of_a_user: usize::MAX,
+        most_clients_of_a_user: usize::MAX,
         patience: Duration::from_secs(5),
     };
     let signals = host::signals::set_of(&[libc::SIGTERM]);

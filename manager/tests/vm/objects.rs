@@ -104,7 +104,7 @@ fn a_working_set_is_fetched_before_it_is_replayed() {
         uses_working_set: true,
         cache: None,
         most_clients: 4,
-        most_of_a_user: usize::MAX,
+        most_clients_of_a_user: usize::MAX,
         patience: Duration::from_secs(5),
     };
     let socket = other.socket.clone();
