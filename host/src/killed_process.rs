@@ -3,7 +3,8 @@
 //! A killed thread ends when its call returns. Some calls wait uninterruptibly for another process (for a memfd's lock, for the
 //! reply of a FUSE server), as long as that process likes.
 
-use crate::process_tree::{ProcStat, threads};
+use crate::process_tree::ProcStat;
+use crate::procfs::threads;
 use rustix::process::Pid;
 
 /// Returns true if a process executes nothing of its own any more, but has threads that wait uninterruptibly: its first thread

@@ -8,7 +8,7 @@
 //! Rules: a thread with a class of its own choice keeps it. What a thread starts is ordinary. A
 //! program that changes its class meanwhile has what it chose.
 
-use crate::process_tree::threads;
+use crate::procfs::threads;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use wired::sched_class::{REAL_TIME, class_of, is_ordinary, priority_of, set_class, set_real_time};

@@ -164,13 +164,6 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
-/// The threads of a process; none where it is gone.
-pub fn threads(pid: Pid) -> impl Iterator<Item = Pid> {
-    let path = format!("/proc/{}/task", pid.as_raw_nonzero());
-    let tasks = std::fs::read_dir(path).into_iter().flatten().flatten();
-    tasks.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?))
-}
-
 /// Whose process it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcStatus {

@@ -1,6 +1,13 @@
-//! The memory of a process, by /proc.
+//! The memory and the threads of a process, by /proc.
 
 use rustix::process::Pid;
+
+/// The threads of a process; none where it is gone.
+pub fn threads(pid: Pid) -> impl Iterator<Item = Pid> {
+    let path = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let tasks = std::fs::read_dir(path).into_iter().flatten().flatten();
+    tasks.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?))
+}
 
 /// What a process has resident, in bytes.
 pub struct Rollup {
