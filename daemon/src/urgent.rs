@@ -5,7 +5,7 @@
 //! after each transaction moves a page in the time of twenty, and charges its clients for the
 //! wait. So the daemon's loop and the disk's thread have the most weight that an ordinary
 //! thread can have, and a short slice, which from Linux 6.12 on is what a thread that wakes
-//! goes by; threads that wait for a page have shorter ones, and go before these. They sleep most of the
+//! goes by; threads of tenants have longer ones ([`wired::sched_class::PROGRAM_SLICE`]). They sleep most of the
 //! time, and what peers without a contract can have them do is bounded.
 //!
 //! Weight orders the threads of one session or control group only. Where threads wait for a
@@ -18,7 +18,7 @@ use wired::sched_class::{SHORT_SLICE, set_slice, set_weight};
 
 /// Has the calling thread, and those it starts, come first.
 pub(super) fn enter() {
-    set(-20, 3 * SHORT_SLICE);
+    set(-20, 2 * SHORT_SLICE);
 }
 
 /// Has the calling thread be as any other.

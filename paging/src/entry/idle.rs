@@ -102,6 +102,11 @@ impl HandlerSet {
         }
     }
 
+    /// Returns true if handler threads serve the pager's faults.
+    pub(crate) fn are_there(&self) -> bool {
+        self.awake.load(Ordering::Relaxed) + self.dozing.load(Ordering::Relaxed) > 0
+    }
+
     /// Wakes the dozing handlers: the caller may not be back soon.
     pub(crate) fn wake(&self) {
         if self.dozing.load(Ordering::SeqCst) > 0 {

@@ -167,8 +167,9 @@ fn prepare(
         // SAFETY: no program was started.
         unsafe { libc::_exit(125) };
     }
-    // Its threads and their pagers: each wait for a page ends with a wake-up.
-    let _ = sched_class::set_slice(sched_class::SHORT_SLICE);
+    // Its threads and their pagers: each wait for a page ends with a wake-up, which takes a processor from threads with the
+    // kernel's own, longer slice.
+    let _ = sched_class::set_slice(sched_class::PROGRAM_SLICE);
     let filter = seccomp::install();
     match &filter {
         Ok(listener) => {
