@@ -233,7 +233,7 @@ impl Domain {
 
     /// Limits the rate of the domain's faults from now on: of each thread, and of all. A
     /// thread past a limit sleeps in its fault until the next period. The new limits apply to
-    /// sleeping threads at once.
+    /// sleeping threads at once, and to what the current period has counted.
     pub fn set_fault_rate(&self, setting: FaultLimits) {
         let Ok(pager) = self.shared.operate() else {
             return;

@@ -118,28 +118,32 @@ impl<'a> SharedLimits<'a> {
         }
     }
 
-    /// Puts limits in force from the tree's next period on; the rest of the current period
-    /// handles nothing more that the tree's counter bounds. One caller at a time, which then wakes
-    /// all sleepers on the generation. Returns true if the limits changed.
+    /// Puts limits in force. Faults handled in the current period count towards them, so that a raised limit has room at
+    /// once, and a lowered one only where it is not reached. (After another period length, those of the period that it cuts
+    /// short.) One caller at a time, which then wakes all sleepers on the generation. Returns true if the limits changed.
     pub fn set(&self, limits: FaultLimits, now: TimeNs) -> bool {
         let limits = FaultLimits {
             task_limit: limits.task_limit.min(crate::thread_counters::MAX_COUNT),
             tree_limit: limits.tree_limit.min((1 << COUNT_BITS) - 1),
             ..limits
         };
-        if self.snapshot().limits == limits {
+        let before = self.snapshot();
+        if before.limits == limits {
             return false;
         }
+        let periods = PeriodClock::new(limits.fault_period);
+        self.close_generation(|counted| WindowCounter {
+            period: periods.of(now),
+            count: before.handled(counted, now),
+        });
         self.words[TASK].store(limits.task_limit.into(), Relaxed);
         self.words[TREE].store(limits.tree_limit.into(), Relaxed);
         self.words[SYSTEM].store(limits.system_limit.into(), Relaxed);
         // Stored before the period. A fault that reads the new reciprocal under the old
         // generation fails when it counts; one that is not counted uses one wrong period.
         self.words[RECIPROCAL].store(reciprocal(limits.fault_period), Relaxed);
-        let was = self.words[PERIOD].swap(limits.fault_period, Relaxed);
-        // The first limits need not account for earlier faults.
-        let from = PeriodClock::new(limits.fault_period).of(now) + u64::from(was != 0);
-        self.begin_generation(from);
+        self.words[PERIOD].store(limits.fault_period, Relaxed);
+        self.open_generation();
         true
     }
 
@@ -155,17 +159,30 @@ impl<'a> SharedLimits<'a> {
         let period = snapshot.periods().of(now);
         let is_booked = self.counted().period > period;
         if is_booked {
-            self.begin_generation(period + 1);
+            let period = period + 1;
+            self.close_generation(|_| WindowCounter { period, count: 0 });
+            self.open_generation();
         }
         is_booked
     }
 
-    /// Counts from nothing from a period on, under the next generation.
-    fn begin_generation(&self, period: u64) {
-        let generation = self.generation.load(Relaxed).wrapping_add(1);
-        let empty = WindowCounter { period, count: 0 };
-        self.generation.store(generation, Release);
-        self.words[COUNT].store(pack(generation, empty), Release);
+    /// Ends the generation in force: no fault that read its limits counts any more. The next one goes on from what
+    /// `carry` makes of the count.
+    fn close_generation(&self, carry: impl Fn(WindowCounter) -> WindowCounter) {
+        let next = self.generation.load(Relaxed).wrapping_add(1);
+        let word = &self.words[COUNT];
+        let mut now = word.load(Acquire);
+        while let Err(other) =
+            word.compare_exchange_weak(now, pack(next, carry(unpack(now))), Release, Acquire)
+        {
+            now = other;
+        }
+    }
+
+    /// Begins the next generation, by the limits stored since the last one ended.
+    fn open_generation(&self) {
+        let next = self.generation.load(Relaxed).wrapping_add(1);
+        self.generation.store(next, Release);
     }
 
     /// The count of the tree's period, for display.
@@ -213,6 +230,21 @@ impl Snapshot {
     /// Returns true if the tree's faults are counted together.
     pub fn counts_tree(&self) -> bool {
         self.limits.counts_tree()
+    }
+
+    /// Faults handled in the current period of these limits, by the tree's counter. Where faults are booked ahead the
+    /// period is full.
+    fn handled(&self, counted: WindowCounter, now: TimeNs) -> u32 {
+        if !self.limits.is_limited() || !self.counts_tree() {
+            return 0;
+        }
+        let period = self.periods().of(now);
+        let at = counted.at(period);
+        if at.period > period {
+            self.limits.tree_limit
+        } else {
+            at.count
+        }
     }
 }
 

@@ -289,6 +289,38 @@ proptest! {
 }
 
 #[test]
+fn a_changed_limit_counts_from_the_current_period() {
+    let memory = Memory::new(64);
+    let set = |fault_period, tree_limit| {
+        let limits = FaultLimits {
+            fault_period,
+            tree_limit,
+            ..FaultLimits::default()
+        };
+        memory.limits().set(limits, 105 * MS);
+    };
+    let limiter = memory.limiter();
+    let handled = |faults| {
+        let fault = |i| {
+            limiter
+                .page_fault(ThreadKey::new(i), 105 * MS, ChargeToken::default())
+                .until
+        };
+        (1..=faults).filter(|i| fault(*i).is_none()).count()
+    };
+    set(10 * MS, 10);
+    assert_eq!(handled(4), 4);
+    set(10 * MS, 20);
+    assert_eq!(handled(10), 10, "a raised limit stops no fault");
+    set(10 * MS, 15);
+    assert_eq!(handled(10), 1, "a lowered limit counts what was handled");
+    set(10 * MS, 18);
+    assert_eq!(handled(10), 3, "faults that wait count once");
+    set(u64::MAX, 21);
+    assert_eq!(handled(10), 3, "a period that never ends has begun");
+}
+
+#[test]
 fn faults_wait_for_no_place_of_an_ended_process_once_bookings_end() {
     let memory = Memory::new(64);
     let limits = FaultLimits {
