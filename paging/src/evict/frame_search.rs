@@ -1,13 +1,14 @@
 //! The search for a frame by a fault that found none: it reclaims directly, or waits.
 
-use super::{Evictor, PATIENCE, ReclaimOutcome, nap};
+use super::{Evictor, PATIENCE, ReclaimOutcome, Stager, nap};
 use crate::counters::Counter;
 use crate::fault_outcome::FaultError;
 use crate::page::State;
-use crate::standby::ring::PIECE;
+use crate::standby::ring::{CLAIM, PIECE};
 use crate::stretch::StretchState;
 use frames::Frame;
 use std::time::{Duration, Instant};
+use store::StoreError;
 use wired::{Stage, clock};
 
 /// Back-off while another thread reclaims.
@@ -15,6 +16,12 @@ const SHORT: Duration = Duration::from_micros(50);
 
 /// How long the store must have refused everything before a fault fails for it.
 const REFUSED: Duration = Duration::from_millis(200);
+
+/// How many parts of units the store refuses before a search releases stored copies of resident pages.
+const FEW_REFUSALS: usize = 4;
+
+/// How many copies a search releases first, and twice as many each further time: those that it leaves save writes.
+const FIRST_COPIES: u32 = CLAIM as u32;
 
 /// How long a fault searches for a frame before it fails.
 const STARVED: Duration = Duration::from_secs(20);
@@ -30,6 +37,26 @@ pub(crate) enum NoFrame {
     Busy,
     /// No frame can be found.
     Never(FaultError),
+}
+
+/// What a search did about a store that refuses pages, since it last freed a frame.
+struct Refusals {
+    /// Parts of units refused in a row.
+    count: usize,
+    /// Copies to release next; zero once there are none.
+    copies: u32,
+    /// Since when nothing else could be done.
+    since: Option<Instant>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            copies: FIRST_COPIES,
+            since: None,
+        }
+    }
 }
 
 impl Evictor {
@@ -62,10 +89,10 @@ impl Evictor {
         requested: bool,
         demanded: &mut bool,
     ) -> Result<Frame, NoFrame> {
-        // Since when no frame came free (by the clock: in a busy tree one may come free for another thread at any moment), since
-        // when nothing could be evicted, nor was being evicted by others, and since when the store refuses.
-        let (mut barren, mut nothing, mut refused_since) = (None, None, None);
-        let mut refused = 0;
+        // Since when no frame came free (by the clock: in a busy tree one may come free for another thread at any moment), and
+        // since when nothing could be evicted, nor was being evicted by others.
+        let (mut barren, mut nothing) = (None, None);
+        let mut refusals = Refusals::default();
         loop {
             let freed = self.frames.client().ledger().freed_seq();
             if let Some(frame) = self.frames.take(wanted_by) {
@@ -78,23 +105,9 @@ impl Evictor {
                 nothing = None;
             }
             match outcome {
-                ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
-                // Every unit gets its turn: one may hold pages that need no write.
-                ReclaimOutcome::Refused(_) if refused <= self.turns() => refused += 1,
-                // Copies of resident pages are only a saving; pages that must be evicted need
-                // the room.
-                ReclaimOutcome::Refused(_) if self.release_copies() > 0 => refused = 0,
-                ReclaimOutcome::Refused(_) if busy => return Err(NoFrame::Busy),
-                // A full store is no failure while guaranteed frames are on their way.
-                ReclaimOutcome::Refused(_) if self.frames.wait_for_guaranteed(freed) => {}
-                // Other evicting threads may have claimed pages that need no write.
-                ReclaimOutcome::Refused(_)
-                    if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
-                {
-                    nap(PATIENCE);
-                }
+                ReclaimOutcome::Freed(_) => (barren, refusals) = (None, Refusals::default()),
                 ReclaimOutcome::Refused(error) => {
-                    return Err(NoFrame::Never(FaultError::NoFrame(error)));
+                    self.on_refused(&mut refusals, error, busy, freed)?;
                 }
                 ReclaimOutcome::Others if busy => return Err(NoFrame::Busy),
                 ReclaimOutcome::Others => match self.frames.wait(wanted_by, PATIENCE) {
@@ -123,6 +136,47 @@ impl Evictor {
                 }));
             }
         }
+    }
+
+    /// Makes room in a store that refused what had to be written, or waits for frames that need none.
+    fn on_refused(
+        &self,
+        refusals: &mut Refusals,
+        error: StoreError,
+        busy: bool,
+        freed: u32,
+    ) -> Result<(), NoFrame> {
+        refusals.count += 1;
+        if refusals.count >= FEW_REFUSALS && refusals.copies > 0 {
+            // Copies of resident pages are only a saving; pages that must be evicted need the room.
+            let Some(released) = self.release_copies(refusals.copies, busy) else {
+                return Err(NoFrame::Busy);
+            };
+            if released > 0 {
+                refusals.count = 0;
+                refusals.copies = refusals.copies.saturating_mul(2);
+                return Ok(());
+            }
+            refusals.copies = 0;
+        }
+        // Every unit gets its turn: one may hold pages that need no write.
+        if refusals.count <= self.turns() {
+            return Ok(());
+        }
+        if busy {
+            return Err(NoFrame::Busy);
+        }
+        // A full store is no failure while guaranteed frames are on their way.
+        if self.frames.wait_for_guaranteed(freed) {
+            return Ok(());
+        }
+        // Other evicting threads may have claimed pages that need no write, and other faults may have left copies.
+        if refusals.since.get_or_insert_with(Instant::now).elapsed() < REFUSED {
+            nap(PATIENCE);
+            refusals.copies = FIRST_COPIES;
+            return Ok(());
+        }
+        Err(NoFrame::Never(FaultError::NoFrame(error)))
     }
 
     /// Returns true if neither another domain nor a device has a frame that the domain could get.
@@ -186,26 +240,47 @@ impl Evictor {
         self.standby.queues.len() * pieces
     }
 
-    /// Releases the stored copies of resident pages. Returns how many.
-    fn release_copies(&self) -> u32 {
+    /// Releases the stored copies of about `most` resident pages. Returns how many; None if a `busy` caller would have to
+    /// wait: a thread with reads under way waits for no stager, which may wait for these reads at a gate.
+    fn release_copies(&self, most: u32, busy: bool) -> Option<u32> {
         // Keeps the stretches in place. A page that is being checked meanwhile is written:
         // without its copy it is not clean.
-        let _stager = self.stager.lock();
-        let mut released = 0;
-        for n in 0..self.standby.mm.index.len() {
-            let Some(table) = self.standby.mm.index.nth(n).map(StretchState::table) else {
-                break;
+        let mut stager = match busy {
+            true => self.stager.try_lock()?,
+            false => self.stager.lock(),
+        };
+        Some(stager.release_copies(most))
+    }
+}
+
+impl Stager {
+    /// As [`Evictor::release_copies`], from where the last call ended, so that all copies have their turn.
+    fn release_copies(&mut self, most: u32) -> u32 {
+        let standby = &*self.standby;
+        let (mut n, mut unit) = self.copies_hand;
+        let (mut released, mut wrapped) = (0, false);
+        while released < most {
+            let Some(table) = standby.mm.index.nth(n).map(StretchState::table) else {
+                if wrapped {
+                    break;
+                }
+                (n, unit, wrapped) = (0, 0, true);
+                continue;
             };
-            for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
-                for handle in table
-                    .unit_pages(unit)
-                    .filter_map(|i| table.word(i).take_handle())
-                {
-                    self.standby.store.release(handle);
+            if unit >= table.unit_count() {
+                (n, unit) = (n + 1, 0);
+                continue;
+            }
+            if table.touched(unit) {
+                let pages = table.unit_pages(unit);
+                for handle in pages.filter_map(|i| table.word(i).take_handle()) {
+                    standby.store.release(handle);
                     released += 1;
                 }
             }
+            unit += 1;
         }
+        self.copies_hand = (n, unit);
         released
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Stager {
     pub(super) standby: Arc<StandbyList>,
     /// Where the last search for units in no queue ended: stretch, unit.
     pub(super) hand: (usize, usize),
+    /// The same of the last release of stored copies.
+    pub(super) copies_hand: (usize, usize),
 }
 
 impl Stager {
@@ -27,6 +29,7 @@ impl Stager {
         Self {
             standby,
             hand: (0, 0),
+            copies_hand: (0, 0),
         }
     }
 
