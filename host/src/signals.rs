@@ -37,6 +37,23 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Changes this thread's mask as `sigprocmask` does; returns the mask before. By the system call: in a program that pages
+/// by upcalls the library's own `sigprocmask` blocks no SIGBUS.
+pub fn change_mask(how: i32, set: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = set_of(&[]);
+    // SAFETY: the kernel reads and writes the first word of each set.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            how,
+            std::ptr::from_ref(set),
+            &raw mut before,
+            size_of::<u64>(),
+        )
+    };
+    before
+}
+
 /// Has the signals of a set wait, for this thread and those that it starts.
 pub fn block(set: &libc::sigset_t) {
     // SAFETY: reads the set, and changes this thread's mask alone.

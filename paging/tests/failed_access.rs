@@ -7,6 +7,7 @@ use selfpage::{DirectIo, Domain, Paged, Stretch};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Barrier, OnceLock};
 
 const PAGE: usize = 4096;
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -218,30 +219,45 @@ fn an_ordinary_user_pages_with_no_privilege_at_all() {
     assert!(text(&output).contains("paged as 65534"));
 }
 
+fn block_all() {
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        assert_eq!(
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()),
+            0
+        );
+        assert_eq!(
+            libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()),
+            0
+        );
+    }
+}
+
+/// Of two threads, one blocks all signals before the first domain exists.
 fn blocked() {
-    let domain = domain(64, "ram:16M");
-    let stretch = domain.allocate(1024 * PAGE).unwrap();
-    stretch.bind(Paged).unwrap();
+    let (before, made) = (Barrier::new(2), OnceLock::new());
+    let write = |pages: std::ops::Range<usize>| {
+        let stretch: &Stretch = made.wait();
+        for page in pages {
+            let at = page * PAGE;
+            noise(unsafe { &mut stretch.bytes_mut()[at..at + PAGE] }, page);
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            unsafe {
-                let mut all: libc::sigset_t = std::mem::zeroed();
-                libc::sigfillset(&mut all);
-                assert_eq!(
-                    libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()),
-                    0
-                );
-                assert_eq!(
-                    libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()),
-                    0
-                );
-            }
-            for page in 0..1024 {
-                noise(
-                    unsafe { &mut stretch.bytes_mut()[page * PAGE..(page + 1) * PAGE] },
-                    page,
-                );
-            }
+            block_all();
+            before.wait();
+            write(0..512);
+        });
+        before.wait();
+        let domain = domain(64, "ram:16M");
+        let stretch = domain.allocate(1024 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        assert!(made.set(stretch).is_ok());
+        scope.spawn(|| {
+            block_all();
+            write(512..1024);
         });
     });
     println!("all pages written");

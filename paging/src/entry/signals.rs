@@ -2,9 +2,9 @@
 //!
 //! A thread that faults while SIGBUS is blocked is killed by the kernel, handler or not, and
 //! worker threads often block all signals. So this library defines `sigprocmask`,
-//! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS while a
-//! domain with upcalls exists, and a program that installs a handler for SIGBUS or SIGSEGV
-//! gets those signals that are not the pager's. A
+//! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS, also
+//! where it is set before the first domain exists, and a program that installs a handler for
+//! SIGBUS or SIGSEGV gets those signals that are not the pager's. A
 //! program linked with this library gets these definitions because a static library's symbols
 //! go before a shared one's.
 
@@ -13,15 +13,13 @@ mod interpose;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wired::Lock;
 
-/// Signals with a handler of the pager's: masks and handlers of the program are adapted for
-/// them.
+/// Signals with a handler of the pager's: handlers of the program are adapted for them.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
-/// Of those, the signal that no mask may block. (A program may block SIGSEGV, and then dies
+/// The signal that no mask may block, from the program's start: a thread that blocked it before
+/// the first domain would die of its first fault. (A program may block SIGSEGV, and then dies
 /// of one, as it would without a pager.)
-fn passing() -> u64 {
-    OURS.load(Ordering::Acquire) & bit(libc::SIGBUS)
-}
+const PASSING: u64 = bit(libc::SIGBUS);
 
 /// A handler with SA_SIGINFO. One of the program's may throw an exception past it.
 pub(crate) type SignalAction = extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
@@ -142,7 +140,7 @@ fn kernel_action(
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new_at, old_at, SET_BYTES) as i32 }
 }
 
-fn bit(signal: i32) -> u64 {
+const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
@@ -253,7 +251,7 @@ pub(crate) unsafe fn with_program_mask<T>(
     // SAFETY: the caller's promise; the kernel's set is the first word.
     let interrupted = unsafe { *(&raw const (*context).uc_sigmask).cast::<u64>() };
     let mut kept = 0u64;
-    set_mask((interrupted | and) & !passing(), Some(&mut kept));
+    set_mask((interrupted | and) & !PASSING, Some(&mut kept));
     let result = handler();
     set_mask(kept, None);
     result

@@ -2,9 +2,8 @@
 //! with, which the program must find as it would without selfpage.
 
 use super::ipc::SignalInfo;
-use host::signals::{SignalFd, all, is_ignored, set_of};
+use host::signals::{SignalFd, all, change_mask, is_ignored, set_of};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The signals of this process, all blocked and read here.
@@ -35,19 +34,10 @@ impl Signals {
     /// Blocks every signal and makes the descriptor. Child processes can be waited for
     /// from now on, even if `run` was started with SIGCHLD ignored.
     pub fn take() -> std::io::Result<(Self, InheritedMask)> {
-        let mut mask = MaybeUninit::uninit();
-        // SAFETY: the sets are ours; `mask` is filled by the call that gets it.
-        unsafe {
-            let child = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            libc::sigprocmask(libc::SIG_SETMASK, &all(), mask.as_mut_ptr());
-            Ok((
-                Self::open()?,
-                InheritedMask {
-                    mask: mask.assume_init(),
-                    child,
-                },
-            ))
-        }
+        // SAFETY: a plain system call on this process alone.
+        let child = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let mask = change_mask(libc::SIG_SETMASK, &all());
+        Ok((Self::open()?, InheritedMask { mask, child }))
     }
 
     /// A descriptor of this process's own, after a fork.
@@ -90,8 +80,8 @@ impl InheritedMask {
         unsafe {
             libc::signal(libc::SIGCHLD, self.child);
             libc::signal(libc::SIGPIPE, pipe);
-            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
+        change_mask(libc::SIG_SETMASK, &self.mask);
     }
 }
 
@@ -108,6 +98,6 @@ pub fn die_by(signal: i32) {
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::signal(signal, libc::SIG_DFL);
         libc::kill(libc::getpid(), signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &set_of(&[signal]), std::ptr::null_mut());
     }
+    change_mask(libc::SIG_UNBLOCK, &set_of(&[signal]));
 }

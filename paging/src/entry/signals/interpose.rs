@@ -1,6 +1,6 @@
 //! The definitions that take the C library's place in a linked program.
 
-use super::{KernelSigaction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
+use super::{KernelSigaction, OURS, PASSING, SET_BYTES, bit, kernel_action, previous, remember};
 use std::ops::BitOr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ unsafe fn change_mask(how: i32, set: *const libc::sigset_t, old: *mut libc::sigs
         // SAFETY: the caller's set; the kernel's set is its first word.
         wanted = unsafe { *set.cast::<u64>() };
         if how != libc::SIG_UNBLOCK {
-            wanted &= !RESERVED.map(bit).into_iter().fold(passing(), BitOr::bitor);
+            wanted &= !RESERVED.map(bit).into_iter().fold(PASSING, BitOr::bitor);
         }
         at = &raw const wanted;
     }
@@ -35,7 +35,7 @@ unsafe fn change_mask(how: i32, set: *const libc::sigset_t, old: *mut libc::sigs
     result
 }
 
-/// `sigprocmask(2)`, which never blocks the pager's signals while it has a handler.
+/// `sigprocmask(2)`, which never blocks SIGBUS.
 ///
 /// # Safety
 /// As the C library's.
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn sigprocmask(
     unsafe { change_mask(how, set, old) as i32 }
 }
 
-/// `pthread_sigmask(3)`, which never blocks the pager's signals while it has a handler.
+/// `pthread_sigmask(3)`, which never blocks SIGBUS.
 ///
 /// # Safety
 /// As the C library's.
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn sigset(number: i32, handler: libc::sighandler_t) -> lib
 }
 
 /// `sigaction(2)`: a program's handler for a signal of the pager's goes behind the
-/// pager's, and no handler's mask blocks SIGBUS or SIGTRAP then.
+/// pager's, and no handler's mask blocks SIGBUS.
 ///
 /// # Safety
 /// As the C library's.
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn sigaction(
             flags: new.sa_flags as u32 as u64 & !super::RESTORER,
             restorer: 0,
             // SAFETY: the kernel's set is the first word.
-            mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !passing(),
+            mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !PASSING,
         }
     });
     let mut seen = KernelSigaction::default();
