@@ -38,7 +38,10 @@ pub enum LedgerError {
     #[error("domain {0} is not in the ledger: it was retired, and its frames were freed")]
     Gone(DomainId),
     /// The kernel refused the mapping.
-    #[error("cannot map the frames ledger: {0}; it needs 4 to 6 bytes of memory for each frame")]
+    #[error(
+        "cannot map the frames ledger: {0}; it needs 4 to 6 bytes for each frame, in memory that is a file to the kernel \
+         (`ulimit -f`)"
+    )]
     Map(std::io::Error),
 }
 

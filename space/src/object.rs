@@ -49,7 +49,9 @@ impl MemoryObject {
         aligned("size", size)?;
         let memory = memfd_create("selfpage-object", MemfdFlags::CLOEXEC)
             .map_err(SpaceError::system("memfd_create"))?;
-        ftruncate(&memory, size).map_err(SpaceError::system("ftruncate"))?;
+        wired::check_file_size(size)
+            .and_then(|()| ftruncate(&memory, size))
+            .map_err(SpaceError::system("ftruncate"))?;
         Ok(Self {
             memory: Arc::new(memory),
             offset: 0,
@@ -209,7 +211,9 @@ impl MemoryObject {
     /// the end is an exception. Needs the right to write.
     pub fn set_len(&self, bytes: u64) -> Result<(), SpaceError> {
         self.check_rights(Rights::WRITE)?;
-        ftruncate(&*self.memory, bytes).map_err(SpaceError::system("ftruncate"))
+        wired::check_file_size(bytes)
+            .and_then(|()| ftruncate(&*self.memory, bytes))
+            .map_err(SpaceError::system("ftruncate"))
     }
 
     /// Gives the memory of a range of the view back: it is zeros again in every mapping.

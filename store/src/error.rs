@@ -107,8 +107,9 @@ pub enum StoreError {
 pub enum SetupError {
     /// No shared memory for the store's tables.
     #[error(
-        "no memory for the store's {what}{}: {errno}",
-        match bytes { 0 => String::new(), bytes => format!(" ({bytes} bytes)") }
+        "no memory for the store's {what}{}: {errno}{}",
+        match bytes { 0 => String::new(), bytes => format!(" ({bytes} bytes)") },
+        if *errno == rustix::io::Errno::FBIG { "; it is a file to the kernel, see `ulimit -f`" } else { "" }
     )]
     Memory {
         /// The table.

@@ -71,6 +71,7 @@ pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64),
             errno => explain(errno),
         },
     };
+    wired::check_file_size(config.size).map_err(fail)?;
     let fd = open_nameless(path).map_err(fail)?;
     if config.grows {
         // Beyond the first extent the file has its full length, but no blocks.
@@ -99,7 +100,9 @@ fn explain(errno: Errno) -> String {
         Errno::NOENT => "there is no such directory".to_owned(),
         Errno::ACCESS | Errno::PERM => "no permission to write there".to_owned(),
         Errno::NOTDIR => "part of the path is not a directory".to_owned(),
-        Errno::FBIG => "the file system has no files of that size".to_owned(),
+        Errno::FBIG => {
+            "a file of that size is more than the file system or `ulimit -f` allows".to_owned()
+        }
         other => other.to_string(),
     }
 }

@@ -37,7 +37,7 @@ pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use log_line::LogLine;
 pub use mailbox::Mailbox;
-pub use memory::{Plain, WiredMemory, address_apart, sealed_memory};
+pub use memory::{Plain, WiredMemory, address_apart, check_file_size, sealed_memory};
 pub use memory_pool::private_bytes_mapped;
 pub use pi::{PiGuard, PiLock};
 pub use stage::{Stage, StageHistogram};

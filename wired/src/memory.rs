@@ -5,6 +5,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -174,10 +175,21 @@ impl Drop for WiredMemory {
 /// A memfd of so many bytes. `name` is what /proc shows. The size is sealed: no holder of the
 /// descriptor can truncate the memory, which would kill the others at their next access.
 pub fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
+    check_file_size(len)?;
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
+}
+
+/// Fails with EFBIG where a file of `len` bytes is beyond the process's limit (`ulimit -f`), which binds memory that is a
+/// file to the kernel, too. The kernel would send SIGXFSZ, of which a process dies without a word.
+pub fn check_file_size(len: u64) -> io::Result<()> {
+    let most = getrlimit(Resource::Fsize).current;
+    match most.is_some_and(|most| most < len) {
+        true => Err(io::Errno::FBIG),
+        false => Ok(()),
+    }
 }
 
 fn round(len: usize) -> io::Result<usize> {
