@@ -4,7 +4,7 @@
 use crate::WiredMemory;
 use crate::memory::address_apart;
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ const CHUNK: usize = 8 << 20;
 /// Bytes from which on memory is a mapping of its own.
 const OWN_MAPPING: usize = CHUNK / 2;
 
-/// Bytes that all pools have mapped so far.
+/// Bytes that all pools have mapped so far, without unused rests of chunks that they have unmapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that this process, and its parents before their forks, have mapped as private memory.
@@ -62,11 +62,24 @@ impl MemoryPool {
                 self.next
                     .compare_exchange(next, start + len, Ordering::AcqRel, Ordering::Relaxed);
             if exchanged.is_ok() {
+                if chunk.is_some() && used != 0 {
+                    self.unmap_rest(next, CHUNK - used);
+                }
                 std::mem::forget(chunk);
                 let start = std::ptr::with_exposed_provenance_mut(start);
                 // SAFETY: cut from a chunk, which this pool alone uses, and never again.
                 return Ok(unsafe { WiredMemory::from_raw(start, len) });
             }
+        }
+    }
+
+    /// Unmaps the rest of a chunk that another one has replaced: a process that makes and drops domains for ever would
+    /// run out of mappings.
+    fn unmap_rest(&self, start: usize, len: usize) {
+        // SAFETY: this pool's, which cuts nothing from it any more.
+        let unmapped = unsafe { munmap(std::ptr::with_exposed_provenance_mut(start), len) };
+        if unmapped.is_ok() {
+            MAPPED.fetch_sub(len, Ordering::Relaxed);
         }
     }
 
@@ -94,4 +107,29 @@ impl MemoryPool {
 
 fn is_aligned(chunk: &WiredMemory) -> bool {
     chunk.as_ptr().addr().is_multiple_of(CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_another_one_replaces_leaves_no_mapping_behind() {
+        const PIECE: usize = 3 << 20;
+        let pool = MemoryPool::new(false);
+        let pieces: Vec<_> = (0..3).map(|_| pool.take(PIECE).unwrap()).collect();
+        let rest = pieces[1].as_ptr().addr() + PIECE;
+        assert_eq!(rest % CHUNK, 2 * PIECE, "the third is of another chunk");
+        let mut resident = [0; (CHUNK - 2 * PIECE) / crate::PAGE];
+        // SAFETY: the kernel looks at the addresses, and writes a byte for each page.
+        let found = unsafe {
+            libc::mincore(
+                rest as *mut c_void,
+                CHUNK - 2 * PIECE,
+                resident.as_mut_ptr(),
+            )
+        };
+        let error = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((found, error), (-1, Some(libc::ENOMEM)));
+    }
 }
