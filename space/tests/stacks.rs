@@ -57,6 +57,29 @@ fn ten_thousand_idle_coroutines_hold_three_pages_each() {
 }
 
 #[test]
+fn a_sweep_takes_nothing_of_a_large_value_that_a_coroutine_gives_or_gets() {
+    type Large = [u64; 2048];
+    let pool = StackPool::new(512 << 10, 1).unwrap();
+    let (stack, own) = (pool.take("large").unwrap(), pool.clone());
+    let mut coroutine = Coroutine::with_stack(stack, move |yielder, first: Large| {
+        let mut sum = first[2047] + yielder.suspend(first)[2047];
+        for n in 0..4 {
+            sum += own.suspend(yielder, black_box([n; 2048]))[2047];
+        }
+        sum
+    });
+    let first = coroutine.resume([10; 2048]);
+    assert!(matches!(first, CoroutineResult::Yield(first) if first == [10; 2048]));
+    for n in 0..4 {
+        let given = coroutine.resume(black_box([10; 2048]));
+        assert!(matches!(given, CoroutineResult::Yield(given) if given == [n; 2048]));
+        assert_eq!(pool.sweep(), 1);
+    }
+    let ended = coroutine.resume([10; 2048]);
+    assert!(matches!(ended, CoroutineResult::Return(60)));
+}
+
+#[test]
 fn sweeps_beside_running_coroutines_take_nothing_that_is_alive() {
     let pool = StackPool::new(256 << 10, 64).unwrap();
     let stop = Arc::new(AtomicBool::new(false));

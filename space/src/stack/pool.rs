@@ -20,6 +20,10 @@ const NAME: usize = 48;
 /// Stacks that one sweep takes the pages of by one call.
 const BATCH: usize = 256;
 
+/// How many copies of the value and of the input the frames below [`StackPool::suspend`] have at most, of each: without
+/// optimisation there are 4 of both together.
+const VALUES: usize = 4;
+
 /// Stacks of one size.
 pub struct StackPool {
     area: Arc<Area>,
@@ -245,7 +249,8 @@ impl StackPool {
             return yielder.suspend(value);
         };
         let idle = &self.area.slots[index].idle;
-        idle.wait(pointer);
+        // The margin has room for small values only.
+        idle.wait(pointer - VALUES * (size_of::<Yield>() + size_of::<Input>()));
         let input = yielder.suspend(value);
         idle.resume();
         input
