@@ -47,7 +47,10 @@ pub enum Handled {
 
 /// A handler of the program's own, run on the faulting thread in its activation (a
 /// signal handler: only what is async-signal-safe, and calls of this library that say
-/// they are).
+/// they are). Handlers of page faults have the thread's own stack; those of protection and
+/// unallocated faults have what the pager leaves of its alternate signal stack, since the fault may
+/// be that of a stack at its end: 4 KiB of the 8 KiB that Rust gives a thread. One that needs more
+/// gives its threads larger ones by `sigaltstack`. A handler that was set is never freed.
 pub type Handler = dyn Fn(&Fault) -> Handled + Send + Sync;
 
 /// A fault at an address that is in no stretch.
