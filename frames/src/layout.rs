@@ -83,6 +83,8 @@ pub(crate) struct DomainSlot {
     pub used_at: AtomicU32,
     /// Futex word that wakes the domain's pager.
     pub bell: AtomicU32,
+    /// When the domain demanded frames last, in milliseconds that wrap: one that waits does so again and again.
+    pub wanted_at: AtomicU32,
     /// Changes of counts by this domain: begun (high half) and in progress (low half).
     pub activity: AtomicU64,
     pub taken_over: AtomicU64,

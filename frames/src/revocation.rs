@@ -22,6 +22,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 /// Milliseconds in which a pager that runs answers a trim.
 const ANSWER: u32 = 100;
 
+/// Milliseconds in which a domain that waits renews its demand: it does so every few, and compressed RAM ten times a
+/// second.
+const RENEWAL: u32 = 1000;
+
 impl Ledger {
     /// Demands frames from domains above their guarantee, so that `id` can have `k`: from the
     /// largest n - g first. Frames demanded before and still outstanding count. Returns how many
@@ -30,10 +34,14 @@ impl Ledger {
     /// [`crate::DomainStats::demanded`].
     ///
     /// From g on `id` has no precedence: the others release down to the fair share only, and
-    /// until `id` has its frames no domain above that share gets more.
+    /// until `id` has its frames, or has not renewed the demand for a second, no domain above that
+    /// share gets more.
     pub fn demand(&self, id: DomainId, k: u32) -> u32 {
         let Some(slot) = self.find(id) else { return 0 };
+        let now = Millis::now();
+        slot.wanted_at.store(now.0, Relaxed);
         slot.wanted.store(k, SeqCst);
+        self.end_stale_demands(now);
         let wants = self.memory.sum_wants();
         let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
         let keep = if guaranteed { 0 } else { self.memory.fair() };
@@ -95,7 +103,12 @@ impl Ledger {
     /// guarantee, the longest idle first. What domains were asked for and have not answered yet
     /// counts, but for those that have not for 100 ms: their pagers are stopped, or wait. Returns how many were
     /// asked for now. `id` is not asked, nor is a domain asked twice for one frame.
+    ///
+    /// A domain that was refused a frame for another one's demand asks so, and ends the demand if it is stale.
     pub fn trim_idle(&self, id: DomainId, k: u32, oldest: Millis, now: Millis) -> u32 {
+        if self.memory.header().wants.load(Relaxed) > 0 {
+            self.end_stale_demands(now);
+        }
         let is_silent = |owner: Owner| {
             let slot = self.memory.slot(owner);
             let since = Millis(slot.trim_at.load(Relaxed));
@@ -153,6 +166,23 @@ impl Ledger {
     /// lowered that far.
     pub fn reclaim_done(&self, to: u32) -> bool {
         self.owned().max(self.committed()) <= to
+    }
+
+    /// Ends demands that are not renewed. Their processes are stopped, or were killed and are not retired yet, and would
+    /// keep all others from frames above their share for as long. One that goes on demands again.
+    fn end_stale_demands(&self, now: Millis) {
+        let mut has_ended = false;
+        for slot in self.owners().map(|owner| self.memory.slot(owner)) {
+            let wanted = slot.wanted.load(SeqCst);
+            let demanded_at = Millis(slot.wanted_at.load(Relaxed));
+            if wanted > 0 && now.since(demanded_at) > RENEWAL {
+                let ended = slot.wanted.compare_exchange(wanted, 0, SeqCst, SeqCst);
+                has_ended |= ended.is_ok();
+            }
+        }
+        if has_ended {
+            self.memory.sum_wants();
+        }
     }
 
     /// Frames demanded from domains and not yet released.

@@ -109,3 +109,24 @@ fn one_that_does_not_answer_is_passed_over() {
     assert_eq!(ledger.trim_idle(all[0].id(), 45, ago(1000), ago(340)), 5);
     audit(&ledger);
 }
+
+#[test]
+fn a_demand_that_is_not_renewed_keeps_no_other_domain_from_frames() {
+    let ledger = Ledger::create(100, 8).unwrap().0;
+    let (busy, stopped) = (admit(&ledger, 4, 100), admit(&ledger, 4, 100));
+    let mut held = take(&busy, 96);
+    take(&stopped, 4);
+    let now = Millis::now();
+    ledger.demand(stopped.id(), 46);
+    busy.put_batch(&held.split_off(50)).unwrap();
+    assert_eq!(busy.release_demanded(46), 46);
+    ledger.trim_idle(busy.id(), 1, now, now);
+    assert_eq!(busy.take(), None, "at its share, while another waits");
+    let later = Millis(now.0.wrapping_add(60_000));
+    ledger.trim_idle(busy.id(), 1, now, later);
+    assert_eq!(take(&busy, 10).len(), 10);
+    assert_eq!(ledger.stats(stopped.id()).unwrap().wanted, 0);
+    ledger.demand(stopped.id(), 46);
+    assert_eq!(busy.take(), None, "it goes on");
+    audit(&ledger);
+}
