@@ -46,3 +46,21 @@ fn a_round_of_bids_goes_on_where_it_was_when_the_members_change() {
     candidate.on_membership(hosts(&[9, 5, 4, 3, 2]));
     assert_eq!(bids(&mut candidate, 3), hosts(&[3, 2, 9]));
 }
+
+#[test]
+fn a_round_of_bids_goes_on_behind_a_host_that_comes_and_goes() {
+    let hosts = |numbers: &[u64]| numbers.iter().copied().map(HostId).collect::<Vec<_>>();
+    let leave: [fn(&mut Candidate); 2] = [
+        |candidate| drop(candidate.on_host_gone(HostId(4))),
+        |candidate| candidate.on_membership([5, 3, 2].map(HostId)),
+    ];
+    for leave in leave {
+        let (mut candidate, _) = Candidate::new(incarnation(0, 1), None);
+        candidate.on_membership(hosts(&[5, 4, 3, 2]));
+        assert_eq!(bids(&mut candidate, 2), hosts(&[5, 4]));
+        leave(&mut candidate);
+        assert_eq!(bids(&mut candidate, 1), hosts(&[3]));
+        candidate.on_membership(hosts(&[5, 4, 3, 2]));
+        assert_eq!(bids(&mut candidate, 2), hosts(&[2, 5]));
+    }
+}

@@ -90,6 +90,8 @@ impl Candidate {
 
     /// Likewise. Candidates of one process, as in a simulation, share the list.
     pub fn share_membership(&mut self, hosts: Arc<PeerList>) {
+        let is_left = |host| hosts.contains(host);
+        self.last_bid = self.peers.place_of_round(self.last_bid, is_left);
         self.peers = hosts;
     }
 
@@ -128,6 +130,8 @@ impl Candidate {
     /// after some ticks takes none, so this is no more than these ticks at once.
     pub fn on_host_gone(&mut self, host: HostId) -> Vec<ElectionAction> {
         let mut actions = Vec::new();
+        let is_left = |other| other != host;
+        self.last_bid = self.peers.place_of_round(self.last_bid, is_left);
         Arc::make_mut(&mut self.peers).remove(host);
         match &mut self.role {
             Role::Follower { broker, .. } if *broker == host => {

@@ -30,6 +30,20 @@ impl PeerList {
         self.places.remove(&host);
     }
 
+    /// Where a round goes on that has come to `last`, with the hosts that `is_left` holds for: there, or at the nearest
+    /// one before it. A round that began again each time would never come to the hosts behind one that comes and goes.
+    pub(super) fn place_of_round(
+        &self,
+        last: Option<HostId>,
+        is_left: impl Fn(HostId) -> bool,
+    ) -> Option<HostId> {
+        let place = *self.places.get(&last?)?;
+        let passed = self.order[..=place].iter().rev().copied();
+        passed
+            .filter(|host| self.contains(*host))
+            .find(|host| is_left(*host))
+    }
+
     /// The first host for which `is_free` holds, of those after `last`; the order is a ring.
     pub(super) fn next_after(
         &self,
