@@ -1,14 +1,15 @@
 //! The socket of the membership: in a cluster each datagram is signed by a member.
 //!
 //! Rule: a datagram that no member has signed is dropped before anything is read in it. In the clear (`--insecure`)
-//! any is read. One with a key that this host does not know may be of a member that has just joined: then the other
-//! members are asked for their lists, or it would be taken for gone until these come by themselves, a minute later.
+//! any is read. One that is signed by a key which this host does not know may be of a member that has just joined: then
+//! other members are asked for their lists, or it would be taken for gone until these come by themselves, a minute later.
+//! Any host can make a key, and name another host's address as its own: so few are asked, in turn, until one has the key.
 
-use remote_keys::{Keyring, sharing, signed_datagram};
+use remote_keys::{Fingerprint, Keyring, sharing, signed_datagram};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::spawn_blocking;
@@ -17,8 +18,10 @@ use tokio::time::Instant;
 /// The longest datagram: it fits one packet of an Ethernet.
 const DATAGRAM: usize = 1400;
 
-/// How often members are asked for their lists, whatever unknown hosts send.
+/// How often members are asked for their lists, whatever unknown hosts send, and how many: a member that has joined has
+/// shared its list with all that it could reach.
 const LEAST_PERIOD: Duration = Duration::from_secs(5);
+const MOST_ASKED: usize = 3;
 
 /// A socket for datagrams of members.
 pub struct MembershipSocket {
@@ -27,6 +30,8 @@ pub struct MembershipSocket {
     /// When members were asked for their lists last, and whether they are being asked.
     asked: Option<Instant>,
     is_asking: Arc<AtomicBool>,
+    /// The place of the member that is asked next.
+    turn: Arc<AtomicUsize>,
 }
 
 impl MembershipSocket {
@@ -37,6 +42,7 @@ impl MembershipSocket {
             keys,
             asked: None,
             is_asking: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -74,19 +80,21 @@ impl MembershipSocket {
             return;
         };
         let is_early = |at: Instant| at.elapsed() < LEAST_PERIOD;
-        if self.asked.is_some_and(is_early) || !signed_datagram::is_of_unknown_key(keys, datagram) {
+        if self.asked.is_some_and(is_early) {
             return;
         }
+        let Some(unknown) = signed_datagram::unknown_signer(keys, datagram) else {
+            return;
+        };
         self.asked = Some(Instant::now());
         if self.is_asking.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (keys, is_asking) = (Arc::clone(keys), Arc::clone(&self.is_asking));
+        let (keys, turn) = (Arc::clone(keys), Arc::clone(&self.turn));
+        let is_asking = Arc::clone(&self.is_asking);
         // It blocks for seconds for each member that does not answer.
         spawn_blocking(move || {
-            for (_, why) in sharing::share_with_all(&keys).unwrap_or_default() {
-                tracing::debug!("a member did not share its list of members: {why}");
-            }
+            ask_for(&unknown, &keys, &turn);
             is_asking.store(false, Ordering::Relaxed);
         });
     }
@@ -102,17 +110,31 @@ impl MembershipSocket {
     }
 }
 
+/// Asks the members whose turn it is for their lists, until one has a key.
+fn ask_for(unknown: &Fingerprint, keys: &Arc<Keyring>, turn: &AtomicUsize) {
+    let others = sharing::others(keys).unwrap_or_default();
+    for _ in 0..others.len().min(MOST_ASKED) {
+        let at = turn.fetch_add(1, Ordering::Relaxed) % others.len();
+        let (_, name, address) = &others[at];
+        if let Err(why) = sharing::share_with(keys, address) {
+            tracing::debug!("{name} ({address}) did not share its list of members: {why}");
+        }
+        if keys.is_member(unknown) {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use remote_keys::MemberList;
+    use std::net::{Ipv4Addr, TcpListener};
 
     #[test]
     fn a_signed_message_is_received_after_a_forged_one_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let keyring = Keyring::open(folder.path()).unwrap();
-        keyring.set_own("host", None).unwrap();
-        let keyring = Some(Arc::new(keyring));
+        let keyring = Some(keyring(&folder, "host"));
         let runtime = crate::test_member::runtime();
         runtime.block_on(async {
             let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
@@ -125,6 +147,58 @@ mod tests {
                 sender.send(message, to).unwrap();
             }
             assert_eq!(host.receive().await, b"signed");
+        });
+    }
+
+    /// A keyring in a folder of its own, whose host is a member.
+    fn keyring(folder: &tempfile::TempDir, name: &str) -> Arc<Keyring> {
+        let keyring = Keyring::open(&folder.path().join(name)).unwrap();
+        keyring.set_own(name, None).unwrap();
+        Arc::new(keyring)
+    }
+
+    #[test]
+    fn a_datagram_of_an_unknown_host_has_few_members_asked_and_a_forged_one_none() {
+        const MEMBERS: usize = 8;
+        let folder = tempfile::tempdir().unwrap();
+        let (host, stranger) = (keyring(&folder, "host"), keyring(&folder, "stranger"));
+        let members: Vec<_> = (0..MEMBERS)
+            .map(|number| {
+                let member = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+                member.set_nonblocking(true).unwrap();
+                let name = format!("member {number}");
+                let address = member.local_addr().unwrap().to_string();
+                let key = Fingerprint::of(name.as_bytes());
+                let add = |list: &mut MemberList| list.set(key, &name, Some(&address));
+                host.update(add).unwrap();
+                member
+            })
+            .collect();
+        // Each ends what asks it.
+        let asked = || {
+            let arrived = |member: &&TcpListener| member.accept().is_ok();
+            members.iter().filter(arrived).count()
+        };
+        let runtime = crate::test_member::runtime();
+        runtime.block_on(async {
+            let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+            let socket = bind().await.unwrap();
+            let to = socket.local_addr().unwrap();
+            let mut receiver = MembershipSocket::new(socket, Some(Arc::clone(&host)));
+            let sender = bind().await.unwrap();
+            let signed = |keys: &Keyring| signed_datagram::sign(keys.key(), b"message").unwrap();
+            for first in [vec![7; 32], signed(&stranger)] {
+                sender.send_to(&first, to).await.unwrap();
+                sender.send_to(&signed(&host), to).await.unwrap();
+                assert_eq!(receiver.receive().await, b"message");
+                let mut count = 0;
+                while receiver.is_asking.load(Ordering::Relaxed) {
+                    count += asked();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                let most = if first.len() == 32 { 0 } else { MOST_ASKED };
+                assert_eq!(count + asked(), most);
+            }
         });
     }
 }

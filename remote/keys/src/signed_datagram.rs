@@ -30,26 +30,54 @@ pub fn sign(key: &HostKey, message: &[u8]) -> Option<Vec<u8>> {
 
 /// The message of a datagram, if a member has signed it.
 pub fn verify<'a>(members: &Keyring, datagram: &'a [u8]) -> Option<&'a [u8]> {
-    let (public, rest) = datagram.split_first_chunk::<KEY>()?;
-    let (signature, message) = rest.split_first_chunk::<SIGNATURE>()?;
+    let datagram = SignedDatagram::split(datagram)?;
     // First, since it is the cheaper check.
-    if !members.is_member(&fingerprint_of(public)) {
+    if !members.is_member(&datagram.signer()) {
         return None;
     }
-    let signed = [PURPOSE, message].concat();
-    let key = UnparsedPublicKey::new(&ED25519, public);
-    key.verify(&signed, signature).ok().map(|()| message)
+    datagram.verify()
 }
 
-/// Returns true if a datagram has a key that is no member's: a stranger's, or one that this host has not learned of.
-pub fn is_of_unknown_key(members: &Keyring, datagram: &[u8]) -> bool {
-    let key = datagram.first_chunk::<KEY>().map(fingerprint_of);
+/// The key that has signed a datagram, if it is no member's: a stranger's, or one that this host has not learned of.
+pub fn unknown_signer(members: &Keyring, datagram: &[u8]) -> Option<Fingerprint> {
+    let datagram = SignedDatagram::split(datagram)?;
+    let key = datagram.signer();
     // A host whose key was removed may go on sending; no list has it as a member.
-    key.is_some_and(|key| !members.is_member(&key) && !members.is_removed(&key))
+    if members.is_member(&key) || members.is_removed(&key) {
+        return None;
+    }
+    datagram.verify().map(|_| key)
 }
 
-fn fingerprint_of(public: &[u8; KEY]) -> Fingerprint {
-    Fingerprint::of(&[&KEY_PREFIX[..], public].concat())
+/// The parts of a datagram.
+struct SignedDatagram<'a> {
+    public: &'a [u8; KEY],
+    signature: &'a [u8; SIGNATURE],
+    message: &'a [u8],
+}
+
+impl<'a> SignedDatagram<'a> {
+    fn split(datagram: &'a [u8]) -> Option<Self> {
+        let (public, rest) = datagram.split_first_chunk()?;
+        let (signature, message) = rest.split_first_chunk()?;
+        Some(Self {
+            public,
+            signature,
+            message,
+        })
+    }
+
+    fn signer(&self) -> Fingerprint {
+        Fingerprint::of(&[&KEY_PREFIX[..], self.public].concat())
+    }
+
+    /// The message, if the key that it comes with has signed it.
+    fn verify(&self) -> Option<&'a [u8]> {
+        let signed = [PURPOSE, self.message].concat();
+        let key = UnparsedPublicKey::new(&ED25519, self.public);
+        let verified = key.verify(&signed, self.signature);
+        verified.ok().map(|()| self.message)
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +94,11 @@ mod tests {
         assert_eq!(signed.len(), SIGNED_OVERHEAD + 4);
         assert_eq!(verify(&member, &signed), Some(&b"here"[..]));
         assert_eq!(verify(&stranger, &signed), None);
-        assert!(is_of_unknown_key(&stranger, &signed) && !is_of_unknown_key(&member, &signed));
+        assert_eq!(
+            unknown_signer(&stranger, &signed),
+            Some(member.fingerprint())
+        );
+        assert_eq!(unknown_signer(&member, &signed), None);
         assert_eq!(
             verify(&member, &sign(stranger.key(), b"here").unwrap()),
             None
@@ -76,6 +108,9 @@ mod tests {
             changed[at] ^= 1;
             assert_eq!(verify(&member, &changed), None, "byte {at}");
             assert_eq!(verify(&member, &signed[..at]), None, "{at} bytes");
+            for forged in [&changed[..], &signed[..at]] {
+                assert_eq!(unknown_signer(&stranger, forged), None, "byte {at}");
+            }
         }
         member
             .update(|list| list.remove(member.fingerprint()))
