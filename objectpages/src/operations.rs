@@ -2,6 +2,7 @@
 
 use crate::page_table::PagePlace;
 use crate::segments::SegmentNumber;
+use crate::waiting_parts::Lane;
 use objectstore::{ObjectError, ObjectStore, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +66,14 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// What was answered.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Read(..) | Self::ReadToClean(..) => Lane::Reads,
+            Self::Written(..) | Self::Deleted(..) => Lane::Others,
+        }
+    }
+
     /// Returns true if it ended by an answer of the store.
     pub fn is_answer(&self) -> bool {
         let error = match self {

@@ -17,7 +17,7 @@ use crate::page_table::{PagePlace, PageTable};
 use crate::parts::Parts;
 use crate::refused_writes::RefusedWrites;
 use crate::segments::{SegmentNumber, Segments};
-use crate::waiting_parts::WaitingParts;
+use crate::waiting_parts::{Lane, WaitingParts};
 use disk::time::Time;
 use disk::usd::{PartId, Transport};
 use iochannel::{IoVec, Op};
@@ -256,7 +256,11 @@ impl ObjectTransport {
 impl Transport for ObjectTransport {
     unsafe fn start(&mut self, now: Time, id: PartId, op: Op, _: u32, pieces: &[IoVec], at: u64) {
         self.in_flight += 1;
-        self.waiting_parts.on_started(id, now);
+        let lane = match op {
+            Op::Read => Lane::Reads,
+            Op::Write => Lane::Others,
+        };
+        self.waiting_parts.on_started(id, lane, now);
         let first = (at / PAGE as u64) as u32;
         match op {
             // SAFETY: by the contract of `start`.
@@ -304,7 +308,7 @@ impl Transport for ObjectTransport {
                 return None;
             };
             if ended.is_answer() {
-                self.waiting_parts.on_answer(now);
+                self.waiting_parts.on_answer(ended.lane(), now);
             }
             self.on_ended(ended);
         }
