@@ -2,7 +2,8 @@
 //!
 //! A write may arrive after its segment was deleted: that of a process which was killed, and an attempt that was given up
 //! for another. So what a killed process has left is deleted after [`PATIENCE`] only, and a segment that took several
-//! attempts keeps its name when it is deleted: the end of the run deletes it once more.
+//! attempts keeps its name when it is deleted: the end of the run deletes it once more, or this does, before it forgets
+//! the name for others.
 
 use crate::operations::Ended;
 use crate::segments::SegmentNumber;
@@ -14,7 +15,8 @@ use std::time::Instant;
 
 /// Deletions under way at once.
 const MOST_DELETIONS: usize = 16;
-/// Deleted segments that keep their names, of a store that is late all the time: a quarter of the spare ones.
+/// Deleted segments that keep their names, of a store that is late all the time: a quarter of the spare ones. Of more the
+/// first is deleted once more, and keeps none then.
 const MOST_NAMES: usize = 256;
 
 /// Segments on their way out of the store.
@@ -52,13 +54,16 @@ impl Deletions {
         self.repeated.insert(number);
     }
 
-    /// A segment was deleted. Returns the one whose name is needed no more, if there is any.
-    fn on_deleted(&mut self, number: SegmentNumber) -> Option<SegmentNumber> {
+    /// A segment was deleted. Returns true if its name is needed no more.
+    fn on_deleted(&mut self, number: SegmentNumber) -> bool {
         if !self.repeated.remove(&number) {
-            return Some(number);
+            return true;
         }
         self.kept.push_back(number);
-        (self.kept.len() > MOST_NAMES).then(|| self.kept.pop_front())?
+        if self.kept.len() > MOST_NAMES {
+            self.waiting.extend(self.kept.pop_front());
+        }
+        false
     }
 }
 
@@ -101,8 +106,8 @@ impl ObjectTransport {
         self.deletions.under_way -= 1;
         match result {
             Ok(()) => {
-                let unneeded = self.deletions.on_deleted(number);
-                if let Some(slot) = unneeded.and_then(|number| self.slots.remove(&number.0)) {
+                let is_unneeded = self.deletions.on_deleted(number);
+                if is_unneeded && let Some(slot) = self.slots.remove(&number.0) {
                     self.table.free_slot(slot);
                     self.free_slots.push(slot);
                 }
@@ -142,5 +147,23 @@ impl Drop for ObjectTransport {
         let named = self.table.named_segments();
         self.operations
             .delete_run(named.filter_map(|(_, segment)| segment));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_forgotten_once_its_segment_was_deleted_again() {
+        let mut deletions = Deletions::default();
+        for number in (0..=MOST_NAMES as u64).map(SegmentNumber) {
+            assert!(deletions.waiting.is_empty());
+            deletions.on_given_up(number);
+            assert!(!deletions.on_deleted(number));
+        }
+        assert_eq!(deletions.waiting.pop_front(), Some(SegmentNumber(0)));
+        assert!(deletions.on_deleted(SegmentNumber(0)));
+        assert!(deletions.waiting.is_empty());
     }
 }
