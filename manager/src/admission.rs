@@ -7,12 +7,14 @@ use crate::commands::Commands;
 use crate::disk_turns::DiskClient;
 use crate::handoff::Handoff;
 use crate::keeper_link::{KeepError, KeptPart, KeptSlot};
+use crate::kept_service::KeptParts;
 use crate::manager_state::ManagerState;
 use crate::paging_object::{CreateError, PagingObject};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use disk::atropos::AdmissionError;
 use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use store::StoreConfig;
@@ -145,13 +147,13 @@ impl Admission<'_> {
     /// Gathers what a client is served with that a manager before has admitted.
     pub fn readmit(
         &self,
-        kept: Vec<(KeptPart, OwnedFd)>,
+        (kept, children): KeptParts,
         slot: Option<KeptSlot>,
         commands: &Arc<Commands>,
     ) -> Result<ClientParts, AdmissionRefusal> {
         let config = &self.shared.config;
         let (mut uffd, mut record, mut memfd, mut process) = (None, None, None, None);
-        let (mut store_fds, mut children) = (Vec::new(), Vec::new());
+        let mut store_fds = Vec::new();
         for (part, fd) in kept {
             match part {
                 KeptPart::Userfault => uffd = Some(fd),
@@ -159,7 +161,8 @@ impl Admission<'_> {
                 KeptPart::Memory => memfd = Some(fd),
                 KeptPart::Process => process = Some(fd),
                 KeptPart::Store => store_fds.push(fd),
-                KeptPart::Child => children.push(fd),
+                // They have numbers.
+                KeptPart::Child => {}
             }
         }
         let (Some(uffd), Some(record)) = (uffd, record) else {
@@ -203,7 +206,7 @@ impl Admission<'_> {
             working_set: None,
             recording: None,
             process,
-            children: Vec::new(),
+            children: BTreeMap::new(),
             stop: Arc::clone(&self.shared.stop),
             commands: Arc::clone(commands),
         }

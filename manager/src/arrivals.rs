@@ -6,7 +6,7 @@ use crate::client_record::ClientRecord;
 use crate::commands::Commands;
 use crate::counters::Counters;
 use crate::keeper_link::{KeepError, KeeperLink, KeptPart, KeptSlot};
-use crate::kept_service::KeptClient;
+use crate::kept_service::{KeptClient, KeptParts};
 use crate::manager_state::ManagerState;
 use crate::peer::{Peer, PeerConnection};
 use host::fd_reaper::{PeerFd, peer_uid};
@@ -220,7 +220,8 @@ fn admit(
 /// Goes on with a client that a manager before served. Where that fails its faults wait, for a manager after this one.
 fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>) {
     let connection = PeerConnection::from(Arc::new(UnixStream::from(client.connection)));
-    match readmit(shared, client.parts, &connection, slot.as_ref()) {
+    let kept = (client.parts, client.children);
+    match readmit(shared, kept, &connection, slot.as_ref()) {
         Ok(_) | Err(AdmissionRefusal::Ended) if shared.is_stopping() => {}
         Ok(_) | Err(AdmissionRefusal::Ended) => {
             slot.inspect(KeptSlot::release);
@@ -234,12 +235,12 @@ fn serve_kept(shared: &ManagerState, client: KeptClient, slot: Option<KeptSlot>)
 
 fn readmit(
     shared: &ManagerState,
-    kept: Vec<(KeptPart, OwnedFd)>,
+    kept: KeptParts,
     connection: &PeerConnection,
     slot: Option<&KeptSlot>,
 ) -> Result<ClientFds, AdmissionRefusal> {
     let resumption = Resumption(shared);
-    let resumption = await_former(shared, &kept, resumption)?;
+    let resumption = await_former(shared, &kept.0, resumption)?;
     let resumed = resume_client(shared, kept, connection, slot);
     drop(resumption);
     let (client, record) = resumed?;
@@ -289,7 +290,7 @@ fn await_former<'a>(
 
 fn resume_client(
     shared: &ManagerState,
-    kept: Vec<(KeptPart, OwnedFd)>,
+    kept: KeptParts,
     connection: &PeerConnection,
     slot: Option<&KeptSlot>,
 ) -> Result<(HandlerThread, Arc<ClientRecord>), AdmissionRefusal> {

@@ -26,7 +26,7 @@ mod saving;
 use crate::client_memory::ClientMemory;
 use crate::client_record::ClientRecord;
 use crate::commands::Commands;
-use crate::keeper_link::KeptSlot;
+use crate::keeper_link::{ChildNumber, KeptSlot};
 use crate::paging_object::PagingObject;
 use crate::recording::Recording;
 use crate::save::SaveRequest;
@@ -40,6 +40,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use saving::{BeginError, Saving};
 use selfpage::WorkingSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,8 +74,8 @@ pub struct ClientParts {
     pub recording: Option<Recording>,
     /// Its process, where the kernel names it.
     pub process: Option<OwnedFd>,
-    /// The userfaultfds of its children.
-    pub children: Vec<OwnedFd>,
+    /// The userfaultfds of its children that the keeper has.
+    pub children: BTreeMap<ChildNumber, OwnedFd>,
     /// Readable when the client is to be left.
     pub stop: Arc<OwnedFd>,
     /// What the client's thread is asked to do.

@@ -211,13 +211,17 @@ impl FormerService {
                 return Ok(None);
             }
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut children) = (Vec::new(), BTreeMap::new());
         for (name, fd) in found {
             let StoredName::Part(_, part, index) = name else {
                 continue;
             };
+            if part == KeptPart::Child {
+                children.insert(index, fd);
+                continue;
+            }
             let before = parts.iter().filter(|(it, _)| *it == part).count();
-            if part != KeptPart::Child && usize::from(index) != before {
+            if usize::from(index) != before {
                 return Err("a descriptor of its store is missing");
             }
             parts.push((part, fd));
@@ -226,6 +230,7 @@ impl FormerService {
             slot,
             connection,
             parts,
+            children,
         }))
     }
 }

@@ -255,6 +255,9 @@ impl Keeper {
                     let kept = self.service.keep(slot, parts);
                     to.inspect(|to| confirm(to, kept));
                 }
+                Some(KeeperRequest::KeepChildren(slot, ended, new)) => {
+                    self.service.keep_children(slot, &ended, new);
+                }
                 Some(KeeperRequest::Truncated(to)) => {
                     let why = "it has no descriptors left (`ulimit -n`)";
                     to.inspect(|to| confirm(to, Err::<(), _>(why)));
@@ -329,6 +332,7 @@ mod tests {
             slot: 7,
             connection: connection.into(),
             parts: Vec::new(),
+            children: BTreeMap::new(),
         };
         let sockets = Sockets {
             handoffs: listen("handoffs"),

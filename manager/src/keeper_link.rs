@@ -4,6 +4,9 @@
 //! the keeper's socket, whatever becomes of the manager. Where systemd has the descriptors, too, the keeper confirms that
 //! it has sent them there: both may be killed.
 
+#[cfg(test)]
+mod tests;
+
 use host::seqpacket::{self, Received};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,11 +37,16 @@ pub enum KeptPart {
     Child,
 }
 
+/// A child's number among those of its client, which the manager gives it.
+pub type ChildNumber = u16;
+
 /// What a manager has its keeper do.
 #[derive(Debug)]
 pub(crate) enum KeeperRequest {
-    /// Keep more of a client, or these children in place of those that it had, and confirm it there.
+    /// Keep more of a client, and confirm it there.
     Keep(ClientSlot, Vec<(KeptPart, OwnedFd)>, Option<OwnedFd>),
+    /// Close the children of a client that have ended, and keep these.
+    KeepChildren(ClientSlot, Vec<ChildNumber>, Vec<(ChildNumber, OwnedFd)>),
     /// The same, of which the kernel has left descriptors out.
     Truncated(Option<OwnedFd>),
     /// Close all that there is of a client, then this descriptor.
@@ -65,6 +73,7 @@ pub enum KeepError {
 const SYSTEMD_PATIENCE: Duration = Duration::from_secs(10);
 
 const KEEP: u8 = b'k';
+const CHILDREN: u8 = b'c';
 const RELEASE: u8 = b'r';
 const READY: u8 = b'y';
 const ARRIVED: u8 = b'a';
@@ -75,13 +84,15 @@ const KEPT: &[u8] = b"kept";
 /// The letter and the slot.
 const HEAD: usize = 1 + size_of::<ClientSlot>();
 
-const PARTS: [KeptPart; 6] = [
+/// Bytes of a child's number. The first number is that of those that have ended.
+const NUMBER: usize = size_of::<ChildNumber>();
+
+const PARTS: [KeptPart; 5] = [
     KeptPart::Userfault,
     KeptPart::Record,
     KeptPart::Memory,
     KeptPart::Process,
     KeptPart::Store,
-    KeptPart::Child,
 ];
 
 fn head(letter: u8, slot: ClientSlot) -> [u8; HEAD] {
@@ -100,6 +111,17 @@ impl KeeperRequest {
     /// The request in a message of the manager's.
     pub fn decode(mut message: Received) -> Option<Self> {
         let (letter, slot, kinds) = split(&message)?;
+        if letter == CHILDREN {
+            let (numbers, _) = kinds.as_chunks::<NUMBER>();
+            let numbers: Vec<_> =
+                (numbers.iter().copied().map(ChildNumber::from_ne_bytes)).collect();
+            let mut numbers = numbers.into_iter();
+            let count = numbers.next()?.into();
+            let ended = numbers.by_ref().take(count).collect();
+            // Those that the kernel has left out are the last.
+            let new = numbers.zip(message.fds.iter_mut().filter_map(Option::take));
+            return Some(Self::KeepChildren(slot, ended, new.collect()));
+        }
         let (is_confirmed, kinds) = match kinds {
             [CONFIRMATION, kinds @ ..] => (true, kinds.to_vec()),
             kinds => (false, kinds.to_vec()),
@@ -247,10 +269,15 @@ impl KeptSlot {
         seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty())
     }
 
-    /// Has the keeper hold the userfaultfds of the children, and no others that it has of such.
-    pub fn keep_children(&self, children: &[BorrowedFd<'_>]) {
-        let parts: Vec<_> = (children.iter().map(|fd| (KeptPart::Child, *fd))).collect();
-        let _ = self.send(&parts, None);
+    /// Has the keeper hold the userfaultfds of new children, and close those of others that have ended.
+    pub fn keep_children(&self, ended: &[ChildNumber], new: &[(ChildNumber, BorrowedFd<'_>)]) {
+        let count = [ended.len() as ChildNumber];
+        let new_numbers = new.iter().map(|(number, _)| number);
+        let numbers = count.iter().chain(ended).chain(new_numbers);
+        let mut bytes = head(CHILDREN, self.slot).to_vec();
+        bytes.extend(numbers.flat_map(|number| number.to_ne_bytes()));
+        let fds: Vec<_> = new.iter().map(|(_, fd)| *fd).collect();
+        let _ = seqpacket::send(&self.link, &bytes, &fds, SendFlags::empty());
     }
 
     /// The client has ended, or was refused. Returns when the keeper and systemd have closed their descriptors, unless none
@@ -278,103 +305,5 @@ impl KeptSlot {
         let bell: Vec<_> = bell.iter().map(AsFd::as_fd).collect();
         let message = head(RELEASE, self.slot);
         let _ = seqpacket::send(&self.link, &message, &bell, SendFlags::empty());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptors_arrive_with_what_they_are() {
-        let (keeper, manager) = seqpacket::pair().unwrap();
-        let slot = KeeperLink::new(manager, false).slot(7);
-        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let fd = file.as_fd();
-        slot.keep(&[(KeptPart::Record, fd), (KeptPart::Store, fd)])
-            .unwrap();
-        let releasing = std::thread::spawn(move || slot.release());
-        let next =
-            || KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
-        let Some(KeeperRequest::Keep(7, parts, None)) = next() else {
-            panic!("no descriptors");
-        };
-        let kinds: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
-        assert_eq!(kinds, [KeptPart::Record, KeptPart::Store]);
-        let release = next();
-        assert!(matches!(release, Some(KeeperRequest::Release(7, Some(_)))));
-        assert!(!releasing.is_finished(), "the keeper has the client still");
-        drop(release);
-        releasing.join().unwrap();
-        for (at, part) in PARTS.iter().enumerate() {
-            assert_eq!(*part as usize, at);
-        }
-    }
-
-    #[test]
-    fn descriptors_that_systemd_is_to_have_are_confirmed_or_not() {
-        let (keeper, manager) = seqpacket::pair().unwrap();
-        let slot = KeeperLink::new(manager, true).slot(7);
-        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let (sender, outcomes) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for _ in 0..4 {
-                let kept = slot.keep(&[(KeptPart::Record, file.as_fd())]);
-                let outcome = kept.map_or_else(|why| why.to_string(), |()| "kept".to_owned());
-                sender.send(outcome).unwrap();
-            }
-        });
-        let mut ends = Vec::new();
-        let mut next = || {
-            let outcome = outcomes.recv().unwrap();
-            ends.push(outcome.rsplit(": ").next().unwrap().to_owned());
-        };
-        for outcome in [Some(Ok(())), Some(Err("full")), None] {
-            let request =
-                KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
-            let Some(KeeperRequest::Keep(7, parts, Some(to))) = request else {
-                panic!("{request:?}");
-            };
-            assert_eq!(parts.len(), 1);
-            if let Some(outcome) = outcome {
-                confirm(to, outcome);
-            } else {
-                drop(to);
-            }
-            next();
-        }
-        drop(keeper);
-        next();
-        let lost = "Too many open files (os error 24)";
-        assert_eq!(ends, ["kept", "full", lost, "the keeper has ended"]);
-    }
-
-    #[test]
-    fn a_message_that_has_lost_descriptors_is_kept_in_no_part() {
-        let (keeper, manager) = seqpacket::pair().unwrap();
-        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let mut message = head(KEEP, 7).to_vec();
-        message.extend([CONFIRMATION, 0, 1]);
-        let fds = [file.as_fd(), file.as_fd()];
-        seqpacket::send(&manager, &message, &fds, SendFlags::empty()).unwrap();
-        let request =
-            KeeperRequest::decode(seqpacket::receive(&keeper, RecvFlags::empty()).unwrap());
-        assert!(matches!(request, Some(KeeperRequest::Truncated(Some(_)))));
-    }
-
-    #[test]
-    fn a_connection_arrives_with_its_slot() {
-        let (keeper, manager) = seqpacket::pair().unwrap();
-        let link = KeeperLink::new(manager, false);
-        let (near, far) = UnixStream::pair().unwrap();
-        send_arrival(&keeper, 3, far.as_fd()).unwrap();
-        drop((far, keeper));
-        let (slot, connection) = link.receive().unwrap();
-        assert_eq!(slot, 3);
-        drop(near);
-        let mut connection = connection.unwrap();
-        assert_eq!(std::io::Read::read(&mut connection, &mut [0]).unwrap(), 0);
-        assert!(link.receive().is_none(), "the keeper has ended");
-        link.slot(3).keep(&[]).unwrap();
     }
 }

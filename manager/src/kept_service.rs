@@ -5,7 +5,7 @@
 //! is received again.
 
 use crate::client_memory::SharedCache;
-use crate::keeper_link::{ClientSlot, KeptPart};
+use crate::keeper_link::{ChildNumber, ClientSlot, KeptPart};
 use crate::manager_record::ManagerRecord;
 use crate::server::ManagerConfig;
 use crate::sockets::Sockets;
@@ -29,7 +29,12 @@ pub struct KeptClient {
     pub connection: OwnedFd,
     /// Its descriptors; none before its hand-off was admitted.
     pub parts: Vec<(KeptPart, OwnedFd)>,
+    /// Those of its children.
+    pub children: BTreeMap<ChildNumber, OwnedFd>,
 }
+
+/// A client's descriptors, and those of its children.
+pub type KeptParts = (Vec<(KeptPart, OwnedFd)>, BTreeMap<ChildNumber, OwnedFd>);
 
 /// What a keeper has.
 pub struct KeptService {
@@ -124,6 +129,7 @@ impl KeptService {
             slot,
             connection,
             parts: Vec::new(),
+            children: BTreeMap::new(),
         };
         self.clients.insert(slot, client);
         slot
@@ -141,8 +147,7 @@ impl KeptService {
         }
     }
 
-    /// Keeps more of a client: all of it, or nothing. Children take the place of those before, and are kept also where systemd does
-    /// not take them.
+    /// Keeps more of a client: all of it, or nothing.
     pub fn keep(
         &mut self,
         slot: ClientSlot,
@@ -151,10 +156,7 @@ impl KeptService {
         let Some(mut client) = self.clients.remove(&slot) else {
             return Ok(());
         };
-        let are_children =
-            !parts.is_empty() && parts.iter().all(|(kind, _)| *kind == KeptPart::Child);
         let stored = match self.store_connection(slot, client.connection.as_fd()) {
-            _ if are_children => self.replace_children(&mut client, parts),
             Ok(()) => {
                 let stored = self.store_parts(slot, &client.parts, &parts);
                 // The manager has the others, and closes them.
@@ -169,25 +171,32 @@ impl KeptService {
         stored
     }
 
-    fn replace_children(
+    /// Closes children of a client that have ended, and keeps others, also where systemd does not take them. What lives
+    /// is stored all the time: systemd takes no second descriptor of what it has, and a kill may follow each message to it.
+    pub fn keep_children(
         &mut self,
-        client: &mut KeptClient,
-        children: Vec<(KeptPart, OwnedFd)>,
-    ) -> Result<(), FdStoreError> {
-        let is_child =
-            |name: &String| matches!(name.parse(), Ok(StoredName::Part(_, KeptPart::Child, _)));
-        if let Some(store) = &mut self.store {
-            let names = store.names(&prefix(client.slot)).into_iter();
-            store.remove(names.filter(is_child));
+        slot: ClientSlot,
+        ended: &[ChildNumber],
+        new: Vec<(ChildNumber, OwnedFd)>,
+    ) {
+        let Some(client) = self.clients.get_mut(&slot) else {
+            return;
+        };
+        client.children.retain(|number, _| !ended.contains(number));
+        client.children.extend(new);
+        let Some(store) = &mut self.store else {
+            return;
+        };
+        let name =
+            |number: &ChildNumber| StoredName::Part(slot, KeptPart::Child, *number).to_string();
+        store.remove(ended.iter().map(name));
+        for (number, child) in &client.children {
+            let name = name(number);
+            if !store.has(&name) {
+                // There is no room. The keeper has it.
+                let _ = store.put(&name, child.as_fd());
+            }
         }
-        client.parts.retain(|(kind, _)| *kind != KeptPart::Child);
-        let mut outcome = Ok(());
-        for child in children {
-            let stored = self.store_parts(client.slot, &client.parts, std::slice::from_ref(&child));
-            outcome = outcome.and(stored);
-            client.parts.push(child);
-        }
-        outcome
     }
 
     fn store_parts(
@@ -204,10 +213,7 @@ impl KeptService {
         };
         let named = new.iter().enumerate().map(|(at, (kind, fd))| {
             let index = count(*kind, there) + count(*kind, &new[..at]);
-            let names = (index as u16..).map(|index| StoredName::Part(slot, *kind, index));
-            // A child that systemd had no room for has left a gap.
-            let mut free = names.filter(|name| !store.has(&name.to_string()));
-            (free.next().unwrap_or(StoredName::Connection(slot)), fd)
+            (StoredName::Part(slot, *kind, index as u16), fd)
         });
         let (records, others): (Vec<_>, Vec<_>) =
             named.partition(|(name, _)| matches!(name, StoredName::Part(_, KeptPart::Record, _)));
@@ -288,16 +294,14 @@ mod tests {
         service.keep(0, parts()).unwrap();
         assert_eq!(service.keep(1, parts()), Err(FdStoreError::Full(9)));
         assert!(service.clients[&1].parts.is_empty());
-        let child = || vec![(KeptPart::Child, file())];
-        assert_eq!(service.keep(0, child()), Err(FdStoreError::Full(9)));
-        assert_eq!(service.clients[&0].parts.len(), 5, "it reads no zeros");
+        let child = |number| vec![(number, file())];
+        service.keep_children(0, &[], child(0));
+        assert_eq!(service.clients[&0].children.len(), 1, "it reads no zeros");
         service.release(1, None);
-        service.keep(0, child()).unwrap();
-        assert_eq!(
-            service.clients[&0].parts.len(),
-            5,
-            "the one before has ended"
-        );
+        service.keep_children(0, &[], Vec::new());
+        service.keep_children(0, &[], child(1));
+        service.keep_children(0, &[0], child(2));
+        assert!(service.clients[&0].children.keys().eq(&[1, 2]));
         drop(service);
         let messages: Vec<_> = std::iter::from_fn(|| {
             let message = seqpacket::receive(&systemd, rustix::net::RecvFlags::DONTWAIT).ok()?;
@@ -311,7 +315,12 @@ mod tests {
         let of_clients = ["0.c", "1.c", "0.u0", "0.m0", "0.s0", "0.r0"].map(stored);
         assert_eq!(messages[..3], own);
         assert_eq!(messages[3..9], of_clients);
-        let last = ["FDSTOREREMOVE 1.c", "FDSTORE 0.k0"];
-        assert_eq!(messages[9..], last);
+        let of_children = [
+            "FDSTOREREMOVE 1.c",
+            "FDSTORE 0.k0",
+            "FDSTOREREMOVE 0.k0",
+            "FDSTORE 0.k1",
+        ];
+        assert_eq!(messages[9..], of_children);
     }
 }

@@ -5,7 +5,7 @@
 //! [`MOST_CHILDREN`] such; of the next, accesses to what it lacks fail (SIGBUS), as to a page that is lost (since Linux 6.6; before, it
 //! reads zeros).
 
-use crate::keeper_link::KeptSlot;
+use crate::keeper_link::{ChildNumber, KeptSlot};
 use rustix::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use translation::{ForeignUserfault, MapError};
@@ -13,30 +13,42 @@ use translation::{ForeignUserfault, MapError};
 /// Children at once: as many descriptors as a message to the keeper has.
 const MOST_CHILDREN: usize = host::seqpacket::DESCRIPTORS;
 
-/// The keeper learns of new children so often: each time it has all of them stored again, and a client may fork without a pause.
+/// The keeper learns of new children so often: it has systemd store each, and a client may fork without a pause.
 const KEPT_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to have the accesses of a child fail that changes its memory meanwhile.
 const ATTEMPTS: usize = 1000;
 
 /// The userfaultfds of children that live.
 pub(super) struct Children {
-    fds: Vec<ForeignUserfault>,
-    /// The keeper lacks some.
-    is_unkept: bool,
+    list: Vec<LiveChild>,
+    /// Numbers of those that the keeper has, and that have ended.
+    ended: Vec<ChildNumber>,
+    /// When the keeper learned of some last.
     kept: Option<Instant>,
+}
+
+/// A child, by its number with the keeper.
+struct LiveChild {
+    number: ChildNumber,
+    fd: ForeignUserfault,
+    is_kept: bool,
 }
 
 impl Children {
     /// Those that the keeper has.
-    pub fn new(fds: Vec<OwnedFd>) -> Self {
-        let mut children = Vec::with_capacity(MOST_CHILDREN.max(fds.len()));
-        children.extend(
-            fds.into_iter()
-                .filter_map(|fd| ForeignUserfault::adopt(fd).ok()),
-        );
+    pub fn new(kept: impl IntoIterator<Item = (ChildNumber, OwnedFd)>) -> Self {
+        let child = |(number, fd)| {
+            Some(LiveChild {
+                number,
+                fd: ForeignUserfault::adopt(fd).ok()?,
+                is_kept: true,
+            })
+        };
+        let mut list = Vec::with_capacity(MOST_CHILDREN);
+        list.extend(kept.into_iter().filter_map(child));
         Self {
-            fds: children,
-            is_unkept: false,
+            list,
+            ended: Vec::new(),
             kept: None,
         }
     }
@@ -51,23 +63,43 @@ impl Children {
         let Ok(child) = ForeignUserfault::adopt(child) else {
             return;
         };
-        if self.fds.len() >= MOST_CHILDREN {
-            self.fds.retain(ForeignUserfault::is_owner_alive);
+        if self.list.len() >= MOST_CHILDREN {
+            self.remove_ended();
         }
-        if self.fds.len() >= MOST_CHILDREN {
+        if self.list.len() >= MOST_CHILDREN {
             return ranges.for_each(|(addr, len)| poison(&child, addr, len, page_size));
         }
-        self.fds.push(child);
-        self.is_unkept = true;
+        let is_free = |number: &ChildNumber| {
+            let mut others = self.list.iter().map(|it| it.number);
+            !others.any(|other| other == *number) && !self.ended.contains(number)
+        };
+        // They are fewer than numbers.
+        let number = (0..=ChildNumber::MAX).find(is_free).unwrap_or_default();
+        self.list.push(LiveChild {
+            number,
+            fd: child,
+            is_kept: false,
+        });
     }
 
-    /// Has the keeper hold what it lacks.
+    fn remove_ended(&mut self) {
+        let has_ended = |it: &mut LiveChild| !it.fd.is_owner_alive();
+        let removed = self.list.extract_if(.., has_ended);
+        let kept = removed.filter(|it| it.is_kept).map(|it| it.number);
+        self.ended.extend(kept);
+    }
+
+    /// Has the keeper hold what it lacks, and close what has ended.
     pub fn keep(&mut self, slot: Option<&KeptSlot>) {
         let is_recent = self.kept.is_some_and(|at| at.elapsed() < KEPT_EVERY);
-        if let (Some(slot), true, false) = (slot, self.is_unkept, is_recent) {
-            let all: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
-            slot.keep_children(&all);
-            (self.is_unkept, self.kept) = (false, Some(Instant::now()));
+        let new = || self.list.iter().filter(|it| !it.is_kept);
+        let has_news = !self.ended.is_empty() || new().next().is_some();
+        if let (Some(slot), true, false) = (slot, has_news, is_recent) {
+            let new: Vec<_> = new().map(|it| (it.number, it.fd.as_fd())).collect();
+            slot.keep_children(&self.ended, &new);
+            self.ended.clear();
+            self.list.iter_mut().for_each(|it| it.is_kept = true);
+            self.kept = Some(Instant::now());
         }
     }
 }
