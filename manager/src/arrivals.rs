@@ -5,13 +5,14 @@ use crate::client::{ClientFds, HandlerThread};
 use crate::client_record::ClientRecord;
 use crate::commands::Commands;
 use crate::counters::Counters;
-use crate::keeper_link::{KeepError, KeeperLink, KeptPart, KeptSlot};
+use crate::keeper_link::{KeepError, KeeperLink, KeptSlot};
+use crate::kept_place::KeptPlace;
 use crate::kept_service::{KeptClient, KeptParts};
 use crate::manager_state::ManagerState;
 use crate::peer::{Peer, PeerConnection};
 use host::fd_reaper::{PeerFd, peer_uid};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -20,8 +21,6 @@ use std::time::Duration;
 
 /// The name of a thread that serves a client.
 const CLIENT_THREAD: &str = "selfpage-client";
-/// How often a thread polls for the end of the one before it.
-const FORMER_POLL: Duration = Duration::from_millis(100);
 /// The pause after a connection that cannot be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,7 +35,7 @@ pub(crate) fn resume(shared: &Arc<ManagerState>, clients: Vec<KeptClient>) -> Ve
             serve_kept(shared, client, slot)
         });
         if let Err(why) = started {
-            drop(Resumption(shared));
+            shared.resuming.fetch_sub(1, Ordering::Relaxed);
             tracing::error!("a client that was served gets no thread, and waits: {why}");
         }
     }
@@ -239,67 +238,27 @@ fn readmit(
     connection: &PeerConnection,
     slot: Option<&KeptSlot>,
 ) -> Result<ClientFds, AdmissionRefusal> {
-    let resumption = Resumption(shared);
-    let resumption = await_former(shared, &kept.0, resumption)?;
-    let resumed = resume_client(shared, kept, connection, slot);
-    drop(resumption);
-    let (client, record) = resumed?;
+    let mut place = KeptPlace::new(shared, connection.uid());
+    place.await_former(&kept.0)?;
+    let (client, record) = resume_client(shared, kept, slot, place)?;
     connection.take_message();
     let fds = serve(shared, client, &record);
     shared.leave(record.number());
     Ok(fds)
 }
 
-/// A client that new ones wait for, until this is dropped.
-struct Resumption<'a>(&'a ManagerState);
-
-impl Drop for Resumption<'_> {
-    fn drop(&mut self) {
-        self.0.resuming.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Waits until the thread that has served the client has ended, which may be in a call for the client still: no other client waits
-/// for that. From then on this thread is the one that serves it.
-fn await_former<'a>(
-    shared: &ManagerState,
-    kept: &[(KeptPart, OwnedFd)],
-    resumption: Resumption<'a>,
-) -> Result<Option<Resumption<'a>>, AdmissionRefusal> {
-    let mut resumption = Some(resumption);
-    let record = kept.iter().find(|(part, _)| *part == KeptPart::Record);
-    let Some(Ok(record)) = record.map(|(_, fd)| ClientRecord::attach(fd)) else {
-        return Ok(resumption);
-    };
-    while record.has_server() {
-        if resumption.take().is_some() {
-            tracing::warn!(
-                "client {}, process {}, holds up a call of the manager before, and waits until that has returned",
-                record.number(),
-                record.pid()
-            );
-        }
-        if shared.is_stopping() {
-            return Err(AdmissionRefusal::Ended);
-        }
-        std::thread::sleep(FORMER_POLL);
-    }
-    record.set_server();
-    Ok(resumption)
-}
-
 fn resume_client(
     shared: &ManagerState,
     kept: KeptParts,
-    connection: &PeerConnection,
     slot: Option<&KeptSlot>,
+    place: KeptPlace<'_>,
 ) -> Result<(HandlerThread, Arc<ClientRecord>), AdmissionRefusal> {
     let commands = Arc::new(Commands::new().map_err(std::io::Error::from)?);
     let admission = Admission { shared };
     let parts = admission.readmit(kept, slot.cloned(), &commands)?;
     let record = Arc::clone(&parts.record);
     let client = HandlerThread::resume(parts)?;
-    shared.readmit(&record, &commands, connection.uid());
+    shared.readmit(&record, &commands, place);
     Ok((client, record))
 }
 

@@ -73,6 +73,7 @@ pub mod former_service;
 pub mod handoff;
 pub mod keeper;
 pub mod keeper_link;
+mod kept_place;
 pub mod kept_service;
 mod manager_process;
 pub mod manager_record;

@@ -6,6 +6,7 @@ use crate::commands::Commands;
 use crate::counters::RecordedCounters;
 use crate::disk_turns::DiskTurns;
 use crate::keeper_link::KeeperLink;
+use crate::kept_place::KeptPlace;
 use crate::manager_record::ManagerRecord;
 use crate::pending_handoffs::PendingHandoffs;
 use crate::recording::{Recording, WorkingSetFile};
@@ -55,8 +56,10 @@ pub(crate) struct ManagerState {
     pub working_set: Option<WorkingSetFile>,
     pub stop: Arc<OwnedFd>,
     pub keeper: Option<KeeperLink>,
-    /// Clients of the manager before that are not served again yet.
+    /// Clients of the manager before that are not served again yet, and that new ones wait for.
     pub resuming: AtomicUsize,
+    /// The users of those that new ones do not wait for: each has its place.
+    held_up: Mutex<Vec<u32>>,
     record: Arc<ManagerRecord>,
     clients: Mutex<Vec<ClientEntry>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -77,6 +80,7 @@ impl ManagerState {
             turns: DiskTurns::default(),
             keeper,
             resuming: AtomicUsize::new(0),
+            held_up: Mutex::default(),
             record,
             clients: Mutex::default(),
             threads: Mutex::default(),
@@ -91,6 +95,10 @@ impl ManagerState {
 
     pub fn clients(&self) -> MutexGuard<'_, Vec<ClientEntry>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn held_up(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.held_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn pending_handoffs(&self) -> MutexGuard<'_, PendingHandoffs> {
@@ -134,9 +142,13 @@ impl ManagerState {
         uid: u32,
     ) -> Result<(), AdmissionRefusal> {
         let mut clients = self.clients();
-        let count = clients.iter().filter(|it| it.uid == uid).count();
-        if clients.len() >= self.config.most_clients {
-            return Err(AdmissionRefusal::Clients(clients.len()));
+        let held_up = self.held_up();
+        let all = clients.len() + held_up.len();
+        let users = clients.iter().map(|it| it.uid);
+        let users = users.chain(held_up.iter().copied());
+        let count = users.filter(|it| *it == uid).count();
+        if all >= self.config.most_clients {
+            return Err(AdmissionRefusal::Clients(all));
         }
         if count >= self.config.most_clients_of_a_user {
             return Err(AdmissionRefusal::ClientsOfUser { uid, count });
@@ -145,10 +157,18 @@ impl ManagerState {
         Ok(())
     }
 
-    /// Enters a client that a manager before has admitted.
-    pub fn readmit(&self, record: &Arc<ClientRecord>, commands: &Arc<Commands>, uid: u32) {
-        let entry = ClientEntry::new(record, commands, uid);
-        self.clients().push(entry);
+    /// Enters a client that a manager before has admitted, which has kept its place until now.
+    pub fn readmit(
+        &self,
+        record: &Arc<ClientRecord>,
+        commands: &Arc<Commands>,
+        place: KeptPlace<'_>,
+    ) {
+        let entry = ClientEntry::new(record, commands, place.uid());
+        let mut clients = self.clients();
+        clients.push(entry);
+        // It is counted once at any moment.
+        drop(place);
     }
 
     /// Removes a client from the list.
