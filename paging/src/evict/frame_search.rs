@@ -1,11 +1,10 @@
 //! The search for a frame by a fault that found none: it reclaims directly, or waits.
 
-use super::{Evictor, PATIENCE, ReclaimOutcome, Stager, nap};
+use super::{Evictor, PATIENCE, ReclaimOutcome, nap};
 use crate::counters::Counter;
 use crate::fault_outcome::FaultError;
 use crate::page::State;
 use crate::standby::ring::{CLAIM, PIECE};
-use crate::stretch::StretchState;
 use frames::Frame;
 use std::time::{Duration, Instant};
 use store::StoreError;
@@ -43,7 +42,7 @@ pub(crate) enum NoFrame {
 struct Refusals {
     /// Parts of units refused in a row.
     count: usize,
-    /// Copies to release next; zero once there are none.
+    /// Copies to release next; zero once all are released.
     copies: u32,
     /// Since when nothing else could be done.
     since: Option<Instant>,
@@ -250,37 +249,5 @@ impl Evictor {
             false => self.stager.lock(),
         };
         Some(stager.release_copies(most))
-    }
-}
-
-impl Stager {
-    /// As [`Evictor::release_copies`], from where the last call ended, so that all copies have their turn.
-    fn release_copies(&mut self, most: u32) -> u32 {
-        let standby = &*self.standby;
-        let (mut n, mut unit) = self.copies_hand;
-        let (mut released, mut wrapped) = (0, false);
-        while released < most {
-            let Some(table) = standby.mm.index.nth(n).map(StretchState::table) else {
-                if wrapped {
-                    break;
-                }
-                (n, unit, wrapped) = (0, 0, true);
-                continue;
-            };
-            if unit >= table.unit_count() {
-                (n, unit) = (n + 1, 0);
-                continue;
-            }
-            if table.touched(unit) {
-                let pages = table.unit_pages(unit);
-                for handle in pages.filter_map(|i| table.word(i).take_handle()) {
-                    standby.store.release(handle);
-                    released += 1;
-                }
-            }
-            unit += 1;
-        }
-        self.copies_hand = (n, unit);
-        released
     }
 }

@@ -178,4 +178,35 @@ impl Stager {
         // SAFETY: the caller's promise.
         unsafe { translation::stage_across_mappings(source, length, target, on_piece) };
     }
+
+    /// Releases the stored copies of about `most` resident pages, from where the last call ended, so that all copies have
+    /// their turn. Returns how many.
+    pub(super) fn release_copies(&mut self, most: u32) -> u32 {
+        let standby = &*self.standby;
+        let (mut n, mut unit) = self.copies_hand;
+        let (mut released, mut wrapped) = (0, false);
+        while released < most {
+            let Some(table) = standby.mm.index.nth(n).map(StretchState::table) else {
+                if wrapped {
+                    break;
+                }
+                (n, unit, wrapped) = (0, 0, true);
+                continue;
+            };
+            if unit >= table.unit_count() {
+                (n, unit) = (n + 1, 0);
+                continue;
+            }
+            if table.touched(unit) {
+                let pages = table.unit_pages(unit);
+                for handle in pages.filter_map(|i| table.word(i).take_handle()) {
+                    standby.store.release(handle);
+                    released += 1;
+                }
+            }
+            unit += 1;
+        }
+        self.copies_hand = (n, unit);
+        released
+    }
 }
