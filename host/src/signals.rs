@@ -56,8 +56,7 @@ pub fn change_mask(how: i32, set: &libc::sigset_t) -> libc::sigset_t {
 
 /// Has the signals of a set wait, for this thread and those that it starts.
 pub fn block(set: &libc::sigset_t) {
-    // SAFETY: reads the set, and changes this thread's mask alone.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) };
+    change_mask(libc::SIG_BLOCK, set);
 }
 
 /// Makes a write beyond the limit on the size of files an error of that write (EFBIG), for this thread and those that

@@ -200,13 +200,15 @@ impl Evictor {
     /// As [`Evictor::reclaim`]; `busy` as for [`Evictor::obtain_frame`].
     fn reclaim_by(&self, cleaner: &mut Cleaner, want: u32, busy: bool) -> ReclaimOutcome {
         let mut done = WritebackProgress::default();
-        let mut turn_began = thread_time();
+        // A program's own thread, which reclaims where no handler does, has longer slices: a yield loses the rest of one.
+        let has_handlers = !self.handlers.is_empty();
+        let mut turn_began = has_handlers.then(thread_time).flatten();
         while done.freed + cleaner.in_hand() < want && done.refusal.is_none() {
             if !self.reclaim_next(cleaner, busy) {
                 break;
             }
             done = done.and(cleaner.end_some());
-            self.let_others_run(&mut turn_began);
+            self.yield_after_slice(&mut turn_began);
         }
         done = done.and(cleaner.end_all());
         // Kept pieces get their turn when there is nothing else.
@@ -221,19 +223,20 @@ impl Evictor {
         }
     }
 
-    /// Yields the processor between batches, once the thread has used it for as long as a slice: a thread that wakes while
-    /// another of its own kind runs waits, where that does not sleep, for the next tick, 4 ms, and each
-    /// that woke before it has such a turn, too. Compression takes a millisecond for some batches. redis-server's p99.9 beside stress-ng
-    /// with compressed RAM was 9.3 ms without this, 7 with it (medians as for [`wired::sched_class::PROGRAM_SLICE`]).
+    /// Yields the processor between batches once the calling thread has used it for as long as a slice, `turn_began` being
+    /// its processor time at the last yield. A thread that wakes does not preempt one with slices of the same length: it
+    /// waits until that one sleeps, or for a tick (4 ms) of each thread before it. redis-server's p99.9 beside
+    /// stress-ng with compressed RAM was 9.3 ms without yields, 7 with one after each batch (medians as for
+    /// [`wired::sched_class::PROGRAM_SLICE`]).
     ///
-    /// Frames that are asked back have a deadline; and a thread of a program's own, which has longer slices, would lose the rest of one.
-    fn let_others_run(&self, turn_began: &mut Option<u64>) {
-        if self.frames.client().demanded() > 0 || !self.handlers.are_there() {
+    /// A revocation has a deadline, and yields to no thread.
+    fn yield_after_slice(&self, turn_began: &mut Option<u64>) {
+        let Some(began) = *turn_began else { return };
+        if self.frames.client().demanded() > 0 {
             return;
         }
         let now = thread_time();
-        let used = now.zip(*turn_began).map(|(now, began)| now - began);
-        if used.is_some_and(|used| used > SHORT_SLICE) {
+        if now.is_some_and(|now| now - began > SHORT_SLICE) {
             rustix::thread::sched_yield();
             *turn_began = now;
         }

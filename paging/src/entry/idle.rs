@@ -102,9 +102,9 @@ impl HandlerSet {
         }
     }
 
-    /// Returns true if handler threads serve the pager's faults.
-    pub(crate) fn are_there(&self) -> bool {
-        self.awake.load(Ordering::Relaxed) + self.dozing.load(Ordering::Relaxed) > 0
+    /// Returns true if no handler thread serves the pager's faults: upcalls do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.awake.load(Ordering::Relaxed) + self.dozing.load(Ordering::Relaxed) == 0
     }
 
     /// Wakes the dozing handlers: the caller may not be back soon.
