@@ -1,13 +1,28 @@
 //! How long the threads that move a tenant's pages may run before all other work: pure, time in,
 //! decisions out.
 //!
-//! Rule: a slice of the disk comes with as much processor time in the same period. What is used
-//! beyond is taken off the next periods, as Atropos does with disk time; what is not used is lost.
+//! Rules:
+//! - A slice of the disk comes with as much processor time in the same period. What is used
+//!   beyond is taken off the next periods, as Atropos does with disk time; what is not used is lost.
+//! - What a pager's threads run as any other is used, too. It is taken off one more period at most: a tenant that used spare
+//!   processors all the time has its budget again a period after others take them.
 
 use std::time::Duration;
 
 /// The shortest period: several times the interval at which use is measured.
 const SHORTEST: Duration = Duration::from_millis(100);
+
+/// A tenant pages little while its pager's threads run for less than a slice divided by this, in this period and in the last.
+const LIGHT: u32 = 4;
+
+/// When threads wait for processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Now and then: the processors have spare time between.
+    Bursts,
+    /// The processors have no spare time.
+    Always,
+}
 
 /// The processor time of one contract.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +32,31 @@ pub(super) struct ProcessorBudget {
     /// When the current period ends.
     ends: Duration,
     /// Used in the current period, or owed to it.
-    used: Duration,
+    used: RunTime,
+    /// The same at the end of the last period.
+    used_before: Duration,
+}
+
+/// How long threads ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RunTime {
+    /// Before all other work.
+    pub first: Duration,
+    /// As any other thread: those that submit requests.
+    pub ordinary: Duration,
+}
+
+impl RunTime {
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            first: self.first + other.first,
+            ordinary: self.ordinary + other.ordinary,
+        }
+    }
+
+    fn sum(self) -> Duration {
+        self.first + self.ordinary
+    }
 }
 
 impl ProcessorBudget {
@@ -29,7 +68,8 @@ impl ProcessorBudget {
             slice: slice * periods,
             period,
             ends: now + period,
-            used: Duration::ZERO,
+            used: RunTime::default(),
+            used_before: Duration::ZERO,
         }
     }
 
@@ -39,36 +79,45 @@ impl ProcessorBudget {
         if (new.slice, new.period) != (self.slice, self.period) {
             *self = Self {
                 used: self.used,
+                used_before: self.used_before,
                 ..new
             };
         }
     }
 
-    /// Charges the time that threads ran with priority since the last call.
-    pub fn charge(&mut self, ran: Duration, now: Duration) {
-        self.used += ran;
+    /// Charges the time that threads ran since the last call.
+    pub fn charge(&mut self, ran: RunTime, now: Duration) {
+        self.used = self.used.plus(ran);
         while self.ends <= now {
             let left = now - self.ends;
             let periods = (left.div_duration_f64(self.period) as u32).saturating_add(1);
             self.ends += self.period * periods;
-            self.used = self.used.saturating_sub(self.slice.saturating_mul(periods));
+            self.used_before = self.used.sum();
+            let due = self.slice.saturating_mul(periods);
+            let rest = due.saturating_sub(self.used.first);
+            self.used = RunTime {
+                first: self.used.first.saturating_sub(due),
+                ordinary: self.used.ordinary.min(self.slice * 2).saturating_sub(rest),
+            };
         }
     }
 
-    /// Whether threads of the pager's, and those that submit requests themselves, run first.
-    pub fn covers_pager(&self) -> bool {
-        self.used < self.slice
-    }
-
-    /// Whether the program's threads that faulted run first until their next access: half of the
-    /// time is the pager's alone, since a program that computes uses all it gets.
-    pub fn covers_program(&self) -> bool {
-        self.used < self.slice / 2
+    /// Whether threads run first: those that submit requests, or those of the program's that faulted, until their
+    /// next access.
+    pub fn covers(&self, submits: bool, demand: Demand) -> bool {
+        let used = self.used.sum();
+        match (demand, submits) {
+            (Demand::Bursts, _) => used.max(self.used_before) < self.slice / LIGHT,
+            (Demand::Always, true) => used < self.slice,
+            // Half of the time is the pager's alone, since a program that computes uses all it gets.
+            (Demand::Always, false) => used < self.slice / 2,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Demand::{Always, Bursts};
     use super::*;
     use proptest::prelude::*;
 
@@ -76,41 +125,83 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn first(first: Duration) -> RunTime {
+        let ordinary = Duration::ZERO;
+        RunTime { first, ordinary }
+    }
+
+    fn ordinary(ordinary: Duration) -> RunTime {
+        let first = Duration::ZERO;
+        RunTime { first, ordinary }
+    }
+
     #[test]
     fn a_slice_of_the_disk_comes_with_as_much_processor_time() {
         let mut budget = ProcessorBudget::new(ms(25), ms(250), ms(1000));
-        assert!(budget.covers_program() && budget.covers_pager());
-        budget.charge(ms(13), ms(1010));
-        assert!(!budget.covers_program() && budget.covers_pager());
-        budget.charge(ms(12), ms(1100));
-        assert!(!budget.covers_pager());
-        budget.charge(ms(0), ms(1250));
-        assert!(budget.covers_program());
+        assert!(budget.covers(false, Always) && budget.covers(true, Always));
+        budget.charge(first(ms(13)), ms(1010));
+        assert!(!budget.covers(false, Always) && budget.covers(true, Always));
+        budget.charge(first(ms(12)), ms(1100));
+        assert!(!budget.covers(true, Always));
+        budget.charge(first(ms(0)), ms(1250));
+        assert!(budget.covers(false, Always));
     }
 
     #[test]
     fn what_was_used_beyond_is_taken_off_the_next_periods() {
         let mut budget = ProcessorBudget::new(ms(25), ms(250), ms(0));
-        budget.charge(ms(60), ms(100));
-        budget.charge(ms(0), ms(250));
-        assert!(!budget.covers_pager());
-        budget.charge(ms(0), ms(500));
-        assert!(budget.covers_program());
+        budget.charge(first(ms(60)), ms(100));
+        budget.charge(first(ms(0)), ms(250));
+        assert!(!budget.covers(true, Always));
+        budget.charge(first(ms(0)), ms(500));
+        assert!(budget.covers(false, Always));
     }
 
     #[test]
     fn short_periods_are_taken_together() {
         let mut budget = ProcessorBudget::new(ms(1), ms(10), ms(0));
-        budget.charge(ms(9), ms(99));
-        assert!(budget.covers_pager());
-        budget.charge(ms(1), ms(99));
-        assert!(!budget.covers_pager());
+        budget.charge(first(ms(9)), ms(99));
+        assert!(budget.covers(true, Always));
+        budget.charge(first(ms(1)), ms(99));
+        assert!(!budget.covers(true, Always));
+    }
+
+    #[test]
+    fn a_pager_that_runs_for_longer_than_its_slice_has_no_priority() {
+        let mut budget = ProcessorBudget::new(ms(25), ms(250), ms(0));
+        for now in (10..=2000).step_by(10) {
+            budget.charge(ordinary(ms(5)), ms(now));
+            assert_eq!(budget.covers(true, Always), now < 50, "at {now} ms");
+        }
+        budget.charge(ordinary(ms(0)), ms(2250));
+        assert!(budget.covers(false, Always), "a period after it rests");
+    }
+
+    #[test]
+    fn a_pager_that_runs_for_less_keeps_the_rest_of_its_slice() {
+        let mut budget = ProcessorBudget::new(ms(100), ms(250), ms(0));
+        for now in (10..=2000).step_by(10) {
+            budget.charge(ordinary(ms(1)), ms(now));
+            assert!(budget.covers(false, Always), "at {now} ms");
+        }
+    }
+
+    #[test]
+    fn where_processors_are_spare_only_who_pages_little_comes_first() {
+        let mut busy = ProcessorBudget::new(ms(100), ms(250), ms(0));
+        let mut light = busy;
+        for now in (10..=2000).step_by(10) {
+            busy.charge(ordinary(ms(2)), ms(now));
+            light.charge(ordinary(ms(now % 20 / 10)), ms(now));
+            assert_eq!(busy.covers(true, Bursts), now < 130, "at {now} ms");
+            assert!(busy.covers(true, Always) && light.covers(false, Bursts));
+        }
     }
 
     #[test]
     fn a_contract_of_slack_alone_comes_with_none() {
         let budget = ProcessorBudget::new(ms(0), ms(250), ms(0));
-        assert!(!budget.covers_pager() && !budget.covers_program());
+        assert!(!budget.covers(true, Always) && !budget.covers(false, Always));
     }
 
     proptest! {
@@ -123,9 +214,9 @@ mod tests {
             let mut budget = ProcessorBudget::new(ms(slice), ms(period), ms(0));
             let (mut now, mut ran) = (ms(0), ms(0));
             for tick in ticks {
-                let ran_now = if budget.covers_pager() { ms(tick) } else { ms(0) };
+                let ran_now = if budget.covers(true, Always) { ms(tick) } else { ms(0) };
                 (now, ran) = (now + ms(tick), ran + ran_now);
-                budget.charge(ran_now, now);
+                budget.charge(first(ran_now), now);
                 let periods = now.div_duration_f64(budget.period).floor() as u32 + 1;
                 prop_assert!(ran <= budget.slice * periods + ms(30));
             }

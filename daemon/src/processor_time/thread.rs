@@ -1,5 +1,6 @@
 //! A tenant's thread that waits for its pages, and the priority that it has lent.
 
+use super::budget::RunTime;
 use disk::usd::WaitingThread;
 use host::{lent_priority, process_tree};
 use rustix::fd::OwnedFd;
@@ -18,7 +19,7 @@ pub(super) struct TenantThread {
     /// How long it ran so far: a file of /proc, which stays this thread's. None for a thread that
     /// is not the tenant's, or that may not be given priority.
     run_time: Option<OwnedFd>,
-    /// The run time when it was last measured.
+    /// The run time when it was last measured, while that is charged.
     measured: Duration,
     measured_at: Instant,
     /// Its own class, while it has priority lent.
@@ -28,36 +29,45 @@ pub(super) struct TenantThread {
 impl TenantThread {
     /// A thread that a tenant of this leader named.
     pub fn new(named: WaitingThread, leader: Pid) -> Self {
+        let is_own = is_of(named.thread, leader);
+        let run_time = is_own.then(|| run_time_of(named.thread)).flatten();
         Self {
             thread: named.thread,
             submits: named.submits,
-            run_time: is_of(named.thread, leader)
-                .then(|| run_time_of(named.thread))
-                .flatten(),
-            measured: Duration::ZERO,
+            measured: run_time.as_ref().and_then(read).unwrap_or_default(),
+            run_time,
             measured_at: Instant::now(),
             lent: None,
         }
     }
 
-    /// The time that it ran with priority since the last call. Ends with the thread.
-    pub fn ran(&mut self) -> Duration {
-        if self.lent.is_none() {
-            return Duration::ZERO;
+    /// The time to charge since the last call: what it ran with priority, and, where it submits requests, what it ran
+    /// without. Ends with the thread.
+    pub fn ran(&mut self) -> RunTime {
+        let mut ran = RunTime::default();
+        if self.run_time.is_none() || self.lent.is_none() && !self.submits {
+            return ran;
         }
-        match self.run_time.as_ref().and_then(read) {
-            Some(now) => {
+        match (self.run_time.as_ref().and_then(read), self.lent) {
+            (Some(now), lent) => {
                 self.measured_at = Instant::now();
                 let before = std::mem::replace(&mut self.measured, now);
-                now.saturating_sub(before)
+                let charged = match lent {
+                    Some(_) => &mut ran.first,
+                    None => &mut ran.ordinary,
+                };
+                *charged = now.saturating_sub(before);
             }
-            None => {
+            (None, lent) => {
                 // The thread has ended: its number may be another's. How long it ran is not known
                 // any more, and may be all the time since then.
                 (self.run_time, self.lent) = (None, None);
-                self.measured_at.elapsed()
+                if lent.is_some() {
+                    ran.first = self.measured_at.elapsed();
+                }
             }
         }
+        ran
     }
 
     /// Has it run first, or as any other.
@@ -136,10 +146,10 @@ mod tests {
         while begin.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();
         }
-        assert!(thread.ran() > Duration::ZERO);
+        assert!(thread.ran().first > Duration::ZERO);
         thread.set_first(false);
         assert_eq!(class_of(0), Some(libc::SCHED_OTHER));
-        assert_eq!(thread.ran(), Duration::ZERO);
+        assert_eq!(thread.ran().first, Duration::ZERO);
     }
 
     #[test]
@@ -162,8 +172,8 @@ mod tests {
         while std::path::Path::new(&format!("/proc/self/task/{}", named.thread)).exists() {
             std::thread::yield_now();
         }
-        assert!(thread.ran() > Duration::ZERO);
-        assert_eq!(thread.ran(), Duration::ZERO, "once");
+        assert!(thread.ran().first > Duration::ZERO);
+        assert_eq!(thread.ran(), RunTime::default(), "once");
     }
 
     #[test]
