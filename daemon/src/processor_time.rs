@@ -26,7 +26,7 @@
 //! | none | 1.6, 3.7 | 2.5, 7.8 | 2.0, 5.3 | 0.9, 2.2 |
 //! | each tenant within its budget | – | – | – | 2.6, 8 |
 //! | those whose pagers run for less than their slice | 0.6, 1.9 | 0.6, 2.3 | 1.3, 3.2 | 1.1, 3.7 |
-//! | those whose pagers run for less than a quarter of it | 0.7, 2.1 | 0.7, 2.2 | 0.8, 1.5 | – |
+//! | those whose pagers run for less than a quarter of it | 0.7, 2.1 | 0.7, 2.2 | 0.8, 1.5 | 0.7, 2.0 |
 //!
 //! The last two differ for a tenant that reads one page after the other beside such a neighbour: 0.60 of its reads alone where it has priority,
 //! 0.83 without, as its threads take the processor that the disk's thread polls on (`--only neighbour --arms system --phase 10`).
