@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The shortest period: several times the interval at which use is measured.
 const SHORTEST: Duration = Duration::from_millis(100);
 
+/// The longest period: a slice of seconds would keep all others from a processor for as long.
+const LONGEST: Duration = Duration::from_millis(250);
+
 /// A tenant pages little while its pager's threads run for less than a slice divided by this, in this period and in the last.
 const LIGHT: u32 = 4;
 
@@ -60,12 +63,16 @@ impl RunTime {
 }
 
 impl ProcessorBudget {
-    /// For a slice of the disk in every period, from `now` on.
+    /// For a slice of the disk in every period, from `now` on. Shorter periods than [`SHORTEST`] are taken together, longer ones than
+    /// [`LONGEST`] in parts.
     pub fn new(slice: Duration, period: Duration, now: Duration) -> Self {
-        let periods = SHORTEST.div_duration_f64(period).ceil().max(1.0) as u32;
-        let period = period * periods;
+        let periods = match period < SHORTEST {
+            true => SHORTEST.div_duration_f64(period).ceil(),
+            false => LONGEST.div_duration_f64(period).min(1.0),
+        };
+        let period = period.mul_f64(periods);
         Self {
-            slice: slice * periods,
+            slice: slice.mul_f64(periods),
             period,
             ends: now + period,
             used: RunTime::default(),
@@ -196,6 +203,15 @@ mod tests {
             assert_eq!(busy.covers(true, Bursts), now < 130, "at {now} ms");
             assert!(busy.covers(true, Always) && light.covers(false, Bursts));
         }
+    }
+
+    #[test]
+    fn a_long_period_is_taken_in_parts() {
+        let mut budget = ProcessorBudget::new(ms(5_000), ms(10_000), ms(0));
+        budget.charge(first(ms(126)), ms(200));
+        assert!(!budget.covers(true, Always));
+        budget.charge(first(ms(0)), ms(250));
+        assert!(budget.covers(true, Always));
     }
 
     #[test]
