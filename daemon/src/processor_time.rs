@@ -47,7 +47,7 @@ mod thread;
 
 use crate::fault_rates::FaultRates;
 use crate::refusal::Refusal;
-use crate::tenant::TenantPhase;
+use crate::tenant::{Tenant, TenantPhase};
 use crate::tenants::Tenants;
 use budget::{Demand, ProcessorBudget, RunTime};
 use disk::time::Time;
@@ -220,7 +220,8 @@ impl ProcessorTime {
         self.next = now + INTERVAL;
         self.tenants.retain(|number, _| {
             let tenant = tenants.get(*number);
-            tenant.is_some_and(|tenant| tenant.client.is_some())
+            let has_leader = |tenant: &Tenant| tenant.record.process().is_some();
+            tenant.is_some_and(|tenant| tenant.client.is_some() && has_leader(tenant))
         });
         for (number, tenant) in tenants.iter_mut() {
             let (Some(client), Some(leader)) = (tenant.client, tenant.record.process()) else {

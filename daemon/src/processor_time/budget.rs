@@ -4,8 +4,9 @@
 //! Rules:
 //! - A slice of the disk comes with as much processor time in the same period. What is used
 //!   beyond is taken off the next periods, as Atropos does with disk time; what is not used is lost.
-//! - What a pager's threads run as any other is used, too. It is taken off one more period at most: a tenant that used spare
-//!   processors all the time has its budget again a period after others take them.
+//! - What a pager's threads run as any other is used, too: one that runs for its slice so has the processor time that it was
+//!   promised, and no priority. It is taken off one more period at most: a tenant that used spare processors has its budget
+//!   again a period after others take them.
 
 use std::time::Duration;
 
@@ -109,8 +110,7 @@ impl ProcessorBudget {
         }
     }
 
-    /// Whether threads run first: those that submit requests, or those of the program's that faulted, until their
-    /// next access.
+    /// Whether threads run first: those that submit requests, or those of the program's that faulted.
     pub fn covers(&self, submits: bool, demand: Demand) -> bool {
         let used = self.used.sum();
         match (demand, submits) {

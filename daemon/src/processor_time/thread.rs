@@ -24,13 +24,16 @@ pub(super) struct TenantThread {
     measured_at: Instant,
     /// Its own class, while it has priority lent.
     lent: Option<i32>,
+    /// Its process, if that is the tenant's.
+    process: Option<Pid>,
+    leader: Pid,
 }
 
 impl TenantThread {
     /// A thread that a tenant of this leader named.
     pub fn new(named: WaitingThread, leader: Pid) -> Self {
-        let is_own = is_of(named.thread, leader);
-        let run_time = is_own.then(|| run_time_of(named.thread)).flatten();
+        let process = process_below(named.thread, leader);
+        let run_time = process.and_then(|_| run_time_of(named.thread));
         Self {
             thread: named.thread,
             submits: named.submits,
@@ -38,6 +41,8 @@ impl TenantThread {
             run_time,
             measured_at: Instant::now(),
             lent: None,
+            process,
+            leader,
         }
     }
 
@@ -61,7 +66,8 @@ impl TenantThread {
             (None, lent) => {
                 // The thread has ended: its number may be another's. How long it ran is not known
                 // any more, and may be all the time since then.
-                (self.run_time, self.lent) = (None, None);
+                self.set_first(false);
+                self.run_time = None;
                 if lent.is_some() {
                     ran.first = self.measured_at.elapsed();
                 }
@@ -87,11 +93,23 @@ impl TenantThread {
             (false, Some(own)) => {
                 self.lent = None;
                 // Not that of a thread that has the number by now.
-                if self.run_time.as_ref().and_then(read).is_some() {
-                    lent_priority::end(self.thread, own);
+                match self.run_time.as_ref().and_then(read) {
+                    Some(_) => lent_priority::end(self.thread, own),
+                    None => self.end_after_exec(own),
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl TenantThread {
+    /// Takes the priority back from a thread that has executed a program: it has its process's number since, and its class
+    /// still.
+    fn end_after_exec(&self, own: i32) {
+        let is_own = |pid: &Pid| process_tree::descends_within(*pid, self.leader, MAX_GENERATIONS);
+        if let Some(pid) = self.process.filter(is_own) {
+            lent_priority::end(pid.as_raw_pid() as u32, own);
         }
     }
 }
@@ -102,10 +120,10 @@ impl Drop for TenantThread {
     }
 }
 
-/// Whether a thread belongs to the leader of a tenant or to a process below it.
-fn is_of(thread: u32, leader: Pid) -> bool {
+/// The process of a thread, if that is the leader of a tenant or below it.
+fn process_below(thread: u32, leader: Pid) -> Option<Pid> {
     let process = Pid::from_raw(thread as i32).and_then(process_tree::process_of);
-    process.is_some_and(|pid| process_tree::descends_within(pid, leader, MAX_GENERATIONS))
+    process.filter(|pid| process_tree::descends_within(*pid, leader, MAX_GENERATIONS))
 }
 
 fn run_time_of(thread: u32) -> Option<OwnedFd> {
@@ -126,7 +144,8 @@ fn read(file: &OwnedFd) -> Option<Duration> {
 mod tests {
     use super::*;
     use rustix::thread::gettid;
-    use wired::sched_class::class_of;
+    use std::io::Write;
+    use wired::sched_class::{self, class_of};
 
     fn named() -> WaitingThread {
         WaitingThread {
@@ -174,6 +193,48 @@ mod tests {
         }
         assert!(thread.ran().first > Duration::ZERO);
         assert_eq!(thread.ran(), RunTime::default(), "once");
+    }
+
+    #[test]
+    fn a_thread_that_executes_a_program_gives_the_priority_back() {
+        const PROGRAM: &str = "import os, threading, time\n\
+            threading.Thread(target=lambda: (input(), os.execlp('sleep', 'sleep', '100'))).start()\n\
+            time.sleep(100)";
+        let child = std::process::Command::new("python3")
+            .args(["-c", PROGRAM])
+            .stdin(std::process::Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else {
+            return eprintln!("skipped: python3 is missing");
+        };
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        let other = || {
+            let mut threads = host::procfs::threads(pid);
+            threads.find(|thread| *thread != pid)
+        };
+        let thread = loop {
+            match other() {
+                Some(thread) => break thread.as_raw_pid() as u32,
+                None => std::thread::yield_now(),
+            }
+        };
+        let submits = true;
+        let mut thread =
+            TenantThread::new(WaitingThread { thread, submits }, rustix::process::getpid());
+        thread.set_first(true);
+        let is_lent = thread.lent.is_some();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        while is_lent && read(thread.run_time.as_ref().unwrap()).is_some() {
+            std::thread::yield_now();
+        }
+        thread.ran();
+        let class = class_of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !is_lent {
+            return eprintln!("skipped: no real-time priority here");
+        }
+        assert_eq!(class.map(sched_class::is_ordinary), Some(true));
     }
 
     #[test]
