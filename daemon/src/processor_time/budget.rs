@@ -77,7 +77,8 @@ impl ProcessorBudget {
             period,
             ends: now + period,
             used: RunTime::default(),
-            used_before: Duration::ZERO,
+            // A new tenant shows first that it pages little: else each new contract would come with an interval of priority.
+            used_before: slice.mul_f64(periods),
         }
     }
 
@@ -194,14 +195,17 @@ mod tests {
     }
 
     #[test]
-    fn where_processors_are_spare_only_who_pages_little_comes_first() {
+    fn where_processors_are_spare_a_tenant_that_pages_little_comes_first() {
         let mut busy = ProcessorBudget::new(ms(100), ms(250), ms(0));
         let mut light = busy;
         for now in (10..=2000).step_by(10) {
             busy.charge(ordinary(ms(2)), ms(now));
             light.charge(ordinary(ms(now % 20 / 10)), ms(now));
-            assert_eq!(busy.covers(true, Bursts), now < 130, "at {now} ms");
-            assert!(busy.covers(true, Always) && light.covers(false, Bursts));
+            assert!(
+                busy.covers(true, Always) && !busy.covers(true, Bursts),
+                "at {now} ms"
+            );
+            assert_eq!(light.covers(false, Bursts), now >= 250, "at {now} ms");
         }
     }
 
