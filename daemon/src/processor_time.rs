@@ -13,7 +13,7 @@
 //! that faulted. The tenant names them with its requests (`disk::usd::WaitingThreads`); the daemon
 //! verifies that they are its own, measures how long they ran, and takes the priority back.
 //!
-//! What a pager's threads run as any other is charged, too. Where the processors have spare time, priority
+//! Where the processors have spare time, priority
 //! is lent to a tenant that pages little alone: threads wait there because pagers run in bursts, as the disk's schedule
 //! lets them, and a tenant that is held to its share of the disk gains nothing by a processor at once. Where none is spare,
 //! it is lent to each tenant within its budget.
