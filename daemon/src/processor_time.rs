@@ -13,8 +13,7 @@
 //! that faulted. The tenant names them with its requests (`disk::usd::WaitingThreads`); the daemon
 //! verifies that they are its own, measures how long they ran, and takes the priority back.
 //!
-//! Where the processors have spare time, priority
-//! is lent to a tenant that pages little alone: threads wait there because pagers run in bursts, as the disk's schedule
+//! Where the processors have spare time, priority is lent only to tenants that page little: threads wait there because pagers run in bursts, as the disk's schedule
 //! lets them, and a tenant that is held to its share of the disk gains nothing by a processor at once. Where none is spare,
 //! it is lent to each tenant within its budget.
 //!
@@ -181,8 +180,8 @@ impl ProcessorTime {
         let now = self.begin.elapsed();
         let (then, before) = std::mem::replace(&mut self.measured, (now, stall));
         let passed = now.saturating_sub(then);
-        let spare = self.spare.part();
         let part = stall.saturating_sub(before).div_duration_f64(passed);
+        let spare = self.spare.part();
         let least = CROWDED[usize::from(self.crowded)];
         if self.crowded != (part > least) {
             self.crowded = !self.crowded;

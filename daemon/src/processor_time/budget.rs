@@ -4,7 +4,7 @@
 //! Rules:
 //! - A slice of the disk comes with as much processor time in the same period. What is used
 //!   beyond is taken off the next periods, as Atropos does with disk time; what is not used is lost.
-//! - What a pager's threads run as any other shows whether a tenant pages little; it is not taken off.
+//! - The time that a pager's threads run without priority shows whether a tenant pages little; it is not taken off.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) struct ProcessorBudget {
 pub(super) struct RunTime {
     /// Before all other work.
     pub first: Duration,
-    /// As any other thread: those that submit requests.
+    /// Without priority: threads that submit requests.
     pub ordinary: Duration,
 }
 
@@ -69,14 +69,14 @@ impl ProcessorBudget {
             true => SHORTEST.div_duration_f64(period).ceil(),
             false => LONGEST.div_duration_f64(period).min(1.0),
         };
-        let period = period.mul_f64(periods);
+        let (slice, period) = (slice.mul_f64(periods), period.mul_f64(periods));
         Self {
-            slice: slice.mul_f64(periods),
+            slice,
             period,
             ends: now + period,
             used: RunTime::default(),
             // A new tenant shows first that it pages little: else each new contract would come with an interval of priority.
-            used_before: slice.mul_f64(periods),
+            used_before: slice,
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pager_that_runs_for_less_keeps_the_rest_of_its_slice() {
+    fn time_without_priority_is_not_taken_off() {
         let mut budget = ProcessorBudget::new(ms(100), ms(250), ms(0));
         for now in (10..=2000).step_by(10) {
             budget.charge(ordinary(ms(1)), ms(now));

@@ -50,28 +50,26 @@ impl TenantThread {
     /// without. Ends with the thread.
     pub fn ran(&mut self) -> RunTime {
         let mut ran = RunTime::default();
-        if self.run_time.is_none() || self.lent.is_none() && !self.submits {
+        let is_lent = self.lent.is_some();
+        if !is_lent && !self.submits {
             return ran;
         }
-        match (self.run_time.as_ref().and_then(read), self.lent) {
-            (Some(now), lent) => {
-                self.measured_at = Instant::now();
-                let before = std::mem::replace(&mut self.measured, now);
-                let charged = match lent {
-                    Some(_) => &mut ran.first,
-                    None => &mut ran.ordinary,
-                };
-                *charged = now.saturating_sub(before);
-            }
-            (None, lent) => {
-                // The thread has ended: its number may be another's. How long it ran is not known
-                // any more, and may be all the time since then.
-                self.set_first(false);
-                self.run_time = None;
-                if lent.is_some() {
-                    ran.first = self.measured_at.elapsed();
-                }
-            }
+        if let Some(now) = self.run_time.as_ref().and_then(read) {
+            self.measured_at = Instant::now();
+            let before = std::mem::replace(&mut self.measured, now);
+            let charged = match is_lent {
+                true => &mut ran.first,
+                false => &mut ran.ordinary,
+            };
+            *charged = now.saturating_sub(before);
+            return ran;
+        }
+        // The thread has ended: its number may be another's. How long it ran is not known
+        // any more, and may be all the time since then.
+        self.set_first(false);
+        self.run_time = None;
+        if is_lent {
+            ran.first = self.measured_at.elapsed();
         }
         ran
     }
@@ -101,14 +99,11 @@ impl TenantThread {
             _ => {}
         }
     }
-}
 
-impl TenantThread {
-    /// Takes the priority back from a thread that has executed a program: it has its process's number since, and its class
-    /// still.
+    /// Takes the priority back from a thread that has executed a program: its number is that of its process then, its class
+    /// is the same.
     fn end_after_exec(&self, own: i32) {
-        let is_own = |pid: &Pid| process_tree::descends_within(*pid, self.leader, MAX_GENERATIONS);
-        if let Some(pid) = self.process.filter(is_own) {
+        if let Some(pid) = self.process.filter(|pid| is_of(*pid, self.leader)) {
             lent_priority::end(pid.as_raw_pid() as u32, own);
         }
     }
@@ -123,7 +118,11 @@ impl Drop for TenantThread {
 /// The process of a thread, if that is the leader of a tenant or below it.
 fn process_below(thread: u32, leader: Pid) -> Option<Pid> {
     let process = Pid::from_raw(thread as i32).and_then(process_tree::process_of);
-    process.filter(|pid| process_tree::descends_within(*pid, leader, MAX_GENERATIONS))
+    process.filter(|pid| is_of(*pid, leader))
+}
+
+fn is_of(process: Pid, leader: Pid) -> bool {
+    process_tree::descends_within(process, leader, MAX_GENERATIONS)
 }
 
 fn run_time_of(thread: u32) -> Option<OwnedFd> {
