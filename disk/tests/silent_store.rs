@@ -6,7 +6,7 @@ use disk::time::Time;
 use disk::usd::last_resort::{LastResort, PlacesSize, SPARE_SLOTS};
 use disk::usd::{IoTarget, PartId, Transport, Usd};
 use iochannel::{IoVec, Op};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -118,19 +118,63 @@ fn disk_over_a_store() -> (Usd, Arc<AtomicBool>) {
     )
 }
 
+const SPACE: IoTarget = IoTarget::Space {
+    number: 0,
+    size: PAGES as u64 * PAGE as u64,
+};
+
+/// A tenant whose pages are written: those of the store, and eight of the file.
+fn tenant_of(usd: &Usd) -> Tenant {
+    let mut tenant = Tenant::new(usd, plenty(), Some(SPACE));
+    let in_file = u64::from(PAGES) / 2;
+    for first in (0..in_file).step_by(8) {
+        tenant.channel.write(1, first, 8);
+    }
+    tenant.channel.write(1, in_file, 8);
+    tenant
+}
+
+#[test]
+fn a_page_of_the_file_is_signalled_while_reads_of_the_same_channel_wait() {
+    let (usd, is_silent) = disk_over_a_store();
+    let mut tenant = tenant_of(&usd);
+    is_silent.store(true, Ordering::Relaxed);
+    let client = &mut tenant.channel.client;
+    let mut buffers = vec![[Page([7; PAGE])]; DEPTH];
+    let all: Vec<_> = buffers.iter_mut().map(|buffer| pieces(buffer)).collect();
+    let (in_file, in_store) = all.split_last().unwrap();
+    for (number, pieces) in in_store.iter().enumerate() {
+        // SAFETY: the pages outlive the operations, all of which end here.
+        unsafe { client.begin(number, false, pieces, (number * PAGE) as u64) };
+    }
+    client.flush();
+    let number = DEPTH - 1;
+    // SAFETY: as above.
+    unsafe { client.begin(number, false, in_file, u64::from(PAGES) / 2 * PAGE as u64) };
+    client.flush();
+    // As a handler thread waits: by the bell alone.
+    let patience = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    let mut first = client.reap(false);
+    let is_signalled = first.is_some() || {
+        let mut bell = [PollFd::from_borrowed_fd(client.poll_fd(), PollFlags::IN)];
+        poll(&mut bell, Some(&patience)) == Ok(1)
+    };
+    is_silent.store(false, Ordering::Relaxed);
+    first = first.or_else(|| client.reap(true));
+    for _ in in_store {
+        client.reap(true).unwrap();
+    }
+    assert_eq!((is_signalled, first), (true, Some((number, PAGE as i32))));
+}
+
 #[test]
 fn reads_of_a_store_that_does_not_answer_delay_no_page_of_the_file() {
     let (usd, is_silent) = disk_over_a_store();
-    let target = IoTarget::Space {
-        number: 0,
-        size: u64::from(PAGES) * PAGE as u64,
-    };
-    let mut tenant = Tenant::new(&usd, plenty(), Some(target));
-    let in_store = 0..u64::from(PAGES) / 2;
-    for first in in_store.clone().step_by(8) {
-        tenant.channel.write(1, first, 8);
-    }
-    tenant.channel.write(1, in_store.end, 8);
+    let mut tenant = tenant_of(&usd);
+    let in_file = u64::from(PAGES) / 2;
 
     is_silent.store(true, Ordering::Relaxed);
     // More than the scheduler's bound, and than a window.
@@ -148,8 +192,8 @@ fn reads_of_a_store_that_does_not_answer_delay_no_page_of_the_file() {
     let (done, is_done) = channel();
     let pager = std::thread::spawn(move || {
         for round in 2..20 {
-            tenant.channel.check(round - 1, in_store.end, 8);
-            tenant.channel.write(round, in_store.end, 8);
+            tenant.channel.check(round - 1, in_file, 8);
+            tenant.channel.write(round, in_file, 8);
         }
         let _ = done.send(());
     });

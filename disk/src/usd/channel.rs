@@ -1,6 +1,7 @@
 //! One IO channel of a client, as the disk's thread holds it.
 
 use super::ChannelId;
+use crate::time::Nanos;
 use iochannel::ChannelServer;
 
 /// How the thread learns of a channel's requests.
@@ -30,6 +31,9 @@ pub(super) struct Channel {
 /// woken at once.
 const COALESCE_DIVISOR: usize = 4;
 
+/// The longest that a completion waits for others: those may be of a device that is slow, or of a server that is silent.
+pub(super) const LONGEST_UNSIGNALLED: Nanos = Nanos::micros(100);
+
 impl Channel {
     pub(super) fn new(id: ChannelId, server: ChannelServer) -> Self {
         Self {
@@ -49,10 +53,11 @@ impl Channel {
         self.unsignalled == 1
     }
 
-    /// Signals the client if it sleeps and enough completions are due. Returns true if none are
-    /// left to signal; a later completion signals the others.
-    pub(super) fn notify_completions(&mut self) -> bool {
-        if self.unsignalled * COALESCE_DIVISOR < self.in_flight {
+    /// Signals the client if it sleeps and enough completions are due, or the first has waited for so long. Returns true
+    /// if none are left to signal.
+    pub(super) fn notify_completions(&mut self, waited: Nanos) -> bool {
+        let are_few = self.unsignalled * COALESCE_DIVISOR < self.in_flight;
+        if are_few && waited < LONGEST_UNSIGNALLED {
             return false;
         }
         self.server.notify_completions();

@@ -6,6 +6,7 @@
 //! nothing, however long the thread stays awake for other clients.
 
 use super::background::Background;
+use super::channel::LONGEST_UNSIGNALLED;
 use super::client::{Client, Received, WINDOW, client_at};
 use super::command::{EventSender, UsdCommand, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
@@ -57,7 +58,7 @@ pub(super) struct DiskThread {
     awake: Vec<u32>,
     ended: Vec<(RingEvent, i32)>,
     /// Channels with completions that may have to be signalled.
-    answered: Vec<(u32, ChannelId)>,
+    answered: Vec<(u32, ChannelId, Time)>,
     pub(super) doorbells: Doorbells,
     pub(super) sleeps: u64,
     /// When the disk was dropped.
@@ -128,7 +129,7 @@ impl DiskThread {
             if let Some(transport) = &mut self.transport {
                 transport.flush(now);
             }
-            self.notify_completions();
+            self.notify_completions(now);
             let in_flight = self.in_flight();
             let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
@@ -251,11 +252,11 @@ impl DiskThread {
         if let Some(channel) = client.channel(id) {
             let is_due = channel.complete(slot, result);
             if channel.is_drained() {
-                channel.notify_completions();
+                channel.notify_completions(LONGEST_UNSIGNALLED);
                 return self.release_closed(at);
             }
             if is_due {
-                self.answered.push((at, id));
+                self.answered.push((at, id, now));
             }
         }
     }
@@ -312,7 +313,7 @@ impl DiskThread {
                     }
                     Received::Refused(due) => {
                         client.counted.on_completion(Nanos::ZERO, true);
-                        self.answered.extend(due.map(|channel| (at, channel)));
+                        self.answered.extend(due.map(|channel| (at, channel, now)));
                         // It costs no disk time: one a turn.
                         any = true;
                         break;
@@ -335,12 +336,12 @@ impl DiskThread {
     }
 
     /// Signals clients that sleep and have completions.
-    fn notify_completions(&mut self) {
+    fn notify_completions(&mut self, now: Time) {
         let clients = &mut self.clients;
-        self.answered.retain(|&(at, id)| {
+        self.answered.retain(|&(at, id, since)| {
             let client = client_at(clients, at);
             let channel = client.and_then(|client| client.channel(id));
-            channel.is_some_and(|channel| !channel.notify_completions())
+            channel.is_some_and(|channel| !channel.notify_completions(now - since))
         });
     }
 
@@ -361,7 +362,9 @@ impl DiskThread {
             let asked = self.transport.as_ref().and_then(|it| it.next_due());
             let stop = self.stopped.map(|since| since + TRANSPORT_GRACE);
             let stop = stop.filter(|at| now < *at);
-            let due = [self.doorbells.next_due(), asked, until, stop];
+            let signal = self.answered.iter().map(|(_, _, since)| *since).min();
+            let signal = signal.map(|since| since + LONGEST_UNSIGNALLED);
+            let due = [self.doorbells.next_due(), asked, until, stop, signal];
             let until = due.into_iter().flatten().min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
