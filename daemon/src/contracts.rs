@@ -5,10 +5,12 @@
 //! | `contracts/admission.rs` | admits a contract whole, or nothing of it; changes it |
 //! | `contracts/recovery.rs` | takes back the tenants of an earlier daemon |
 //! | `contracts/leave.rs` | releases what a tenant had that left or ended |
+//! | `contracts/table.rs` | records contracts in the swap filesystem, releases swap files |
 
 mod admission;
 mod leave;
 mod recovery;
+mod table;
 
 use crate::backing::Backing;
 use crate::config::Config;
@@ -19,6 +21,7 @@ use crate::scrub::Scrubber;
 use crate::tenant_cgroup::CgroupRoot;
 pub(crate) use recovery::has_persisted_tenants;
 use std::path::Path;
+pub(crate) use table::UnwrittenChanges;
 
 /// What contracts are made of. Each part holds the parts that it uses.
 pub(crate) struct Contracts {
@@ -29,6 +32,7 @@ pub(crate) struct Contracts {
     pub groups: CgroupRoot,
     pub fault_rates: FaultRates,
     pub processor_time: ProcessorTime,
+    pub unwritten: UnwrittenChanges,
 }
 
 /// The name of the folder of the daemon's control groups. A path is relative to a folder and a mount

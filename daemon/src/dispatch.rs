@@ -314,8 +314,9 @@ impl Daemon {
             allocator.set_contract(number, asked)?;
             allocator.on_pressure(number);
         }
-        self.contracts.persist_changed()?;
-        Ok(self.contracts.persist(number)?)
+        let changed = self.contracts.persist_changed();
+        let recorded = changed.and(self.contracts.persist(number));
+        recorded.map_err(|why| Refusal::Unrecorded { number, why })
     }
 
     /// Gives a tenant another share of the disk's time.

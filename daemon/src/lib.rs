@@ -53,7 +53,7 @@ mod zero_writer;
 pub use backing::{calibrate_disk, check_disk};
 use config::Config;
 use connections::{Connections, MAX_BATCH};
-use contracts::{Contracts, groups_name, has_persisted_tenants};
+use contracts::{Contracts, UnwrittenChanges, groups_name, has_persisted_tenants};
 use disk::usd::UsdEvent;
 pub use error::DaemonError;
 use fault_rates::FaultRates;
@@ -160,6 +160,7 @@ impl Daemon {
             groups: CgroupRoot::open(&groups),
             fault_rates: FaultRates::new(config.faults),
             processor_time: ProcessorTime::new(config.disk.processor_time),
+            unwritten: UnwrittenChanges::default(),
             config,
         };
         contracts.load_tenants()?;
@@ -237,9 +238,7 @@ impl Daemon {
         }
         self.contracts.frames.count_stall();
         self.contracts.frames.tick();
-        if let Err(why) = self.contracts.persist_changed() {
-            tracing::warn!("a changed contract cannot be kept: {why}");
-        }
+        let _ = self.contracts.persist_changed();
     }
 
     fn do_periodic_work(&mut self) {
@@ -253,6 +252,7 @@ impl Daemon {
         }
         contracts.frames.measure_rss_all();
         contracts.kill_lost();
+        contracts.retry_writes();
         let tenants = &mut contracts.frames.tenants;
         contracts
             .groups

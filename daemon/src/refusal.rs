@@ -33,6 +33,17 @@ pub enum Refusal {
     /// By the swap filesystem, which has too little room.
     #[error("{0}; without --swap a contract asks for default.swap, or for four times its frames")]
     SwapRoom(FileError),
+    /// A changed contract that the swap filesystem does not record.
+    #[error(
+        "tenant {number} has the contract that was asked for, but it is not recorded: {why}; the daemon tries again each \
+         second, and one that is started before that begins with the former contract"
+    )]
+    Unrecorded {
+        /// The tenant.
+        number: TenantNumber,
+        /// What the filesystem said.
+        why: FileError,
+    },
     /// The swap file cannot be scrubbed.
     #[error(transparent)]
     Scrub(#[from] ScrubError),

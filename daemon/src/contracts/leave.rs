@@ -192,14 +192,12 @@ impl Contracts {
         let name = &tenant.record.name;
         let left = tenant.phase == TenantPhase::Leaving;
         let how = if left { "left" } else { "ended" };
-        tracing::info!("tenant {number} ({name}) has {how}: all it had is free");
+        tracing::info!("tenant {number} ({name}) has {how}: its contract is over");
         if let Some(token) = tenant.connection.filter(|_| !left) {
             self.frames.tenants.connections.close(token);
         }
-        if let Some(file) = tenant.file
-            && let Err(why) = self.disk.swap.release(file)
-        {
-            tracing::warn!("the swap file of tenant {number} stays taken: {why}");
+        if let Some(file) = tenant.file {
+            self.release_file(number, file);
         }
         if let Some(frames) = &tenant.frames {
             frames.group.remove();

@@ -10,7 +10,7 @@ use crate::DaemonError;
 use crate::persisted_tenants::{self, TenantRecord};
 use crate::refusal::Refusal;
 use crate::tenant::{Tenant, TenantFrames, TenantPhase};
-use disk::swapfs::{FileError, FileId, SwapFs};
+use disk::swapfs::{FileId, SwapFs};
 use frames::LimitControl;
 use frames::allocator::Placement;
 use host::seqpacket::Received;
@@ -125,21 +125,6 @@ impl Contracts {
             restored.map_err(fail)?;
         }
         self.announce_reduction(number).map_err(fail)
-    }
-
-    /// Persists the contracts that have changed.
-    pub(crate) fn persist_changed(&mut self) -> Result<(), FileError> {
-        let changed = self.frames.update_records();
-        let persisted = changed.into_iter().map(|number| self.persist(number));
-        persisted.fold(Ok(()), Result::and)
-    }
-
-    /// Persists a tenant for the next daemon.
-    pub(crate) fn persist(&mut self, number: TenantNumber) -> Result<(), FileError> {
-        match self.frames.tenants.get(number) {
-            Some(tenant) => self.disk.persist(tenant),
-            None => Ok(()),
-        }
     }
 
     /// A tenant presents its resume token.
@@ -344,8 +329,6 @@ impl Contracts {
             return;
         }
         tenant.record.channels = there.next_power_of_two();
-        if let Err(why) = self.persist(number) {
-            tracing::warn!("the channels of tenant {number} cannot be kept: {why}");
-        }
+        let _ = self.persist(number);
     }
 }

@@ -55,7 +55,8 @@ fn share(
     let tenant = tenant.ok_or(Refusal::NoTenant(number))?;
     if tenant.record.reservation != reservation {
         tenant.record.reservation = reservation;
-        daemon.contracts.persist(number)?;
+        // Its answer has been sent; what the table refuses is tried again.
+        let _ = daemon.contracts.persist(number);
     }
     Ok(())
 }

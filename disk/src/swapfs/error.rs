@@ -184,7 +184,7 @@ pub enum FileError {
     Damaged,
     /// The device failed. The operation did not complete; if the device keeps failing, the next
     /// open may still find it completed.
-    #[error("writing the file table failed: {0}; nothing was changed")]
+    #[error("writing the file table failed: {0}; the table is as it was")]
     Io(Errno),
 }
 
