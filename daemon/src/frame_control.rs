@@ -21,6 +21,7 @@ use frames::allocator::{
 };
 use protocol::contract_spec::FrameSpec;
 use protocol::{DaemonEvent, TenantNumber};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub(crate) struct FrameControl {
     pub tenants: Tenants,
     allocator: Allocator,
     begin: Instant,
+    /// The latest time that was told.
+    latest: Cell<Duration>,
     stall: Stall,
     /// Number of the last revocation, of all tenants: it does not wrap, since an answer counts for all before.
     round: u64,
@@ -61,14 +64,23 @@ impl FrameControl {
                 false => Allocator::new(settings),
             },
             begin: Instant::now(),
+            latest: Cell::default(),
             stall: Stall::new(),
             round: 0,
         }
     }
 
-    /// Time since the start, as the allocator counts it.
+    /// Time since the start, as the allocator counts it: without that in which the daemon did not run.
     pub fn now(&self) -> Duration {
-        self.begin.elapsed()
+        let now = self.begin.elapsed().saturating_sub(self.stall.paused());
+        // A pause begins after the last count, and is counted from that on.
+        self.latest.set(self.latest.get().max(now));
+        self.latest.get()
+    }
+
+    /// Time, until the last count of stalls, in which the daemon did not run.
+    pub fn paused(&self) -> Duration {
+        self.stall.paused()
     }
 
     /// The tenants' connections.

@@ -5,6 +5,9 @@
 //! here, the kernel's), so all of the machine's count: pressure stall information, "some" of
 //! the processors, which is an average over them and counts here as if all of it were of one.
 //!
+//! Where the machine or the container is paused, the daemon stands still together with its tenants, and that is no
+//! time at all: its clock stands still, too.
+//!
 //! Rule: where the kernel does not say, all time counts as waited for; the allocator bounds
 //! what that comes to.
 
@@ -19,6 +22,9 @@ const PRESSURE: &str = "/proc/pressure/cpu";
 /// it was asked for by 600 ms (the end-to-end cases of revocation).
 pub(super) const MOST: Duration = Duration::from_secs(30);
 
+/// The longest time between two counts of a daemon that runs: one turn of its loop, which waits for a second at most.
+const LONGEST_TURN: Duration = Duration::from_secs(2);
+
 /// The count as far as it was read.
 pub(super) struct Stall {
     file: Option<OwnedFd>,
@@ -26,6 +32,8 @@ pub(super) struct Stall {
     /// When it was read, and what the kernel's was then.
     read: (Instant, Duration),
     total: Duration,
+    /// How long the daemon did not run at all.
+    paused: Duration,
 }
 
 impl Stall {
@@ -38,6 +46,7 @@ impl Stall {
             processors: processors(),
             read: (Instant::now(), first),
             total: Duration::ZERO,
+            paused: Duration::ZERO,
         }
     }
 
@@ -52,9 +61,17 @@ impl Stall {
         self.add(Instant::now(), now)
     }
 
+    /// Time, until the last count, in which the daemon did not run.
+    pub fn paused(&self) -> Duration {
+        self.paused
+    }
+
     fn add(&mut self, at: Instant, waited: Option<Duration>) -> Duration {
         let (then, before) = self.read;
         let passed = at - then;
+        if passed > LONGEST_TURN {
+            self.paused += passed;
+        }
         self.total += waited.map_or(passed, |now| {
             (now.saturating_sub(before) * self.processors).min(passed)
         });
@@ -110,6 +127,9 @@ mod tests {
         assert_eq!(add(1100, Some(5)), ms(40));
         assert_eq!(add(1200, Some(105)), ms(140), "no more than passes");
         assert_eq!(add(1230, None), ms(170));
+        assert_eq!(stall.paused(), ms(0));
+        stall.add(begin + ms(61_230), Some(first + ms(105)));
+        assert_eq!(stall.paused(), ms(60_000));
         stall.file = None;
         assert!(!stall.is_measured());
     }

@@ -214,7 +214,7 @@ impl Contracts {
     pub(crate) fn kill_lost(&mut self) {
         // A daemon's tenants are away from its start on, which is the stall's, too.
         let stalled = self.frames.count_stall().min(crate::stall::MOST);
-        let grace = self.config.memory.restart_grace.0 + stalled;
+        let grace = self.config.memory.restart_grace.0 + stalled + self.frames.paused();
         let lost = |tenant: &Tenant| match tenant.phase {
             TenantPhase::Away(since) => {
                 tenant.record.process().is_none() || since.elapsed() > grace

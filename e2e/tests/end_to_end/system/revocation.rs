@@ -14,6 +14,7 @@ use std::time::Duration;
 pub const CASES: &[(&str, Case)] = cases![
     one_that_is_stopped_when_asked_for_frames_is_ended_and_others_get_them => stopped,
     an_honest_one_with_dirty_pages_and_a_small_slice_is_never_ended => honest,
+    one_that_was_paused_together_with_the_daemon_is_not_ended => paused,
     one_with_more_memory_than_its_contract_is_ended => over,
 ];
 
@@ -84,6 +85,41 @@ fn honest(disks: &Arc<Disks>, size: Size) -> Verdict {
         })?;
     }
     drop(running);
+    daemon.has_everything_back()
+}
+
+/// As a container or a virtual machine is paused: nobody runs, and nothing waits for a processor.
+fn paused(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(72))?;
+    let (held, needy) = (Sandbox::new("paused")?, Sandbox::new("needy")?);
+    let (mut running, _launch) = borrower(&daemon, &held, "--disk=10ms/250ms")?;
+    let program = hazard::build(&needy, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(24, 96).with("--disk=50ms/250ms");
+    let mut asking = for_ever(&needy, &program, 32).spawn(&Under::Contract(contract))?;
+    wait_until("frames come back", || {
+        Ok(field(&daemon, 2, "n")? > Some(16 * FRAMES))
+    })?;
+    let mut all: Vec<_> = (running.processes().into_iter())
+        .chain(asking.processes())
+        .filter_map(|process| Pid::from_raw(process.pid))
+        .collect();
+    // Last to stop, and first to go on.
+    all.push(daemon.pid()?);
+    let signal = |pid: &Pid, signal| kill_process(*pid, signal).doing(|| "pause a process".into());
+    all.iter().try_for_each(|pid| signal(pid, Signal::STOP))?;
+    // Longer than a deadline, and than what a busy machine extends it by.
+    std::thread::sleep(Duration::from_secs(5));
+    all.iter()
+        .rev()
+        .try_for_each(|pid| signal(pid, Signal::CONT))?;
+    wait_until("more of them come back", || {
+        Ok(field(&daemon, 2, "n")? >= Some(18 * FRAMES))
+    })?;
+    let alive = !running.ended() && !asking.ended() && !daemon.log().contains("is killed");
+    ensure(alive, || {
+        format!("one was ended: {}\n{}", running.stderr(), daemon.said())
+    })?;
+    drop((running, asking));
     daemon.has_everything_back()
 }
 
