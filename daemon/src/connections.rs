@@ -197,6 +197,9 @@ impl Connections {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..MAX_BATCH {
             match rustix::net::accept_with(&self.listener, flags) {
+                Ok(fd) if self.user_limits.is_in_reserve(fd.as_fd()) => {
+                    self.turn_away(u32::MAX, fd, &Refusal::FewDescriptors);
+                }
                 Ok(fd) => self.insert(fd, &tenant_fds, &awaits),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
@@ -328,7 +331,15 @@ impl Connections {
             return Incoming::Violation("what it sent cannot be closed");
         }
         match seqpacket::receive_all(&connection.fd, RecvFlags::DONTWAIT) {
-            Ok(arrived) if arrived.message.len > 0 && arrived.whole => {
+            Ok(mut arrived) if arrived.message.len > 0 && arrived.whole => {
+                let is_in_reserve = |fd: &OwnedFd| self.user_limits.is_in_reserve(fd.as_fd());
+                let fds = &mut arrived.message.fds;
+                if fds.iter().flatten().any(is_in_reserve) {
+                    for fd in fds.iter_mut().filter_map(Option::take) {
+                        self.reaper.close(person, fd);
+                    }
+                    arrived.message.fds_lost = true;
+                }
                 Incoming::Message(Box::new(arrived), person)
             }
             Ok(arrived) => {

@@ -182,6 +182,12 @@ pub enum Refusal {
     /// Descriptors that were lost on the way.
     #[error("{0} did not come along: raise `ulimit -n`")]
     NoDescriptor(&'static str),
+    /// The daemon's descriptors.
+    #[error(
+        "the daemon has only descriptors left that it needs to watch and end processes: end connections or contracts, or raise \
+         its `ulimit -n`"
+    )]
+    FewDescriptors,
     /// A user's descriptors.
     #[error(
         "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and channels may take: end some first"
@@ -250,6 +256,7 @@ impl Refusal {
         matches!(
             self,
             Self::NoDescriptor(_)
+                | Self::FewDescriptors
                 | Self::FdQuota { .. }
                 | Self::ChannelQuota(_)
                 | Self::Channel(ChannelError::System { .. })

@@ -273,9 +273,11 @@ impl TenantCgroup {
                 }
                 release_memory(fd);
             }
-            let lives =
-                |pid: &Pid| process_tree::ProcStat::of(*pid).is_some_and(|stat| !stat.is_dead());
-            let left = self.processes().into_iter().filter(lives);
+            let has_ended = |pid: &Pid| {
+                process_tree::ProcStat::read(*pid)
+                    .is_ok_and(|stat| stat.is_none_or(|stat| stat.is_dead()))
+            };
+            let left = self.processes().into_iter().filter(|pid| !has_ended(pid));
             if left.filter(|pid| !enough(*pid)).count() == 0 || begin.elapsed() > limit {
                 return held.len();
             }

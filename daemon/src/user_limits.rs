@@ -12,6 +12,7 @@
 //! faster than [`QUERY_RATE`]. All connections without a contract have half of the descriptors.
 
 use crate::refusal::Refusal;
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -59,6 +60,9 @@ struct TokenBucket {
 
 /// A limit on descriptors below which the daemon warns.
 const FEW_DESCRIPTORS: u64 = 8192;
+/// Descriptors that no connection and no tenant takes, with any limit, at least and at most.
+const LEAST_RESERVE: usize = 12;
+const MOST_RESERVE: usize = 256;
 /// Descriptors that a process of a tenant takes.
 const OF_A_PROCESS: u64 = 10;
 
@@ -95,6 +99,13 @@ impl UserLimits {
             .iter()
             .find(holds)
             .map_or(uid, |range| range.person)
+    }
+
+    /// Returns true if a new descriptor leaves too few for what the daemon reads of processes and control groups: its
+    /// number is the lowest that was free.
+    pub fn is_in_reserve(&self, fd: BorrowedFd<'_>) -> bool {
+        let reserve = (self.descriptors / 8).clamp(LEAST_RESERVE, MOST_RESERVE);
+        fd.as_raw_fd() as usize >= self.descriptors.saturating_sub(reserve)
     }
 
     /// Most descriptors of one person's.

@@ -1,9 +1,10 @@
 //! The processes below one, by /proc, and their end.
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 /// The fields of /proc/PID/stat.
@@ -27,9 +28,22 @@ const EXITING: u32 = 4;
 impl ProcStat {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
+        Self::read(pid).ok()?
+    }
+
+    /// The same; an error where it is not known: /proc cannot be read, most likely for want of a descriptor.
+    pub fn read(pid: Pid) -> io::Result<Option<Self>> {
         /// Bytes of 52 numbers of 20 digits, and a name.
         const LONGEST: usize = 2 << 10;
-        Self::parse(read_at_once(pid, "stat", &mut [0; LONGEST])?)
+        match read_at_once(pid, "stat", &mut [0; LONGEST]) {
+            Ok(stat) => Ok(Self::parse(stat)),
+            Err(why) => match why.raw_os_error() {
+                Some(libc::ENOENT | libc::ESRCH) => Ok(None),
+                // Not a process of that number, at least.
+                _ if test_kill_process(pid) == Err(Errno::SRCH) => Ok(None),
+                _ => Err(why),
+            },
+        }
     }
 
     /// Of the contents of a /proc/PID/stat.
@@ -94,14 +108,16 @@ pub fn process(pid: Pid) -> Process {
     }
 }
 
-/// Returns true if a process still runs.
+/// Returns true if a process still runs, or may.
 pub fn is_alive(process: Process) -> bool {
-    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
-        let now = ProcStat::of(pid);
-        now.is_some_and(|stat| {
-            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
-        })
-    })
+    let is_it =
+        |stat: ProcStat| !stat.is_dead() && (process.start == 0 || stat.start == process.start);
+    Pid::from_raw(process.pid as i32).is_some_and(|pid| may_be(pid, is_it))
+}
+
+/// Returns true if a process is so, or is not known: of a process that lives nobody may think that it has ended.
+fn may_be(pid: Pid, is_so: impl FnOnce(ProcStat) -> bool) -> bool {
+    ProcStat::read(pid).map_or(true, |stat| stat.is_some_and(is_so))
 }
 
 /// A process's number as its own PID namespace has it.
@@ -118,7 +134,7 @@ fn read_status(pid: Pid) -> Option<String> {
     /// Bytes of a file with a few dozen lines.
     const LONGEST: usize = 8 << 10;
     let mut status = [0; LONGEST];
-    let status = read_at_once(pid, "status", &mut status)?;
+    let status = read_at_once(pid, "status", &mut status).ok()?;
     Some(String::from_utf8_lossy(status).into_owned())
 }
 
@@ -129,17 +145,17 @@ pub fn process_of(thread: Pid) -> Option<Pid> {
     Pid::from_raw(number.trim().parse().ok()?)
 }
 
-/// Returns true if a process of this number, started then, still runs.
+/// Returns true if a process of this number, started then, still runs, or may.
 pub fn is_running(pid: Pid, start: u64) -> bool {
-    ProcStat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
+    may_be(pid, |stat| stat.start == start && !stat.is_dead())
 }
 
 /// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
 /// comes in costs some.
-fn read_at_once<'a>(pid: Pid, name: &str, into: &'a mut [u8]) -> Option<&'a [u8]> {
-    let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero())).ok()?;
-    let len = file.read(into).ok()?;
-    into.get(..len)
+fn read_at_once<'a>(pid: Pid, name: &str, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero()))?;
+    let len = file.read(into)?;
+    Ok(&into[..len])
 }
 
 /// Returns true if `pid` is `ancestor` or below it. A process whose parent ended is below its
@@ -227,7 +243,7 @@ impl ProcStatus {
         /// With room for its lists of processors and memory nodes.
         const LONGEST: usize = 16 << 10;
         let mut buffer = vec![0; LONGEST];
-        let bytes = read_at_once(pid, "status", &mut buffer)?;
+        let bytes = read_at_once(pid, "status", &mut buffer).ok()?;
         let mut lines = bytes.split(|b| *b == b'\n');
         // The lines come in this order, and a name's newline is written as two characters.
         let mut field = |name: &str| {
@@ -269,7 +285,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
         found.extend(children.remove(pid).unwrap_or_default());
         next += 1;
     }
-    found.retain(|pid| ProcStat::of(*pid).is_some_and(|stat| !stat.is_dead()));
+    found.retain(|pid| may_be(*pid, |stat| !stat.is_dead()));
     found
 }
 
@@ -320,6 +336,33 @@ fn reap() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    #[test]
+    fn a_process_runs_though_no_descriptor_is_free_to_read_of_it() {
+        const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
+        let me = process(rustix::process::getpid());
+        if std::env::var_os(LIMITED).is_some() {
+            let none = Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            };
+            setrlimit(Resource::Nofile, none).unwrap();
+            let pid = rustix::process::getpid();
+            assert!(ProcStat::read(pid).is_err());
+            assert!(is_running(pid, me.start) && is_alive(me));
+            let ended = Pid::from_raw(i32::MAX).unwrap();
+            assert!(!is_running(ended, me.start));
+            return;
+        }
+        // The limit is of all threads.
+        let limited = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["though_no_descriptor", "--test-threads=1"])
+            .env(LIMITED, "1")
+            .output()
+            .unwrap();
+        assert!(limited.status.success(), "{limited:?}");
+    }
 
     #[test]
     fn a_name_with_brackets_and_spaces_is_read_over() {

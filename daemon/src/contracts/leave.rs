@@ -227,8 +227,12 @@ impl Contracts {
         let lost: Vec<_> = (self.frames.tenants.iter())
             .filter_map(|(number, tenant)| lost(tenant).then_some(number))
             .collect();
-        lost.into_iter()
-            .for_each(|number| self.frames.tenants.kill(number));
+        for number in lost {
+            tracing::info!(
+                "tenant {number} is ended: its process has, or it did not come back in time"
+            );
+            self.frames.tenants.kill(number);
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Unmodified programs under contracts with a daemon: the same results, side by side.
 
-use super::Case;
+use super::{Case, wait_until};
 use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::noise::Noise;
 use e2e::verdict::{Doing, Verdict, ensure, failed};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard, workload};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ pub const CASES: &[(&str, Case)] = cases![
     programs_under_different_contracts_do_not_mix => side_by_side,
     forks_and_their_parents_keep_their_pages => forks,
     a_fork_that_the_daemon_has_no_descriptor_for_is_refused => few_descriptors,
+    a_daemon_without_a_free_descriptor_ends_no_tenant_that_lives => no_descriptors,
     memory_within_a_contract_is_counted_once => counted_once,
 ];
 
@@ -137,7 +140,8 @@ fn few_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
     let sandbox = Sandbox::new("few")?;
     let program = hazard::build(&sandbox, "forks_until_one_is_refused", &[])?;
     let launch = hazard::launch(&sandbox, &program, Size::Quick);
-    for limit in 90..99 {
+    // Above those that the daemon keeps for itself.
+    for limit in 103..113 {
         let option = format!("--nofile={limit}:{limit}");
         daemon.through(&[OsStr::new("prlimit"), OsStr::new(&option)]);
         daemon.again()?;
@@ -149,6 +153,36 @@ fn few_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.end()?;
     }
     Ok(())
+}
+
+/// A peer that connects until it is turned away: the daemon still finds that its tenant lives, and ends it when that is due.
+fn no_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::prepare(disks, &Settings::new(32))?;
+    daemon.through(&[OsStr::new("prlimit"), OsStr::new("--nofile=64:64")]);
+    daemon.again()?;
+    let sandbox = Sandbox::new("none")?;
+    let launch = Launch::new(&sandbox, "/bin/sleep").args(["100"]);
+    let mut running = launch.spawn(&Under::Contract(daemon.terms(8, 32)))?;
+    daemon.says("has frames", 1)?;
+    let connect = || -> Result<_, Errno> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = rustix::net::socket(family, kind, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket())?)?;
+        Ok(socket)
+    };
+    let idle: Result<Vec<_>, _> = (0..60).map(|_| connect()).collect();
+    let idle = idle.doing(|| "connect to the daemon".into())?;
+    // Several rounds of what the daemon does once a second.
+    std::thread::sleep(Duration::from_secs(4));
+    ensure(!running.ended(), || {
+        format!("it was ended: {}\n{}", running.stderr(), daemon.said())
+    })?;
+    drop(running);
+    wait_until("its contract is over", || {
+        Ok(daemon.log().contains("its contract is over"))
+    })?;
+    drop(idle);
+    daemon.has_everything_back()
 }
 
 /// The daemon counts the memory of a program once, though its pager process has it too. A count
