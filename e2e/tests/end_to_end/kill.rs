@@ -6,6 +6,7 @@ use e2e::processes::Process;
 use e2e::verdict::{Verdict, ensure};
 use e2e::{Launch, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 /// How long a tree may take to end after `selfpage run` was killed. A tree that ends sooner is not
@@ -18,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Victim {
     /// The one the user started.
     First,
+    /// The same, while the one below it is stopped.
+    FirstOfStopped,
     /// The one below it.
     Second,
     /// Both, in one instant.
@@ -37,6 +40,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         "kill":
         selfpage_run_killed_while_threads_page => in_threads(Victim::First),
         selfpage_run_killed_in_a_storm_of_forks => in_forks(Victim::First),
+        selfpage_run_killed_while_its_second_process_is_stopped => in_threads(Victim::FirstOfStopped),
         its_second_process_killed_while_threads_page => in_threads(Victim::Second),
         its_second_process_killed_in_a_storm_of_forks => in_forks(Victim::Second),
         both_killed_at_once_while_threads_page => in_threads(Victim::Both),
@@ -72,6 +76,12 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
         std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
         let before = running.processes();
         let chosen = choose(&running, &before, victim, &mut noise);
+        if matches!(victim, Victim::FirstOfStopped) {
+            let second = choose(&running, &before, Victim::Second, &mut noise);
+            let pid = second.first().and_then(|second| Pid::from_raw(second.pid));
+            // It may have no name of its own yet, and may have ended.
+            let _ = pid.map(|pid| kill_process(pid, Signal::STOP));
+        }
         chosen.iter().for_each(Process::kill);
         let begin = Instant::now();
         if matches!(victim, Victim::Anyone) {
@@ -112,7 +122,7 @@ fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise)
             let is_own = |p: &&Process| p.pid == running.pid() || second(p);
             return now.iter().filter(is_own).copied().collect();
         }
-        Victim::First => now.iter().find(|p| p.pid == running.pid()),
+        Victim::First | Victim::FirstOfStopped => now.iter().find(|p| p.pid == running.pid()),
         Victim::Second => now.iter().find(second),
         Victim::Program => {
             let is_program = |p: &&Process| !own(p) && !p.is_witness() && p.pid != running.pid();

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper,
-    waitpid,
+    set_parent_process_death_signal, waitpid,
 };
 use std::error::Error;
 use std::process::ExitCode;
@@ -48,6 +48,9 @@ pub fn run(
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
         0 => {
             drop((mine, signals));
+            // A supervisor that is stopped goes on when this process is killed, and ends the tree; one that runs takes
+            // no note of it.
+            let _ = set_parent_process_death_signal(Some(Signal::CONT));
             let status = supervise(spec, theirs, group, inherited, &inherited_fds, report);
             std::process::exit(status)
         }
