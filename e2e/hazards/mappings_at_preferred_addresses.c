@@ -70,5 +70,11 @@ int main(void)
         if (i < 2 * BYTES / 8 || i >= 6 * BYTES / 8)
             CHECK(((uint64_t *)around)[i] == word_at(4, i));
     CHECK(munmap(around, 8 * BYTES) == 0);
+    /* A move that leaves the old place mapped has a preferred address, too. */
+    char *from = map_private(BYTES), *to = range(BYTES);
+    fill(from, BYTES, 7);
+    int flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+    CHECK(mremap(from, BYTES, BYTES, flags, to) == to && holds(to, BYTES, 7) && all_zero(from, BYTES));
+    CHECK(mremap(from, BYTES, BYTES, flags, to + 1) == MAP_FAILED && errno == EINVAL);
     return 0;
 }

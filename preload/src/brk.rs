@@ -80,7 +80,8 @@ pub fn sbrk(by: isize) -> SyscallResult {
     let Some(new) = old.checked_add_signed(by) else {
         return error(libc::ENOMEM);
     };
-    match brk(new) as usize == new {
+    // As the C library's: a break that stays above the one asked for is none that failed.
+    match brk(new) as usize >= new {
         true => old as SyscallResult,
         false => error(libc::ENOMEM),
     }

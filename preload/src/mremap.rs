@@ -99,7 +99,7 @@ fn remap(
         let is_apart = from.end <= to.start || to.end <= from.start;
         new.is_multiple_of(PAGE) && to.end <= ADDRESSES && is_apart
     });
-    if parsed.fixed && to.is_none() {
+    if parsed.fixed && to.is_none() || parsed.keep && !new.is_multiple_of(PAGE) {
         return error(libc::EINVAL);
     }
     let attrs = match &space.map.lookup(&from)[..] {
@@ -115,7 +115,12 @@ fn remap(
     if attrs.kind == MappingKind::Foreign {
         return remap_in_arena(space, &from, flags, new, len, through);
     }
-    remap_paged(space, from, len, to.filter(|_| parsed.fixed), attrs, parsed)
+    let to = to.filter(|to| {
+        // Without MREMAP_FIXED it is a hint.
+        let is_hint = parsed.keep && space.map.is_in_one_arena(to) && space.map.is_free(to);
+        parsed.fixed || is_hint
+    });
+    remap_paged(space, from, len, to, attrs, parsed)
 }
 
 /// Moves paged memory, or changes its size.
