@@ -37,13 +37,14 @@ enum ContractCommand {
     },
     /// Change a contract. More frames are there at once, other disk time is with the next period; a lowered
     /// guarantee of frames holds for the time that the daemon's configuration sets (memory.reduction_notice)
+    #[command(group(clap::ArgGroup::new("change").required(true).multiple(true).args(["frames", "disk"])))]
     Set {
         /// The tenant's number, as `show` prints it
         #[arg(value_parser = number)]
         tenant: TenantNumber,
         /// Frames guaranteed, and more while no other contract needs them: 512M+128M. Both parts are
         /// replaced: 256M leaves nothing beyond the guarantee
-        #[arg(long, value_name = "SIZE[+EXTRA]", required_unless_present = "disk")]
+        #[arg(long, value_name = "SIZE[+EXTRA]")]
         frames: Option<FrameSpec>,
         /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` keep their values unless
         /// named

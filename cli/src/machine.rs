@@ -14,6 +14,9 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
 /// of what is free, and one of less than 64 MiB is not worth having.
 pub const LEAST_FREE: u64 = 256 << 20;
 
+/// What a small tree takes beside its frames: the supervisor, its pagers, libraries, and page tables.
+pub const BESIDE_PAGES: u64 = 16 << 20;
+
 /// Memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
@@ -41,6 +44,15 @@ impl Memory {
             available: field("MemAvailable:").unwrap_or(kernel.freeram as u64 * unit),
             swap: field("SwapTotal:").unwrap_or(kernel.totalswap as u64 * unit),
             limit: group_memory::limit().filter(|limit| *limit < total),
+        }
+    }
+
+    /// What a tree may take for frames and compressed RAM where a control group limits it: the kernel ends a process
+    /// where the group is full.
+    pub fn most_paged(&self) -> u64 {
+        match self.limit {
+            Some(limit) => limit.saturating_sub(BESIDE_PAGES),
+            None => self.total,
         }
     }
 
@@ -101,6 +113,14 @@ pub fn give_up_own_privilege() {
         sets.permitted.remove(privilege);
         let _ = set_capabilities(None, sets);
     }
+}
+
+/// Processes that the kernel has killed for want of memory, of all control groups; 0 where it does not say.
+pub fn oom_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Processors that this process may use.

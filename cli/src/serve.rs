@@ -154,7 +154,11 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         keyring.check_not_removed()?;
     }
     let (server, broker) = start(&args, keyring.as_ref(), memory)?;
-    let ram = memory.ram;
+    // RAM is a cache of a disk.
+    let lent = args
+        .disk
+        .as_ref()
+        .map_or(memory.ram, |disk| Bytes(disk.0.size));
     for note in server.notes().iter().chain(&memory.note()) {
         tracing::warn!("{note}");
     }
@@ -163,10 +167,10 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     match &keyring {
         None => tracing::info!(
-            "serves {ram} at {}, in the clear to any client",
+            "serves {lent} at {}, in the clear to any client",
             server.address()
         ),
-        Some(keyring) => announce(keyring, ram, server.address())?,
+        Some(keyring) => announce(keyring, lent, server.address())?,
     }
     let handle = server.handle();
     std::thread::spawn(move || {
@@ -183,9 +187,9 @@ pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Says whom the server serves.
-fn announce(keyring: &Keyring, ram: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
+fn announce(keyring: &Keyring, lent: Bytes, address: SocketAddr) -> Result<(), KeyringError> {
     tracing::info!(
-        "serves {ram} at {address}, to the members of its cluster (this host's key is {})",
+        "serves {lent} at {address}, to the members of its cluster (this host's key is {})",
         keyring.fingerprint().short()
     );
     if !keyring.has_others()? {

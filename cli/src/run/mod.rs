@@ -15,7 +15,7 @@ use report::Report;
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use supervisor::fault_limits::FaultRate;
 
@@ -38,7 +38,6 @@ pub struct Args {
         long,
         value_name = "SIZE[+EXTRA]",
         value_parser = plan::parse_frames,
-        required_unless_present = "system"
     )]
     frames: Option<FrameSpec>,
 
@@ -184,11 +183,22 @@ fn check_first(args: &Args) -> Result<(), String> {
         ));
     }
     let is_socket = |path| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    match args.system.is_some() && is_socket(first) {
-        true => Err(format!(
-            "{first} is a socket, and no program: write --system={first}"
+    // One that is not there may be of a daemon that does not run.
+    let is_missing = |path| Path::new(path).is_absolute() && !Path::new(path).exists();
+    let hint = format!("write --system={first}");
+    match (&args.frames, &args.system) {
+        (_, Some(_)) if is_socket(first) => {
+            Err(format!("{first} is a socket, and no program: {hint}"))
+        }
+        (_, Some(_)) if is_missing(first) => Err(format!(
+            "{first}: not found; if it is the daemon's socket, {hint}"
         )),
-        false => Ok(()),
+        (None, None) => Err(
+            "how much memory is missing: give --frames SIZE (`selfpage run --frames 64M -- PROGRAM`), or --system for \
+             the default contract of the system's daemon"
+                .into(),
+        ),
+        _ => Ok(()),
     }
 }
 

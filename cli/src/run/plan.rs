@@ -1,6 +1,6 @@
 //! The program to run and its resources, checked before any process starts.
 
-use super::store::{choose, without_a_file};
+use super::store::{choose, warn_of_full_group, without_a_file};
 use super::{Args, Format, OnExit};
 use crate::remote_client::RemoteOptions;
 use crate::{machine, object_client, preload, remote_client};
@@ -35,6 +35,8 @@ pub struct Plan {
 pub struct ReportOutput {
     pub stats: Option<Format>,
     pub json: Option<File>,
+    /// [`machine::oom_kills`] at the start.
+    pub oom_kills: u64,
 }
 
 /// The reason that no process was started.
@@ -140,6 +142,7 @@ impl Plan {
         let nested = is_nested();
         if !nested && !has_daemon {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
+            warn_of_full_group(frames, args.store.as_ref(), &machine::Memory::now());
             limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
         }
         let capabilities = kernel()?;
@@ -198,6 +201,7 @@ impl Plan {
         let output = ReportOutput {
             stats: args.stats,
             json,
+            oom_kills: machine::oom_kills(),
         };
         Ok(Self { spec, output })
     }

@@ -5,6 +5,7 @@ mod table;
 
 use super::Format;
 use super::plan::ReportOutput;
+use crate::machine;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -242,6 +243,9 @@ impl Report {
             Some(Format::Table) => print_error!("{}\n{}", self.line(), self.table().trim_end()),
             Some(Format::Json) => print_error!("{}", self.json()),
         }
+        if let Some(why) = self.kill(output.oom_kills) {
+            print_error!("selfpage: {why}");
+        }
         if let Some(warning) = self.warning() {
             print_error!("selfpage: warning: {warning}");
         }
@@ -250,6 +254,20 @@ impl Report {
         {
             print_error!("selfpage: cannot write the figures: {why}");
         }
+    }
+
+    /// Who may have killed the program, which cannot tell.
+    fn kill(&self, oom_kills: u64) -> Option<String> {
+        if self.status != 128 + libc::SIGKILL {
+            return None;
+        }
+        let who = match machine::oom_kills() > oom_kills {
+            true => {
+                "most likely the kernel, which killed processes for want of memory meanwhile (`dmesg` names them)"
+            }
+            false => "a user, or the end of its pager process, which a user killed",
+        };
+        Some(format!("the program was killed (SIGKILL) by {who}"))
     }
 
     fn counter(&self, counter: Counter) -> u64 {

@@ -2,6 +2,7 @@
 
 use crate::machine::{Memory, StateFolder};
 use store::{DiskConfig, StoreConfig};
+use wired::Bytes;
 
 /// The least useful size of compressed RAM.
 const LEAST_RAM: u64 = 16 << 20;
@@ -38,8 +39,10 @@ fn choose_in(
         .min(folder.free / 4)
         >> 20
         << 20;
+    let has_room =
+        memory.limit.is_none() || memory.most_paged() >= frames.saturating_add(LEAST_RAM);
     let config = StoreConfig {
-        ram: Some(ram(frames, memory, 8)),
+        ram: has_room.then(|| ram(frames, memory, 8)),
         disk: Some(DiskConfig {
             grows: true,
             ..DiskConfig::new(folder.path.join(name), disk)
@@ -64,9 +67,23 @@ fn ram(frames: u64, memory: Memory, part: u64) -> u64 {
     let ram = frames.saturating_mul(RAM_PER_FRAMES);
     let there = memory.available.min(memory.most()) / part;
     // Frames and RAM together are what the tree may take.
-    let rest = memory.most().saturating_sub(frames);
+    let rest = memory.most_paged().saturating_sub(frames);
     let ram = ram.min(there).min(rest).max(LEAST_RAM);
     ram.next_multiple_of(1 << 20)
+}
+
+/// Warns where frames and compressed RAM leave the control group no memory for what runs beside them.
+pub fn warn_of_full_group(frames: u64, store: Option<&StoreConfig>, memory: &Memory) {
+    let asked = frames.saturating_add(store.and_then(|store| store.ram).unwrap_or(0));
+    if let Some(limit) = memory.limit.filter(|_| asked > memory.most_paged()) {
+        tracing::warn!(
+            "warning: the kernel kills processes of this control group, which has {}, once {} of pages are in use: \
+             ask for {} at most, frames and compressed RAM together",
+            Bytes(limit),
+            Bytes(asked),
+            Bytes(memory.most_paged() >> 20 << 20)
+        );
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +111,23 @@ mod tests {
             assert_eq!((disk.size, disk.grows), (LEAST_FREE / 4, true));
             assert_eq!(why, None);
         }
+    }
+
+    #[test]
+    fn a_control_group_has_room_for_what_runs_beside_the_pages() {
+        let limit = Some(100 << 20);
+        let memory = Memory { limit, ..MEMORY };
+        let ram_of = |frames_mib: u64| {
+            let folder = StateFolder {
+                path: "/var/tmp".into(),
+                free: LEAST_FREE,
+            };
+            choose_in(Ok(folder), frames_mib << 20, memory).0.ram
+        };
+        assert_eq!(
+            [64, 68, 69, 90].map(ram_of),
+            [Some(16 << 20), Some(16 << 20), None, None]
+        );
     }
 
     #[test]

@@ -60,9 +60,13 @@ impl Report {
         }
         let plural = if processes == 1 { "" } else { "es" };
         let _ = write!(line, "; {processes} process{plural}, {faults} page faults");
-        let from_store = match self.store.contains("remote:") {
-            true => "from other machines",
-            false => "from disk",
+        let is_over = |tier| self.store.contains(tier);
+        let from_store = match (is_over("remote:"), is_over("opendal:"), is_over("disk:")) {
+            (true, _, false) => "from other machines",
+            (true, _, true) => "from other machines and disk",
+            (false, true, false) => "from the object store",
+            (false, true, true) => "from the object store and disk",
+            (false, false, _) => "from disk",
         };
         let kinds = [
             (Counter::CompressedHits, "from compressed RAM"),
@@ -84,7 +88,10 @@ impl Report {
         let throttled = seconds(Counter::ThrottledUs);
         let waited = seconds(Counter::DiskWaitUs) + seconds(Counter::FrameWaitUs) + throttled;
         if waited >= 0.005 {
-            let _ = write!(line, "; its threads waited {waited:.2} s for pages");
+            let _ = write!(
+                line,
+                "; its threads waited {waited:.2} s for the store's I/O and for frames"
+            );
         }
         if throttled >= 0.005 {
             let _ = write!(line, ", {throttled:.2} s of it by the fault rate");
@@ -117,8 +124,8 @@ impl Report {
         much.then(|| {
             format!(
                 "{} of anonymous memory ({:.0} %) was not paged, so `--frames` does not limit it: static programs, \
-                 thread stacks, memory that programs map by instructions of their own (sanitizers, Rust's rustix), or \
-                 memory from before the pager came in",
+                 thread stacks, written pages of mapped files, memory that programs map by instructions of their own \
+                 (sanitizers, Rust's rustix), or memory from before the pager came in",
                 size(self.memory.unpaged),
                 self.memory.unpaged_share * 100.0
             )
