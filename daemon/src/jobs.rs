@@ -6,6 +6,7 @@ use protocol::TenantNumber;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::RefCell;
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,14 +18,14 @@ pub enum JobResult {
     MemoryFreed(TenantNumber),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
-    /// Resident bytes of a tenant that requested to leave, counted exactly.
-    LeaveRss(TenantNumber, u64),
+    /// Resident bytes of a tenant that requested to leave, counted exactly, or why they could not be counted.
+    LeaveRss(TenantNumber, io::Result<u64>),
     /// The processes of a leaving tenant are in no group of ours any more.
     Released(TenantNumber),
     /// No I/O of a tenant is in flight any more.
     DiskDrained(TenantNumber),
-    /// Resident bytes of a tenant, counted exactly.
-    ExactRss(TenantNumber, u64),
+    /// Resident bytes of a tenant, counted exactly, or why they could not be counted.
+    ExactRss(TenantNumber, io::Result<u64>),
 }
 
 /// Job that is done once, on any thread.

@@ -173,6 +173,9 @@ pub enum Refusal {
         /// Bytes that may be resident.
         most: u64,
     },
+    /// The memory of a tenant that wants to leave cannot be counted.
+    #[error("how much memory is resident cannot be read from /proc: {0}: leave in a moment")]
+    NotCounted(std::io::Error),
     /// Frames were taken by a tenant that wants to leave.
     #[error("frames are being used: end that, then leave")]
     FramesInUse,

@@ -17,7 +17,8 @@ use host::procfs;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +34,9 @@ const SHORT: Duration = Duration::from_millis(100);
 
 /// How often a killed tenant is polled until its memory has come back.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// Killed processes that are held at a time: with all of a large tenant's held the daemon would have no descriptor left.
+const MOST_HELD: usize = 32;
 
 /// Bytes by which the kernel's count of a process may be behind: each processor keeps some
 /// pages' worth of changes to itself.
@@ -175,15 +179,21 @@ impl TenantCgroup {
         new.process().is_some_and(there)
     }
 
-    /// The processes there are now.
+    /// The processes there are now; none where they are not known.
     pub fn processes(&self) -> Vec<Pid> {
-        if let Some(text) = self
-            .path
-            .as_ref()
-            .and_then(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
-        {
-            let pids = text.lines().filter_map(|line| line.parse().ok());
-            return pids.filter_map(Pid::from_raw).collect();
+        self.try_processes().unwrap_or_default()
+    }
+
+    /// The same; an error where they are not known, most likely for want of a descriptor.
+    pub fn try_processes(&self) -> io::Result<Vec<Pid>> {
+        let path = self.path.as_ref().map(|path| path.join("cgroup.procs"));
+        match path.map(fs::read_to_string) {
+            Some(Ok(text)) => {
+                let pids = text.lines().filter_map(|line| line.parse().ok());
+                return Ok(pids.filter_map(Pid::from_raw).collect());
+            }
+            Some(Err(why)) if procfs::is_shortage(&why) => return Err(why),
+            _ => {}
         }
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.insert(self.leader, self.start);
@@ -193,13 +203,15 @@ impl TenantCgroup {
             true => vec![self.leader],
             false => all.iter().copied().collect(),
         };
-        all.extend(roots.into_iter().flat_map(process_tree::below));
+        for root in roots {
+            all.extend(process_tree::try_below(root)?);
+        }
         for pid in &all {
             if let Some(stat) = process_tree::ProcStat::of(*pid) {
                 found.entry(*pid).or_insert(stat.start);
             }
         }
-        all.into_iter().collect()
+        Ok(all.into_iter().collect())
     }
 
     /// About how many bytes of anonymous memory are resident, by the kernel's count, less `own` for the pager of
@@ -207,31 +219,37 @@ impl TenantCgroup {
     /// memory. Pages that are shared after a fork count in each process. It does not block.
     pub fn resident_estimate(&self, own: u64) -> u64 {
         let processes = self.processes();
-        let bytes = |pid: &Pid| procfs::anonymous(*pid).unwrap_or(0);
+        let bytes = |pid: &Pid| procfs::anonymous(*pid).ok().flatten().unwrap_or(0);
         let sum = processes.iter().map(bytes).sum::<u64>();
         sum.saturating_sub(own * processes.len() as u64) / 2
     }
 
-    /// The same with each address space counted once. It waits for a process that executes a program until its old
-    /// address space is gone, with all I/O in it: not for the daemon's loop.
-    pub fn resident(&self, own: u64) -> u64 {
-        self.resident_by(own, |pid| procfs::anonymous(pid).unwrap_or(0))
+    /// The same with each address space counted once; an error where /proc cannot be read. It waits for a process that
+    /// executes a program until its old address space is gone, with all I/O in it: not for the daemon's loop.
+    pub fn resident(&self, own: u64) -> io::Result<u64> {
+        self.resident_by(own, procfs::anonymous)
     }
 
     /// The same with shared pages counted once. It waits for the lock of each address space, too.
-    pub fn resident_exactly(&self, own: u64) -> u64 {
+    pub fn resident_exactly(&self, own: u64) -> io::Result<u64> {
         self.resident_by(own, |pid| {
-            procfs::rollup(pid).map_or(0, |memory| memory.anonymous)
+            Ok(procfs::rollup(pid)?.map(|memory| memory.anonymous))
         })
     }
 
     /// A program and its pager process share one address space, which counts once.
-    fn resident_by(&self, own: u64, bytes: impl Fn(Pid) -> u64) -> u64 {
-        let spaces = AddressSpaces::of(&self.processes());
+    fn resident_by(
+        &self,
+        own: u64,
+        bytes: impl Fn(Pid) -> io::Result<Option<u64>>,
+    ) -> io::Result<u64> {
+        let spaces = AddressSpaces::of(&self.try_processes()?);
         let own = own * spaces.len() as u64;
-        let sum = |pids: &[Pid]| pids.iter().map(|pid| bytes(*pid)).sum::<u64>();
+        let sum = |pids: &[Pid]| -> io::Result<u64> {
+            pids.iter().map(|pid| Ok(bytes(*pid)?.unwrap_or(0))).sum()
+        };
         // Of processes that cannot be compared at most each second one is a pager process.
-        (sum(&spaces.distinct) + sum(&spaces.unknown) / 2).saturating_sub(own)
+        Ok((sum(&spaces.distinct)? + sum(&spaces.unknown)? / 2).saturating_sub(own))
     }
 
     /// Kills all of it and waits, at most `limit`, until its anonymous memory is free.
@@ -239,49 +257,39 @@ impl TenantCgroup {
     /// does not wait for.
     pub fn kill_and_await_memory(&self, limit: Duration) {
         self.kill_until(limit, |pid| {
-            procfs::anonymous(pid).is_none_or(|bytes| bytes <= BEHIND)
+            Ok(procfs::anonymous(pid)?.is_none_or(|bytes| bytes <= BEHIND))
         });
     }
 
     /// Kills all of it and waits, at most `limit`, until it has ended. Returns how many
     /// processes there were.
     pub fn kill_and_await_exit(&self, limit: Duration) -> usize {
-        self.kill_until(limit, |_| false)
+        self.kill_until(limit, |_| Ok(false))
     }
 
-    /// Kills all of it and waits until each process is done with, by `enough` or by its end.
-    fn kill_until(&self, limit: Duration, enough: impl Fn(Pid) -> bool) -> usize {
+    /// Kills all of it and waits until each process is done with, by `enough` or by its end. Processes that it cannot
+    /// read of may live: it tries again, without a limit, since their frames would be others' otherwise.
+    fn kill_until(&self, limit: Duration, enough: impl Fn(Pid) -> io::Result<bool>) -> usize {
         let begin = Instant::now();
-        let mut held: Vec<(Pid, OwnedFd)> = Vec::new();
+        let mut killer = ProcessKiller::default();
+        let mut was_unknown = false;
         loop {
-            // Held before they are killed: their memory is freed through these.
-            let open = |pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?));
-            let is_new = |pid: &Pid| held.iter().all(|(known, _)| known != pid);
-            let new = self.processes().into_iter().filter(is_new);
-            let mut new: Vec<_> = new.filter_map(open).collect();
-            // A number may have become another's before it was held.
-            let still = self.processes();
-            new.retain(|(pid, _)| still.contains(pid));
-            held.extend(new);
-            let at_once = self
-                .path
-                .as_ref()
-                .is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
-            for (_, fd) in &held {
-                if !at_once {
-                    let _ = pidfd_send_signal(fd, Signal::KILL);
+            match killer.run_round(self, &enough) {
+                Ok(left) if left == 0 || begin.elapsed() > limit => return killer.killed.len(),
+                Ok(_) => std::thread::sleep(LOOK),
+                Err(why) => {
+                    if !std::mem::replace(&mut was_unknown, true) {
+                        tracing::warn!(
+                            "the processes of a killed tenant (the first was process {}) cannot be read: {why}; its frames \
+                             are free once they can be, and have ended",
+                            self.leader.as_raw_nonzero()
+                        );
+                    }
+                    // What is short may be what these take.
+                    killer.held.clear();
+                    std::thread::sleep(SHORT);
                 }
-                release_memory(fd);
             }
-            let has_ended = |pid: &Pid| {
-                process_tree::ProcStat::read(*pid)
-                    .is_ok_and(|stat| stat.is_none_or(|stat| stat.is_dead()))
-            };
-            let left = self.processes().into_iter().filter(|pid| !has_ended(pid));
-            if left.filter(|pid| !enough(*pid)).count() == 0 || begin.elapsed() > limit {
-                return held.len();
-            }
-            std::thread::sleep(LOOK);
         }
     }
 
@@ -297,6 +305,84 @@ impl TenantCgroup {
     /// The group is not needed any more.
     pub fn remove(&self) {
         let _ = self.path.as_ref().map(fs::remove_dir);
+    }
+}
+
+/// The end of a tenant's processes, in rounds.
+#[derive(Default)]
+struct ProcessKiller {
+    /// Those whose memory is being freed.
+    held: Vec<(Pid, OwnedFd)>,
+    /// All that there were.
+    killed: HashSet<Pid>,
+}
+
+impl ProcessKiller {
+    /// Kills the processes there are. Returns how many of them are not done with; an error where that is not known.
+    fn run_round(
+        &mut self,
+        group: &TenantCgroup,
+        enough: impl Fn(Pid) -> io::Result<bool>,
+    ) -> io::Result<usize> {
+        // Before the processes' descriptors, which may be the last that are free.
+        let kill = group.path.as_ref().map(|path| path.join("cgroup.kill"));
+        let kill = kill.and_then(|path| File::options().write(true).open(path).ok());
+        let short = self.hold(group);
+        let at_once = kill.is_some_and(|mut kill| kill.write_all(b"1").is_ok());
+        for (_, fd) in &self.held {
+            if !at_once {
+                let _ = pidfd_send_signal(fd, Signal::KILL);
+            }
+            release_memory(fd);
+        }
+        let mut left = 0;
+        for pid in group.try_processes()? {
+            if !has_ended(pid)? && !enough(pid)? {
+                left += 1;
+            }
+        }
+        match short {
+            Err(why) if !at_once && left > 0 => Err(why),
+            _ => Ok(left),
+        }
+    }
+
+    /// Holds processes before they are killed: their memory is freed through these.
+    fn hold(&mut self, group: &TenantCgroup) -> io::Result<()> {
+        self.held
+            .retain(|(pid, _)| !has_ended(*pid).unwrap_or(false));
+        let (mut new, mut held) = (Vec::new(), Ok(()));
+        for pid in group.try_processes()? {
+            let is_known = self.held.iter().any(|(known, _)| *known == pid);
+            if is_known || self.held.len() + new.len() == MOST_HELD {
+                continue;
+            }
+            match pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from) {
+                Ok(fd) => new.push((pid, fd)),
+                Err(why) if procfs::is_shortage(&why) => {
+                    // Some, and what it takes to read of them.
+                    new.truncate(new.len().saturating_sub(2));
+                    held = Err(why);
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        // A number may have become another's before it was held.
+        let still = group.try_processes()?;
+        new.retain(|(pid, _)| still.contains(pid));
+        self.killed.extend(still);
+        self.held.extend(new);
+        held
+    }
+}
+
+/// Returns true if a process has ended; an error where there was nothing to find it out by.
+fn has_ended(pid: Pid) -> io::Result<bool> {
+    match process_tree::ProcStat::read(pid) {
+        Ok(stat) => Ok(stat.is_none_or(|stat| stat.is_dead())),
+        Err(why) if procfs::is_shortage(&why) => Err(why),
+        Err(_) => Ok(false),
     }
 }
 

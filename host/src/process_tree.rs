@@ -1,5 +1,6 @@
 //! The processes below one, by /proc, and their end.
 
+use crate::procfs::is_shortage;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
@@ -220,8 +221,20 @@ const PIDFD_INFO_CREDS: u64 = 1 << 1;
 impl ProcStatus {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        Self::of_pidfd(&pidfd).or_else(|| Self::of_proc(pid))
+        Self::read(pid).ok()?
+    }
+
+    /// The same; an error where there was nothing to read it by.
+    fn read(pid: Pid) -> io::Result<Option<Self>> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+        let status = pidfd.and_then(|pidfd| match Self::of_pidfd(&pidfd) {
+            None => Self::of_proc(pid),
+            status => Ok(status),
+        });
+        match status {
+            Err(why) if !is_shortage(&why) => Ok(None),
+            status => status,
+        }
     }
 
     /// A tenth of the time of /proc, which formats every field.
@@ -239,11 +252,15 @@ impl ProcStatus {
         })
     }
 
-    fn of_proc(pid: Pid) -> Option<Self> {
+    fn of_proc(pid: Pid) -> io::Result<Option<Self>> {
         /// With room for its lists of processors and memory nodes.
         const LONGEST: usize = 16 << 10;
         let mut buffer = vec![0; LONGEST];
-        let bytes = read_at_once(pid, "status", &mut buffer).ok()?;
+        Ok(Self::parse(read_at_once(pid, "status", &mut buffer)?))
+    }
+
+    /// Of the contents of a /proc/PID/status.
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split(|b| *b == b'\n');
         // The lines come in this order, and a name's newline is written as two characters.
         let mut field = |name: &str| {
@@ -261,21 +278,24 @@ impl ProcStatus {
     }
 }
 
-/// All live processes below `root`, without it, parents before their children.
+/// All live processes below `root`, without it, parents before their children. None where that is not known.
 pub fn below(root: Pid) -> Vec<Pid> {
+    try_below(root).unwrap_or_default()
+}
+
+/// The same; an error where it is not known, most likely for want of a descriptor.
+pub fn try_below(root: Pid) -> io::Result<Vec<Pid>> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    let Ok(proc) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    for entry in proc.flatten() {
-        let pid = entry
+    for entry in std::fs::read_dir("/proc")? {
+        let pid = entry?
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok())
             .and_then(Pid::from_raw);
         // Not by `stat`: while that is read, the kernel keeps the memory of a process that ends, and with it what
         // other processes want to write or unmount once it has ended.
-        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, ProcStatus::of(pid)?.parent?))) {
+        let Some(pid) = pid else { continue };
+        if let Some(parent) = ProcStatus::read(pid)?.and_then(|status| status.parent) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -286,7 +306,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
         next += 1;
     }
     found.retain(|pid| may_be(*pid, |stat| !stat.is_dead()));
-    found
+    Ok(found)
 }
 
 /// Sends `signal` to every process of `pids` that is still below this one.
@@ -311,10 +331,12 @@ pub fn kill_below(limit: Duration) -> usize {
     let (begin, mut killed) = (Instant::now(), std::collections::HashSet::new());
     loop {
         reap();
-        let left = below(rustix::process::getpid());
-        if left.is_empty() || begin.elapsed() > limit {
+        let known = try_below(rustix::process::getpid());
+        let is_done = known.as_ref().is_ok_and(Vec::is_empty);
+        if is_done || begin.elapsed() > limit {
             return killed.len();
         }
+        let left = known.unwrap_or_default();
         signal_all(&left, Signal::KILL);
         killed.extend(left);
         std::thread::sleep(Duration::from_millis(1));
@@ -336,6 +358,7 @@ fn reap() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procfs;
     use rustix::process::{Resource, Rlimit, setrlimit};
 
     #[test]
@@ -351,6 +374,8 @@ mod tests {
             let pid = rustix::process::getpid();
             assert!(ProcStat::read(pid).is_err());
             assert!(is_running(pid, me.start) && is_alive(me));
+            assert!(try_below(pid).is_err());
+            assert!(procfs::anonymous(pid).is_err() && procfs::rollup(pid).is_err());
             let ended = Pid::from_raw(i32::MAX).unwrap();
             assert!(!is_running(ended, me.start));
             return;
@@ -417,7 +442,7 @@ mod tests {
     fn a_pidfd_and_proc_name_the_same_parent_and_users() {
         let us = rustix::process::getpid();
         let pidfd = pidfd_open(us, PidfdFlags::empty()).unwrap();
-        let by_proc = ProcStatus::of_proc(us).unwrap();
+        let by_proc = ProcStatus::of_proc(us).unwrap().unwrap();
         match ProcStatus::of_pidfd(&pidfd) {
             Some(by_pidfd) => assert_eq!(by_pidfd, by_proc),
             None => println!("SKIPPED: this kernel tells nothing of a pidfd's process"),

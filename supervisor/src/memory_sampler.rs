@@ -249,7 +249,7 @@ fn add(
     }
     let in_frames = || slot.map_or(0, |slot| resident(observed, slot));
     let before = in_frames();
-    let Some(memory) = rollup(pid) else {
+    let Ok(Some(memory)) = rollup(pid) else {
         return;
     };
     all.processes += 1;

@@ -23,6 +23,7 @@ use crate::tenant::{Tenant, TenantPhase};
 use disk::swapfs::CancelledScrub;
 use frames::LimitControl;
 use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
+use std::io;
 use wired::PAGE;
 
 impl Contracts {
@@ -109,19 +110,20 @@ impl Contracts {
                 })
             }
             // A file's contract is for the disk alone.
-            None => self.on_leave_rss(number, 0),
+            None => self.on_leave_rss(number, Ok(0)),
         }
     }
 
-    /// The RSS of a leaving tenant is known.
-    pub(crate) fn on_leave_rss(&mut self, number: TenantNumber, resident: u64) {
+    /// The RSS of a leaving tenant is known, or cannot be.
+    pub(crate) fn on_leave_rss(&mut self, number: TenantNumber, resident: io::Result<u64>) {
         let Some(tenant) = self.frames.tenants.get_mut(number) else {
             return;
         };
         if tenant.phase != TenantPhase::LeaveRequested {
             return;
         }
-        if let Err(why) = take_all(tenant, resident) {
+        let resident = resident.map_err(Refusal::NotCounted);
+        if let Err(why) = resident.and_then(|resident| take_all(tenant, resident)) {
             tenant.phase = TenantPhase::Admitted;
             return self.refuse_leave(number, &why);
         }

@@ -8,6 +8,7 @@ use crate::jobs::JobResult;
 use crate::tenants::KILL_TIMEOUT;
 use frames::allocator::TenantId;
 use protocol::TenantNumber;
+use std::io;
 use std::time::Instant;
 use wired::PAGE;
 
@@ -31,9 +32,9 @@ impl FrameControl {
                     self.set_measured_since(number, Some(Instant::now()));
                     self.tenants.jobs.start(move || {
                         let counted = group.resident(PAGER_RESERVE);
-                        let counted = match counted <= owned {
-                            true => counted,
-                            false => group.resident_exactly(PAGER_RESERVE),
+                        let counted = match counted {
+                            Ok(counted) if counted > owned => group.resident_exactly(PAGER_RESERVE),
+                            counted => counted,
                         };
                         JobResult::ExactRss(number, counted)
                     });
@@ -52,10 +53,13 @@ impl FrameControl {
         }
     }
 
-    /// The exact RSS of a tenant is known.
-    pub fn on_exact_rss(&mut self, number: TenantNumber, bytes: u64) {
+    /// The exact RSS of a tenant is known, or cannot be: the next count may.
+    pub fn on_exact_rss(&mut self, number: TenantNumber, bytes: io::Result<u64>) {
         self.set_measured_since(number, None);
-        self.on_rss(number, bytes);
+        match bytes {
+            Ok(bytes) => self.on_rss(number, bytes),
+            Err(why) => tracing::debug!("the memory of tenant {number} is not counted: {why}"),
+        }
     }
 
     fn on_rss(&mut self, number: TenantNumber, bytes: u64) {

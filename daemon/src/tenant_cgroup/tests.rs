@@ -55,7 +55,11 @@ fn a_tenant_dies_with_all_that_it_started() {
     }
     let there = group.processes();
     assert_eq!(there.len(), 4);
-    assert!(group.is_alive() && group.resident(0) > 0 && group.resident_exactly(0) > 0);
+    assert!(
+        group.is_alive()
+            && group.resident(0).unwrap() > 0
+            && group.resident_exactly(0).unwrap() > 0
+    );
     std::thread::scope(|scope| {
         scope.spawn(|| child.wait());
         assert!(group.kill_and_await_exit(Duration::from_secs(5)) >= 4);
@@ -93,4 +97,50 @@ fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
     let alive = |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
     assert_eq!(there.iter().filter(alive).count(), 0);
     assert!(group.processes().is_empty());
+}
+
+#[test]
+fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
+    if std::env::var_os(LIMITED).is_none() {
+        // The limit is of all threads.
+        let limited = Command::new(std::env::current_exe().unwrap())
+            .args(["cannot_be_read_of", "--test-threads=1"])
+            .env(LIMITED, "1")
+            .output()
+            .unwrap();
+        return assert!(limited.status.success(), "{limited:?}");
+    }
+    let (_groups, group, mut child) = group_of("sleep 20 & sleep 20");
+    let begin = Instant::now();
+    while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(LOOK);
+    }
+    let there = group.processes();
+    let before = getrlimit(Resource::Nofile);
+    let current = Some(0);
+    let none = Rlimit { current, ..before };
+    setrlimit(Resource::Nofile, none).unwrap();
+    assert!(group.try_processes().is_err() && group.resident(0).is_err());
+    std::thread::scope(|scope| {
+        let kill = scope.spawn(|| group.kill_and_await_exit(Duration::ZERO));
+        let begin = Instant::now();
+        while !kill.is_finished() && begin.elapsed() < 3 * SHORT {
+            std::thread::sleep(LOOK);
+        }
+        assert!(!kill.is_finished());
+        setrlimit(Resource::Nofile, before).unwrap();
+        scope.spawn(|| child.wait());
+        while !kill.is_finished() {
+            std::thread::sleep(LOOK);
+        }
+    });
+    let begin = Instant::now();
+    let lives = |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
+    while there.iter().filter(lives).count() > 0 && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(LOOK);
+    }
+    assert_eq!((there.len(), there.iter().filter(lives).count()), (3, 0));
+    group.remove();
 }

@@ -6,8 +6,8 @@ use crate::processes::ProcessTable;
 use frames::DomainId;
 use host::process_tree::{self, Process};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::process::Pid;
-use std::io::ErrorKind;
 
 /// What /proc shows of the mapping of a ledger.
 const LEDGER: &str = "selfpage-ledger";
@@ -36,10 +36,13 @@ impl UnclaimedDomains {
         // The child existed when its domain was let go: later processes are other domains' children.
         let mut now = None;
         for unclaimed in &mut known {
-            let candidates = unclaimed
-                .candidates
-                .get_or_insert_with(|| now.get_or_insert_with(|| claims.candidates()).clone());
-            candidates.retain(|process| claims.is_candidate(*process));
+            if unclaimed.candidates.is_none() {
+                let now = now.get_or_insert_with(|| claims.candidates());
+                unclaimed.candidates.clone_from(now);
+            }
+            if let Some(candidates) = &mut unclaimed.candidates {
+                candidates.retain(|process| claims.is_candidate(*process));
+            }
         }
         let is_new = |domain: &DomainId| known.iter().all(|unclaimed| unclaimed.domain != *domain);
         let new: Vec<DomainId> = domains.into_iter().filter(is_new).collect();
@@ -55,11 +58,12 @@ impl UnclaimedDomains {
 }
 
 impl Claims<'_> {
-    fn candidates(&self) -> Vec<Process> {
-        let below = process_tree::below(rustix::process::getpid());
+    /// None where they are not known, for want of a descriptor: they are looked up again then.
+    fn candidates(&self) -> Option<Vec<Process>> {
+        let below = process_tree::try_below(rustix::process::getpid()).ok()?;
         let mut processes: Vec<Process> = below.into_iter().map(process_tree::process).collect();
         processes.retain(|process| self.is_candidate(*process));
-        processes
+        Some(processes)
     }
 
     /// Whether a process is a forked child that has not joined: it has its parent's mapping of the
@@ -74,18 +78,22 @@ impl Claims<'_> {
         members.all(|member| member.pid != pid && member.program != pid) && self.maps_ledger(pid)
     }
 
-    /// A process whose mappings may not be read counts as one that maps it.
+    /// A process that has not ended and whose mappings cannot be read counts as one that maps it.
     fn maps_ledger(&self, pid: Pid) -> bool {
         let Ok(ledger) = rustix::fs::fstat(self.ledger) else {
             return true;
         };
-        match std::fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())) {
+        match std::fs::read(format!("/proc/{}/maps", pid.as_raw_nonzero())) {
             Ok(maps) => {
+                let maps = String::from_utf8_lossy(&maps);
                 let inode = ledger.st_ino.to_string();
                 let mut ledgers = maps.lines().filter(|line| line.contains(LEDGER));
                 ledgers.any(|line| line.split_whitespace().nth(4) == Some(inode.as_str()))
             }
-            Err(error) => error.kind() == ErrorKind::PermissionDenied,
+            Err(error) => !matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::NOENT | Errno::SRCH)
+            ),
         }
     }
 }
