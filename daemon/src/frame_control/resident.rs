@@ -5,6 +5,7 @@
 
 use super::{FrameControl, PAGER_RESERVE};
 use crate::jobs::JobResult;
+use crate::tenant::{Tenant, TenantPhase};
 use crate::tenants::KILL_TIMEOUT;
 use frames::allocator::TenantId;
 use protocol::TenantNumber;
@@ -19,8 +20,11 @@ impl FrameControl {
             self.report_usage(number);
             // The thread that had to ring may have been killed before.
             self.on_pressure(number);
-            // Until it may own frames it has its memory under the limits that it had before.
-            let tenant = self.tenants.get(number).filter(|t| t.may_own_frames());
+            // Until it may own frames it has its memory under the limits that it had before. One that is awaited
+            // has frames of an earlier daemon, and `memory.restart_grace` to show how many.
+            let is_measured =
+                |t: &&Tenant| t.may_own_frames() && !matches!(t.phase, TenantPhase::Away(_));
+            let tenant = self.tenants.get(number).filter(is_measured);
             let Some(frames) = tenant.and_then(|tenant| tenant.frames.as_ref()) else {
                 continue;
             };

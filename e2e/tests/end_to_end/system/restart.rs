@@ -3,8 +3,9 @@
 use super::{Case, FRAMES, field, for_ever, wait_until};
 use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
-use e2e::verdict::{Verdict, ensure};
+use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ pub const CASES: &[(&str, Case)] = cases![
     tenants_that_end_while_there_is_no_daemon_leave_everything => gone_meanwhile,
     a_daemon_with_less_than_is_promised_does_not_start_and_harms_no_tenant => less,
     one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives => less_than_owned,
+    one_that_does_not_come_back_at_once_has_its_time_whatever_it_has_resident => awaited,
     programs_that_are_let_in_when_their_daemon_is_killed_start_under_the_next => let_in_by_the_next,
 ];
 
@@ -232,6 +234,39 @@ fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
         daemon.configure(&settings(96))?;
         daemon.again()?;
     }
+    drop(running);
+    daemon.has_everything_back()
+}
+
+/// A tenant that stands still when the daemon is started again owns no frames there yet.
+fn awaited(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let settings = Settings::new(96).memory("restart_grace = \"100s\"");
+    let mut daemon = Daemon::start(disks, &settings)?;
+    let sandbox = Sandbox::new("awaited")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(8, 192).lending(64 * MIB);
+    let contract = contract.with("--disk=100ms/250ms,extra");
+    let mut running = for_ever(&sandbox, &program, 96).spawn(&Under::Contract(contract))?;
+    wait_until("it has optimistic frames", || {
+        Ok(field(&daemon, 1, "resident")? > Some(56 * FRAMES))
+    })?;
+    let processes = running.processes().into_iter();
+    let tree: Vec<_> = processes.filter_map(|it| Pid::from_raw(it.pid)).collect();
+    let signal = |signal| {
+        let mut sent = tree.iter().map(|pid| kill_process(*pid, signal));
+        sent.try_for_each(|sent| sent.doing(|| "stop or resume a process".into()))
+    };
+    signal(Signal::STOP)?;
+    daemon.kill()?;
+    daemon.again()?;
+    // Long enough for several counts of what it has resident.
+    std::thread::sleep(Duration::from_secs(5));
+    signal(Signal::CONT)?;
+    daemon.says("tenant 1 is back", 1)?;
+    ensure(!daemon.log().contains("frames resident"), || daemon.said())?;
+    ensure(!running.ended(), || {
+        format!("it ended: {}", running.stderr())
+    })?;
     drop(running);
     daemon.has_everything_back()
 }
