@@ -88,7 +88,10 @@ impl TenantRecord {
     /// The process, if it may still run.
     pub fn process(&self) -> Option<Pid> {
         let pid = Pid::from_raw(self.pid)?;
-        let same = self.boot == boot() && host::process_tree::is_running(pid, self.start);
+        let boot = boot();
+        // Where /proc could not be read the process's start decides.
+        let is_same = boot == self.boot || [boot, self.boot].contains(&UNKNOWN_BOOT);
+        let same = is_same && host::process_tree::is_running(pid, self.start);
         same.then_some(pid)
     }
 }
@@ -110,6 +113,9 @@ pub fn file_name(resume_token: &ResumeToken) -> FileName {
 pub fn resume_token(name: &FileName) -> Option<ResumeToken> {
     name.as_bytes().try_into().ok().map(ResumeToken)
 }
+
+/// What stands for a run of the machine that could not be found out.
+const UNKNOWN_BOOT: [u8; 16] = [0; 16];
 
 /// Tells this run of the machine from every other.
 fn boot() -> [u8; 16] {
@@ -154,6 +160,26 @@ mod tests {
     #[test]
     fn a_name_cannot_forge_a_line_of_the_log() {
         assert_eq!(record("a\nselfpage\x1b[2J\u{9b}").name, "a?selfpage?[2J?");
+    }
+
+    #[test]
+    fn a_process_is_not_gone_for_want_of_a_descriptor_to_read_of_it() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
+        if std::env::var_os(LIMITED).is_none() {
+            // The limit is of all threads.
+            let limited = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["want_of_a_descriptor", "--test-threads=1"])
+                .env(LIMITED, "1")
+                .output()
+                .unwrap();
+            return assert!(limited.status.success(), "{limited:?}");
+        }
+        let record = record("x");
+        let (current, maximum) = (Some(0), Some(0));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+        assert_eq!(boot(), UNKNOWN_BOOT);
+        assert!(record.process().is_some());
     }
 
     #[test]
