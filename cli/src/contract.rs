@@ -107,6 +107,12 @@ fn show(all: &[TenantInfo]) {
             one.transactions,
             Bytes(one.bytes)
         );
+        if one.terms.frames.x.saturating_sub(one.terms.frames.g) > one.revocable {
+            println!(
+                "  extra     {} at most: what its disk time gives back in time for others",
+                size(one.revocable)
+            );
+        }
         if one.transactions > 0 {
             println!(
                 "  requests  waited {} for the disk's schedule, took {} in all (p50, p99, p99.9)",

@@ -6,7 +6,6 @@
 mod faults;
 
 use crate::connections::{Incoming, LISTENER, MAX_SERVICE};
-use crate::contracts::Contracts;
 use crate::refusal::Refusal;
 use crate::tenant::TenantPhase;
 use crate::{Daemon, policy};
@@ -298,22 +297,21 @@ impl Daemon {
         if let Some(asked) = frames {
             self.contracts.frames.check_set_contract(number, asked)?;
         }
+        let cleaning = self.contracts.disk.cleaning_rate(&terms);
+        let allocator = &self.contracts.frames;
+        allocator.check_set_cleaning(number, cleaning)?;
         if let Some(disk) = disk {
             self.change_disk(number, client, was, disk)?;
         }
-        let Contracts {
-            frames: allocator,
-            disk,
-            ..
-        } = &mut self.contracts;
+        let allocator = &mut self.contracts.frames;
         if let Some(tenant) = allocator.tenants.get_mut(number) {
             tenant.record.terms.disk = terms.disk;
         }
-        allocator.set_cleaning(number, disk.cleaning_rate(&terms));
+        allocator.set_cleaning(number, cleaning)?;
         if let Some(asked) = frames {
             allocator.set_contract(number, asked)?;
-            allocator.on_pressure(number);
         }
+        allocator.on_pressure(number);
         let changed = self.contracts.persist_changed();
         let recorded = changed.and(self.contracts.persist(number));
         recorded.map_err(|why| Refusal::Unrecorded { number, why })

@@ -180,9 +180,24 @@ impl FrameControl {
         Ok(())
     }
 
+    /// Whether how fast a tenant can clean frames can be changed so.
+    pub fn check_set_cleaning(
+        &self,
+        number: TenantNumber,
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .check_set_cleaning(TenantId(number), cleaning)
+    }
+
     /// Sets how fast a tenant can clean frames.
-    pub fn set_cleaning(&mut self, number: TenantNumber, cleaning: CleaningRate) {
-        self.allocator.set_cleaning(TenantId(number), cleaning);
+    pub fn set_cleaning(
+        &mut self,
+        number: TenantNumber,
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
+        let (id, now) = (TenantId(number), self.now());
+        self.allocator.set_cleaning(id, cleaning, now)
     }
 
     /// A tenant owns no frames any more: they can be granted.

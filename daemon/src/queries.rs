@@ -105,6 +105,7 @@ impl Daemon {
                 ))
             }),
             n: view.map_or(0, |view| view.held()),
+            revocable: view.map_or(0, |view| view.revocable),
             used: view.map_or(0, |view| view.usage.used + view.unpaged),
             resident: tenant.resident,
             client: tenant.client.map_or(u32::MAX, |client| client.number()),

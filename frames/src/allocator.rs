@@ -11,7 +11,7 @@
 //! them in order and at once. Whatever tenants do, the sum of n never exceeds the managed frames,
 //! except for frames with which tenants of a previous daemon reconnected, which are the first to
 //! be revoked; and no guarantee depends on another tenant's cooperation: frames promised by a
-//! deadline are there then, or their holder is killed.
+//! deadline are there then, or their holder is killed, and none is promised later than [`MAX_REVOCATION`].
 //!
 //! ```
 //! use frames::Contract;
@@ -35,6 +35,7 @@
 //! ```
 
 mod action;
+mod cleaning;
 mod deadline;
 mod enforcement;
 mod error;
@@ -44,10 +45,11 @@ mod stats;
 mod tenant;
 
 pub use action::{Action, TenantNotice, Violation};
+pub use cleaning::{CleaningRate, MAX_REVOCATION};
 pub use error::AllocatorError;
 pub use request::{FrameRequest, MachineTopology, PendingRequest, Placement};
 pub use stats::TenantStats;
-pub use tenant::{CleaningRate, FrameUsage};
+pub use tenant::FrameUsage;
 
 use crate::contract::Contract;
 use deadline::Stall;
@@ -131,8 +133,8 @@ impl Allocator {
         contract: Contract,
         cleaning: CleaningRate,
     ) -> Result<(), AllocatorError> {
-        self.check(tenant, contract)?;
-        let new = Tenant::new(contract, 0, cleaning);
+        self.check(tenant, contract, Tenant::reserved)?;
+        let new = Tenant::new(contract, 0, cleaning, self.config.deadline);
         self.tenants.insert(tenant, new);
         Ok(())
     }
@@ -151,32 +153,42 @@ impl Allocator {
         n: u32,
         cleaning: CleaningRate,
     ) -> Result<(), AllocatorError> {
-        self.check(tenant, contract)?;
+        self.check(tenant, contract, |other| other.contract.g)?;
         let taken = |tenant: &Tenant| u64::from(tenant.managed().max(tenant.contract.g));
         let taken: u64 = self.tenants.values().map(taken).sum();
         let left = u64::from(self.config.managed).saturating_sub(taken) as u32;
         let fit = n.min(left.max(contract.g)).min(self.free());
-        let mut back = Tenant::new(contract, n, cleaning);
+        let mut back = Tenant::new(contract, n, cleaning, self.config.deadline);
         back.beyond = n - fit;
         self.tenants.insert(tenant, back);
         Ok(())
     }
 
-    fn check(&self, tenant: TenantId, contract: Contract) -> Result<(), AllocatorError> {
+    fn check(
+        &self,
+        tenant: TenantId,
+        contract: Contract,
+        promised: fn(&Tenant) -> u32,
+    ) -> Result<(), AllocatorError> {
         if self.tenants.contains_key(&tenant) {
-            Err(AllocatorError::Known(tenant))
-        } else {
-            self.check_contract(tenant, contract)
+            return Err(AllocatorError::Known(tenant));
         }
+        self.check_contract(tenant, contract, promised)
     }
 
-    fn check_contract(&self, tenant: TenantId, contract: Contract) -> Result<(), AllocatorError> {
+    /// Checks a contract beside what is `promised` to each other tenant.
+    fn check_contract(
+        &self,
+        tenant: TenantId,
+        contract: Contract,
+        promised: fn(&Tenant) -> u32,
+    ) -> Result<(), AllocatorError> {
         let Contract { g, x } = contract;
         if x == 0 || g > x {
             return Err(AllocatorError::Contract { g, x });
         }
         let others = || self.tenants.iter().filter(|(other, _)| **other != tenant);
-        let guaranteed: u32 = others().map(|(_, tenant)| tenant.contract.g).sum();
+        let guaranteed: u32 = others().map(|(_, tenant)| promised(tenant)).sum();
         let managed = self.config.managed;
         match guaranteed.checked_add(g) {
             Some(sum) if sum <= managed => Ok(()),
@@ -195,12 +207,12 @@ impl Allocator {
         tenant: TenantId,
         contract: Contract,
     ) -> Result<(), AllocatorError> {
-        self.check_contract(tenant, contract)?;
-        let found = self.tenants.get(&tenant);
-        if found.is_some_and(|tenant| tenant.killed_at.is_none()) {
-            Ok(())
-        } else {
-            Err(AllocatorError::Unknown(tenant))
+        let live = |own: &&Tenant| own.killed_at.is_none();
+        let own = self.tenants.get(&tenant).filter(live);
+        let own = own.ok_or(AllocatorError::Unknown(tenant))?;
+        match contract.g > own.contract.g {
+            true => self.check_contract(tenant, contract, Tenant::reserved),
+            false => self.check_contract(tenant, contract, |other| other.contract.g),
         }
     }
 
@@ -223,11 +235,11 @@ impl Allocator {
         };
         let lowered = own.contract != contract;
         own.later = lowered.then_some((contract, from));
-        let (n, in_force) = (own.held(), own.contract);
+        let (n, grantable) = (own.held(), own.grantable());
         let from = if lowered { from } else { now };
         let notice = TenantNotice::Contract { contract, from };
         self.actions.push(Action::Notify { tenant, notice });
-        self.requests.fit(tenant, n, in_force, now);
+        self.requests.fit(tenant, n, grantable, now);
         Ok(self.run(now))
     }
 
@@ -253,12 +265,8 @@ impl Allocator {
     /// begin from now on.
     pub fn set_times(&mut self, deadline: Duration, notice: Duration) {
         (self.config.deadline, self.config.notice) = (deadline, notice);
-    }
-
-    /// Changes a tenant's cleaning rate.
-    pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: CleaningRate) {
-        if let Some(tenant) = self.tenants.get_mut(&tenant) {
-            tenant.cleaning = cleaning;
+        for own in self.tenants.values_mut() {
+            own.set_cleaning(own.cleaning, deadline);
         }
     }
 
@@ -275,18 +283,13 @@ impl Allocator {
         self.config.topology.check(request)?;
         let waiting = self.requests.pending_of(tenant);
         let own = self.live_tenant(tenant)?;
-        let Contract { g, x } = own.contract;
+        let Contract { g, x } = own.grantable();
         let n = own.held() + waiting;
         let k = request.k.min(x.saturating_sub(n));
         let guaranteed = k.min(g.saturating_sub(n));
-        let revocable = own.cleaning.frames_per_second > 0;
-        let optimistic = if revocable { k - guaranteed } else { 0 };
-        if request.k > 0 && guaranteed + optimistic == 0 {
-            let asked = request.k;
-            return Err(match k {
-                0 => AllocatorError::Most { asked, n, x },
-                _ => AllocatorError::Irrevocable { asked },
-            });
+        let optimistic = k - guaranteed;
+        if request.k > 0 && k == 0 {
+            return Err(own.refusal(request.k, n));
         }
         self.requests.withdraw(tenant);
         self.requests.add_pending(tenant, guaranteed, now);
@@ -336,7 +339,8 @@ impl Allocator {
             if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
                 (tenant.contract, tenant.later) = (contract, None);
                 tenant.fit_unpaged();
-                self.requests.fit(*id, tenant.held(), contract, now);
+                self.requests
+                    .fit(*id, tenant.held(), tenant.grantable(), now);
             }
         }
         self.kill_overdue(now);

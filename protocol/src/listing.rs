@@ -22,6 +22,8 @@ pub struct TenantInfo {
     pub later: Option<(FrameSpec, Duration)>,
     /// Frames it owns: n, and those reserved for memory that is not paged.
     pub n: u32,
+    /// Frames above its guarantee that its disk time gives back in time for others: it gets no more of them.
+    pub revocable: u32,
     /// Frames of those it uses, the reserved ones included.
     pub used: u32,
     /// Frames resident by the kernel's count.

@@ -23,6 +23,7 @@ fn the_longest_messages_fit() {
         later: Some((terms().frames, Duration::MAX)),
         n: u32::MAX,
         used: u32::MAX,
+        revocable: u32::MAX,
         resident: u32::MAX,
         client: u32::MAX,
         ran_first: Duration::MAX,

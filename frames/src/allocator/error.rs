@@ -4,6 +4,7 @@
 //! asked, what is there, and what would succeed.
 
 use super::TenantId;
+use super::cleaning::MAX_REVOCATION;
 use crate::contract::advise_request;
 use wired::Bytes;
 
@@ -61,6 +62,36 @@ pub enum AllocatorError {
     Irrevocable {
         /// Frames asked for.
         asked: u32,
+    },
+    /// All optimistic frames that a tenant can give back in time.
+    #[error(
+        "cannot request {asked} more frames: {n} are granted or pending, and of those above the guarantee of {g} the \
+         disk time gives back {most} in {} s for certain; ask for a larger slice of the disk, or for a larger \
+         guarantee", MAX_REVOCATION.as_secs()
+    )]
+    Slow {
+        /// Frames asked for.
+        asked: u32,
+        /// Frames granted or pending.
+        n: u32,
+        /// Guaranteed frames.
+        g: u32,
+        /// Most frames above the guarantee.
+        most: u32,
+    },
+    /// Less disk time for a tenant that could then not give back in time what it has.
+    #[error(
+        "tenant {tenant} has {above} frames ({}) above its guarantee, and with this disk time gives back {most} ({}) in {} s \
+         for certain: first leave it no more than that above the guarantee, or leave it more disk time",
+        Bytes::of_pages(*above), Bytes::of_pages(*most), MAX_REVOCATION.as_secs()
+    )]
+    Slower {
+        /// The tenant.
+        tenant: TenantId,
+        /// Frames above its guarantee.
+        above: u32,
+        /// What it may have of them with this rate.
+        most: u32,
     },
     /// Not a whole number of huge pages.
     #[error("invalid number of frames in huge pages: {asked}; expected a multiple of {unit}")]

@@ -171,10 +171,9 @@ impl Allocator {
         let Some(tenant) = self.tenants.get_mut(&victim).filter(|_| most > 0) else {
             return 0;
         };
-        let Some((able, by)) = tenant.cleanable(now, deadline) else {
+        let Some((k, by)) = tenant.cleanable(most, now, deadline) else {
             return 0;
         };
-        let k = most.min(able);
         let deadline = Deadline::new(by, self.stall);
         let verified = false;
         let revocation = PendingRevocation {

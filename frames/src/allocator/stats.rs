@@ -21,6 +21,8 @@ pub struct TenantStats {
     pub unpaged: u32,
     /// Those of them beyond the managed frames, with which it reconnected.
     pub beyond: u32,
+    /// Frames above its guarantee that it gives back within [`super::MAX_REVOCATION`]: it is granted no more.
+    pub revocable: u32,
     /// Its use of them, as last reported.
     pub usage: FrameUsage,
     /// Frames demanded from it and not yet released.
@@ -42,6 +44,7 @@ impl TenantStats {
             n: tenant.n,
             unpaged: tenant.unpaged,
             beyond: tenant.beyond,
+            revocable: tenant.revocable,
             usage: tenant.usage,
             owed: tenant.owed(),
             waiting: requests.pending_of(id),

@@ -4,6 +4,8 @@
 //! is demanded from a tenant than its own disk slice can clean until then, earlier demands
 //! included, so that an honest tenant is never late.
 
+use super::AllocatorError;
+use super::cleaning::CleaningRate;
 use super::deadline::Deadline;
 use crate::contract::Contract;
 use std::collections::VecDeque;
@@ -12,18 +14,6 @@ use std::time::Duration;
 /// The part of a round below which no more is demanded from a tenant with pending revocations:
 /// revocations are fewer and larger that way.
 const MIN_PART: u32 = 4;
-
-const NANOS: u64 = 1_000_000_000;
-
-/// How fast a tenant can clean frames with its own disk slice, or by compressing them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleaningRate {
-    /// Frames per second, sustained.
-    pub frames_per_second: u32,
-    /// Longest wait before it begins: the rest of a period when its slice has just ended. Zero
-    /// where the slice comes at once.
-    pub delay: Duration,
-}
 
 /// What a tenant uses of its frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +46,8 @@ pub(crate) struct Tenant {
     /// Its use of them, as last reported.
     pub usage: FrameUsage,
     pub cleaning: CleaningRate,
+    /// Frames that it gives back in time at that rate: as many may be above its guarantee.
+    pub revocable: u32,
     /// Pending revocations, the earliest first.
     pub revocations: VecDeque<PendingRevocation>,
     /// Demanded frames that it reported as unused and that are still to be verified.
@@ -64,8 +56,8 @@ pub(crate) struct Tenant {
     pub short_answers: u32,
     /// A [`super::Action::TakeUnused`] without its outcome yet.
     pub taking: Option<PendingTake>,
-    /// Cleaning since there was last no pending revocation.
-    busy: Option<CleaningInterval>,
+    /// When it will have cleaned all that is demanded from it; zero without any.
+    busy_until: Duration,
     /// Consecutive reports of too many resident frames; when that must have ended.
     pub over: u32,
     pub over_by: Option<Deadline>,
@@ -92,18 +84,13 @@ pub(crate) struct PendingTake {
     pub claimed: bool,
 }
 
-/// The time since which a tenant has been cleaning for others without a pause.
-#[derive(Clone, Copy)]
-struct CleaningInterval {
-    since: Duration,
-    /// Frames demanded from it meanwhile.
-    asked: u32,
-    /// Frames it had undertaken, at the start, to release without writing.
-    ready: u32,
-}
-
 impl Tenant {
-    pub(crate) fn new(contract: Contract, n: u32, cleaning: CleaningRate) -> Self {
+    pub(crate) fn new(
+        contract: Contract,
+        n: u32,
+        cleaning: CleaningRate,
+        deadline: Duration,
+    ) -> Self {
         Self {
             contract,
             later: None,
@@ -117,11 +104,12 @@ impl Tenant {
                 ..FrameUsage::default()
             },
             cleaning,
+            revocable: cleaning.revocable(deadline),
             revocations: VecDeque::new(),
             claimed: 0,
             short_answers: 0,
             taking: None,
-            busy: None,
+            busy_until: Duration::ZERO,
             over: 0,
             over_by: None,
             killed_at: None,
@@ -172,9 +160,44 @@ impl Tenant {
         }
     }
 
-    /// Frames above its contract, or beyond the managed memory, that are not demanded yet.
+    /// Changes its cleaning rate, where the least time of a revocation is `deadline`.
+    pub(crate) fn set_cleaning(&mut self, cleaning: CleaningRate, deadline: Duration) {
+        (self.cleaning, self.revocable) = (cleaning, cleaning.revocable(deadline));
+    }
+
+    /// Its contract as it is granted: no more frames above the guarantee than it gives back in time.
+    pub(crate) fn grantable(&self) -> Contract {
+        let Contract { g, x } = self.contract;
+        let x = x.min(g.saturating_add(self.revocable));
+        Contract { g, x }
+    }
+
+    /// Why it is granted none of the `asked` frames, where `n` are granted or pending.
+    pub(crate) fn refusal(&self, asked: u32, n: u32) -> AllocatorError {
+        let (Contract { g, x }, most) = (self.contract, self.revocable);
+        if n >= x {
+            AllocatorError::Most { asked, n, x }
+        } else if self.cleaning.frames_per_second == 0 {
+            AllocatorError::Irrevocable { asked }
+        } else {
+            AllocatorError::Slow { asked, n, g, most }
+        }
+    }
+
+    /// Frames that are not to be promised to others: its guarantee, and what it has beyond that and
+    /// does not give back in time, since its guarantee was higher before.
+    pub(crate) fn reserved(&self) -> u32 {
+        let late = self.managed().saturating_sub(self.revocable);
+        self.contract.g.max(late)
+    }
+
+    /// Frames above what its contract grants, or beyond the managed memory, that are not demanded yet.
     pub(crate) fn undemanded_above(&self) -> u32 {
-        let kept = self.contract.x.min(self.managed());
+        let most = match self.cleaning.frames_per_second {
+            0 => self.contract.x,
+            _ => self.grantable().x,
+        };
+        let kept = most.min(self.managed());
         self.undemanded(self.held() - kept)
     }
 
@@ -199,51 +222,47 @@ impl Tenant {
         }
     }
 
-    /// How many frames can be demanded now, and by when: at `now` + `deadline` or later, later
-    /// still if its slice comes only then. None where it is cleaning for others and can do no more
+    /// How many of `most` frames can be demanded now, and by when: at `now` + `deadline`, or later
+    /// if its slice comes only then. None where it is cleaning for others and can do no more
     /// than a small part in that time.
-    pub(crate) fn cleanable(&self, now: Duration, deadline: Duration) -> Option<(u32, Duration)> {
-        let CleaningRate { delay, .. } = self.cleaning;
-        let busy = self.busy.unwrap_or(CleaningInterval {
-            since: now,
-            asked: 0,
-            ready: self.usage.ready,
-        });
-        let by = (now + deadline).max(
-            self.revocations
-                .back()
-                .map_or(Duration::ZERO, |revocation| revocation.deadline.by),
-        );
-        let worked = self
-            .cleaning
-            .frames_in(by.saturating_sub(busy.since + delay));
-        let able = worked.saturating_add(busy.ready).saturating_sub(busy.asked);
-        if self.revocations.is_empty() {
-            if able > 0 {
-                return Some((able, by));
-            }
-            // A single frame if necessary: then this round ends later.
-            let window = deadline.max(self.cleaning.time_for(1));
-            let able = self.cleaning.frames_in(window).max(1);
-            return Some((able, now + delay + window));
-        }
-        // It may have finished without having reported yet: then its slice has to come again.
-        let able = able.min(self.cleaning.frames_in(by.saturating_sub(now + delay)));
-        let little = self.cleaning.frames_in(deadline) / MIN_PART;
-        (able > little).then_some((able, by))
+    pub(crate) fn cleanable(
+        &self,
+        most: u32,
+        now: Duration,
+        deadline: Duration,
+    ) -> Option<(u32, Duration)> {
+        let cleaning = self.cleaning;
+        let Some(last) = self.revocations.back() else {
+            let ready = self.usage.ready;
+            let within = cleaning.round(most.saturating_sub(ready), deadline);
+            let able = cleaning.cleaned_in(within).saturating_add(ready);
+            return Some((most.min(able.max(1)), now + within));
+        };
+        let by = (now + deadline).max(last.deadline.by);
+        let able = cleaning.frames_in(by.saturating_sub(self.next_start(now)));
+        let little = cleaning.frames_in(deadline) / MIN_PART;
+        (able > little).then_some((most.min(able), by))
+    }
+
+    /// When it begins at the latest with what is demanded now: after what was demanded before, or with its
+    /// next slice, since it may have finished that without having reported yet.
+    fn next_start(&self, now: Duration) -> Duration {
+        self.busy_until.max(now + self.cleaning.delay)
     }
 
     /// Adds a revocation.
     pub(crate) fn add_revocation(&mut self, revocation: PendingRevocation, now: Duration) {
-        let ready = self.usage.ready;
-        let busy = self.busy.get_or_insert(CleaningInterval {
-            since: now,
-            asked: 0,
-            ready,
-        });
-        busy.asked = busy.asked.saturating_add(revocation.k);
-        // It releases those first; what is left of them it reports itself.
-        self.usage.ready -= revocation.k.min(ready);
+        // Frames that are ready are released first; the tenant reports itself what is left of them. Those of a
+        // busy tenant may be the ones that it prepares for earlier demands.
+        let ready = revocation.k.min(self.usage.ready);
+        self.usage.ready -= ready;
+        let clean = match self.revocations.is_empty() {
+            true => revocation.k - ready,
+            false => revocation.k,
+        };
+        if clean > 0 {
+            self.busy_until = self.next_start(now) + self.cleaning.time_for(clean);
+        }
         self.revocations.push_back(revocation);
     }
 
@@ -270,23 +289,7 @@ impl Tenant {
         (self.unpaged, self.moving) = (self.unpaged + moved, self.moving - moved);
         self.claimed = self.claimed.min(self.owed());
         if self.revocations.is_empty() {
-            (self.busy, self.short_answers) = (None, 0);
-        }
-    }
-}
-
-impl CleaningRate {
-    /// Frames cleaned in a length of time.
-    pub(crate) fn frames_in(&self, time: Duration) -> u32 {
-        let frames = u128::from(self.frames_per_second) * time.as_nanos() / u128::from(NANOS);
-        u32::try_from(frames).unwrap_or(u32::MAX)
-    }
-
-    /// Time to clean frames; zero where the tenant cannot clean.
-    pub(crate) fn time_for(&self, frames: u32) -> Duration {
-        match u64::from(self.frames_per_second) {
-            0 => Duration::ZERO,
-            rate => Duration::from_nanos((u64::from(frames) * NANOS).div_ceil(rate)),
+            (self.busy_until, self.short_answers) = (Duration::ZERO, 0);
         }
     }
 }

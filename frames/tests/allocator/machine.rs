@@ -13,6 +13,8 @@ pub const KILLING: Duration = Duration::from_millis(50);
 pub enum Character {
     /// Cleans as fast as its slice allows, begins as late as its slice may come, and answers.
     Honest,
+    /// The same, but answers at the deadline.
+    Unhurried,
     /// The same, but answers after the deadline.
     Slow,
     /// Answers at once, with nothing unused.
@@ -34,6 +36,22 @@ pub struct Holder {
     pub unpaged: u32,
     /// When it will have cleaned all that was demanded.
     busy: Duration,
+}
+
+impl Holder {
+    /// A tenant that uses all of its `n` frames.
+    fn new(character: Character, cleaning: CleaningRate, n: u32) -> Self {
+        Self {
+            character,
+            cleaning,
+            limit: n,
+            used: n,
+            ready: 0,
+            fixed: 0,
+            unpaged: 0,
+            busy: Duration::ZERO,
+        }
+    }
 }
 
 enum Event {
@@ -122,17 +140,7 @@ impl Machine {
     ) -> Result<TenantId, AllocatorError> {
         let id = TenantId(id);
         self.allocator.admit(id, Contract { g, x }, cleaning)?;
-        let holder = Holder {
-            character,
-            cleaning,
-            limit: 0,
-            used: 0,
-            ready: 0,
-            fixed: 0,
-            unpaged: 0,
-            busy: Duration::ZERO,
-        };
-        self.holders.insert(id, holder);
+        self.holders.insert(id, Holder::new(character, cleaning, 0));
         Ok(id)
     }
 
@@ -151,17 +159,7 @@ impl Machine {
             delay,
         };
         self.allocator.readmit(id, Contract { g, x }, n, cleaning)?;
-        let holder = Holder {
-            character,
-            cleaning,
-            limit: n,
-            used: n,
-            ready: 0,
-            fixed: 0,
-            unpaged: 0,
-            busy: Duration::ZERO,
-        };
-        self.holders.insert(id, holder);
+        self.holders.insert(id, Holder::new(character, cleaning, n));
         let actions = self.allocator.tick(self.now);
         self.execute(actions);
         Ok(id)
@@ -351,9 +349,10 @@ impl Machine {
         };
         let honest = holder.character != Character::Liar;
         let at = match holder.character {
-            Character::Honest => {
+            Character::Honest | Character::Unhurried => {
                 assert!(done <= by, "{k} frames by {by:?} are too many: {done:?}");
-                done
+                let waits = holder.character == Character::Unhurried;
+                if waits { by } else { done }
             }
             Character::Slow => by + Duration::from_micros(1),
             Character::Liar => now,
@@ -393,7 +392,8 @@ impl Machine {
         }
         for (victim, violation) in &self.killed {
             let character = self.holders.get(victim).map(|holder| holder.character);
-            assert_ne!(character, Some(Character::Honest), "{violation}");
+            let kept = [Character::Honest, Character::Unhurried].map(Some);
+            assert!(!kept.contains(&character), "{violation}");
         }
     }
 }

@@ -3,6 +3,7 @@
 mod deadlines;
 mod machine;
 mod promises;
+mod surplus;
 mod unpaged;
 
 use frames::Contract;
@@ -148,7 +149,7 @@ fn a_deadline_allows_for_a_slice_that_comes_late() {
     machine.fill(slow, 100);
     let late = machine.admit(2, (10, 10), 100, Honest).unwrap();
     machine.request(late, 10).unwrap();
-    assert_eq!(machine.allocator.pending()[0].due, Some(ms(325)));
+    assert_eq!(machine.allocator.pending()[0].due, Some(ms(425)));
     machine.run_for(ms(5000));
     assert_eq!((machine.n(late), machine.killed.len()), (10, 0));
 }
