@@ -84,6 +84,8 @@ impl Supervisor {
                 return;
             }
         };
+        // The child of a fork that is refused tells its parent so, which then gives the domain back: a parent whose child's
+        // domain has gone takes that for a child that has run.
         let slot = domain.and_then(|domain| self.enter(&connection, pid, program, domain));
         if let Ok(slot) = &slot {
             self.stats_page.block(*slot).add(Counter::Forks, 1);
@@ -96,7 +98,10 @@ impl Supervisor {
         while let Some((image, domain)) = self.new_images.admit(&self.ledger, self.settings.frames)
         {
             let (pid, program) = (image.pid, image.program);
-            let slot = domain.and_then(|it| self.enter(&image.connection, pid, program, it));
+            let slot = domain.and_then(|domain| {
+                let entered = self.enter(&image.connection, pid, program, domain);
+                entered.inspect_err(|_| _ = self.take_back(domain))
+            });
             happened.push(joined_or_refused(&image.connection, program, slot));
         }
     }
@@ -183,7 +188,6 @@ impl Supervisor {
         entered.map(|()| slot).map_err(|what| {
             self.program_ends.on_ended(slot, program);
             self.members.remove(slot);
-            self.take_back(domain);
             format!(
                 "`selfpage run` cannot take in one more process ({what}): raise `ulimit -n` before it"
             )
