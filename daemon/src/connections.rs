@@ -197,9 +197,6 @@ impl Connections {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..MAX_BATCH {
             match rustix::net::accept_with(&self.listener, flags) {
-                Ok(fd) if self.user_limits.is_in_reserve(fd.as_fd()) => {
-                    self.turn_away(u32::MAX, fd, &Refusal::FewDescriptors);
-                }
                 Ok(fd) => self.insert(fd, &tenant_fds, &awaits),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
@@ -248,6 +245,8 @@ impl Connections {
         let awaited = awaits(&peer) && !self.has_awaited(&peer);
         let excess = || self.over_fd_quota(peer.uid, held);
         let excess = || excess().or_else(|| self.over_unidentified_quota(peer.uid));
+        let is_last = self.user_limits.is_in_reserve(fd.as_fd());
+        let excess = || is_last.then_some(Refusal::FewDescriptors).or_else(excess);
         if let Some(why) = (!awaited).then(excess).flatten() {
             return self.turn_away(person, fd, &why);
         }
