@@ -26,6 +26,10 @@ use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
 use std::io;
 use wired::PAGE;
 
+/// Why a tenant is lost.
+const ENDED: &str = "the process that requested its contract has ended";
+const NOT_BACK: &str = "it did not come back to this daemon within memory.restart_grace";
+
 impl Contracts {
     /// A tenant requests to give its contract back.
     pub(crate) fn leave(&mut self, token: u64, number: TenantNumber) {
@@ -218,21 +222,22 @@ impl Contracts {
         let stalled = self.frames.count_stall().min(crate::stall::MOST);
         let grace = self.config.memory.restart_grace.0 + stalled + self.frames.paused();
         let lost = |tenant: &Tenant| match tenant.phase {
-            TenantPhase::Away(since) => {
-                tenant.record.process().is_none() || since.elapsed() > grace
-            }
+            TenantPhase::Away(_) if tenant.record.process().is_none() => Some(ENDED),
+            TenantPhase::Away(since) => (since.elapsed() > grace).then_some(NOT_BACK),
             TenantPhase::Admitted | TenantPhase::LeaveRequested => {
-                tenant.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+                let has_ended = || tenant.record.process().is_none();
+                let frames = tenant.frames.as_ref();
+                // A contract for a file has no group.
+                let has_ended = frames.map_or_else(has_ended, |frames| !frames.group.is_alive());
+                has_ended.then_some(ENDED)
             }
-            TenantPhase::Scrubbing | TenantPhase::Leaving | TenantPhase::Ending => false,
+            TenantPhase::Scrubbing | TenantPhase::Leaving | TenantPhase::Ending => None,
         };
         let lost: Vec<_> = (self.frames.tenants.iter())
-            .filter_map(|(number, tenant)| lost(tenant).then_some(number))
+            .filter_map(|(number, tenant)| Some((number, lost(tenant)?)))
             .collect();
-        for number in lost {
-            tracing::info!(
-                "tenant {number} is ended: its process has, or it did not come back in time"
-            );
+        for (number, why) in lost {
+            tracing::info!("tenant {number} is ended: {why}");
             self.frames.tenants.kill(number);
         }
     }

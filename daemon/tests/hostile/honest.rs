@@ -7,6 +7,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -150,4 +151,19 @@ pub fn listed(file: &Path, socket: &Path, contracts: usize) -> usize {
     std::iter::from_fn(|| hear(&asks))
         .take_while(|(event, _)| matches!(event, DaemonEvent::Tenant(_)))
         .count()
+}
+
+/// Ends with a contract for a file, whose connection another process keeps until the daemon closes it.
+#[expect(clippy::zombie_processes, reason = "it outlives this process")]
+pub fn bequeath(file: &Path, socket: &Path) {
+    std::fs::write(file, [0; PAGE]).unwrap();
+    let connection = connect(socket);
+    let admitted = ask_for_file(&connection, &File::open(file).unwrap(), "1ms/250ms");
+    assert!(
+        matches!(admitted, Some(DaemonEvent::Admitted { .. })),
+        "{admitted:?}"
+    );
+    let mut heir = Command::new("cat");
+    heir.stdin(connection).stdout(Stdio::null());
+    heir.spawn().unwrap();
 }

@@ -197,6 +197,15 @@ impl Machine {
         }
     }
 
+    /// Waits until the daemon has no tenant.
+    pub fn settles_without_tenants(&self) {
+        let begin = Instant::now();
+        while capacity(&self.socket()).is_none_or(|summary| summary.tenants > 0) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Has a process of this user play a role, beside others.
     pub fn spawn(&self, role: Role, seed: u64, user: u32, name: &str) -> Child {
         let mut command = process(self.folder.path(), role, seed);

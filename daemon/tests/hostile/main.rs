@@ -119,6 +119,14 @@ fn a_tenant_that_reads_late_receives_all_that_it_waits_for() {
 }
 
 #[test]
+fn a_contract_for_a_file_ends_with_its_process_though_another_has_its_connection() {
+    let machine = Machine::start();
+    let mut leader = machine.spawn(Role::Bequeaths, 0, 0, "leader");
+    assert!(leader.wait().unwrap().success(), "{}", machine.log());
+    machine.settles_without_tenants();
+}
+
+#[test]
 fn the_daemon_writes_no_file_of_a_clients() {
     let why = Machine::start().refusal_of_writable();
     assert!(why.contains("open for reading"), "{why}");

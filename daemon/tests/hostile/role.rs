@@ -1,6 +1,6 @@
 //! What a process of the test binary does: its role, and how it is started with one.
 
-use crate::{attacks, flood, fuzz, leaving, restart};
+use crate::{attacks, flood, fuzz, honest, leaving, restart};
 use daemon::Daemon;
 use std::fs::File;
 use std::io::Write;
@@ -33,9 +33,10 @@ pub enum Role {
     Channels,
     Reserves,
     Bells,
+    Bequeaths,
 }
 
-const ROLES: [Role; 22] = [
+const ROLES: [Role; 23] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -58,6 +59,7 @@ const ROLES: [Role; 22] = [
     Role::Channels,
     Role::Reserves,
     Role::Bells,
+    Role::Bequeaths,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -102,6 +104,7 @@ pub fn play(role: Role) {
         Role::Stranger => restart::stranger(&socket),
         Role::Returns => restart::returns(&socket, 0),
         Role::Bells => leaving::keep_bells(&socket),
+        Role::Bequeaths => honest::bequeath(&folder.join("read"), &socket),
         Role::Reserves => restart::reserves(&socket),
         Role::Channels => restart::returns(&socket, restart::CHANNELS),
     }
