@@ -47,7 +47,8 @@ pub enum DomainPhase {
     Nascent,
     /// Its process runs.
     Live,
-    /// Its process is gone and its frames are being reclaimed.
+    /// Its process is gone, and its frames are being reclaimed, or are and the slot is still in use
+    /// ([`crate::Ledger::drain`]).
     Retiring,
 }
 

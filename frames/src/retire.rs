@@ -3,6 +3,10 @@
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: a killed domain's frames are
 //! reclaimed. Rule: each step can be repeated, so a process that dies while it retires a domain
 //! leaves nothing but a retirement to finish.
+//!
+//! A slot's number names other tables' entries, too, which may be in use for longer than the memory
+//! of the process. So the supervisor may retire a domain in two steps: [`Ledger::drain`], which
+//! frees its frames and leaves the slot retiring, and [`Ledger::retire`], which vacates the slot.
 
 use crate::acquire::lower_to_zero;
 use crate::domain::{DomainId, DomainPhase, DomainWord};
@@ -15,12 +19,41 @@ use std::sync::atomic::Ordering::SeqCst;
 impl Ledger {
     /// Reclaims everything of a domain whose process is gone, wherever it died. The domains of
     /// children that it had admitted stay, and are retired by themselves. Returns the number of
-    /// frames reclaimed, zero where there is no such domain. One thread of the supervisor calls
-    /// this, *after* it reaped the process.
+    /// frames reclaimed, zero where there is no such domain or where it was drained. One thread of
+    /// the supervisor calls this, *after* it reaped the process.
     pub fn retire(&self, id: DomainId) -> u32 {
-        let back = self.dismiss(id).unwrap_or(0);
+        let back = self.drain(id);
+        if self.is_drained(id) {
+            self.vacate(id.slot);
+        }
+        back
+    }
+
+    /// Reclaims the frames and the guarantee of a domain whose process is gone, as
+    /// [`Ledger::retire`] does, but not its slot: no domain is admitted there until the domain is
+    /// retired. Returns the number of frames reclaimed.
+    pub fn drain(&self, id: DomainId) -> u32 {
+        // Without a creator, whose own retirement would vacate the slot.
+        let drained = |word: DomainWord| DomainWord {
+            creator: 0,
+            ..word.in_phase(DomainPhase::Retiring)
+        };
+        let slot = self.find(id).filter(|slot| slot.change(id, drained));
+        let back = slot.map_or(0, |_| self.dismantle(id.slot));
         self.recount();
         back
+    }
+
+    /// Returns true if [`Ledger::drain`] left the domain in its slot. One with a creator is being
+    /// dismissed by that.
+    fn is_drained(&self, id: DomainId) -> bool {
+        let slot = self.memory.slots().get(id.slot as usize);
+        slot.is_some_and(|slot| {
+            let word = slot.word();
+            word.generation == id.generation
+                && word.phase == DomainPhase::Retiring
+                && word.creator == 0
+        })
     }
 
     /// Corrects the counts if a process died while changing them. Returns true if they are right
@@ -30,11 +63,17 @@ impl Ledger {
         Recount(&self.memory).run()
     }
 
-    /// Reclaims everything of a domain, if it exists, without a recount.
+    /// Reclaims everything of a child's domain by its creator, if it exists, without a recount.
     pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
         let slot = self.find(id)?;
         slot.change(id, |word| word.in_phase(DomainPhase::Retiring))
-            .then(|| self.dismantle(id.slot))
+            .then(|| self.dismantle_and_vacate(id.slot))
+    }
+
+    fn dismantle_and_vacate(&self, owner: Owner) -> u32 {
+        let back = self.dismantle(owner);
+        self.vacate(owner);
+        back
     }
 
     /// Empties a retiring slot. Idempotent: where its caller is killed, another process calls it
@@ -61,7 +100,6 @@ impl Ledger {
             lower_to_zero(&header.live, 1);
         }
         back += self.release_children(owner);
-        self.vacate(owner);
         header.notify_freed();
         back
     }
@@ -116,7 +154,7 @@ impl Ledger {
                     // It fails where the child adopts the domain meanwhile, which does the same.
                     let _ = state.compare_exchange(word.pack(), orphan.pack(), SeqCst, SeqCst);
                 }
-                DomainPhase::Retiring => back += self.dismantle(owner),
+                DomainPhase::Retiring => back += self.dismantle_and_vacate(owner),
                 DomainPhase::Claimed => self.vacate(owner),
                 DomainPhase::Vacant | DomainPhase::Live => (),
             }

@@ -1,4 +1,4 @@
-//! Reclaims the frames and pages of processes that end, now or as soon as none of their I/O is in
+//! Reclaims the frames of processes that end, at once, and their pages and slots as soon as none of their I/O is in
 //! flight any more.
 
 use super::Supervisor;
@@ -57,10 +57,17 @@ impl Supervisor {
         }
     }
 
-    /// Reclaims the frames and pages of a domain, now or as soon as possible. Returns how many
-    /// frames.
+    /// Reclaims the frames of a domain, and its pages and slot now or as soon as possible. Returns how
+    /// many frames.
+    ///
+    /// The frames do not wait for the I/O: they count memory that is gone with the process, while a
+    /// request may wait for a paging server for any time. What is read arrives in its channel's
+    /// memory, which is in no ledger. Of its own memory the kernel keeps only the pages of direct
+    /// I/O in flight, so others are given more than is free by no more than the store has under way
+    /// for one process, and only until that I/O ends.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
         let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
+        self.ledger.drain(domain);
         let slot = slot_of(domain.raw());
         fault_limits::on_ended(&self.stats_page, slot);
         self.stats_page.block(slot).clear();
@@ -70,7 +77,7 @@ impl Supervisor {
         frames
     }
 
-    /// Pages before frames: once the ledger has the slot back another process may get it.
+    /// Pages before the slot: once the ledger has that back another process may get it.
     fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
         let slot = slot_of(domain.raw());
         let store = self.store.as_ref();
