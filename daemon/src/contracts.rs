@@ -3,14 +3,12 @@
 //! | file | what it does |
 //! |---|---|
 //! | `contracts/admission.rs` | admits a contract whole, or nothing of it; changes it |
-//! | `contracts/recovery.rs` | takes back the tenants of an earlier daemon |
+//! | `contracts/recovery.rs` | records tenants for the next daemon, takes back those of an earlier one |
 //! | `contracts/leave.rs` | releases what a tenant had that left or ended |
-//! | `contracts/table.rs` | records contracts in the swap filesystem, releases swap files |
 
 mod admission;
 mod leave;
 mod recovery;
-mod table;
 
 use crate::backing::Backing;
 use crate::config::Config;
@@ -19,9 +17,8 @@ use crate::frame_control::FrameControl;
 use crate::processor_time::ProcessorTime;
 use crate::scrub::Scrubber;
 use crate::tenant_cgroup::CgroupRoot;
-pub(crate) use recovery::has_persisted_tenants;
+pub(crate) use recovery::{UnwrittenChanges, has_persisted_tenants};
 use std::path::Path;
-pub(crate) use table::UnwrittenChanges;
 
 /// What contracts are made of. Each part holds the parts that it uses.
 pub(crate) struct Contracts {

@@ -142,7 +142,6 @@ impl Plan {
         let nested = is_nested();
         if !nested && !has_daemon {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
-            warn_of_full_group(frames, args.store.as_ref(), &machine::Memory::now());
             limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
         }
         let capabilities = kernel()?;
@@ -198,10 +197,11 @@ impl Plan {
             kept_fds: kept_fds(json.as_ref(), page_client.as_ref()),
             page_client,
         };
+        let (stats, oom_kills) = (args.stats, machine::oom_kills());
         let output = ReportOutput {
-            stats: args.stats,
+            stats,
             json,
-            oom_kills: machine::oom_kills(),
+            oom_kills,
         };
         Ok(Self { spec, output })
     }
@@ -306,6 +306,7 @@ fn check_memory(
     } else if frames.saturating_add(ram) > there {
         format!("--frames {} with --store ram:{}", Bytes(frames), Bytes(ram))
     } else {
+        warn_of_full_group(frames, store, &memory);
         return Ok(());
     };
     let what = match memory.limit {

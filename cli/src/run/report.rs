@@ -256,7 +256,7 @@ impl Report {
         }
     }
 
-    /// Who may have killed the program, which cannot tell.
+    /// What may have killed the program.
     fn kill(&self, oom_kills: u64) -> Option<String> {
         if self.status != 128 + libc::SIGKILL {
             return None;

@@ -53,11 +53,11 @@ impl Channel {
         self.unsignalled == 1
     }
 
-    /// Signals the client if it sleeps and enough completions are due, or the first has waited for so long. Returns true
-    /// if none are left to signal.
-    pub(super) fn notify_completions(&mut self, waited: Nanos) -> bool {
+    /// Signals the client if it sleeps and enough completions are due, or one is `late`. Returns true if none are left to
+    /// signal.
+    pub(super) fn notify_completions(&mut self, late: bool) -> bool {
         let are_few = self.unsignalled * COALESCE_DIVISOR < self.in_flight;
-        if are_few && waited < LONGEST_UNSIGNALLED {
+        if are_few && !late {
             return false;
         }
         self.server.notify_completions();

@@ -224,7 +224,7 @@ mod tests {
                 panic!("the target has no pages");
             };
             due.extend(channel);
-            client.channels[0].notify_completions(Nanos::ZERO);
+            client.channels[0].notify_completions(false);
         }
         // The first, and the one after a signal.
         assert_eq!(due, [ChannelId(7); 4]);

@@ -252,11 +252,11 @@ impl DiskThread {
         if let Some(channel) = client.channel(id) {
             let is_due = channel.complete(slot, result);
             if channel.is_drained() {
-                channel.notify_completions(LONGEST_UNSIGNALLED);
+                channel.notify_completions(true);
                 return self.release_closed(at);
             }
             if is_due {
-                self.answered.push((at, id, now));
+                self.answered.push((at, id, now + LONGEST_UNSIGNALLED));
             }
         }
     }
@@ -313,7 +313,8 @@ impl DiskThread {
                     }
                     Received::Refused(due) => {
                         client.counted.on_completion(Nanos::ZERO, true);
-                        self.answered.extend(due.map(|channel| (at, channel, now)));
+                        let by = now + LONGEST_UNSIGNALLED;
+                        self.answered.extend(due.map(|channel| (at, channel, by)));
                         // It costs no disk time: one a turn.
                         any = true;
                         break;
@@ -338,10 +339,10 @@ impl DiskThread {
     /// Signals clients that sleep and have completions.
     fn notify_completions(&mut self, now: Time) {
         let clients = &mut self.clients;
-        self.answered.retain(|&(at, id, since)| {
+        self.answered.retain(|&(at, id, by)| {
             let client = client_at(clients, at);
             let channel = client.and_then(|client| client.channel(id));
-            channel.is_some_and(|channel| !channel.notify_completions(now - since))
+            channel.is_some_and(|channel| !channel.notify_completions(now >= by))
         });
     }
 
@@ -360,10 +361,8 @@ impl DiskThread {
             self.sleeps += 1;
             self.priority_window.on_sleep();
             let asked = self.transport.as_ref().and_then(|it| it.next_due());
-            let stop = self.stopped.map(|since| since + TRANSPORT_GRACE);
-            let stop = stop.filter(|at| now < *at);
-            let signal = self.answered.iter().map(|(_, _, since)| *since).min();
-            let signal = signal.map(|since| since + LONGEST_UNSIGNALLED);
+            let stop = (self.stopped.map(|since| since + TRANSPORT_GRACE)).filter(|at| now < *at);
+            let signal = self.answered.iter().map(|answered| answered.2).min();
             let due = [self.doorbells.next_due(), asked, until, stop, signal];
             let until = due.into_iter().flatten().min();
             let time = until.map(|until| Duration::from(until - now));

@@ -6,7 +6,6 @@
 //! slice surely cleans them. So the guarantees of others are met by then, however slowly it
 //! answers, and it is killed where it does not.
 
-use super::{Allocator, AllocatorError, TenantId};
 use std::time::Duration;
 
 const NANOS: u64 = 1_000_000_000;
@@ -67,44 +66,5 @@ impl CleaningRate {
         let rounds = MAX_REVOCATION.as_nanos() / round.as_nanos().max(1);
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).saturating_sub(1);
         rounds.saturating_mul(self.cleaned_in(round))
-    }
-}
-
-impl Allocator {
-    /// Checks that [`Allocator::set_cleaning`] would succeed now: a tenant does not become slower while it
-    /// has more above its guarantee than it could give back in time.
-    pub fn check_set_cleaning(
-        &self,
-        tenant: TenantId,
-        cleaning: CleaningRate,
-    ) -> Result<(), AllocatorError> {
-        let own = self.tenants.get(&tenant);
-        let own = own.ok_or(AllocatorError::Unknown(tenant))?;
-        let (was, most) = (own.revocable, cleaning.revocable(self.config.deadline));
-        let above = own.held().saturating_sub(own.contract.g);
-        if most < was && above > most {
-            return Err(AllocatorError::Slower {
-                tenant,
-                above,
-                most,
-            });
-        }
-        Ok(())
-    }
-
-    /// Changes a tenant's cleaning rate.
-    pub fn set_cleaning(
-        &mut self,
-        tenant: TenantId,
-        cleaning: CleaningRate,
-        now: Duration,
-    ) -> Result<(), AllocatorError> {
-        self.check_set_cleaning(tenant, cleaning)?;
-        let deadline = self.config.deadline;
-        let own = self.live_tenant(tenant)?;
-        own.set_cleaning(cleaning, deadline);
-        let (n, grantable) = (own.held(), own.grantable());
-        self.requests.fit(tenant, n, grantable, now);
-        Ok(())
     }
 }

@@ -9,13 +9,50 @@
 use super::deadline::Deadline;
 use super::request::Supply;
 use super::tenant::{PendingRevocation, PendingTake, Tenant};
-use super::{Action, Allocator, PendingRequest, TenantId};
+use super::{Action, Allocator, AllocatorError, CleaningRate, PendingRequest, TenantId};
 use std::time::Duration;
 
 /// Parts of T after which victims that could release no more are checked again.
 const ROUNDS: u32 = 4;
 
 impl Allocator {
+    /// Checks that [`Allocator::set_cleaning`] would succeed now: a tenant does not become slower while it
+    /// has more above its guarantee than it could give back in time.
+    pub fn check_set_cleaning(
+        &self,
+        tenant: TenantId,
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
+        let own = self.tenants.get(&tenant);
+        let own = own.ok_or(AllocatorError::Unknown(tenant))?;
+        let (was, most) = (own.revocable, cleaning.revocable(self.config.deadline));
+        let above = own.held().saturating_sub(own.contract.g);
+        if most < was && above > most {
+            return Err(AllocatorError::Slower {
+                tenant,
+                above,
+                most,
+            });
+        }
+        Ok(())
+    }
+
+    /// Changes a tenant's cleaning rate.
+    pub fn set_cleaning(
+        &mut self,
+        tenant: TenantId,
+        cleaning: CleaningRate,
+        now: Duration,
+    ) -> Result<(), AllocatorError> {
+        self.check_set_cleaning(tenant, cleaning)?;
+        let deadline = self.config.deadline;
+        let own = self.live_tenant(tenant)?;
+        own.set_cleaning(cleaning, deadline);
+        let (n, grantable) = (own.held(), own.grantable());
+        self.requests.fit(tenant, n, grantable, now);
+        Ok(())
+    }
+
     /// After any event: grants, revokes, promises. Returns the actions to execute.
     pub(super) fn run(&mut self, now: Duration) -> Vec<Action> {
         if self.grace <= now {

@@ -88,7 +88,7 @@ fn honest(disks: &Arc<Disks>, size: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// As a container or a virtual machine is paused: nobody runs, and nothing waits for a processor.
+/// As a container or a virtual machine is paused: no process runs, and none waits for a processor.
 fn paused(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(72))?;
     let (held, needy) = (Sandbox::new("paused")?, Sandbox::new("needy")?);
