@@ -1,5 +1,6 @@
 # make run    builds, then has CPython fill and check a dict of hundreds of megabytes in
 #             64 MB of frames, and compares the result
+# make install  the programs into PREFIX/bin and the library into PREFIX/lib: PREFIX=/usr/local, DESTDIR=
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size, hours of paging, not minutes; a server beside
@@ -25,13 +26,20 @@ FOR    ?= 10m
 JOBS   ?= 1
 SEED   ?=
 
-.PHONY: build run test test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
+# Where `make install` puts what it installs.
+PREFIX ?= /usr/local
+
+.PHONY: build run install test test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
 
 run: build
 	$(TARGET)/release/workload $(JOB)
+
+install: build
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/selfpage $(TARGET)/release/selfpage-bench
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libselfpage_preload.so
 
 # Unit and property tests first: they say more precisely what is wrong. Eight at a time: many wait for timeouts of a
 # protocol and not for processors.
