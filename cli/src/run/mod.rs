@@ -15,7 +15,7 @@ use report::Report;
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use supervisor::fault_limits::FaultRate;
 
@@ -159,12 +159,13 @@ enum OnExit {
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     check_first(&args)?;
+    let hint = socket_hint(&args);
     match Plan::make(args) {
         Ok(Plan { spec, output }) => supervisor::run::run(spec, |finished| {
             Report::gather(&finished).give(&output);
         }),
         Err(PlanError::Program(why)) => {
-            print_error!("selfpage: {why}");
+            print_error!("selfpage: {why}{hint}");
             Ok(why.status().into())
         }
         Err(PlanError::Own(why)) => Err(why),
@@ -183,22 +184,28 @@ fn check_first(args: &Args) -> Result<(), String> {
         ));
     }
     let is_socket = |path| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    // One that is not there may be of a daemon that does not run.
-    let is_missing = |path| Path::new(path).is_absolute() && !Path::new(path).exists();
-    let hint = format!("write --system={first}");
-    match (&args.frames, &args.system) {
-        (_, Some(_)) if is_socket(first) => {
-            Err(format!("{first} is a socket, and no program: {hint}"))
-        }
-        (_, Some(_)) if is_missing(first) => Err(format!(
-            "{first}: not found; if it is the daemon's socket, {hint}"
-        )),
-        (None, None) => Err(
-            "how much memory is missing: give --frames SIZE (`selfpage run --frames 64M -- PROGRAM`), or --system for \
-             the default contract of the system's daemon"
+    if args.system.is_some() && is_socket(first) {
+        return Err(format!(
+            "{first} is a socket, and no program: write --system={first}"
+        ));
+    }
+    match args.system.is_some() || args.frames.is_some() {
+        true => Ok(()),
+        false => Err(
+            "--frames is missing: give --frames SIZE (`selfpage run --frames 64M -- PROGRAM`), or --system for the default \
+             contract of the system's daemon"
                 .into(),
         ),
-        _ => Ok(()),
+    }
+}
+
+/// What to do where the program is not found, and may be the socket of a daemon that does not run.
+fn socket_hint(args: &Args) -> String {
+    match args.command.first().and_then(|name| name.to_str()) {
+        Some(first) if args.system.is_some() && !is_after_dashes(first) => {
+            format!("; if it is the daemon's socket, write --system={first}")
+        }
+        _ => String::new(),
     }
 }
 

@@ -9,6 +9,12 @@ fn what_is_not_there_is_127_and_what_cannot_be_executed_126() {
     assert_eq!(not_found.status.code(), Some(127), "{errors}");
     assert!(errors.contains("not found"), "{errors}");
     assert_eq!(output(run(&["./no/such/path"])).0.status.code(), Some(127));
+    let (not_found, errors) = output(selfpage(&["run", "--system", "/no/such/socket", "true"]));
+    assert_eq!(not_found.status.code(), Some(127), "{errors}");
+    assert!(
+        errors.contains("write --system=/no/such/socket"),
+        "{errors}"
+    );
     assert_eq!(output(run(&["/etc/passwd"])).0.status.code(), Some(126));
     assert_eq!(output(run(&["/etc"])).0.status.code(), Some(126));
     let folder = tempfile::tempdir().unwrap();
