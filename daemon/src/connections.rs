@@ -243,10 +243,12 @@ impl Connections {
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);
         let awaited = awaits(&peer) && !self.has_awaited(&peer);
-        let excess = || self.over_fd_quota(peer.uid, held);
-        let excess = || excess().or_else(|| self.over_unidentified_quota(peer.uid));
         let is_last = self.user_limits.is_in_reserve(fd.as_fd());
-        let excess = || is_last.then_some(Refusal::FewDescriptors).or_else(excess);
+        let excess = || {
+            (is_last.then_some(Refusal::FewDescriptors))
+                .or_else(|| self.over_fd_quota(peer.uid, held))
+                .or_else(|| self.over_unidentified_quota(peer.uid))
+        };
         if let Some(why) = (!awaited).then(excess).flatten() {
             return self.turn_away(person, fd, &why);
         }

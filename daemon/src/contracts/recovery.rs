@@ -148,19 +148,22 @@ impl Contracts {
         let written = tenant.map_or(Ok(()), |tenant| self.disk.persist(tenant));
         let unwritten = &mut self.unwritten.records;
         match &written {
-            Ok(()) => _ = unwritten.remove(&number),
+            Ok(()) if unwritten.remove(&number) => {
+                tracing::info!("the contract of tenant {number} is recorded");
+            }
             Err(why) if unwritten.insert(number) => {
                 tracing::warn!(
                     "the contract of tenant {number} is not recorded, and is tried again: {why}"
                 );
             }
-            Err(_) => {}
+            _ => {}
         }
         written
     }
 
-    /// Releases a tenant's swap file.
+    /// Releases the swap file of a tenant that is gone, and with it the tenant's record.
     pub(super) fn release_file(&mut self, number: TenantNumber, file: FileId) {
+        self.unwritten.records.remove(&number);
         if let Err(why) = self.disk.swap.release(file) {
             tracing::warn!(
                 "the swap file of tenant {number} stays taken, and is tried again: {why}"
@@ -172,9 +175,7 @@ impl Contracts {
     /// Tries what the device refused before.
     pub(crate) fn retry_writes(&mut self) {
         for number in self.unwritten.records.clone() {
-            if self.persist(number).is_ok() {
-                tracing::info!("the contract of tenant {number} is recorded");
-            }
+            let _ = self.persist(number);
         }
         self.unwritten.releases.retain(|file| {
             let released = self.disk.swap.release(*file);
