@@ -73,7 +73,7 @@ impl FrameControl {
     /// Time since the start, as the allocator counts it: without that in which the daemon did not run.
     pub fn now(&self) -> Duration {
         let now = self.begin.elapsed().saturating_sub(self.stall.paused());
-        // A pause begins after the last count, and is counted from that on.
+        // The time between the last count and a pause is counted as paused, too: the clock does not go back by it.
         self.latest.set(self.latest.get().max(now));
         self.latest.get()
     }

@@ -60,7 +60,7 @@ struct TokenBucket {
 
 /// A limit on descriptors below which the daemon warns.
 const FEW_DESCRIPTORS: u64 = 8192;
-/// Descriptors that no connection and no tenant takes, with any limit, at least and at most.
+/// Bounds of the reserve: descriptors that neither connections nor tenants take, an eighth of all.
 const LEAST_RESERVE: usize = 12;
 const MOST_RESERVE: usize = 256;
 /// Descriptors that a process of a tenant takes.

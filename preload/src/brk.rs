@@ -80,7 +80,7 @@ pub fn sbrk(by: isize) -> SyscallResult {
     let Some(new) = old.checked_add_signed(by) else {
         return error(libc::ENOMEM);
     };
-    // As the C library's: a break that stays above the one asked for is none that failed.
+    // The C library takes any break at or above the one asked for as success.
     match brk(new) as usize >= new {
         true => old as SyscallResult,
         false => error(libc::ENOMEM),

@@ -197,11 +197,10 @@ impl Plan {
             kept_fds: kept_fds(json.as_ref(), page_client.as_ref()),
             page_client,
         };
-        let (stats, oom_kills) = (args.stats, machine::oom_kills());
         let output = ReportOutput {
-            stats,
+            stats: args.stats,
             json,
-            oom_kills,
+            oom_kills: machine::oom_kills(),
         };
         Ok(Self { spec, output })
     }

@@ -243,7 +243,7 @@ impl Report {
             Some(Format::Table) => print_error!("{}\n{}", self.line(), self.table().trim_end()),
             Some(Format::Json) => print_error!("{}", self.json()),
         }
-        if let Some(why) = self.kill(output.oom_kills) {
+        if let Some(why) = self.cause_of_kill(output.oom_kills) {
             print_error!("selfpage: {why}");
         }
         if let Some(warning) = self.warning() {
@@ -257,7 +257,7 @@ impl Report {
     }
 
     /// What may have killed the program.
-    fn kill(&self, oom_kills: u64) -> Option<String> {
+    fn cause_of_kill(&self, oom_kills: u64) -> Option<String> {
         if self.status != 128 + libc::SIGKILL {
             return None;
         }
