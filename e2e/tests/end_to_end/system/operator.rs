@@ -5,7 +5,7 @@ use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ pub const CASES: &[(&str, Case)] = cases![
     a_second_daemon_at_the_same_socket_does_not_start => twice,
     a_swap_file_that_holds_something_else_is_left_alone => occupied,
     a_swap_file_larger_than_the_disk_is_refused_and_removed => too_large,
+    what_the_file_table_cannot_record_is_in_force_and_is_recorded_later => unrecorded,
 ];
 
 fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
@@ -317,4 +318,53 @@ fn too_large(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.log().len() > 40 && !daemon.log().contains("panicked"),
         || daemon.log(),
     )
+}
+
+/// The kernel refuses each write of the daemon to a file: the table's, its log's, and new channels' memory. So the
+/// programs have their channels before, and page nothing.
+fn unrecorded(disks: &Arc<Disks>, _: Size) -> Verdict {
+    const PROGRAM: &str = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(100)";
+    let mut daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("unrecorded")?;
+    let start = |name: &str| -> Verdict<_> {
+        let running = sandbox.join(name);
+        let launch = Launch::new(&sandbox, "/usr/bin/python3")
+            .args(["-c", PROGRAM])
+            .arg(&running);
+        let contract = daemon.terms(8, 96).lending(16 * MIB);
+        let started = launch.spawn(&Under::Contract(contract))?;
+        wait_until("it runs", || Ok(running.exists()))?;
+        Ok(started)
+    };
+    let (stays, ends) = (start("stays")?, start("ends")?);
+    let limit_files = |current| {
+        let limit = Rlimit {
+            current,
+            maximum: None,
+        };
+        let set = prlimit(Some(daemon.pid()?), Resource::Fsize, limit);
+        set.doing(|| "limit the daemon's files".into()).map(drop)
+    };
+    limit_files(Some(0))?;
+    let changed = daemon.contract(&["set", "1", "--frames", "6M"])?;
+    ensure(
+        changed.as_ref().is_err_and(|why| {
+            why.contains("has the contract that was asked for, but it is not recorded")
+        }),
+        || format!("{changed:?}"),
+    )?;
+    drop(ends);
+    wait_until("the other has ended", || Ok(daemon.tenants()?.len() == 1))?;
+    limit_files(None)?;
+    daemon.says("the contract of tenant 1 is recorded", 1)?;
+    daemon.says("is free", 1)?;
+    daemon.kill()?;
+    daemon.again()?;
+    daemon.says("tenant 1 is back", 1)?;
+    let shown = daemon.contract(&["show"])?.unwrap_or_default();
+    ensure(shown.contains("pending   frames 6MiB"), || {
+        format!("shown is {shown}")
+    })?;
+    drop(stays);
+    daemon.has_everything_back()
 }
