@@ -178,7 +178,9 @@ fn receive_into(
             &mut control,
             flags | RecvFlags::CMSG_CLOEXEC,
         ) {
-            Err(Errno::INTR) => {}
+            // The peer closed with a message of ours unread. The kernel says so once, ahead of what the
+            // peer had sent before: a refusal, for example.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }
     };

@@ -57,8 +57,20 @@ pub(crate) fn converse(
     ask: &TenantRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Result<Reply, TenantError> {
-    send(connection, ask, fds).map_err(TenantError::Silent)?;
+    send_unless_closed(connection, ask, fds)?;
     recv(connection)
+}
+
+/// Sends a request. Where the daemon has closed the connection, its reply may still say why.
+fn send_unless_closed(
+    connection: &OwnedFd,
+    ask: &TenantRequest,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), TenantError> {
+    match send(connection, ask, fds) {
+        Err(Errno::PIPE) => Ok(()),
+        sent => sent.map_err(TenantError::Silent),
+    }
 }
 
 /// Pause between two attempts to connect to it.
@@ -75,7 +87,7 @@ pub(crate) fn ask(
     let mut outage = Outage::new();
     loop {
         outage.on_request(Instant::now());
-        let sent = send(&connection, ask, &[]).map_err(TenantError::Silent);
+        let sent = send_unless_closed(&connection, ask, &[]);
         // The swap file of a new tenant is scrubbed first, which takes as long as its disk does. A daemon
         // that ends meanwhile disconnects.
         match sent.and_then(|()| recv_within(&connection, None)) {
@@ -200,5 +212,32 @@ mod tests {
             matches!(reply, Err(TenantError::Silent(Errno::TIMEDOUT))),
             "{reply:?}"
         );
+    }
+
+    /// Refuses before the request, or after it with the request unread, and closes.
+    #[test]
+    fn a_refusal_with_which_the_connection_closes_arrives() {
+        for is_before in [true, false] {
+            let (ours, theirs) = seqpacket::pair().unwrap();
+            let refuse = |peer: OwnedFd| {
+                let refused = encode(&DaemonEvent::Refused("no room".into())).unwrap();
+                seqpacket::send(&peer, &refused, &[], SendFlags::empty()).unwrap();
+            };
+            let reply = match is_before {
+                true => {
+                    refuse(theirs);
+                    converse(&ours, &TenantRequest::Capacity, &[])
+                }
+                false => {
+                    send(&ours, &TenantRequest::Capacity, &[]).unwrap();
+                    refuse(theirs);
+                    recv(&ours)
+                }
+            };
+            assert!(
+                matches!(&reply, Err(TenantError::Refused(why)) if why == "no room"),
+                "{reply:?}"
+            );
+        }
     }
 }

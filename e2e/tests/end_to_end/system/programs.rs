@@ -182,6 +182,8 @@ fn no_descriptors(disks: &Arc<Disks>, _: Size) -> Verdict {
         Ok(daemon.log().contains("its contract is over"))
     })?;
     drop(idle);
+    // It refuses connections until it has closed those.
+    wait_until("the daemon answers", || Ok(daemon.books().is_ok()))?;
     daemon.has_everything_back()
 }
 
