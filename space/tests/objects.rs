@@ -189,7 +189,9 @@ fn a_client_that_truncates_gets_its_fault_and_no_other_client_does() {
         let ended = call.end();
         if client == 3 {
             let fault = ended.unwrap_err();
-            assert_eq!((fault.offset, fault.count), (2 * PAGE, 1));
+            assert_eq!(fault.offset, 2 * PAGE);
+            // A fault gives scratch pages up to the end of its piece, and another piece may begin here.
+            assert!((1..=2).contains(&fault.count), "{fault}");
             assert!(fault.to_string().contains("truncated"));
         } else {
             assert_eq!(ended, Ok(()));
