@@ -110,15 +110,35 @@ pub fn reap(child: i32, flags: i32) -> bool {
 
 /// Returns true if a child has ended, or was reaped by another thread.
 pub fn has_ended(child: i32) -> bool {
+    match report_end(child, libc::WNOHANG) {
+        // SAFETY: the number of a report on a child; 0 where there is none.
+        Ok(end) => (unsafe { end.si_pid() }) != 0,
+        Err(errno) => errno == libc::ECHILD,
+    }
+}
+
+/// Waits for the end of a child, which stays to be reaped. Returns true if a signal has ended it.
+pub fn is_killed(child: i32) -> bool {
+    report_end(child, 0).is_ok_and(|end| matches!(end.si_code, libc::CLD_KILLED | libc::CLD_DUMPED))
+}
+
+/// How a child has ended, which stays to be reaped; or the error.
+fn report_end(child: i32, flags: i32) -> Result<libc::siginfo_t, i32> {
     // SAFETY: a structure that the kernel fills, all zero before.
-    let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-    let at = std::ptr::from_mut(&mut ended) as usize;
+    let mut end: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = flags | libc::WEXITED | libc::WNOWAIT | libc::__WALL;
+    let at = std::ptr::from_mut(&mut end) as usize;
     let (kind, child) = (libc::P_PID as usize, child as usize);
-    // SAFETY: reports on a child, and leaves it to be reaped.
-    let answer = unsafe { syscall6(libc::SYS_waitid, [kind, child, at, options as usize, 0, 0]) };
-    // SAFETY: the number of a report on a child; 0 where there is none.
-    answer == error(libc::ECHILD) || unsafe { ended.si_pid() } != 0
+    loop {
+        // SAFETY: reports on a child.
+        let answer =
+            unsafe { syscall6(libc::SYS_waitid, [kind, child, at, options as usize, 0, 0]) };
+        match answer {
+            0 => return Ok(end),
+            answer if answer == error(libc::EINTR) => {}
+            answer => return Err(-answer as i32),
+        }
+    }
 }
 
 /// The calling thread's number. Not cached: right in the child of a fork, too.

@@ -6,7 +6,7 @@
 
 use super::thread_words::ThreadWords;
 use crate::process_pager::await_inheritance;
-use crate::raw_syscall::{SyscallResult, error, has_ended, is_error, reap};
+use crate::raw_syscall::{SyscallResult, error, has_ended, is_error, is_killed, reap};
 use crate::supervisor;
 use frames::DomainId;
 
@@ -54,7 +54,8 @@ pub fn await_birth(pid: SyscallResult) -> SyscallResult {
         Some(REFUSED) => false,
         Some(child) => await_pager(DomainId::from_raw(child), || has_ended(pid as i32)),
     };
-    if has_pager || is_error(pid) {
+    // A child that is killed before it has its pager is refused that, and has been forked all the same.
+    if has_pager || is_error(pid) || is_killed(pid as i32) {
         return pid;
     }
     reap(pid as i32, libc::__WALL);
