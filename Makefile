@@ -29,7 +29,7 @@ SEED   ?=
 # Where `make install` puts what it installs.
 PREFIX ?= /usr/local
 
-.PHONY: build run install test test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
+.PHONY: build run install test test-units test-interleavings test-programs test-kernels soak fuzz fuzz-daemon bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
@@ -41,11 +41,20 @@ install: build
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/selfpage $(TARGET)/release/selfpage-bench
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libselfpage_preload.so
 
-# Unit and property tests first: they say more precisely what is wrong. Eight at a time: many wait for timeouts of a
-# protocol and not for processors.
+# All tests are built first. Then the three parts run beside each other: many tests wait for timeouts and not for
+# processors.
 test: tools build
+	$(CARGO) test --locked --workspace --no-run
+	@echo "unit tests, interleavings and end-to-end tests run beside each other: each part prints all at its end"
+	$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-units test-interleavings test-programs
+
+test-units:
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} $(CARGO) test --locked --workspace --exclude selfpage-e2e
+
+test-interleavings:
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p selfpage -p iochannel --lib interleavings
+
+test-programs:
 	$(CARGO) test --locked -p selfpage-e2e
 
 soak: tools build
