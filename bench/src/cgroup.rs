@@ -131,7 +131,7 @@ impl Cgroup {
         let (Hierarchy::One(root) | Hierarchy::Two(root)) = &hierarchy;
         let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
         let _guard = Some(cleanup.register(UndoAction::Cgroup(path.clone()))?);
-        std::fs::create_dir(&path).at("make the cgroup (root can)", &path)?;
+        std::fs::create_dir(&path).at_as_root("make the cgroup", &path)?;
         Ok(Self {
             hierarchy,
             path,

@@ -191,7 +191,7 @@ impl CleanupProcess {
             path: path.clone(),
             value: before,
         })?;
-        std::fs::write(&path, value).at("set (root can)", &path)?;
+        std::fs::write(&path, value).at_as_root("set", &path)?;
         Ok(guard)
     }
 

@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 use std::fmt::Display;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,10 +49,10 @@ pub fn in_words(why: &anyhow::Error) -> String {
 }
 
 /// What a call of the C library's that returns 0 came to.
-pub fn checked(status: libc::c_int) -> std::io::Result<()> {
+pub fn checked(status: libc::c_int) -> io::Result<()> {
     match status {
         0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -62,6 +63,9 @@ pub trait WhileDoing<T> {
 
     /// An operation on a file.
     fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T>;
+
+    /// The same of an operation that only root may do: where it is not permitted, the machine lacks what the arm needs.
+    fn at_as_root(self, verb: &str, path: impl AsRef<Path>) -> Result<T>;
 
     /// Something that this machine does not have.
     fn or_unavailable(self, what: impl Display) -> Result<T>;
@@ -74,6 +78,20 @@ impl<T, E: Into<anyhow::Error>> WhileDoing<T> for Result<T, E> {
 
     fn at(self, verb: &str, path: impl AsRef<Path>) -> Result<T> {
         self.doing(format_args!("{verb} {}", path.as_ref().display()))
+    }
+
+    fn at_as_root(self, verb: &str, path: impl AsRef<Path>) -> Result<T> {
+        let path = path.as_ref();
+        self.or_else(|why| {
+            let why = why.into();
+            match why.downcast_ref().map(io::Error::kind) {
+                Some(io::ErrorKind::PermissionDenied) => Err(unavailable(format_args!(
+                    "only root can {verb} {}: {why}",
+                    path.display()
+                ))),
+                _ => Err(why).at(verb, path),
+            }
+        })
     }
 
     fn or_unavailable(self, what: impl Display) -> Result<T> {

@@ -79,8 +79,7 @@ impl Swap {
         let _on = env.cleanup.register(UndoAction::Swap(path.into()))?;
         let name = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: a terminated string.
-        checked(unsafe { libc::swapon(name.as_ptr(), 0) })
-            .at("switch on swap (root can) on", path)?;
+        checked(unsafe { libc::swapon(name.as_ptr(), 0) }).at_as_root("switch on swap on", path)?;
         Ok(Self {
             zram: None,
             _on,
