@@ -40,8 +40,11 @@ pub enum ObjectClientError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The store does not do what is asked of it.
+    #[error(transparent)]
+    Store(Box<ObjectError>),
+    /// The store does not know its client.
     #[error("{why}; its credentials: {credentials}")]
-    Store {
+    Denied {
         /// What it said.
         why: Box<ObjectError>,
         /// Where they come from.
@@ -127,9 +130,12 @@ impl PageClient for ObjectClient<'_> {
             // Beside the folder, which is deleted at the end alone.
             let folder = self.table.folder();
             let object = format!("{}-check", folder.trim_end_matches('/'));
-            let failed = |why| ObjectClientError::Store {
-                why: Box::new(why),
-                credentials: self.config.url.credentials(),
+            let failed = |why: ObjectError| match why.is_denied() {
+                true => ObjectClientError::Denied {
+                    why: Box::new(why),
+                    credentials: self.config.url.credentials(),
+                },
+                false => ObjectClientError::Store(Box::new(why)),
             };
             first.wait(first.check(&object)).map_err(failed)?;
         }

@@ -76,6 +76,11 @@ fn described(why: &opendal::Error) -> String {
     }
 }
 
+/// What an error came of, the nearest first.
+fn sources(why: &opendal::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(why.source(), |error| (*error).source())
+}
+
 impl Context {
     fn because(self, why: Cause) -> ObjectError {
         ObjectError { context: self, why }
@@ -122,19 +127,32 @@ impl ObjectError {
         };
         // The code of an answer. Errors of other stores name their URL, in which it may be a part of any word.
         let is_redis = self.context.store.starts_with("redis");
-        let mut source = why.source();
-        while let Some(error) = source {
+        sources(why).any(|error| {
             let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
-            if matches!(
+            matches!(
                 io,
                 Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             ) || (is_redis && error.to_string().contains("OOM"))
-            {
-                return true;
-            }
-            source = error.source();
+        })
+    }
+
+    /// Returns true if other credentials may help.
+    pub fn is_denied(&self) -> bool {
+        let Cause::Failed(why) = &self.why else {
+            return false;
+        };
+        let store = &self.context.store;
+        if store.starts_with("s3") {
+            // Credentials that are not found have no kind of their own.
+            return !why.is_temporary() && why.kind() != ErrorKind::NotFound;
         }
-        false
+        // The codes of Redis's answers.
+        let codes = ["NOAUTH", "WRONGPASS", "NOPERM", "AuthenticationFailed"];
+        store.starts_with("redis")
+            && sources(why).any(|error| {
+                let text = error.to_string();
+                codes.iter().any(|code| text.contains(code))
+            })
     }
 }
 

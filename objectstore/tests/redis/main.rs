@@ -198,6 +198,7 @@ fn a_server_that_wants_a_password_says_so() {
     let store = open(&redis.url(), Duration::from_millis(300));
     let error = store.wait(store.put("run/1", vec![7; 100])).unwrap_err();
     assert!(error.to_string().contains("NOAUTH"), "{error}");
+    assert!(error.is_denied(), "{error}");
 }
 
 #[test]
@@ -208,5 +209,5 @@ fn a_server_without_memory_is_full_at_once() {
     };
     let store = open(&redis.url(), PATIENCE);
     let error = store.wait(store.put("run/1", vec![7; 100])).unwrap_err();
-    assert!(error.is_full(), "{error}");
+    assert!(error.is_full() && !error.is_denied(), "{error}");
 }
