@@ -100,7 +100,12 @@ async fn find_status(
         }
     }
     Err(match failures.is_empty() {
-        false => failures.join("; ").into(),
+        false => format!(
+            "{}: is `selfpage serve` there, and its control port the one that --broker names (two above the port of \
+             --listen)?",
+            failures.join("; ")
+        )
+        .into(),
         true => "no machine on this link has a broker: run `selfpage serve` on one, or name a machine with --broker HOST".into(),
     })
 }

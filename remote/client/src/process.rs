@@ -78,7 +78,7 @@ pub enum ClientError {
     NoHost(String),
     /// None of the hosts that were named has a control port.
     #[error(
-        "no host answers at {0} ({1}): start `selfpage serve` there, or name others with --remote HOST[:PORT],..."
+        "no `selfpage serve` lends memory at {0}, where its control port is: {1}; start one there, or name others with --remote HOST[:PORT],... (the control port is two above PORT)"
     )]
     NoNamedHost(String, String),
     /// Too many, or none.
