@@ -7,7 +7,7 @@
 mod check;
 
 use crate::policy::Rule;
-use check::place;
+use check::{place, with_form};
 use disk::swapfs::UNIT;
 use protocol::SOCKET;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, LAXITY, from_text};
@@ -254,7 +254,7 @@ impl Config {
         };
         let config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            wrong(at, error.message().to_owned())
+            wrong(at, with_form(error.message()))
         })?;
         match config.nonsense() {
             Some((key, why)) => Err(wrong(place(text, &key).unwrap_or(0), why)),
@@ -327,6 +327,12 @@ mod tests {
 
     #[test]
     fn a_slip_is_told_with_its_line_and_what_was_expected() {
+        for (text, form) in [
+            ("[disk]\nswap = \"x\"\n[allow]\nuid = 1\n", "[[allow]]"),
+            ("[disk]\nswap = \"x\"\npoll_time = 50\n", "\"50us\""),
+        ] {
+            assert!(parse(text).unwrap_err().contains(form), "{text}");
+        }
         let wrong = parse("[disk]\nswap = \"x\"\nsiez = \"4G\"\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:3:1: "), "{wrong}");
         assert!(wrong.contains("siez") && wrong.contains("size"), "{wrong}");

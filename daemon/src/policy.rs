@@ -226,7 +226,12 @@ pub fn check_reservation(
 ) -> Result<(), PolicyRefusal> {
     let most = rule_of(rules, own, peer)?.and_then(|rule| rule.cpu.or(rule.disk));
     match most.filter(|most| asked > 0.0 && held + asked > most + ROUNDING) {
-        Some(most) => Err(PolicyRefusal::Processors { asked, held, most }),
+        Some(most) => Err(PolicyRefusal::Processors {
+            asked,
+            // The sum of none is -0.
+            held: held.abs(),
+            most,
+        }),
         None => Ok(()),
     }
 }

@@ -42,7 +42,7 @@ pub enum AdmissionError {
     /// The guarantees would exceed the ledger's frames.
     #[error(
         "cannot guarantee {asked} frames ({}): {admitted} of {total} frames ({}) are already guaranteed to \
-         {domains} domains; {}give more memory, or let a domain end first",
+         {domains} domains (each process of a program is one); {}give more frames (`--frames`), or let one of them end first",
         Bytes::of_pages(*asked), Bytes::of_pages(*total), advise_request(total - admitted)
     )]
     Guarantee {

@@ -94,6 +94,23 @@ impl Config {
     }
 }
 
+/// An error of TOML's, with the form that is expected.
+pub(super) fn with_form(message: &str) -> String {
+    let form = match message {
+        _ if message.contains("expected a sequence") => {
+            "a rule begins with two brackets on each side: [[allow]]"
+        }
+        _ if message.contains("expected a string") => {
+            "a size or a time is in quotes, with its unit: \"64M\", \"50us\""
+        }
+        _ if message.contains("missing field `disk`") => {
+            "[disk] with swap = \"/FOLDER/FILE\" is the one part that has no default"
+        }
+        _ => return message.to_owned(),
+    };
+    format!("{message}; {form}")
+}
+
 /// Where in the text a key's value, or the table of a number, begins.
 pub(super) fn place(text: &str, key: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
