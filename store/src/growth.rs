@@ -47,6 +47,7 @@ impl Growth {
         if allocated < most {
             bloks.close(allocated..most.next_multiple_of(64));
         }
+        bloks.set_end(allocated);
         Self {
             file,
             allocated,
@@ -66,6 +67,7 @@ impl Growth {
             }
         }
         bloks.open_unowned(0..allocated);
+        bloks.set_end(allocated);
         Self {
             file,
             allocated,
@@ -93,14 +95,20 @@ impl Growth {
         {
             // The last word's bits past the last blok stay closed.
             bloks.open(self.allocated..end);
+            bloks.set_end(end);
             self.allocated = end;
         }
     }
 
     fn shrink(&mut self, bloks: &BlokAllocator) {
         let start = (self.allocated - 1) / BLOKS * BLOKS;
-        if start == 0 || !bloks.close_if_free(start..self.allocated) {
+        if start == 0 {
             return;
+        }
+        // Before they are closed: closed bloks are never counted.
+        bloks.set_end(start);
+        if !bloks.close_if_free(start..self.allocated) {
+            return bloks.set_end(self.allocated);
         }
         let bytes = (self.allocated - start) * PAGE as u64;
         // Where the file system cannot, the file keeps its blocks and grows into them.
@@ -146,7 +154,9 @@ mod tests {
         let most = 4 * BLOKS;
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
         file.set_len(most * PAGE as u64).unwrap();
-        let bloks = BlokAllocator::new(leak(most as usize / 64), leak(most as usize), &leak(1)[0]);
+        let [hint, closed] = [&leak(1)[0], &leak(1)[0]];
+        let most_bloks = leak(most as usize);
+        let bloks = BlokAllocator::new(leak(most as usize / 64), most_bloks, hint, closed);
         swap_file::allocate_extent(&file, 0, EXTENT).unwrap();
         let growth = Growth::new(file.try_clone().unwrap().into(), most, &bloks);
         (file, bloks, growth)

@@ -151,6 +151,7 @@ impl StoreInner {
                     tables.view(o.blok_bits, g.blok_words()),
                     tables.view(o.blok_owners, g.bloks),
                     header.hint_bloks(),
+                    header.bloks_closed(),
                 )
             });
             Ok(Self {

@@ -146,6 +146,7 @@ mod word {
     pub const RAM_OLD: usize = 122;
     pub const HOLDERS_HIGH: usize = 123;
     pub const RAM_ROOM: usize = 124;
+    pub const BLOKS_CLOSED: usize = 125;
 }
 
 /// The header's words.
@@ -158,6 +159,10 @@ impl Header {
     }
     pub fn hint_bloks(&self) -> &'static AtomicU64 {
         &self.0[word::HINT_BLOKS]
+    }
+    /// Bloks at the end of the swap file that are closed.
+    pub fn bloks_closed(&self) -> &'static AtomicU64 {
+        &self.0[word::BLOKS_CLOSED]
     }
     /// Segments opened so far: their age.
     pub fn births(&self) -> &'static AtomicU64 {

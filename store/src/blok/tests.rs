@@ -11,9 +11,23 @@ fn leak<T: Default>(count: usize) -> &'static [T] {
 }
 
 fn bloks(count: usize) -> BlokAllocator {
-    let bloks = BlokAllocator::new(leak(count.div_ceil(64)), leak(count), &leak(1)[0]);
+    let bloks = BlokAllocator::new(
+        leak(count.div_ceil(64)),
+        leak(count),
+        &leak(1)[0],
+        &leak(1)[0],
+    );
     bloks.close_end();
     bloks
+}
+
+/// Bloks that a page owns, one by one.
+fn owned(bloks: &BlokAllocator) -> u64 {
+    let owners = bloks
+        .owners
+        .iter()
+        .map(|owner| owner.load(Ordering::Acquire));
+    owners.filter(|owner| ![0, GROWTH].contains(owner)).count() as u64
 }
 
 fn intents() -> IntentLog {
@@ -143,6 +157,46 @@ proptest! {
         }
         held.drain(..).for_each(|blok| bloks.free(blok, 1));
         prop_assert_eq!(bloks.used(), 0);
+    }
+
+    #[test]
+    fn bloks_are_counted_as_their_owners_are_whatever_is_closed(
+        count in 65usize..700,
+        steps in prop::collection::vec((0u8..4, 1u32..70, 0u32..700), 1..200),
+    ) {
+        let bloks = bloks(count);
+        let note = intents().begin(0, 0);
+        let mut held: Vec<u32> = Vec::new();
+        // The file is open up to here: whole words, or all.
+        let mut end = count as u64;
+        for (step, want, place) in steps {
+            let below = u64::from(place) % count as u64 / 64 * 64;
+            match step {
+                0 if below < end => {
+                    bloks.set_end(below);
+                    if bloks.close_if_free(below..end) {
+                        prop_assert_eq!(bloks.used(), owned(&bloks));
+                        bloks.permit(below..end);
+                        end = below;
+                    }
+                    bloks.set_end(end);
+                }
+                1 if end < count as u64 => {
+                    bloks.open(end..count as u64);
+                    end = count as u64;
+                    bloks.set_end(end);
+                }
+                2 if !held.is_empty() => {
+                    bloks.free(held.swap_remove(place as usize % held.len()), 1);
+                }
+                _ => {
+                    let run = take(&bloks, want, Some(place), 1, &note);
+                    held.extend(run.iter().flat_map(|run| run.first..run.first + run.count));
+                }
+            }
+            prop_assert_eq!(bloks.used(), owned(&bloks));
+            prop_assert_eq!(bloks.used(), held.len() as u64);
+        }
     }
 
     #[test]
