@@ -16,7 +16,7 @@ use crate::swap_file;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wired::PAGE;
 
 /// Bytes of an extent. A fast disk writes 1.5 GB/s, and this is allocated in milliseconds.
@@ -28,6 +28,9 @@ const BLOKS: u64 = EXTENT / PAGE as u64;
 /// Interval of the thread: in that time a fast disk fills a third of an extent.
 const GROW_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Pause after an extent that the file system refused. Each attempt may write as far as there is room.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
 /// Fraction of its file system that growing leaves free to others, as a divisor.
 const LEFT_FREE: u64 = 20;
 
@@ -38,6 +41,8 @@ pub(crate) struct Growth {
     allocated: u64,
     /// All bloks.
     most: u64,
+    /// When the extent that the file system refused is requested again.
+    retry_at: Option<Instant>,
 }
 
 impl Growth {
@@ -52,6 +57,7 @@ impl Growth {
             file,
             allocated,
             most,
+            retry_at: None,
         }
     }
 
@@ -72,6 +78,7 @@ impl Growth {
             file,
             allocated,
             most,
+            retry_at: None,
         }
     }
 
@@ -79,7 +86,9 @@ impl Growth {
     pub fn adjust(&mut self, bloks: &BlokAllocator) {
         let free = bloks.free_below(self.allocated);
         if free < BLOKS && self.allocated < self.most {
-            self.grow(bloks);
+            if self.retry_at.is_none_or(|then| Instant::now() >= then) {
+                self.grow(bloks);
+            }
         } else if free > 3 * BLOKS {
             self.shrink(bloks);
         }
@@ -90,13 +99,23 @@ impl Growth {
         let bytes = (end - self.allocated) * PAGE as u64;
         let room = swap_file::room(&self.file)
             .is_some_and(|room| room.free.saturating_sub(bytes) >= room.total / LEFT_FREE);
-        if room
-            && swap_file::allocate_extent(&self.file, self.allocated * PAGE as u64, bytes).is_ok()
-        {
-            // The last word's bits past the last blok stay closed.
-            bloks.open(self.allocated..end);
-            bloks.set_end(end);
-            self.allocated = end;
+        if !room {
+            return;
+        }
+        let start = self.allocated * PAGE as u64;
+        match swap_file::allocate_extent(&self.file, start, bytes) {
+            Ok(()) => {
+                // The last word's bits past the last blok stay closed.
+                bloks.open(self.allocated..end);
+                bloks.set_end(end);
+                (self.allocated, self.retry_at) = (end, None);
+            }
+            Err(_) => {
+                // A user's quota, say, which the file system's room does not show. What it has allocated of the
+                // extent is of no use here. Where it cannot be freed, the file grows into it.
+                let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start, bytes);
+                self.retry_at = Some(Instant::now() + REFUSED_PAUSE);
+            }
         }
     }
 
@@ -143,6 +162,7 @@ mod tests {
     use crate::blok::BlokRun;
     use crate::intent_log::IntentLog;
     use crate::layout::INTENTS;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     fn leak<T: Default>(count: usize) -> &'static [T] {
@@ -215,6 +235,28 @@ mod tests {
             3 * BLOKS,
             "what is given back is closed"
         );
+    }
+
+    #[test]
+    fn an_extent_that_the_file_system_refuses_is_not_asked_for_again_at_once() {
+        let (file, bloks, mut growth) = four_extents();
+        if swap_file::room(&file).is_none_or(|room| room.free < room.total / LEFT_FREE + 5 * EXTENT)
+        {
+            return println!("SKIPPED: /var/tmp is almost full");
+        }
+        take(&bloks, BLOKS);
+        let own = std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        // It may not write.
+        let writable = std::mem::replace(&mut growth.file, own.into());
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, BLOKS);
+        growth.file = writable;
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, BLOKS);
+        growth.retry_at = Some(Instant::now());
+        growth.adjust(&bloks);
+        assert_eq!(growth.allocated, 2 * BLOKS);
+        assert_eq!(take(&bloks, 1), 1);
     }
 
     #[test]
