@@ -92,8 +92,8 @@ impl DiskBacking {
         match self.transport() {
             Some(transport) => transport.wait_for_io(),
             // SAFETY: the store keeps the swap file open, or got another by `reopen`.
-            None if swap >= 0 => wait_for_io(unsafe { BorrowedFd::borrow_raw(swap) }),
-            // No transport: nothing to wait for but time.
+            None if swap >= 0 && wait_for_io(unsafe { BorrowedFd::borrow_raw(swap) }) => {}
+            // No transport, or a file system that waits for none: there is time alone to wait for.
             None => backoff::sleep(ANY_IO),
         }
     }

@@ -236,9 +236,11 @@ fn set_direct(fd: &OwnedFd) -> bool {
 
 /// Waits until no I/O on the file is in flight, of any process: also that of a killed process,
 /// whose ring the kernel tears down later. Changing a file's allocation waits for direct I/O
-/// (inode_dio_wait); allocating allocated blocks changes nothing.
-pub(crate) fn wait_for_io(fd: BorrowedFd<'_>) {
-    let _ = fallocate(fd, FallocateFlags::KEEP_SIZE, 0, PAGE as u64);
+/// (inode_dio_wait); allocating allocated blocks changes nothing. Returns false if the file system cannot: it allocates
+/// no blocks ahead (ext3), and I/O may be in flight still.
+pub(crate) fn wait_for_io(fd: BorrowedFd<'_>) -> bool {
+    let allocate = || fallocate(fd, FallocateFlags::KEEP_SIZE, 0, PAGE as u64);
+    rustix::io::retry_on_intr(allocate).is_ok()
 }
 
 #[cfg(test)]
@@ -291,6 +293,14 @@ mod tests {
         assert!(stat.st_blocks * 512 >= 1 << 20);
         assert_eq!(stat.st_nlink, 0);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        wait_for_io(fd.as_fd());
+        assert!(wait_for_io(fd.as_fd()));
+    }
+
+    #[test]
+    fn a_file_that_allocates_nothing_waits_for_no_io() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // As a file system without fallocate would, the kernel refuses a descriptor that may not write.
+        let file = std::fs::File::open(file.path()).unwrap();
+        assert!(!wait_for_io(file.as_fd()));
     }
 }
