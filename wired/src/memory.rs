@@ -82,7 +82,7 @@ impl WiredMemory {
         let _ = unsafe { crate::syscall::madvise(start, self.len, libc::MADV_DONTNEED) };
     }
 
-    /// Memory shared with every process that holds the descriptor and across fork. It is not in
+    /// Memory shared with every process that holds the descriptor and across fork, without huge pages. It is not in
     /// core dumps, which would contain other processes' data and would allocate every page that
     /// is still untouched. Its descriptor is of [`sealed_memory`].
     pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
@@ -105,12 +105,17 @@ impl WiredMemory {
                 0,
             )?
         };
-        // SAFETY: the mapping just made; the advice changes no contents.
-        unsafe { madvise(start, len, Advice::LinuxDontDump)? };
-        Ok(Self {
+        let this = Self {
             start: nonnull(start),
             len,
-        })
+        };
+        // SAFETY: the mapping just made; the advice changes no contents.
+        unsafe { madvise(start, len, Advice::LinuxDontDump)? };
+        // A huge page would make a sparse table dense, and keep its memory when a part of it is freed. Kernels without
+        // huge pages refuse this.
+        // SAFETY: as above.
+        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        Ok(this)
     }
 
     /// The mapping of `len` bytes at `start`.
@@ -286,13 +291,15 @@ mod tests {
     }
 
     #[test]
-    fn no_region_is_in_core_dumps() {
+    fn no_region_is_in_core_dumps_nor_has_huge_pages() {
+        let are_there = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
         let private = WiredMemory::private(crate::PAGE).unwrap();
         let (shared, fd) = WiredMemory::shared(crate::PAGE, "selfpage-test").unwrap();
         let attached = WiredMemory::attach(&fd, crate::PAGE).unwrap();
         for region in [&private, &shared, &attached] {
             let flags = flags(region.as_ptr());
-            assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+            let has = |flag| flags.split(' ').any(|one| one == flag);
+            assert!(has("dd") && has("nh") == are_there, "{flags}");
         }
     }
 }
