@@ -161,7 +161,7 @@ impl Daemon {
             return;
         };
         if let Some(why) = tenant.over_open_quota() {
-            return self.connections().refuse(token, why);
+            return self.connections().refuse_channel(token, cookie, &why);
         }
         tenant.unopened.push_back((depth, cookie));
         if !self.connections().is_full(token) {
@@ -176,7 +176,7 @@ impl Daemon {
             match self.try_open(token, number, depth, cookie) {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(why) => self.connections().refuse(token, why),
+                Err(why) => self.connections().refuse_channel(token, cookie, &why),
             }
             if let Some(tenant) = self.contracts.frames.tenants.get_mut(number) {
                 tenant.unopened.pop_front();

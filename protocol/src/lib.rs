@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
 /// First word of every message: "SPS" and the version.
-const VERSION: u32 = 0x5350_5304;
+const VERSION: u32 = 0x5350_5305;
 
 /// The default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/selfpage/system.sock";
@@ -163,6 +163,13 @@ pub enum DaemonEvent {
         cookie: u64,
         /// The channel's number.
         channel: ChannelNumber,
+    },
+    /// The channel that was asked for with this cookie is not opened, with the reason.
+    NotOpened {
+        /// As asked with.
+        cookie: u64,
+        /// Why.
+        why: String,
     },
     /// Nothing of the channel is under way any more: it was closed, or its client has dropped its end.
     Closed(ChannelNumber),

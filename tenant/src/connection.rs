@@ -126,7 +126,9 @@ fn recv_within(connection: &OwnedFd, limit: Option<Duration>) -> Result<Reply, T
         return Err(TenantError::Silent(Errno::PIPE));
     }
     match decode(message.as_slice()).ok_or(TenantError::OtherBuild)? {
-        DaemonEvent::Refused(why) => Err(TenantError::Refused(why)),
+        DaemonEvent::Refused(why) | DaemonEvent::NotOpened { why, .. } => {
+            Err(TenantError::Refused(why))
+        }
         say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
     }
 }

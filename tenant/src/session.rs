@@ -372,10 +372,11 @@ impl Session {
                 self.leaving = false;
                 SessionEvent::LeaveRefused(why)
             }
-            DaemonEvent::Refused(why) => match self.opening.pop_front() {
-                Some((cookie, _)) => SessionEvent::NotOpened { cookie, why },
-                None => SessionEvent::Refused(why),
-            },
+            DaemonEvent::NotOpened { cookie, why } => {
+                self.opening.retain(|(open, _)| *open != cookie);
+                SessionEvent::NotOpened { cookie, why }
+            }
+            DaemonEvent::Refused(why) => SessionEvent::Refused(why),
             _ => return,
         });
     }

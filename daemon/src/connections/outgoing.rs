@@ -5,6 +5,7 @@
 //! when the tenant reads again. A tenant that leaves [`MAX_UNSENT`] events unread loses the rest.
 
 use super::{Connection, Connections};
+use crate::refusal::Refusal;
 use host::seqpacket;
 use protocol::{DaemonEvent, encode};
 use rustix::event::epoll;
@@ -60,6 +61,12 @@ impl Connections {
     pub fn refuse(&self, token: u64, why: impl std::fmt::Display) {
         let why = protocol::cut(&why.to_string(), protocol::TEXT);
         self.post(token, &DaemonEvent::Refused(why));
+    }
+
+    /// Refuses a channel.
+    pub fn refuse_channel(&self, token: u64, cookie: u64, why: &Refusal) {
+        let why = protocol::cut(&why.to_string(), protocol::TEXT);
+        self.post(token, &DaemonEvent::NotOpened { cookie, why });
     }
 
     /// Returns true if an event did not fit since this was last called, and all that were kept are

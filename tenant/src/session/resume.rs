@@ -209,6 +209,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SessionEvent;
     use protocol::{ResumeToken, encode};
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::net::{
@@ -270,6 +271,27 @@ mod tests {
             }
         }
         assert!(session.unsent.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_of_another_request_is_of_no_channel() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let mut session = away(Path::new("/nowhere"));
+        session.connection = Some(own);
+        let [first, second] = [(); 2].map(|()| session.open(8));
+        let why = || "why".to_owned();
+        let (cookie, of_another) = (second, DaemonEvent::Refused(why()));
+        for event in [of_another, DaemonEvent::NotOpened { cookie, why: why() }] {
+            let bytes = encode(&event).unwrap();
+            seqpacket::send(&daemon, &bytes, &[], SendFlags::DONTWAIT).unwrap();
+        }
+        let events = session.receive();
+        assert!(matches!(
+            &events[..],
+            [SessionEvent::Refused(_), SessionEvent::NotOpened { cookie, .. }] if *cookie == second
+        ));
+        assert_eq!(session.opening, [(first, 8)]);
     }
 
     #[test]
