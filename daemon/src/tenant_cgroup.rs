@@ -9,19 +9,20 @@
 //! Rule: the kernel counts resident memory, a tenant's word for it is not trusted; the memory of
 //! a killed process is freed at once (`process_mrelease`).
 
+mod process_killer;
+
 use crate::cgroup_origin;
 use crate::persisted_tenants::TenantRecord;
 use host::address_spaces::AddressSpaces;
-use host::process_tree::{self, is_running, release_memory};
+use host::process_tree::{self, is_running};
 use host::procfs;
-use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Pid;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the second version of control groups may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -31,12 +32,6 @@ const OURS: &str = "selfpage";
 
 /// How long one is looked after that was put into a group by mistake.
 const SHORT: Duration = Duration::from_millis(100);
-
-/// How often a killed tenant is polled until its memory has come back.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// Killed processes that are held at a time: with all of a large tenant's held the daemon would have no descriptor left.
-const MOST_HELD: usize = 32;
 
 /// Bytes by which the kernel's count of a process may be behind: each processor keeps some
 /// pages' worth of changes to itself.
@@ -252,45 +247,18 @@ impl TenantCgroup {
         Ok((sum(&spaces.distinct)? + sum(&spaces.unknown)? / 2).saturating_sub(own))
     }
 
-    /// Kills all of it and waits, at most `limit`, until its anonymous memory is free.
-    /// The last process may end some time later, which a caller that needs only the memory
+    /// Kills all of it and waits until its anonymous memory is free, however long the kernel keeps a process: a warning
+    /// is logged after `usual`. The last process may end some time later, which a caller that needs only the memory
     /// does not wait for.
-    pub fn kill_and_await_memory(&self, limit: Duration) {
-        self.kill_until(limit, |pid| {
+    pub fn kill_and_await_memory(&self, usual: Duration) {
+        process_killer::kill_until(self, usual, |pid| {
             Ok(procfs::anonymous(pid)?.is_none_or(|bytes| bytes <= BEHIND))
         });
     }
 
-    /// Kills all of it and waits, at most `limit`, until it has ended. Returns how many
-    /// processes there were.
-    pub fn kill_and_await_exit(&self, limit: Duration) -> usize {
-        self.kill_until(limit, |_| Ok(false))
-    }
-
-    /// Kills all of it and waits until each process is done with, by `enough` or by its end. Processes that it cannot
-    /// read of may live: it tries again, without a limit, since their frames would be others' otherwise.
-    fn kill_until(&self, limit: Duration, enough: impl Fn(Pid) -> io::Result<bool>) -> usize {
-        let begin = Instant::now();
-        let mut killer = ProcessKiller::default();
-        let mut was_unknown = false;
-        loop {
-            match killer.run_round(self, &enough) {
-                Ok(left) if left == 0 || begin.elapsed() > limit => return killer.killed.len(),
-                Ok(_) => std::thread::sleep(LOOK),
-                Err(why) => {
-                    if !std::mem::replace(&mut was_unknown, true) {
-                        tracing::warn!(
-                            "the processes of a killed tenant (the first was process {}) cannot be read: {why}; its frames \
-                             are free once they can be, and have ended",
-                            self.leader.as_raw_nonzero()
-                        );
-                    }
-                    // What is short may be what these take.
-                    killer.held.clear();
-                    std::thread::sleep(SHORT);
-                }
-            }
-        }
+    /// Kills all of it and waits until it has ended, with a warning after `usual`. Returns how many processes there were.
+    pub fn kill_and_await_exit(&self, usual: Duration) -> usize {
+        process_killer::kill_until(self, usual, |_| Ok(false))
     }
 
     /// Its processes belong to no tenant any more: they go back to where they came from.
@@ -305,84 +273,6 @@ impl TenantCgroup {
     /// The group is not needed any more.
     pub fn remove(&self) {
         let _ = self.path.as_ref().map(fs::remove_dir);
-    }
-}
-
-/// The end of a tenant's processes, in rounds.
-#[derive(Default)]
-struct ProcessKiller {
-    /// Those whose memory is being freed.
-    held: Vec<(Pid, OwnedFd)>,
-    /// All that there were.
-    killed: HashSet<Pid>,
-}
-
-impl ProcessKiller {
-    /// Kills the processes there are. Returns how many of them are not done with; an error where that is not known.
-    fn run_round(
-        &mut self,
-        group: &TenantCgroup,
-        enough: impl Fn(Pid) -> io::Result<bool>,
-    ) -> io::Result<usize> {
-        // Before the processes' descriptors, which may be the last that are free.
-        let kill = group.path.as_ref().map(|path| path.join("cgroup.kill"));
-        let kill = kill.and_then(|path| File::options().write(true).open(path).ok());
-        let short = self.hold(group);
-        let at_once = kill.is_some_and(|mut kill| kill.write_all(b"1").is_ok());
-        for (_, fd) in &self.held {
-            if !at_once {
-                let _ = pidfd_send_signal(fd, Signal::KILL);
-            }
-            release_memory(fd);
-        }
-        let mut left = 0;
-        for pid in group.try_processes()? {
-            if !has_ended(pid)? && !enough(pid)? {
-                left += 1;
-            }
-        }
-        match short {
-            Err(why) if !at_once && left > 0 => Err(why),
-            _ => Ok(left),
-        }
-    }
-
-    /// Holds processes before they are killed: their memory is freed through these.
-    fn hold(&mut self, group: &TenantCgroup) -> io::Result<()> {
-        self.held
-            .retain(|(pid, _)| !has_ended(*pid).unwrap_or(false));
-        let (mut new, mut held) = (Vec::new(), Ok(()));
-        for pid in group.try_processes()? {
-            let is_known = self.held.iter().any(|(known, _)| *known == pid);
-            if is_known || self.held.len() + new.len() == MOST_HELD {
-                continue;
-            }
-            match pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from) {
-                Ok(fd) => new.push((pid, fd)),
-                Err(why) if procfs::is_shortage(&why) => {
-                    // Some, and what it takes to read of them.
-                    new.truncate(new.len().saturating_sub(2));
-                    held = Err(why);
-                    break;
-                }
-                Err(_) => {}
-            }
-        }
-        // A number may have become another's before it was held.
-        let still = group.try_processes()?;
-        new.retain(|(pid, _)| still.contains(pid));
-        self.killed.extend(still);
-        self.held.extend(new);
-        held
-    }
-}
-
-/// Returns true if a process has ended; an error where there was nothing to find it out by.
-fn has_ended(pid: Pid) -> io::Result<bool> {
-    match process_tree::ProcStat::read(pid) {
-        Ok(stat) => Ok(stat.is_none_or(|stat| stat.is_dead())),
-        Err(why) if procfs::is_shortage(&why) => Err(why),
-        Err(_) => Ok(false),
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Descriptors of a tenant, beside its channels': bells, a file.
 const FDS: usize = 4;
 
-/// How long the memory of a killed tenant may take to come back.
+/// How long the memory of a killed tenant takes to come back at most, but for processes that the kernel keeps.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tenants, their connections and the jobs that end them.

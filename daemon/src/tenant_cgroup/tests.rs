@@ -1,7 +1,11 @@
 //! Groups of real processes.
 
 use super::*;
+use rustix::process::Signal;
 use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A shell that is in its group before it starts anything.
 fn group_of(script: &str) -> (CgroupRoot, TenantCgroup, std::process::Child) {
@@ -142,5 +146,75 @@ fn a_tenant_that_cannot_be_read_of_is_killed_when_it_can() {
         std::thread::sleep(LOOK);
     }
     assert_eq!((there.len(), there.iter().filter(lives).count()), (3, 0));
+    group.remove();
+}
+
+/// A small file system, frozen and thawed by these tests.
+struct FrozenMount(tempfile::TempDir);
+
+impl FrozenMount {
+    /// None where this process may not mount any.
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+        let it = Self(folder);
+        fs::create_dir(it.path()).unwrap();
+        let (image, path) = (image.to_str()?, it.path());
+        let is_made = run("mkfs.ext4", &["-q", image])
+            && run("mount", &["-o", "loop", image, path.to_str()?])
+            && run("fsfreeze", &["-f", path.to_str()?]);
+        is_made.then_some(it)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("mount")
+    }
+
+    fn thaw(&self) {
+        run("fsfreeze", &["-u", self.path().to_str().unwrap()]);
+    }
+}
+
+impl Drop for FrozenMount {
+    fn drop(&mut self) {
+        self.thaw();
+        run("umount", &[self.path().to_str().unwrap()]);
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> bool {
+    let done = Command::new(program)
+        .args(args)
+        .stderr(Stdio::null())
+        .status();
+    done.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_process_that_the_kernel_keeps_is_not_gone_until_it_lets_it_go() {
+    let Some(mount) = FrozenMount::new() else {
+        return println!("SKIPPED: no file system can be mounted and frozen here");
+    };
+    let script = format!("echo > {}/file", mount.path().display());
+    let (_groups, group, mut child) = group_of(&script);
+    let pid = Pid::from_child(&child);
+    let begin = Instant::now();
+    let waits = || process_tree::ProcStat::of(pid).is_some_and(|stat| stat.state == b'D');
+    while !waits() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(LOOK);
+    }
+    assert!(waits());
+    std::thread::scope(|scope| {
+        let kill = scope.spawn(|| group.kill_and_await_exit(Duration::ZERO));
+        let begin = Instant::now();
+        while !kill.is_finished() && begin.elapsed() < 3 * SHORT {
+            std::thread::sleep(LOOK);
+        }
+        let was_gone = kill.is_finished();
+        mount.thaw();
+        scope.spawn(|| child.wait());
+        assert_eq!((was_gone, kill.join().unwrap()), (false, 1));
+    });
     group.remove();
 }
