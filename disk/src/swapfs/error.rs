@@ -184,8 +184,13 @@ pub enum FileError {
     Damaged,
     /// The device failed. The operation did not complete; if the device keeps failing, the next
     /// open may still find it completed.
-    #[error("writing the file table failed: {0}; the table is as it was")]
-    Io(Errno),
+    #[error("writing the table of swap files on {place} failed: {errno}; the table is as it was")]
+    Io {
+        /// The path.
+        place: String,
+        /// The kernel's error.
+        errno: Errno,
+    },
 }
 
 struct LockOwner(Option<u32>);

@@ -271,7 +271,8 @@ impl<M: BlockDevice> SwapFs<M> {
         if let Err(errno) = self.superblocks.commit(&next) {
             // Half of it may be on the device: overwrites it with the current table, if possible.
             let _ = self.superblocks.commit(&self.table);
-            return Err(FileError::Io(errno));
+            let place = self.medium.name().to_owned();
+            return Err(FileError::Io { place, errno });
         }
         self.table = next;
         Ok(done)
