@@ -58,13 +58,13 @@ pub enum Refusal {
     Terms(#[from] SpecError),
     /// Not an IO channel's memory or bell.
     #[error(transparent)]
-    Channel(#[from] ChannelError),
+    Channel(ChannelError),
     /// Not a ledger.
     #[error(transparent)]
     Ledger(#[from] LimitControlError),
     /// By the kernel.
     #[error(transparent)]
-    Kernel(#[from] Errno),
+    Kernel(Errno),
     /// The connection has ended.
     #[error("it has gone")]
     Disconnected,
@@ -253,6 +253,25 @@ pub enum Refusal {
     NoDirectIo(Errno),
 }
 
+impl From<Errno> for Refusal {
+    fn from(why: Errno) -> Self {
+        match why {
+            // The kernel does not say whose limit it is.
+            Errno::MFILE => Self::FewDescriptors,
+            other => Self::Kernel(other),
+        }
+    }
+}
+
+impl From<ChannelError> for Refusal {
+    fn from(why: ChannelError) -> Self {
+        match why {
+            ChannelError::System { errno, .. } if errno == Errno::MFILE => errno.into(),
+            other => Self::Channel(other),
+        }
+    }
+}
+
 impl Refusal {
     /// Returns true if the daemon or the peer's user lacks something that may be there later.
     pub fn is_lack(&self) -> bool {
@@ -359,4 +378,22 @@ pub enum PolicyRefusal {
         /// The group.
         gid: u32,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_names_the_daemon_and_its_remedy() {
+        let (what, errno) = ("a descriptor of the doorbell", Errno::MFILE);
+        for why in [
+            ChannelError::System { what, errno }.into(),
+            Refusal::from(errno),
+        ] {
+            let text = why.to_string();
+            assert!(why.is_lack() && text.contains("the daemon has only descriptors"));
+            assert!(text.contains("raise its `ulimit -n`"), "{text}");
+        }
+    }
 }
