@@ -238,7 +238,7 @@ impl Connections {
         let peer = match Peer::of(&fd) {
             Ok(peer) => peer,
             Err(Errno::SRCH) => return self.turn_away(u32::MAX, fd, &Refusal::OtherNamespace),
-            Err(_) => return self.reaper.close(u32::MAX, fd),
+            Err(why) => return self.turn_away(u32::MAX, fd, &why.into()),
         };
         let person = self.user_limits.person(peer.uid);
         let held = tenant_fds(&self.user_limits, person);

@@ -4,7 +4,9 @@
 //! before it is looked at; so the process is held by a descriptor from when it connected, and
 //! what was found by the number counts only if it still ran afterwards.
 
+use crate::refusal::Refusal;
 use host::process_tree::ProcStat;
+use host::procfs::is_shortage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -40,8 +42,10 @@ impl Peer {
         let held = match option(&socket, SO_PEERPIDFD, &mut number) {
             // SAFETY: the kernel has just made it for us.
             Ok(()) => Some(unsafe { OwnedFd::from_raw_fd(number) }),
-            Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()).ok(),
-            Err(_) => None,
+            Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty())
+                .map(Some)
+                .or_else(gone)?,
+            Err(why) => gone(why)?,
         };
         let (uid, gid) = (found.uid, found.gid);
         Ok(Self {
@@ -52,10 +56,12 @@ impl Peer {
         })
     }
 
-    /// When the process started: with its number, its name. `None` if it has ended.
-    pub fn start(&self) -> Option<u64> {
-        let start = ProcStat::of(self.pid)?.start;
-        self.runs().then_some(start)
+    /// When the process started: with its number, its name. Refused if it has ended, or where that is not known.
+    pub fn start(&self) -> Result<u64, Refusal> {
+        let stat = ProcStat::read(self.pid)
+            .map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
+        let start = stat.filter(|_| self.runs()).map(|stat| stat.start);
+        start.ok_or(Refusal::ProcessEnded)
     }
 
     /// Returns true if the process still runs, so that its pid is still its own.
@@ -65,6 +71,14 @@ impl Peer {
             let mut fds = [PollFd::new(held, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec::default())) == Ok(0)
         })
+    }
+}
+
+/// A process that cannot be held has ended; an error where this process lacks what it takes to hold one.
+fn gone(why: Errno) -> Result<Option<OwnedFd>, Errno> {
+    match is_shortage(&why.into()) {
+        true => Err(why),
+        false => Ok(None),
     }
 }
 
@@ -98,7 +112,7 @@ mod tests {
         let us = rustix::process::getpid();
         let peer = Peer::of(&ours).unwrap();
         assert_eq!(
-            (peer.pid, peer.start()),
+            (peer.pid, peer.start().ok()),
             (us, ProcStat::of(us).map(|s| s.start))
         );
         drop(theirs);
@@ -110,6 +124,28 @@ mod tests {
             held: Some(held),
             ..peer
         };
-        assert_eq!(ended.start(), None);
+        assert!(matches!(ended.start(), Err(Refusal::ProcessEnded)));
+    }
+
+    #[test]
+    fn a_peer_has_not_ended_where_a_descriptor_is_short_to_find_it_out() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        const LIMITED: &str = "SELFPAGE_TEST_LIMITED";
+        if std::env::var_os(LIMITED).is_none() {
+            // The limit is of all threads.
+            let limited = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["a_descriptor_is_short", "--test-threads=1"])
+                .env(LIMITED, "1")
+                .output()
+                .unwrap();
+            return assert!(limited.status.success(), "{limited:?}");
+        }
+        let (ours, _theirs) = seqpacket::pair().unwrap();
+        let peer = Peer::of(&ours).unwrap();
+        let (current, maximum) = (Some(0), Some(0));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+        let why = peer.start().unwrap_err().to_string();
+        assert!(why.contains("raise its `ulimit -n`"), "{why}");
+        assert_eq!(Peer::of(&ours).err(), Some(Errno::MFILE));
     }
 }

@@ -109,7 +109,7 @@ impl PeerIdentity {
             uid: peer.uid,
             gid: peer.gid,
             // Of another process, if this one has ended.
-            executable: found.filter(|_| peer.start().is_some()),
+            executable: found.filter(|_| peer.start().is_ok()),
         }
     }
 }

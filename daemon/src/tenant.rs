@@ -121,7 +121,7 @@ impl Tenant {
     pub fn awaits(&self, peer: &Peer) -> bool {
         matches!(self.phase, TenantPhase::Away(_))
             && self.record.pid == peer.pid.as_raw_nonzero().get()
-            && peer.start() == Some(self.record.start)
+            && peer.start().is_ok_and(|start| start == self.record.start)
     }
 
     /// A number that no channel has.

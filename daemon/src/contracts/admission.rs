@@ -62,8 +62,8 @@ impl Contracts {
     /// exists, and the reply is sent now.
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), Refusal> {
         let connection = self.frames.connections().requesting(token)?;
-        let (pid, start) = (connection.peer.pid, connection.peer.start());
-        let asks = |t: &Tenant| t.record.process() == Some(pid) && Some(t.record.start) == start;
+        let (pid, start) = (connection.peer.pid, connection.peer.start()?);
+        let asks = |t: &Tenant| t.record.process() == Some(pid) && t.record.start == start;
         let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
         let there = self.frames.tenants.get(number);
         if !there.is_some_and(|tenant| waits(tenant) && asks(tenant)) {
@@ -192,7 +192,7 @@ impl Contracts {
         let (pid, uid) = (connection.peer.pid, connection.identity.uid);
         // Guard against pid reuse: a peer that passed its socket on and exited must not be
         // mistaken for the process that now has its pid.
-        let start = connection.peer.start().ok_or(Refusal::ProcessEnded)?;
+        let start = connection.peer.start()?;
         let excess = self.frames.tenants.over_fd_quota(uid);
         let limits = &mut self.frames.tenants.connections.user_limits;
         if let Some(why) = excess.or_else(|| limits.over_change_rate(uid)) {
