@@ -2,6 +2,7 @@
 
 use crate::DaemonError;
 use crate::config::Disk;
+use crate::persisted_tenants::TenantRecord;
 use crate::refusal::Refusal;
 use crate::tenant::Tenant;
 use crate::zero_writer;
@@ -80,7 +81,7 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     for note in swap.medium().warnings() {
         tracing::warn!("{}: {note}", disk.swap.display());
     }
-    let mut model = figures(disk, &mut swap)?.model;
+    let mut model = figures(disk, &mut swap)?;
     let most = Utilization::try_from(disk.capacity).unwrap_or(Utilization::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
@@ -169,15 +170,26 @@ pub fn calibration_file(disk: &Disk) -> PathBuf {
     })
 }
 
-fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
-    let text = std::fs::read_to_string(calibration_file(disk)).ok();
-    match text.and_then(|text| toml::from_str::<SavedCalibration>(&text).ok()) {
-        Some(known) if known.filesystem == swap.id() => Ok(known.figures),
-        _ => {
-            tracing::info!("measuring the disk, once, for some seconds");
-            measure(disk, swap)
-        }
+/// The figures that are kept; else those in the records of an earlier daemon's tenants, whose files may have all room
+/// that a measurement needs; else the disk is measured.
+fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
+    let path = calibration_file(disk);
+    let text = std::fs::read_to_string(&path).ok();
+    let kept = text.and_then(|text| toml::from_str::<SavedCalibration>(&text).ok());
+    if let Some(kept) = kept.filter(|kept| kept.filesystem == swap.id()) {
+        return Ok(kept.figures.model);
     }
+    let mut records = (swap.files().iter()).filter_map(|file| TenantRecord::decode(file.blob()));
+    if let Some(model) = records.find_map(|record| record.disk) {
+        tracing::warn!(
+            "{} has no figures of this disk: those that its tenants were admitted by hold; a daemon that starts \
+             without tenants measures it again",
+            path.display()
+        );
+        return Ok(model);
+    }
+    tracing::info!("measuring the disk, once, for some seconds");
+    Ok(measure(disk, swap)?.model)
 }
 
 /// Measures the device under a swap filesystem, and keeps the figures.

@@ -1,6 +1,7 @@
 //! What the swap filesystem keeps of a tenant, so that a daemon that is started again knows
 //! whose each swap file is.
 
+use disk::cost_model::CostModel;
 use disk::swapfs::{FileName, MAX_BLOB};
 use protocol::contract_spec::{ContractSpec, FrameSpec};
 use protocol::{NAME, ResumeToken, cut};
@@ -36,13 +37,16 @@ pub struct TenantRecord {
     pub channels: u32,
     /// Processor time that it has reserved: runtime and period.
     pub reservation: Option<(Duration, Duration)>,
+    /// The disk's figures that its contract was admitted by: a daemon that has lost them, and has no room to measure
+    /// the disk on beside its tenants' files, goes by these.
+    pub disk: Option<CostModel>,
 }
 
 /// Channels that are recorded for each tenant: the record of most is not written again for them.
 const CHANNELS: u32 = 4;
 
 /// What records may lack that an earlier version wrote, which is last, and none or zero there.
-const LATER_FIELDS: usize = 3;
+const LATER_FIELDS: usize = 4;
 
 impl TenantRecord {
     /// Of a tenant that comes in now.
@@ -66,6 +70,7 @@ impl TenantRecord {
             later: None,
             channels: CHANNELS,
             reservation: None,
+            disk: None,
         }
     }
 
@@ -125,6 +130,9 @@ fn boot() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::atropos::Utilization;
+    use disk::cost_model::OpCost;
+    use disk::time::Nanos;
 
     fn record(name: &str) -> TenantRecord {
         let terms = ContractSpec {
@@ -148,6 +156,16 @@ mod tests {
         );
         record.channels = u32::MAX;
         record.reservation = Some((Duration::MAX, Duration::MAX));
+        let dear = OpCost {
+            base: Nanos(u64::MAX),
+            per_kib: Nanos(u64::MAX),
+        };
+        record.disk = Some(CostModel {
+            read: dear,
+            write: dear,
+            bound: Nanos(u64::MAX),
+            capacity: Utilization::percent(95),
+        });
         let most = u32::MAX;
         record.later = Some(FrameSpec { g: most, x: most });
         let bytes = record.encode();

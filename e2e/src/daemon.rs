@@ -127,6 +127,11 @@ impl Daemon {
         self.sandbox.join("config.toml")
     }
 
+    /// Loses the measured figures of its disk, which it gets a file of its own for. The next configuration names it.
+    pub fn lose_figures(&mut self) {
+        self.figures = self.sandbox.join("figures.toml");
+    }
+
     /// Its socket.
     pub fn socket(&self) -> PathBuf {
         self.sandbox.join("s")

@@ -199,8 +199,10 @@ impl Contracts {
             return Err(why);
         }
         let number = self.frames.tenants.next_number();
+        let mut record = TenantRecord::new(number, name, pid, start, uid, terms);
+        record.disk = Some(self.disk.model);
         Ok(Tenant {
-            record: TenantRecord::new(number, name, pid, start, uid, terms),
+            record,
             resume_token,
             phase: TenantPhase::Scrubbing,
             rejoined: false,

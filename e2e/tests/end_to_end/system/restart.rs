@@ -17,6 +17,7 @@ pub const CASES: &[(&str, Case)] = cases![
     a_daemon_with_less_than_is_promised_does_not_start_and_harms_no_tenant => less,
     one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives => less_than_owned,
     one_that_does_not_come_back_at_once_has_its_time_whatever_it_has_resident => awaited,
+    a_daemon_that_has_lost_its_disks_figures_serves_tenants_that_have_all_of_its_swap => figures_lost,
     programs_that_are_let_in_when_their_daemon_is_killed_start_under_the_next => let_in_by_the_next,
 ];
 
@@ -266,6 +267,36 @@ fn awaited(disks: &Arc<Disks>, _: Size) -> Verdict {
     ensure(!daemon.log().contains("frames resident"), || daemon.said())?;
     ensure(!running.ended(), || {
         format!("it ended: {}", running.stderr())
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+/// No room is left to measure the disk on.
+fn figures_lost(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let settings = Settings::new(32).memory("restart_grace = \"100s\"");
+    let mut daemon = Daemon::start(disks, &settings)?;
+    let sandbox = Sandbox::new("figures")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let all = daemon.books()?["swap_free"].as_u64().unwrap_or(0);
+    let contract = daemon.terms(8, all / MIB);
+    let mut running = for_ever(&sandbox, &program, 24).spawn(&Under::Contract(contract))?;
+    wait_until("it has frames", || Ok(field(&daemon, 1, "n")? > Some(0)))?;
+    let left = daemon.books()?["swap_free"].as_u64();
+    ensure(left == Some(0), || format!("{left:?} of swap is free"))?;
+    daemon.kill()?;
+    daemon.lose_figures();
+    daemon.configure(&settings)?;
+    daemon.again()?;
+    daemon.says("tenant 1 is back", 1)?;
+    let rounds = sandbox.join("rounds");
+    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
+    let before = done();
+    wait_until("it gets on", || {
+        ensure(!running.ended(), || {
+            format!("it ended: {}\n{}", running.stderr(), daemon.said())
+        })?;
+        Ok(done() > before + 1)
     })?;
     drop(running);
     daemon.has_everything_back()
