@@ -130,3 +130,14 @@ fn a_demand_that_is_not_renewed_keeps_no_other_domain_from_frames() {
     assert_eq!(busy.take(), None, "it goes on");
     audit(&ledger);
 }
+
+#[test]
+fn a_domain_without_unused_frames_is_passed_over_whatever_its_surplus() {
+    let (ledger, _fd) = Ledger::create(30, 8).unwrap();
+    let [rich, idle, taker] = [(); 3].map(|()| admit(&ledger, 0, 30));
+    let (_used, unused) = (take(&rich, 20), take(&idle, 10));
+    idle.put_batch(&unused[..3]).unwrap();
+    assert_eq!(take(&taker, 10).len(), 3);
+    assert_eq!((rich.n(), idle.n()), (20, 7));
+    audit(&ledger);
+}
