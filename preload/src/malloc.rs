@@ -3,11 +3,13 @@
 //! The C library's own allocator grows the heap by internal calls, which cannot be interposed.
 //! An allocator that the program brings is used in mimalloc's place.
 
+mod large;
 mod own;
 mod program_allocator;
 mod tuning;
 
 use crate::{early_alloc, map, raw_syscall};
+use large::LargeBlock;
 use libmimalloc_sys as mi;
 use program_allocator::ProgramAllocator;
 use std::ffi::{c_int, c_long, c_void};
@@ -72,8 +74,8 @@ fn decide() -> Source {
     source()
 }
 
-/// Milliseconds before freed memory is given back: long enough that a loop which frees
-/// and allocates does not discard each time.
+/// Milliseconds before freed memory is given back: long enough that a loop which frees and allocates does not discard
+/// each time. A segment that is free as a whole is given back at once: no later call may come.
 const PURGE_DELAY: c_long = 100;
 
 /// mimalloc's options by number (mimalloc.h, version 2.3).
@@ -82,6 +84,7 @@ mod option {
     pub const ALLOW_LARGE_OS_PAGES: c_int = 6;
     pub const PURGE_DELAY: c_int = 15;
     pub const USE_NUMA_NODES: c_int = 16;
+    pub const ARENA_PURGE_MULT: c_int = 24;
     pub const ALLOW_THP: c_int = 37;
 }
 
@@ -106,6 +109,7 @@ unsafe extern "C" {
 /// Called once, by the constructor, while there is one thread, after memory that is mapped is paged; `heap` is the
 /// caller's, zero, and not used otherwise.
 pub unsafe fn init(heap: Option<Range<usize>>) {
+    large::init();
     let source = match ProgramAllocator::find() {
         Some(program) => {
             let _ = PROGRAMS.set((program, heap));
@@ -135,6 +139,7 @@ unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
         mi_option_set(option::ALLOW_THP, 1);
         mi_option_set(option::USE_NUMA_NODES, 1);
         mi_option_set(option::PURGE_DELAY, PURGE_DELAY);
+        mi_option_set(option::ARENA_PURGE_MULT, 0);
         if let Some(heap) = heap {
             mi_manage_os_memory(heap.start as *mut c_void, heap.len(), true, false, true, -1);
         }
@@ -155,6 +160,11 @@ fn filled(ptr: *mut c_void) -> *mut c_void {
 fn aligned(size: usize, align: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(size, align).cast(),
+        _ if large::is_large(size)
+            && let Some(block) = LargeBlock::map(size, align) =>
+        {
+            block
+        }
         // SAFETY: the alignment is a power of two, as the callers checked.
         _ => unsafe { mi::mi_malloc_aligned(size.max(MIN_ALIGN), align.max(MIN_ALIGN)) },
     }
@@ -193,7 +203,7 @@ unsafe extern "C" fn free(ptr: *mut c_void) {
     unsafe {
         match source() {
             Source::Program(program) => (program.free)(ptr),
-            _ => mi::mi_free(ptr),
+            _ => own::free(ptr),
         }
     }
 }
@@ -325,7 +335,7 @@ unsafe extern "C" fn malloc_usable_size(ptr: *const c_void) -> usize {
         match source() {
             _ if early_alloc::owns(ptr.cast()) => early_alloc::size(ptr.cast()),
             Source::Program(program) => (program.malloc_usable_size)(ptr),
-            _ => mi_usable_size(ptr),
+            _ => own::usable_size(ptr),
         }
     }
 }

@@ -3,7 +3,10 @@
 //! A program that counts its allocations defines `malloc` over `__libc_malloc`, and has the C library's `free` take the
 //! blocks back. So both are this library's, and never the program's.
 
-use super::{MIN_ALIGN, PAGE, Source, aligned, early_alloc, filled, mi, mi_calloc, source};
+use super::large::{self, LargeBlock};
+use super::{
+    MIN_ALIGN, PAGE, Source, aligned, early_alloc, filled, mi, mi_calloc, mi_usable_size, source,
+};
 use crate::raw_syscall;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -12,8 +15,34 @@ use std::ptr::null_mut;
 pub fn malloc(source: &Source, size: usize) -> *mut c_void {
     match source {
         Source::Early => early_alloc::allocate(size, 16).cast(),
+        _ if large::is_large(size)
+            && let Some(block) = LargeBlock::map(size, MIN_ALIGN) =>
+        {
+            block
+        }
         // SAFETY: any size will do.
         _ => filled(unsafe { mi::mi_malloc(size.max(MIN_ALIGN)) }),
+    }
+}
+
+/// # Safety
+/// As in C; not of the early pool.
+pub unsafe fn free(block: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe {
+        match LargeBlock::at(block) {
+            Some(large) => large.free(),
+            None => mi::mi_free(block),
+        }
+    }
+}
+
+/// # Safety
+/// As in C; not of the early pool.
+pub unsafe fn usable_size(block: *const c_void) -> usize {
+    // SAFETY: the caller's.
+    unsafe {
+        LargeBlock::at(block.cast_mut()).map_or_else(|| mi_usable_size(block), LargeBlock::size)
     }
 }
 
@@ -22,6 +51,12 @@ pub fn calloc(source: &Source, count: usize, size: usize) -> *mut c_void {
         return early_alloc::allocate(count.saturating_mul(size), 16).cast();
     }
     let (count, size) = match count.checked_mul(size) {
+        Some(bytes)
+            if large::is_large(bytes)
+                && let Some(block) = LargeBlock::map(bytes, MIN_ALIGN) =>
+        {
+            return block;
+        }
         Some(bytes @ ..MIN_ALIGN) => (1, bytes.max(MIN_ALIGN)),
         _ => (count, size),
     };
@@ -43,22 +78,53 @@ pub unsafe fn realloc(
         return malloc(source, size);
     }
     if !early_alloc::owns(ptr.cast()) {
+        // SAFETY: the caller's.
+        return unsafe { resize(source, ptr, size) };
+    }
+    // SAFETY: the early pool's block is that long.
+    unsafe { move_to(further(size), ptr, early_alloc::size(ptr.cast()).min(size)) }
+}
+
+/// # Safety
+/// As [`realloc`]; the block is of mimalloc or a large one.
+unsafe fn resize(source: &Source, ptr: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's; each block is freed once its bytes are in another one.
+    unsafe {
         if size == 0 {
             // As glibc does: mimalloc would give a new block.
-            // SAFETY: the caller's.
-            unsafe { mi::mi_free(ptr) };
+            free(ptr);
             return null_mut();
         }
-        // SAFETY: the caller's.
-        return filled(unsafe { mi::mi_realloc(ptr, size.max(MIN_ALIGN)) });
-    }
-    let fresh = further(size);
-    if !fresh.is_null() {
-        // SAFETY: the old block is that long, and the new one at least as long as copied.
-        unsafe {
-            let old = early_alloc::size(ptr.cast());
-            std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), fresh.cast(), old.min(size));
+        let block = LargeBlock::at(ptr);
+        let there = block.map_or_else(|| mi_usable_size(ptr), LargeBlock::size);
+        let fresh = match block {
+            Some(block) if size >= large::MIN_THRESHOLD / 2 => match block.resize(size) {
+                Some(same) => return same,
+                None => malloc(source, size),
+            },
+            Some(_) => malloc(source, size),
+            // A large block that grows is likely to grow again.
+            None if size > there && (large::is_large(size) || there >= large::MIN_THRESHOLD) => {
+                LargeBlock::map(size, MIN_ALIGN).unwrap_or_else(|| malloc(source, size))
+            }
+            None => return filled(mi::mi_realloc(ptr, size.max(MIN_ALIGN))),
+        };
+        let fresh = move_to(fresh, ptr, there.min(size));
+        if !fresh.is_null() {
+            free(ptr);
         }
+        fresh
+    }
+}
+
+/// Copies `len` bytes of a block to a fresh one, if there is one.
+///
+/// # Safety
+/// Both are as long.
+unsafe fn move_to(fresh: *mut c_void, from: *const c_void, len: usize) -> *mut c_void {
+    if !fresh.is_null() {
+        // SAFETY: the caller's; two blocks do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), fresh.cast(), len) };
     }
     fresh
 }
@@ -96,7 +162,7 @@ extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
 unsafe extern "C" fn __libc_free(ptr: *mut c_void) {
     if !early_alloc::owns(ptr.cast()) {
         // SAFETY: the caller's.
-        unsafe { mi::mi_free(ptr) };
+        unsafe { free(ptr) };
     }
 }
 

@@ -1,6 +1,6 @@
 //! The calls that tune glibc's allocator, or report on it.
 
-use super::{Source, source};
+use super::{Source, large, source};
 use std::ffi::c_int;
 
 unsafe extern "C" {
@@ -14,20 +14,27 @@ extern "C" fn malloc_trim(pad: usize) -> c_int {
     unsafe {
         match source() {
             Source::Early => return 0,
-            Source::Mimalloc => mi_collect(false),
+            Source::Mimalloc => mi_collect(true),
             Source::Program(program) => return (program.malloc_trim)(pad),
         }
     }
     1
 }
 
-/// `mallopt`: has no effect on mimalloc, since glibc's parameters are for glibc's allocator.
+/// `mallopt`: says which blocks are mappings. glibc's other parameters are for glibc's allocator, and have no effect.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mallopt(option: c_int, value: c_int) -> c_int {
     match source() {
         // SAFETY: the program's own call.
         Source::Program(program) => unsafe { (program.mallopt)(option, value) },
-        _ => 1,
+        _ => {
+            match (option, usize::try_from(value)) {
+                (libc::M_MMAP_THRESHOLD, Ok(size)) => large::set_threshold(size),
+                (libc::M_MMAP_MAX, Ok(0)) => large::set_threshold(usize::MAX),
+                _ => {}
+            }
+            1
+        }
     }
 }
 
