@@ -46,6 +46,13 @@ impl Counters {
         now
     }
 
+    /// Counts a fault that began at `began` and ends now.
+    pub(crate) fn end_fault(&self, began: u64) {
+        let time = self.end_stage(Stage::Fault, began).saturating_sub(began);
+        // Rounded: many faults take less than two microseconds, and a sum must not lose half of each.
+        self.add(Counter::FaultTimeUs, time.saturating_add(500) / 1000);
+    }
+
     /// The samples of a stage so far.
     pub fn stage(&self, stage: Stage) -> StageHistogram {
         let mut histogram = StageHistogram::default();
@@ -87,12 +94,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_shown_by_their_names() {
+    fn figures_add_up_and_are_shown_by_their_names() {
         let words: Vec<_> = (0..Stage::DOMAIN_WORDS)
             .map(|_| AtomicU64::new(0))
             .collect();
         let counters = Counters::new(Box::leak(words.into_boxed_slice()));
         counters.add(Counter::Faults, 7);
+        for time in [1_600, 1_000_000] {
+            counters.end_fault(wired::clock::now() - time);
+        }
+        assert_eq!(counters.stage(Stage::Fault).count(), 2);
+        assert!(counters.get(Counter::FaultTimeUs) >= 1002);
         let shown = format!("{counters:?}");
         assert!(
             shown.starts_with("{\"faults\": 7, \"zero_filled\": 0,"),

@@ -177,7 +177,7 @@ impl FaultContext {
         let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
         self.end_flight(flight);
         if matches!(outcome, FillOutcome::Success) {
-            counters.end_stage(Stage::Fault, began);
+            counters.end_fault(began);
         }
         if let Some(begin) = begin {
             let handled = FaultSample {

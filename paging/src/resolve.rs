@@ -17,7 +17,7 @@ use crate::stretch::StretchState;
 use crate::throttle::FaultSample;
 use frames::{Frame, Millis};
 use rate::thread_counters::ThreadKey;
-use wired::{Stage, clock};
+use wired::clock;
 
 /// A fault on one page, until it is resolved.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl PageFault {
             match waiter.attempt(pager, stretch, self) {
                 FillOutcome::Success => {
                     if self.task.is_some() {
-                        pager.log.counters().end_stage(Stage::Fault, self.began);
+                        pager.log.counters().end_fault(self.began);
                     }
                     return Ok(Resolution::Mapped);
                 }

@@ -74,6 +74,8 @@ counters! {
     HugeFaults = "huge_faults" Sum,
     /// Faults that found the page there already.
     Spurious = "spurious_faults" Sum,
+    /// Microseconds that faults took, each from the pager's having it until its page is there, waits included.
+    FaultTimeUs = "fault_time_us" Sum,
     /// Faults that found no free frame and waited for one.
     FrameWaits = "frame_waits" Sum,
     /// Microseconds that they waited.

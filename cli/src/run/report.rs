@@ -31,6 +31,9 @@ pub struct Report {
     store: String,
     /// True for a run within another, which has the contract and the figures.
     nested: bool,
+    /// True for a run under a contract with the daemon, which covers memory that is not paged, too.
+    #[serde(skip)]
+    has_daemon: bool,
     /// Processes that paged; each image of a process counts as one.
     processes: u64,
     memory: Memory,
@@ -203,6 +206,7 @@ impl Report {
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
             nested,
+            has_daemon: spec.daemon.is_some(),
             processes: supervisor.processes(),
             memory: Memory {
                 peak_anonymous: peak.anonymous,

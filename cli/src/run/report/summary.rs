@@ -85,16 +85,21 @@ impl Report {
             let _ = write!(line, "; {} pages written", figure(Counter::Written));
         }
         let seconds = |counter| figure(counter) as f64 / 1e6;
-        let throttled = seconds(Counter::ThrottledUs);
-        let waited = seconds(Counter::DiskWaitUs) + seconds(Counter::FrameWaitUs) + throttled;
-        if waited >= 0.005 {
-            let _ = write!(
-                line,
-                "; its threads waited {waited:.2} s for the store's I/O and for frames"
-            );
-        }
-        if throttled >= 0.005 {
-            let _ = write!(line, ", {throttled:.2} s of it by the fault rate");
+        let times = [
+            (seconds(Counter::FaultTimeUs), "in these faults"),
+            (
+                seconds(Counter::DiskWaitUs) + seconds(Counter::FrameWaitUs),
+                "in waits for the store's I/O and for frames",
+            ),
+            (seconds(Counter::ThrottledUs), "asleep over the fault rate"),
+        ];
+        let parts: Vec<_> = times
+            .iter()
+            .filter(|(time, _)| *time >= 0.005)
+            .map(|(time, name)| format!("{time:.2} s {name}"))
+            .collect();
+        if !parts.is_empty() {
+            let _ = write!(line, "; its threads were {}", parts.join(", "));
         }
         line
     }
@@ -123,11 +128,15 @@ impl Report {
             && self.memory.unpaged > UNPAGED_LEAST;
         much.then(|| {
             format!(
-                "{} of anonymous memory ({:.0} %) was not paged, so `--frames` does not limit it: static programs, \
+                "{} of anonymous memory ({:.0} %) was not paged, so {}: static programs, \
                  thread stacks, written pages of mapped files, memory that programs map by instructions of their own \
                  (sanitizers, Rust's rustix), or memory from before the pager came in",
                 size(self.memory.unpaged),
-                self.memory.unpaged_share * 100.0
+                self.memory.unpaged_share * 100.0,
+                match self.has_daemon {
+                    true => "it takes frames of the contract from pages",
+                    false => "`--frames` does not limit it",
+                }
             )
         })
     }
