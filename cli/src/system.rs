@@ -1,8 +1,8 @@
 //! `selfpage system`: the daemon that keeps contracts across programs.
 
-use ::disk::swapfs::OpenError;
+use ::disk::swapfs::{DATA, OpenError};
 use daemon::config::Config;
-use daemon::{Daemon, calibrate_disk, check_disk};
+use daemon::{Daemon, DaemonError, calibrate_disk, check_disk, check_socket};
 use host::systemd;
 use std::error::Error;
 use std::path::PathBuf;
@@ -64,21 +64,23 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             let config = Config::read(&args.config)?;
             let total = daemon::total_memory();
             config.check_memory(total)?;
+            check_socket(&config.socket)?;
             match check_disk(&config.disk) {
-                Err(held @ OpenError::Held { .. }) => {
+                Err(DaemonError::Swap(held @ OpenError::Held { .. })) => {
                     tracing::warn!("not looked at further: {held}")
                 }
                 other => other?.iter().for_each(|note| tracing::warn!("{note}")),
             }
             warn_of_default(&config, total);
             println!(
-                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}{}\n\
+                "socket {}\nmemory to promise {} of {}\nswap {}, {}\ndefault contract: {}{}\n\
                  faults: {} of the processors for reservations and faults, in periods of {}, at {} each until measured\n\
                  rules for who may ask: {}",
                 config.socket.display(),
                 Bytes(config.managed(total)),
                 Bytes(total),
                 config.disk.swap.display(),
+                swap_size(&config),
                 config.default.terms(None, None, None),
                 match config.default.swap {
                     None => " (four times the frames of a contract)",
@@ -97,6 +99,17 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The size of the swap, and what of it contracts may have.
+fn swap_size(config: &Config) -> String {
+    match config.disk.size {
+        Some(size) => format!(
+            "{size}: {} for contracts, the rest for its tables",
+            Bytes(size.0.saturating_sub(DATA))
+        ),
+        None => "the whole of it".into(),
+    }
+}
+
 /// Warns of a default contract that this daemon can never admit.
 fn warn_of_default(config: &Config, total: u64) {
     let (managed, default) = (config.managed(total), &config.default);
@@ -109,10 +122,15 @@ fn warn_of_default(config: &Config, total: u64) {
         );
     }
     let swap = default.terms(None, None, None).swap;
-    if let Some(size) = config.disk.size.filter(|size| size.0 < swap) {
+    if let Some(size) = config
+        .disk
+        .size
+        .filter(|size| size.0 < swap.saturating_add(DATA))
+    {
         tracing::warn!(
-            "the default contract has {} of swap, and disk.size is {size}: no program starts without --swap",
-            Bytes(swap)
+            "the default contract has {} of swap, and disk.size is {size}, {} of it for tables: no program starts without --swap",
+            Bytes(swap),
+            Bytes(DATA)
         );
     }
 }

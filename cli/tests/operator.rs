@@ -53,6 +53,35 @@ fn a_trace_without_a_daemon_leaves_an_older_one_as_it_is() {
 }
 
 #[test]
+fn a_check_refuses_what_the_daemon_would_make_in_the_wrong_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    let check = |socket: &str, swap: &str| {
+        let at = folder.path().display();
+        let text =
+            format!("socket = \"{at}/{socket}\"\n[disk]\nswap = \"{at}/{swap}\"\nsize = \"64M\"\n");
+        std::fs::write(&file, text).unwrap();
+        selfpage(
+            folder.path(),
+            &["system", "check", "--config", file.to_str().unwrap()],
+        )
+    };
+    for (socket, swap, part) in [
+        ("s", "none/swap", "none is not there"),
+        ("none/s", "swap", "none is not there"),
+        ("config.toml", "swap", "no socket"),
+    ] {
+        let (status, _, errors) = check(socket, swap);
+        assert_eq!(status, Some(125), "{errors}");
+        assert!(errors.contains(part), "{errors}");
+    }
+    let (status, shown, errors) = check("selfpage/s", "selfpage/swap");
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(shown.contains("64MiB: 62MiB for contracts"), "{shown}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn a_request_that_cannot_be_meant_is_refused_with_what_was_expected() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, part) in [

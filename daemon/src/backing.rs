@@ -2,6 +2,7 @@
 
 use crate::DaemonError;
 use crate::config::Disk;
+use crate::own_folder::missing_own_folder;
 use crate::persisted_tenants::TenantRecord;
 use crate::refusal::Refusal;
 use crate::tenant::Tenant;
@@ -77,7 +78,7 @@ impl Backing {
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
 pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
-    let mut swap = open_swap(disk)?;
+    let mut swap = open_swap(disk, HELD)?;
     for note in swap.medium().warnings() {
         tracing::warn!("{}: {note}", disk.swap.display());
     }
@@ -104,14 +105,8 @@ pub(super) fn open(disk: &Disk) -> Result<Backing, DaemonError> {
     Ok(Backing { swap, usd, model })
 }
 
-/// The folder of the swap file, where it is not there and its own folder is: the daemon makes it with
-/// the file.
-fn missing_folder(swap: &Path) -> Option<&Path> {
-    let folder = swap.parent().filter(|folder| !folder.exists())?;
-    folder.parent()?.exists().then_some(folder)
-}
-
-fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
+/// Opens the swap filesystem, or makes it. One that is in use is waited for.
+fn open_swap(disk: &Disk, patience: Duration) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
     let size = disk.size.map(|size| size.0);
     let format = || {
@@ -120,7 +115,7 @@ fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
             // What else may be there is not overwritten.
             force: false,
         };
-        if let Some(folder) = missing_folder(&disk.swap) {
+        if let Some(folder) = missing_own_folder(&disk.swap)? {
             std::fs::create_dir(folder)
                 .map_err(|why| DaemonError::Disk(format!("{}: {why}", folder.display())))?;
         }
@@ -134,9 +129,12 @@ fn open_swap(disk: &Disk) -> Result<SwapFs, DaemonError> {
     let mut is_waiting = false;
     loop {
         match SwapFs::open(&disk.swap) {
-            Err(held @ OpenError::Held { .. }) if begin.elapsed() < HELD => {
-                if begin.elapsed() > HELD / 30 && !std::mem::replace(&mut is_waiting, true) {
-                    tracing::info!("{held}; this daemon waits {} s for its end", HELD.as_secs());
+            Err(held @ OpenError::Held { .. }) if begin.elapsed() < patience => {
+                if begin.elapsed() > patience / 30 && !std::mem::replace(&mut is_waiting, true) {
+                    tracing::info!(
+                        "{held}; this daemon waits {} s for its end",
+                        patience.as_secs()
+                    );
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -230,19 +228,20 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
 /// what is unusual about it.
-pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
+pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, DaemonError> {
     let size = disk.size.map(|size| size.0);
     let options = FormatOptions { size, force: false };
-    match (missing_folder(&disk.swap), disk.swap.file_name()) {
+    let warnings = match (missing_own_folder(&disk.swap)?, disk.swap.file_name()) {
         // As the file would be beside its folder.
         (Some(folder), Some(name)) => SwapFs::check(&folder.with_file_name(name), &options),
         _ => SwapFs::check(&disk.swap, &options),
-    }
+    };
+    Ok(warnings?)
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
 pub fn calibrate_disk(disk: &Disk) -> Result<(Calibration, PathBuf), DaemonError> {
-    let mut swap = open_swap(disk)?;
+    let mut swap = open_swap(disk, Duration::ZERO)?;
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 

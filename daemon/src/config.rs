@@ -5,49 +5,18 @@
 //! the rest needs a restart, which tenants survive.
 
 mod check;
+mod error;
 
 use crate::policy::Rule;
 use check::{place, with_form};
 use disk::swapfs::UNIT;
+pub use error::ConfigError;
 use protocol::SOCKET;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, LAXITY, from_text};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wired::{Bytes, Time};
-
-/// Why a configuration is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {why}; name the configuration with --config", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: std::io::Error,
-    },
-    /// The file is not a configuration, or has an invalid value.
-    #[error("{}:{line}:{column}: {why}", path.display())]
-    Text {
-        /// Which file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What was expected.
-        why: String,
-    },
-    /// More memory is to be promised than there is.
-    #[error("memory.frames is {}, and this machine has {}: promise less", Bytes(*asked), Bytes(*there))]
-    Memory {
-        /// Bytes to be promised.
-        asked: u64,
-        /// Bytes of the machine.
-        there: u64,
-    },
-}
 
 /// An invalid value: its place, as `table.key` or `table.number`, and the reason.
 type InvalidValue = (String, String);
@@ -316,7 +285,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused_with_the_figures() {
-        let config = parse("[memory]\nframes = \"800G\"\n[disk]\nswap = \"x\"\n").unwrap();
+        let config = parse("[memory]\nframes = \"800G\"\n[disk]\nswap = \"/x\"\n").unwrap();
         let wrong = config.check_memory(24 << 30).unwrap_err().to_string();
         assert!(
             wrong.contains("800GiB") && wrong.contains("24GiB"),
@@ -328,20 +297,22 @@ mod tests {
     #[test]
     fn a_slip_is_told_with_its_line_and_what_was_expected() {
         for (text, form) in [
-            ("[disk]\nswap = \"x\"\n[allow]\nuid = 1\n", "[[allow]]"),
-            ("[disk]\nswap = \"x\"\npoll_time = 50\n", "\"50us\""),
+            ("[disk]\nswap = \"/x\"\n[allow]\nuid = 1\n", "[[allow]]"),
+            ("[disk]\nswap = \"/x\"\npoll_time = 50\n", "\"50us\""),
+            ("[disk]\nswap = \"swap\"\n", "from /"),
+            ("[disk]\nswap = \"/x\"\n[[allow]]\nuid = \"me\"\n", "id -u"),
         ] {
             assert!(parse(text).unwrap_err().contains(form), "{text}");
         }
-        let wrong = parse("[disk]\nswap = \"x\"\nsiez = \"4G\"\n").unwrap_err();
+        let wrong = parse("[disk]\nswap = \"/x\"\nsiez = \"4G\"\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:3:1: "), "{wrong}");
         assert!(wrong.contains("siez") && wrong.contains("size"), "{wrong}");
-        let wrong = parse("[disk]\nswap = \"x\"\nsize = \"4X\"\n").unwrap_err();
+        let wrong = parse("[disk]\nswap = \"/x\"\nsize = \"4X\"\n").unwrap_err();
         assert!(
             wrong.starts_with("x.toml:3:8: ") && wrong.contains("4X"),
             "{wrong}"
         );
-        let wrong = parse("[disk]\nswap = \"x\"\n[default]\ndisk = \"3s/2s\"\n").unwrap_err();
+        let wrong = parse("[disk]\nswap = \"/x\"\n[default]\ndisk = \"3s/2s\"\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:4:8: "), "{wrong}");
         let wrong = parse("[disk\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:1:"), "{wrong}");
@@ -349,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_told_with_its_line() {
-        let disk = "[disk]\nswap = \"x\"\n";
+        let disk = "[disk]\nswap = \"/x\"\n";
         for (text, start) in [
             ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
             (
@@ -368,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {
-        let disk = "[disk]\nswap = \"x\"\n";
+        let disk = "[disk]\nswap = \"/x\"\n";
         for (text, part) in [
             ("capacity = 1.5\n", "disk.capacity is 1.5"),
             ("depth = 0\n", "disk.depth is 0"),

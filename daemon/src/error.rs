@@ -1,6 +1,7 @@
 //! Why the daemon does not run.
 
 use crate::config::ConfigError;
+use crate::own_folder::MissingFolder;
 use crate::refusal::Refusal;
 use disk::swapfs::{FileError, OpenError};
 use rustix::io::Errno;
@@ -44,6 +45,9 @@ pub enum DaemonError {
         /// Why.
         why: String,
     },
+    /// A folder of a file of the daemon's.
+    #[error(transparent)]
+    Folder(#[from] MissingFolder),
     /// A system call failed that the daemon cannot do without.
     #[error("cannot {what}: {errno}")]
     Call {

@@ -16,7 +16,7 @@
 //!
 //! A part holds the parts that it uses, and uses no part above it. `policy` and `config` say what
 //! there is to give out, and to whom; `refusal` says why not; `persisted_tenants` and `scrub` are for what outlives the
-//! daemon; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
+//! daemon; `own_folder` says which folders the daemon makes; `tenant_cgroup`, `cgroup_origin` and `urgent` deal with the kernel.
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
 //! the state that a new daemon needs is in the swap filesystem and with the tenants. Whatever a
@@ -35,6 +35,7 @@ mod jobs;
 mod listener;
 mod loop_time;
 mod machine;
+mod own_folder;
 mod peer;
 mod persisted_tenants;
 pub mod policy;
@@ -62,6 +63,7 @@ use host::signals::{self, SignalFd, set_of};
 use host::systemd;
 use jobs::{JobResult, JobRunner};
 use listener::Listener;
+pub use listener::check_socket;
 use logging::LineQueue;
 use loop_time::processor_time;
 pub use machine::total_memory;

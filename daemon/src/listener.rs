@@ -1,10 +1,12 @@
 //! The socket at which the daemon listens.
 
 use crate::DaemonError;
+use crate::own_folder::missing_own_folder;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,8 +39,8 @@ impl Listener {
             path: path.into(),
             why,
         };
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
+        if let Some(folder) = Self::check(path)? {
+            std::fs::create_dir(folder)
                 .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
         }
         let begun = Instant::now();
@@ -54,9 +56,7 @@ impl Listener {
             }
             std::thread::sleep(LOOK);
         };
-        let is_socket = std::fs::symlink_metadata(path)
-            .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
-        if is_socket {
+        if Self::check(path).is_ok() {
             let _ = std::fs::remove_file(path);
         }
         let bound = || -> Result<OwnedFd, Errno> {
@@ -86,6 +86,17 @@ impl Listener {
             .map_err(|errno| fail(errno.to_string()))
     }
 
+    /// Refuses a path where no socket can be. Returns its folder, where the daemon has yet to make it.
+    fn check(path: &Path) -> Result<Option<&Path>, DaemonError> {
+        match std::fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => Err(DaemonError::Listen {
+                path: path.into(),
+                why: "the file that is there is no socket; name another path".into(),
+            }),
+            _ => Ok(missing_own_folder(path)?),
+        }
+    }
+
     /// One that a service manager has passed, which keeps its file.
     pub fn passed(socket: OwnedFd) -> Self {
         Self {
@@ -94,6 +105,11 @@ impl Listener {
             file: None,
         }
     }
+}
+
+/// Refuses the path of a socket where none can be, for `selfpage system check`.
+pub fn check_socket(path: &Path) -> Result<(), DaemonError> {
+    Listener::check(path).map(|_| ())
 }
 
 /// PATH.lock.
@@ -159,8 +175,8 @@ mod tests {
 
     #[test]
     fn its_own_file_goes_with_it_and_a_service_managers_stays() {
-        let folder = std::env::temp_dir().join(format!("selfpage-listener-{}", std::process::id()));
-        let path = folder.join("daemon.socket");
+        let there = tempfile::tempdir().unwrap();
+        let path = there.path().join("selfpage/daemon.socket");
         let own = Listener::open(&path).unwrap();
         assert!(Listener::open(&path).is_err(), "two listen at one path");
         assert!(path.exists(), "the one that was refused removed it");
@@ -170,12 +186,13 @@ mod tests {
         std::fs::write(&path, "made by a service manager").unwrap();
         drop(Listener::passed(again));
         assert!(path.exists());
+        let refused = Listener::open(&path).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("no socket") && !lock_of(&path).exists());
         std::fs::remove_file(&path).unwrap();
         let own = Listener::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         drop(own);
         assert!(path.exists() && !lock_of(&path).exists());
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

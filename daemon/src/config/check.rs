@@ -43,6 +43,12 @@ impl Config {
     /// The first value that cannot be.
     pub(super) fn nonsense(&self) -> Option<InvalidValue> {
         let Self { memory, disk, .. } = self;
+        for (name, path) in [("socket", &self.socket), ("disk.swap", &disk.swap)] {
+            if !path.is_absolute() {
+                let why = format!("{name} is {}: write the whole path, from /", path.display());
+                return Some((name.into(), why));
+            }
+        }
         if !(0.01..=1.0).contains(&disk.capacity) {
             let asked = disk.capacity;
             let why = format!(
@@ -105,6 +111,9 @@ pub(super) fn with_form(message: &str) -> String {
         }
         _ if message.contains("missing field `disk`") => {
             "[disk] with swap = \"/FOLDER/FILE\" is the one part that has no default"
+        }
+        _ if message.contains("expected u32") => {
+            "a whole number; of a user, as `id -u NAME` prints it"
         }
         _ => return message.to_owned(),
     };

@@ -64,4 +64,4 @@ pub const MAX_FILES: usize = 1024;
 pub const MAX_EXTENTS: usize = 8192;
 
 /// Bytes at the start of the device that hold the superblocks; the rest holds files.
-const DATA: u64 = 2 * superblock::SUPERBLOCK_BYTES;
+pub const DATA: u64 = 2 * superblock::SUPERBLOCK_BYTES;
