@@ -13,6 +13,9 @@ use std::time::Duration;
 use store::{DiskConfig, DiskLocation, StoreConfig};
 use supervisor::page_client_link::PageClientConnection;
 
+/// Paging servers without which there is no stripe: four with data and one with their parity.
+const STRIPE_SERVERS: u32 = 5;
+
 /// Copies of each page, as far as there are servers.
 const REPLICAS: u8 = 2;
 
@@ -74,28 +77,27 @@ pub struct RemoteOptions {
         long,
         value_name = "HOST[:PORT],...",
         value_delimiter = ',',
-        value_parser = parse_host,
-        requires = "store"
+        value_parser = parse_host
     )]
     pub remote: Vec<String>,
 
     /// A machine whose broker is to be asked for remote memory, by its control port (`selfpage serve --control`)
-    #[arg(long, value_name = "HOST[:PORT]", value_parser = parse_host, requires = "store")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = parse_host)]
     pub broker: Option<String>,
 
     /// Send pages to other machines in the clear, and not with the keys of the cluster (`selfpage cluster`): every host on
     /// the way can read and change them
-    #[arg(long, requires = "store")]
+    #[arg(long)]
     pub insecure: bool,
 
     /// Encrypt pages before they leave this machine, with a key that ends with the run: the machines that keep them
     /// cannot read them
-    #[arg(long, requires = "store")]
+    #[arg(long)]
     pub encrypt: bool,
 
     /// Keep memory that is not used for so many seconds once, and not twice, beside its parity: 64 MiB in 80 MiB of
     /// five machines, any one of which may go. A write to it waits until there are two copies again
-    #[arg(long, value_name = "SECONDS", requires = "store")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub stripe_after: Option<u64>,
 }
 
@@ -111,18 +113,10 @@ pub enum OptionError {
     NoCluster(String),
     #[error(transparent)]
     Keys(#[from] KeyringError),
-    #[error(
-        "--store remote:SIZE: a program under contract with the daemon (--system) pages to its disk; leave one out"
-    )]
-    RemoteAndSystem,
 }
 
 /// Refuses options of remote memory that do not fit each other.
-pub fn check(
-    store: Option<&StoreConfig>,
-    options: &RemoteOptions,
-    system: bool,
-) -> Result<(), OptionError> {
+pub fn check(store: Option<&StoreConfig>, options: &RemoteOptions) -> Result<(), OptionError> {
     let is_remote = store.is_some_and(StoreConfig::is_remote);
     let given = [
         (!options.remote.is_empty(), "--remote"),
@@ -133,7 +127,6 @@ pub fn check(
     ];
     let first = given.into_iter().find(|(is_given, _)| *is_given);
     match (is_remote, first) {
-        (true, _) if system => Err(OptionError::RemoteAndSystem),
         (true, _) if !options.insecure => check_cluster(),
         (false, Some((_, option))) => Err(OptionError::NotRemote(option)),
         _ => Ok(()),
@@ -171,23 +164,33 @@ pub fn start_for(
             let hosts = hosts.map(|host| format!("--hosts={host}"));
             let insecure = options.insecure.then(|| "--insecure".to_owned());
             let encrypt = options.encrypt.then(|| "--encrypt".to_owned());
-            let stripe = options.stripe_after;
-            let stripe = stripe.map(|seconds| format!("--stripe-after={seconds}"));
+            let stripe_after = options.stripe_after;
+            let stripe = stripe_after.map(|seconds| format!("--stripe-after={seconds}"));
             let options: Vec<String> = hosts.chain(insecure).chain(encrypt).chain(stripe).collect();
-            start(&options, disk).map(Some)
+            start(&options, disk, stripe_after).map(Some)
         }
         _ => Ok(None),
     }
 }
 
 /// Starts a client for a store's pages, and waits until it serves.
-fn start(options: &[String], disk: &DiskConfig) -> Result<PageClientConnection, Box<dyn Error>> {
+fn start(
+    options: &[String],
+    disk: &DiskConfig,
+    stripe_after: Option<u64>,
+) -> Result<PageClientConnection, Box<dyn Error>> {
     let (file, file_options) = create_paging_file(disk)?.unzip();
     let size = format!("--size={}", disk.size);
     let options = options.iter().chain(file_options.iter().flatten());
     let options: Vec<&str> = options.chain([&size]).map(String::as_str).collect();
     let client = page_client::start("remote-client", "remote client", &options, file)?;
     warn_of_copies(client.connected, client.named);
+    if stripe_after.is_some() && client.connected < STRIPE_SERVERS {
+        tracing::warn!(
+            "--stripe-after has no effect until {STRIPE_SERVERS} paging servers answer (now: {})",
+            client.connected
+        );
+    }
     Ok(client.connection)
 }
 
@@ -216,6 +219,14 @@ fn split_port(host: &str) -> (String, Option<u16>) {
         true => (format!("[{host}]"), None),
         false => (host.to_owned(), None),
     }
+}
+
+/// A number of seconds, or a length of time.
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let time = || wired::units::parse_time(text).ok();
+    let whole = |time: Duration| (time.subsec_nanos() == 0).then_some(time.as_secs());
+    let seconds = text.parse().ok().or_else(|| time().and_then(whole));
+    seconds.ok_or_else(|| "expected a whole number of seconds: 600, 600s or 10min".to_owned())
 }
 
 /// HOST or HOST:PORT.

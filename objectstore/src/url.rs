@@ -5,6 +5,7 @@ use crate::redis_store::{self, RedisConnections};
 use opendal::services::RedisConfig;
 use opendal::{Configurator, Operator, OperatorUri};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -128,6 +129,13 @@ impl ObjectUrl {
     /// Where the store's credentials come from.
     pub fn credentials(&self) -> &'static str {
         self.kind.credentials()
+    }
+
+    /// The folder that the store is, where it is one.
+    pub fn folder(&self) -> Option<PathBuf> {
+        let url = OperatorUri::new(&self.text, []).ok()?;
+        let root = url.root().filter(|_| self.is_folder())?;
+        Some(Path::new("/").join(root))
     }
 
     pub(crate) fn is_folder(&self) -> bool {

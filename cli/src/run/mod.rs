@@ -48,8 +48,7 @@ pub struct Args {
         value_name = "SOCKET",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = SOCKET,
-        conflicts_with = "store"
+        default_missing_value = SOCKET
     )]
     system: Option<PathBuf>,
 
@@ -61,12 +60,16 @@ pub struct Args {
     )]
     disk: Option<DiskSpec>,
 
+    /// The contract's name in `selfpage contract show`; the program's by default
+    #[arg(long, value_name = "NAME", requires = "system")]
+    name: Option<String>,
+
     /// Frames of this NUMA node only
     #[arg(long, value_name = "NUMBER", requires = "system")]
     numa_node: Option<u32>,
 
     /// Room on the system's disk
-    #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
+    #[arg(long, value_name = "SIZE", requires = "system", value_parser = swap_size)]
     swap: Option<u64>,
 
     /// The most of the frames that may hold compressed pages, up to half of them; how much does is found
@@ -107,7 +110,7 @@ pub struct Args {
     stats: Option<Format>,
 
     /// All figures at the end, as JSON, in a file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = parse_file)]
     stats_json: Option<PathBuf>,
 
     /// Print the settings in force; twice: each process that starts and ends
@@ -189,6 +192,12 @@ fn check_first(args: &Args) -> Result<(), String> {
             "{first} is a socket, and no program: write --system={first}"
         ));
     }
+    if args.system.is_some() && args.store.is_some() {
+        return Err(
+            "--store: a program under contract with the daemon (--system) pages to the daemon's disk; leave one out"
+                .into(),
+        );
+    }
     match args.system.is_some() || args.frames.is_some() {
         true => Ok(()),
         false => Err(
@@ -214,6 +223,29 @@ fn is_after_dashes(program: &str) -> bool {
     let mut arguments = std::env::args_os();
     arguments.find(|argument| argument == "--");
     arguments.next().is_some_and(|first| first == program)
+}
+
+/// Swap is in whole MiB: fewer bytes are a unit that was left out.
+fn swap_size(text: &str) -> Result<u64, String> {
+    let bytes = size_in_bytes(text).map_err(|why| why.to_string())?;
+    match (1..1 << 20).contains(&bytes) {
+        true => Err(format!(
+            "swap is in whole MiB: give 1M or more{}",
+            match text.parse::<u64>() {
+                Ok(_) => format!("; {text} with no unit is bytes: {text}M?"),
+                Err(_) => String::new(),
+            }
+        )),
+        false => Ok(bytes),
+    }
+}
+
+/// A file to write. There is no stream of that name: standard output is the program's.
+fn parse_file(text: &str) -> Result<PathBuf, &'static str> {
+    match text {
+        "-" => Err("write ./- for a file of that name, or --stats=json for standard error"),
+        text => Ok(text.into()),
+    }
 }
 
 fn size_in_bytes(text: &str) -> Result<u64, wired::SizeError> {

@@ -114,9 +114,8 @@ pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
 fn check_client(
     store: Option<&StoreConfig>,
     options: &RemoteOptions,
-    has_daemon: bool,
 ) -> Result<(), Box<dyn Error>> {
-    remote_client::check(store, options, has_daemon)?;
+    remote_client::check(store, options)?;
     object_client::check(store)
 }
 
@@ -147,7 +146,7 @@ impl Plan {
         let capabilities = kernel()?;
         check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
-        check_client(args.store.as_ref(), &args.remote, has_daemon)?;
+        check_client(args.store.as_ref(), &args.remote)?;
         let is_default_store = args.store.is_none();
         let store = match args.store {
             _ if nested => {
@@ -160,6 +159,9 @@ impl Plan {
         };
         check_ram(store.as_ref(), args.ram)?;
         log_settings(frames, args.ram, store.as_ref(), &preload);
+        if let Some(rate) = &args.fault_rate {
+            tracing::info!("fault rate {rate}");
+        }
         let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
             (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
@@ -169,7 +171,7 @@ impl Plan {
             capabilities: capabilities.bits(),
         };
         let request = ContractRequest {
-            name: program.name(),
+            name: args.name.unwrap_or_else(|| program.name()),
             frames: args.frames,
             disk: args.disk,
             swap: args.swap,
@@ -268,10 +270,12 @@ fn default_store(frames: u64, has_ram: bool) -> StoreConfig {
 
 fn log_settings(frames: u64, ram: Option<u64>, store: Option<&StoreConfig>, preload: &Path) {
     if let Some(store) = store {
-        let most = Bytes(ram.unwrap_or(0).min(frames / 2));
+        let most = ram.map(|ram| Bytes(ram.min(frames / 2)));
+        let most = most.map(|most| format!("compressed pages in {most} of them at most, "));
         tracing::info!(
-            "{} of frames, compressed pages in {most} of them at most, store {store}, {}",
+            "{} of frames, {}store {store}, {}",
             Bytes(frames),
+            most.unwrap_or_default(),
             preload.display()
         );
     }

@@ -9,6 +9,9 @@ fn what_is_not_there_is_127_and_what_cannot_be_executed_126() {
     assert_eq!(not_found.status.code(), Some(127), "{errors}");
     assert!(errors.contains("not found"), "{errors}");
     assert_eq!(output(run(&["./no/such/path"])).0.status.code(), Some(127));
+    let (not_found, errors) = output(run(&[""]));
+    assert_eq!(not_found.status.code(), Some(127), "{errors}");
+    assert!(errors.contains("\"\": not found"), "{errors}");
     let (not_found, errors) = output(selfpage(&["run", "--system", "/no/such/socket", "true"]));
     assert_eq!(not_found.status.code(), Some(127), "{errors}");
     assert!(
@@ -53,6 +56,22 @@ fn what_is_asked_wrongly_is_125_and_says_what_would_be_right() {
         (
             &["--frames", "64M", "--store", "disk:/var/tmp/no,size=3T"],
             "room",
+        ),
+        (&["--frames", "64M", "--insecure"], "remote:SIZE"),
+        (&["--frames", "64M", "--remote", "h"], "remote:SIZE"),
+        (&["--frames", "64M", "--stripe-after", "5X"], "600s"),
+        (&["--frames", "64M", "--stripe-after", "5s"], "remote:SIZE"),
+        (&["--frames", "64M", "--stats-json", "-"], "./-"),
+        (&["--system", "--store", "ram:1G"], "leave one out"),
+        (&["--system", "--swap", "64"], "64M?"),
+        (
+            &[
+                "--frames",
+                "64M",
+                "--store",
+                "opendal:fs:///no/folder,size=1G",
+            ],
+            "/no/folder is not there",
         ),
     ];
     for (arguments, part) in cases {

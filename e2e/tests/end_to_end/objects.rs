@@ -323,7 +323,7 @@ fn refused() -> Verdict {
     for (url, words) in [
         ("tape://x", "fs:///FOLDER"),
         ("fs://relative/folder", "three slashes"),
-        ("fs:///proc/selfpage", "create root dir"),
+        ("fs:///proc/selfpage", "mkdir -p"),
         ("redis://me:secret@host", "REDISCLI_AUTH"),
     ] {
         let outcome = launch.run(&contract(url))?.ended_with(125)?;

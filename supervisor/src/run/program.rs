@@ -18,7 +18,7 @@ pub struct Program {
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     /// No program has that name.
-    #[error("{0}: not found")]
+    #[error("{}: not found", if .0.is_empty() { "\"\"" } else { .0 })]
     NotFound(String),
     /// The file exists, but may not be executed.
     #[error("{0}: cannot be executed: {1}")]
