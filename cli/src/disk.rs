@@ -49,8 +49,8 @@ enum DiskCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count(1..=MOST_PAGES))]
         pages: usize,
 
-        /// Read it repeatedly for this time, and print only the bytes read so far, each
-        /// interval
+        /// Read it repeatedly for this time, and print lines of the seconds so far and the bytes read so
+        /// far alone, each interval
         #[arg(long, value_name = "TIME", value_parser = parse_time)]
         repeat: Option<Duration>,
 

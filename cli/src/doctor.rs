@@ -30,7 +30,8 @@ struct Check {
 pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
     crate::machine::check_proc()?;
     let without = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
-    let report = KernelReport::gather(&without)?;
+    let report =
+        KernelReport::gather(&without).map_err(|why| format!("SELFPAGE_WITHOUT: {why}"))?;
     println!("{report}");
     println!("for `selfpage run`:\n");
     let checks = checks();

@@ -43,7 +43,12 @@ pub struct Args {
 pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut tracer = Tracer::open(&args.system, u64::MAX)?;
     // Once there is something to trace, and before the time is spent.
-    let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
+    let fail = |why: std::io::Error| {
+        format!(
+            "cannot write {}: {why}; name another file with -o",
+            args.output.display()
+        )
+    };
     let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
     let mut seen = tracer.read()?;
     let begin = Instant::now();

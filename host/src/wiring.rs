@@ -14,10 +14,10 @@ pub fn wire_pager() -> Vec<&'static str> {
         lacks.push("its memory may be paged out (mlockall)");
     }
     if !set_io_flusher() {
-        lacks.push("its allocations may wait for reclaim (PR_SET_IO_FLUSHER)");
+        lacks.push("its allocations may wait for reclaim (PR_SET_IO_FLUSHER, which CAP_SYS_RESOURCE permits)");
     }
     if std::fs::write("/proc/self/oom_score_adj", "-900").is_err() {
-        lacks.push("the kernel may choose it when memory is short (oom_score_adj)");
+        lacks.push("the kernel may choose it when memory is short (oom_score_adj, which CAP_SYS_RESOURCE permits)");
     }
     lacks
 }

@@ -37,18 +37,25 @@ static PREFIX: OnceLock<&str> = OnceLock::new();
 /// The value of the environment variable is not understood.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "invalid {VARIABLE}: {0}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL,..."
+    "invalid {VARIABLE}={value:?}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL,..."
 )]
-pub struct FilterError(#[from] ParseError);
+pub struct FilterError {
+    value: String,
+    source: ParseError,
+}
 
 /// Logs events from `default` on, or as the environment variable has it, as lines that begin
 /// with `prefix`. The first call in a process counts.
 pub fn init(prefix: &'static str, default: LevelFilter) -> Result<(), FilterError> {
     let levels = std::env::var(VARIABLE).unwrap_or_default();
+    let invalid = |source| FilterError {
+        value: levels.clone(),
+        source,
+    };
     let subscriber = tracing_subscriber::fmt()
         // Its report of a write that fails panics where standard error is closed.
         .log_internal_errors(false)
-        .with_env_filter(filter(default, &levels)?)
+        .with_env_filter(filter(default, &levels).map_err(invalid)?)
         .event_format(LineFormat)
         .with_writer(current_writer)
         .finish();

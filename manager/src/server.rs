@@ -101,6 +101,9 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::AddrInUse => "; another manager serves there: name another path",
         io::ErrorKind::AlreadyExists => "; name another path",
         io::ErrorKind::NotFound => ": its folder is not there",
+        io::ErrorKind::PermissionDenied => {
+            "; name a path with --socket in a folder that this user may write in"
+        }
         _ => "",
     }
 }

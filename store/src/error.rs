@@ -2,6 +2,7 @@
 
 use crate::PageHandle;
 use std::path::PathBuf;
+use wired::units::size;
 
 /// An operation on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,9 +130,9 @@ pub enum SetupError {
     },
     /// The file system has no room for the swap file.
     #[error(
-        "no room for a swap file of {asked} bytes at {}: {there} bytes are free there; \
+        "no room for a swap file of {} at {}: {} are free there; \
          ask for less (size=) or give another path",
-        path.display()
+        size(*asked), path.display(), size(*there)
     )]
     NoRoom {
         /// The requested path.

@@ -64,7 +64,7 @@ impl Contracts {
             .sweep(|number| self.frames.tenants.get(number).is_some());
         if self.frames.tenants.len() > 0 {
             let there = self.frames.tenants.len();
-            tracing::info!("{there} tenants of an earlier daemon are waited for");
+            tracing::info!("tenants of an earlier daemon that are waited for: {there}");
         }
         Ok(())
     }

@@ -75,8 +75,8 @@ impl Enforcer<'_> {
         let (id, client, pages) = (permit.id, permit.client, permit.granted_pages);
         let line = format_args!("{id} of {client} for {pages} pages is void: {cause:?}");
         match cause {
-            // As often as the client likes.
-            VoidCause::Restarted => tracing::debug!("{line}"),
+            // As often as the client likes, or the end of a program that did what it should.
+            VoidCause::Restarted | VoidCause::Released => tracing::debug!("{line}"),
             _ => tracing::info!("{line}"),
         }
         if cause != VoidCause::Released {

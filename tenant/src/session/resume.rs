@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Why a daemon takes a tenant back no more.
-const UNKNOWN: &str =
-    "no tenant with this resume token is waited for: it came back too late, or was here already";
+const UNKNOWN: &str = "no tenant with this resume token is waited for: it came back too late, was here already, or had its pages in \
+                       another swap file than this daemon's";
 
 /// A connection that the resume token was presented on.
 pub(super) struct Resumption {
