@@ -25,7 +25,9 @@ pub struct Args {
 enum ContractCommand {
     /// Each contract, and what its tenant holds
     Show {
-        /// As JSON
+        /// As JSON: frames in pages of 4096 bytes, `swap` and `bytes` in bytes, times in seconds and nanoseconds. `most` is
+        /// what is guaranteed and EXTRA together, `charged_idle` the part of `charged` in which the disk waited for
+        /// the tenant (its laxity), `ran_before_others` its threads' time before other work
         #[arg(long)]
         json: bool,
     },

@@ -67,8 +67,10 @@ pub enum SpecError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameSpec {
     /// Guaranteed.
+    #[serde(rename = "guaranteed")]
     pub g: u32,
     /// At most.
+    #[serde(rename = "most")]
     pub x: u32,
 }
 

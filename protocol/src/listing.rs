@@ -19,8 +19,10 @@ pub struct TenantInfo {
     /// Its contract.
     pub terms: ContractSpec,
     /// What its frames will be, and in which time, where they were lowered.
+    #[serde(rename = "pending")]
     pub later: Option<(FrameSpec, Duration)>,
     /// Frames it owns: n, and those reserved for memory that is not paged.
+    #[serde(rename = "owned")]
     pub n: u32,
     /// Frames above its guarantee that its disk time gives back in time for others: it gets no more of them.
     pub revocable: u32,
@@ -31,10 +33,12 @@ pub struct TenantInfo {
     /// Its number in the disk scheduler's trace.
     pub client: u32,
     /// How long its threads ran before other work, out of the processor time of its slices.
+    #[serde(rename = "ran_before_others")]
     pub ran_first: Duration,
     /// Disk time it was charged.
     pub charged: Duration,
     /// Of that, time that the disk waited for it.
+    #[serde(rename = "charged_idle")]
     pub lax: Duration,
     /// Transactions it did.
     pub transactions: u64,

@@ -52,7 +52,7 @@ impl Load {
         // A program that has not started yet when its daemon ends does not start.
         super::wait_until("all have frames", || {
             let all = daemon.tenants()?;
-            let started = all.iter().filter(|one| one["n"].as_u64() > Some(0));
+            let started = all.iter().filter(|one| one["owned"].as_u64() > Some(0));
             Ok(started.count() == running.len())
         })?;
         Ok(Self { sandboxes, running })
