@@ -69,7 +69,7 @@ fn report(workload: &Workload, size: Size, contract: &Contract) -> bool {
     bar.finish_and_clear();
     match ended {
         Ok(comparison) => {
-            figures(&comparison);
+            figures(&comparison, contract.frames);
             true
         }
         Err(Halt::Skipped(reason)) => {
@@ -83,7 +83,7 @@ fn report(workload: &Workload, size: Size, contract: &Contract) -> bool {
     }
 }
 
-fn figures(comparison: &Comparison) {
+fn figures(comparison: &Comparison, frames: u64) {
     let line = |name: &str, product: &workload::Product| {
         let (wall, footprint) = (
             product.outcome.wall.as_secs_f64(),
@@ -102,10 +102,16 @@ fn figures(comparison: &Comparison) {
     line("under the contract", paged);
     let (bare, with) = (&comparison.bare.outcome, &paged.outcome);
     println!(
-        "  ratio                  {:8.2} x {:>8.2} x; the results are the same: {:.80}",
+        "  ratio                  {:8.2} x {:>8.2} x; the results are the same",
         with.wall.as_secs_f64() / bare.wall.as_secs_f64(),
         with.footprint.peak as f64 / bare.footprint.peak as f64,
-        paged.result.lines().next().unwrap_or_default(),
+    );
+    println!(
+        "  The program has {} MiB of frames, and {:.1} times that of data: the time is what paging the rest costs (`--store` \
+         chooses where to).\n  Memory beyond the frames is the pagers' own and what is not paged (`pagers` and `unpaged` in \
+         `--stats`).",
+        frames / MIB,
+        bare.footprint.peak as f64 / frames as f64
     );
     for line in with.stderr.lines().filter(|l| l.contains("selfpage")) {
         println!("  {line}");
