@@ -89,7 +89,7 @@ impl Report {
             (seconds(Counter::FaultTimeUs), "in these faults"),
             (
                 seconds(Counter::DiskWaitUs) + seconds(Counter::FrameWaitUs),
-                "in waits for the store's I/O and for frames",
+                "of that in waits for the store's I/O and for frames",
             ),
             (seconds(Counter::ThrottledUs), "asleep over the fault rate"),
         ];
@@ -99,7 +99,7 @@ impl Report {
             .map(|(time, name)| format!("{time:.2} s {name}"))
             .collect();
         if !parts.is_empty() {
-            let _ = write!(line, "; its threads were {}", parts.join(", "));
+            let _ = write!(line, "; its threads spent {}", parts.join(", "));
         }
         line
     }
@@ -129,8 +129,8 @@ impl Report {
         much.then(|| {
             format!(
                 "{} of anonymous memory ({:.0} %) was not paged, so {}: static programs, \
-                 thread stacks, written pages of mapped files, memory that programs map by instructions of their own \
-                 (sanitizers, Rust's rustix), or memory from before the pager came in",
+                 stacks, static arrays of libraries that `dlopen` loads, written pages of mapped files, memory that programs \
+                 map by instructions of their own (sanitizers, Rust's rustix), or memory from before the pager came in",
                 size(self.memory.unpaged),
                 self.memory.unpaged_share * 100.0,
                 match self.has_daemon {
