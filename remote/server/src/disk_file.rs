@@ -19,7 +19,7 @@ const TITLE: &[u8] =
     b"selfpage serve: pages of other machines' programs. Of no use once the server has ended.\n";
 
 /// How long the file of a server that was killed is waited for.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// The file.
 pub(crate) struct DiskFile {
@@ -112,8 +112,8 @@ fn advice(why: Errno) -> &'static str {
     }
 }
 
-/// Locks the file. Returns false if another server has it. The ring of a server that was killed holds its file for some
-/// milliseconds after the process is gone.
+/// Locks the file. Returns false if another server has it. The ring of a server that was killed holds its file for a
+/// while after the process is gone: milliseconds, or seconds where the machine is busy.
 fn lock(file: &File) -> bool {
     let begun = Instant::now();
     while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
