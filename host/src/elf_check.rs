@@ -7,7 +7,7 @@
 //! exec.
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, fgetxattr, fstat, open};
+use rustix::fs::{Mode, OFlags, fgetxattr, fstat, open, stat};
 use rustix::io::{Errno, pread};
 use rustix::process::{getegid, geteuid};
 use std::ffi::CStr;
@@ -23,6 +23,9 @@ const HEADER: usize = 52;
 
 /// The machine this is built for, as ELF numbers it, and by name.
 const MACHINE: (u16, &str) = (62, "x86-64");
+
+/// glibc's loader, as the processor's ABI names it.
+const LOADER: &CStr = c"/lib64/ld-linux-x86-64.so.2";
 
 /// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
 /// unpaged all the same.
@@ -209,7 +212,7 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr) -> Result<(), Unpageable> {
         }
     }
     // The loader itself, run by name with a program as its argument, has none.
-    if is_glibc(path.to_bytes()) {
+    if is_glibc(path.to_bytes()) || is_loader(file) {
         Ok(())
     } else {
         Err(Unpageable::Static)
@@ -219,6 +222,14 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr) -> Result<(), Unpageable> {
 fn is_glibc(path: &[u8]) -> bool {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&[]);
     name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.")
+}
+
+/// Returns true for the loader under another name: glibc installs one as `ld.so`.
+fn is_loader(file: &OwnedFd) -> bool {
+    matches!(
+        (fstat(file), stat(LOADER)),
+        (Ok(file), Ok(loader)) if (file.st_dev, file.st_ino) == (loader.st_dev, loader.st_ino)
+    )
 }
 
 /// Returns true if the kernel would start it in secure-execution mode.
@@ -282,6 +293,16 @@ mod tests {
         assert_eq!(pageable(&c(&two)), Err(Unpageable::Static));
         std::fs::write(&one, format!("#!{}\n", one.display())).unwrap();
         assert_eq!(pageable(&c(&one)), Ok(()), "a loop is for exec to refuse");
+    }
+
+    #[test]
+    fn the_loader_is_known_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ld.so");
+        let loader = std::path::Path::new(LOADER.to_str().unwrap());
+        std::os::unix::fs::symlink(loader, &path).unwrap();
+        assert_eq!(pageable(LOADER), Ok(()));
+        assert_eq!(pageable(&c(&path)), Ok(()));
     }
 
     #[test]
