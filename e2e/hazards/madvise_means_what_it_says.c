@@ -1,7 +1,7 @@
 /* DONTNEED gives zeros, wherever the page was; FREE gives old or zero contents until the
  * next write and keeps that write; WILLNEED, COLD, PAGEOUT, SEQUENTIAL, RANDOM, HUGEPAGE
  * change no contents; DONTFORK and WIPEONFORK hold in the child; mlock of a little works.
- * DONTDUMP keeps memory out of core dumps, where it moves, too, until it is unmapped. */
+ * COLLAPSE is granted where the kernel has huge pages. DONTDUMP keeps memory out of core dumps, where it moves, too, until it is unmapped. */
 #include "hazard.h"
 #ifndef MADV_COLD
 #define MADV_COLD 20
@@ -10,6 +10,10 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
+#endif
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
 #endif
 
 /* Whether the kernel leaves the page out of core dumps. */
@@ -46,6 +50,19 @@ static void keys_are_not_dumped(void)
     char *again = mmap(keys, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     CHECK(again == keys && !is_left_out(keys + PAGE));
     CHECK(madvise(place, 2 * PAGE, MADV_DODUMP) == 0 && !is_left_out(place));
+}
+
+static void huge_pages_are_granted(void)
+{
+    if (access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0)
+        return;
+    char *p = aligned_alloc(2 * MB, 4 * MB);
+    CHECK(p != NULL);
+    fill(p, 4 * MB, 6);
+    /* The kernel may be short of them. */
+    CHECK(madvise(p, 4 * MB, MADV_COLLAPSE) == 0 || errno == EAGAIN || errno == ENOMEM || errno == EBUSY);
+    CHECK(holds(p, 4 * MB, 6));
+    free(p);
 }
 
 int main(void)
@@ -112,6 +129,7 @@ int main(void)
     push_out();
     CHECK(holds(locked, 64 * 1024, 4));
     keys_are_not_dumped();
+    huge_pages_are_granted();
     churn_stop(churn, 1);
     return 0;
 }

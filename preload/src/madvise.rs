@@ -75,6 +75,7 @@ fn action_of(advice: c_int) -> Option<AdviceAction> {
         | libc::MADV_SEQUENTIAL
         | libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
+        | libc::MADV_COLLAPSE
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE => AdviceAction::Nothing,
         libc::MADV_DONTDUMP => AdviceAction::Dump(false),
@@ -97,7 +98,9 @@ pub const GUARD_REMOVE: c_int = 103;
 pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     // Shared memory has no huge pages; the answer is the same.
     let advice = match advice {
-        libc::MADV_HUGEPAGE if shared_memory::is_used() => libc::MADV_NOHUGEPAGE,
+        libc::MADV_HUGEPAGE | libc::MADV_COLLAPSE if shared_memory::is_used() => {
+            libc::MADV_NOHUGEPAGE
+        }
         advice => advice,
     };
     let advise = |s: &AddrRange| address_space::advise(s, advice);
