@@ -32,7 +32,10 @@ const LOADER: &CStr = c"/lib64/ld-linux-x86-64.so.2";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpageable {
     /// No dynamic loader runs in it.
-    Static,
+    Static {
+        /// Of a script, what runs it.
+        interpreter: Option<Name>,
+    },
     /// It changes its identity when it starts.
     Setuid,
     /// It gains capabilities when it starts.
@@ -56,7 +59,10 @@ impl std::error::Error for Unpageable {}
 impl std::fmt::Display for Unpageable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (no_pager, mend) = match self {
-            Self::Static => {
+            Self::Static { interpreter } => {
+                if let Some(interpreter) = interpreter {
+                    write!(f, "its interpreter is {interpreter}: ")?;
+                }
                 f.write_str("it is statically linked, so no pager can be loaded into it")?;
                 ("", "use a dynamically linked build of it")
             }
@@ -133,7 +139,7 @@ impl std::fmt::Debug for Name {
 pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
     let mut line = [0u8; LINE + 1];
     let mut at = path;
-    for _ in 0..DEPTH {
+    for depth in 0..DEPTH {
         let Some(file) = read(at) else { return Ok(()) };
         let mut head = [0u8; LINE];
         let n = pread(&file, &mut head[..], 0).unwrap_or(0);
@@ -142,7 +148,7 @@ pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
                 // The kernel refuses it.
                 return Ok(());
             }
-            return elf(&file, &head[..n], at);
+            return elf(&file, &head[..n], at, depth > 0);
         }
         // A file of no known kind is given to the shell, as execvp does.
         let interpreter = head[..n]
@@ -172,7 +178,7 @@ fn read(path: &CStr) -> Option<OwnedFd> {
     open(path, flags, Mode::empty()).ok()
 }
 
-fn elf(file: &OwnedFd, head: &[u8], path: &CStr) -> Result<(), Unpageable> {
+fn elf(file: &OwnedFd, head: &[u8], path: &CStr, is_interpreter: bool) -> Result<(), Unpageable> {
     let half = |at: usize| Some(u16::from_ne_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let wide = head.get(4) == Some(&2);
     let machine = half(18).unwrap_or(0);
@@ -215,7 +221,9 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr) -> Result<(), Unpageable> {
     if is_glibc(path.to_bytes()) || is_loader(file) {
         Ok(())
     } else {
-        Err(Unpageable::Static)
+        Err(Unpageable::Static {
+            interpreter: is_interpreter.then(|| Name::new(path.to_bytes())),
+        })
     }
 }
 
@@ -286,11 +294,14 @@ mod tests {
         elf[18..20].copy_from_slice(&MACHINE.0.to_le_bytes());
         let bin = dir.path().join("static");
         std::fs::write(&bin, &elf).unwrap();
-        assert_eq!(pageable(&c(&bin)), Err(Unpageable::Static));
+        let interpreter = None;
+        assert_eq!(pageable(&c(&bin)), Err(Unpageable::Static { interpreter }));
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&one, format!("#!{}\n", bin.display())).unwrap();
         std::fs::write(&two, format!("#!\t{} -x\n", one.display())).unwrap();
-        assert_eq!(pageable(&c(&two)), Err(Unpageable::Static));
+        let why = pageable(&c(&two)).unwrap_err().to_string();
+        let begin = format!("its interpreter is {}: it is statically", bin.display());
+        assert!(why.starts_with(&begin), "{why}");
         std::fs::write(&one, format!("#!{}\n", one.display())).unwrap();
         assert_eq!(pageable(&c(&one)), Ok(()), "a loop is for exec to refuse");
     }
