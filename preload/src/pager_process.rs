@@ -107,16 +107,17 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     STAGE.store(STARTING, Ordering::Release);
     PROGRAM.store(raw_syscall::pid(), Ordering::Release);
     PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);
+    let is_fork = gate.is_some();
     *START_ARGS.lock() = Some(StartArgs { join, gate });
     let _blocked = SignalsBlocked::new();
     if raw_syscall::pid() == 1 {
         let spawn = || threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
         let clone = deadline::clone_of_any_class(spawn);
-        await_ready(started(clone)?)?;
+        await_ready(started(clone)?, is_fork)?;
     } else {
         let _subreaper = trampoline::SubreaperGuard::new();
         let trampoline = started(deadline::clone_of_any_class(trampoline::clone))?;
-        await_ready(trampoline)?;
+        await_ready(trampoline, is_fork)?;
         reap(trampoline, libc::__WCLONE);
     }
     FAILURE.lock().take().map_or(Ok(()), Err)?;
@@ -141,12 +142,16 @@ fn started(clone: SyscallResult) -> Result<i32, String> {
 }
 
 /// Waits until the pager process serves. The caller's clone ends before that only where it
-/// fails.
-fn await_ready(clone: i32) -> Result<(), String> {
+/// fails, or is killed: the child of a fork is killed then, as a program whose pager process is killed later, since its
+/// parent may know it for one that has its pager.
+fn await_ready(clone: i32, is_fork: bool) -> Result<(), String> {
     while STAGE.load(Ordering::Acquire) == STARTING {
         futex::wait(&STAGE, STARTING, Some(POLL_INTERVAL));
         if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG | libc::__WCLONE)
         {
+            if is_fork {
+                raw_syscall::kill_self();
+            }
             return Err("the pager process ended while it started".into());
         }
     }

@@ -57,7 +57,7 @@ fn throttled(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     })?;
     let throttled = figure(&outcome, "/counters/throttled_faults")?;
     ensure(throttled > 0, || "no fault was throttled".into())?;
-    outcome.mentions("s of it by the fault rate")?;
+    outcome.mentions("s asleep over the fault rate")?;
     sandbox.check_clean()
 }
 

@@ -140,7 +140,7 @@ fn revoked(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(8, 144).lending(64 * MIB).with("--ram=36M");
     let idle = launch.spawn(&Under::Contract(contract.with("--disk=50ms/250ms,extra")))?;
     wait_until("it sleeps", || Ok(ready.exists()))?;
-    let owned = field(&daemon, 1, "n")?;
+    let owned = field(&daemon, 1, "owned")?;
     ensure(owned > Some(48 * FRAMES), || {
         format!("it owns {owned:?} frames")
     })?;

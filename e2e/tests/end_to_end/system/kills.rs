@@ -78,7 +78,7 @@ impl Load {
         super::wait_until("only the others are left, with what they had", || {
             let (all, books) = (daemon.tenants()?, daemon.books()?);
             let sum = |name: &str| all.iter().filter_map(|one| one[name].as_u64()).sum::<u64>();
-            let frames = books["free"].as_u64().map(|free| free + sum("n"));
+            let frames = books["free"].as_u64().map(|free| free + sum("owned"));
             let same = ["tenants", "guaranteed", "swap_free", "promised"];
             Ok(all.len() == self.running.len()
                 && frames == books["managed"].as_u64()

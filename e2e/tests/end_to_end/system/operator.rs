@@ -33,7 +33,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has its optimistic frames", || {
-        Ok(field(&daemon, 1, "n")? > Some(12 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? > Some(12 * FRAMES))
     })?;
     let shown = daemon.contract(&["show"])?.unwrap_or_default();
     ensure(
@@ -49,13 +49,13 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
         || format!("{changed:?}"),
     )?;
     wait_until("its frames are released", || {
-        Ok(field(&daemon, 1, "n")? <= Some(6 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? <= Some(6 * FRAMES))
     })?;
     // More again, up to the admitted maximum.
     let changed = daemon.contract(&["set", "1", "--frames", "20M"])?;
     ensure(changed.is_ok(), || format!("{changed:?}"))?;
     wait_until("it has more", || {
-        Ok(field(&daemon, 1, "n")? > Some(16 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? > Some(16 * FRAMES))
     })?;
     for (asked, word) in [
         (["set", "1", "--frames", "40M"], "24MiB"),
@@ -115,7 +115,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has its optimistic frames", || {
-        Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? > Some(32 * FRAMES))
     })?;
     let managed = |daemon: &Daemon| Ok(daemon.books()?["managed"].as_u64());
     let reread = |settings: &Settings, said: &str| {
@@ -130,7 +130,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     let set = daemon.contract(&["set", "1", "--frames", "16M"])?;
     ensure(set.is_ok(), || format!("{set:?}"))?;
     wait_until("its frames are released", || {
-        Ok(field(&daemon, 1, "n")? <= Some(16 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? <= Some(16 * FRAMES))
     })?;
     reread(&Settings::new(24), "was read again")?;
     wait_until("less is managed", || {
@@ -155,7 +155,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     let set = daemon.contract(&["set", "1", "--frames", "48M"])?;
     ensure(set.is_ok(), || format!("{set:?}"))?;
     wait_until("it has more", || {
-        Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? > Some(32 * FRAMES))
     })?;
     ensure(!running.ended(), || {
         format!("it ended: {}", running.stderr())

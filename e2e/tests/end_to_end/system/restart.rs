@@ -83,7 +83,7 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
         || shown.clone(),
     )?;
     wait_until("it has its frames", || {
-        Ok(field(&daemon, 1, "n")?.is_some_and(|n| (11 * FRAMES..=16 * FRAMES).contains(&n)))
+        Ok(field(&daemon, 1, "owned")?.is_some_and(|n| (11 * FRAMES..=16 * FRAMES).contains(&n)))
     })?;
     drop(running);
     daemon.has_everything_back()
@@ -100,7 +100,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has its frames", || {
-        Ok(field(&daemon, 1, "n")? > Some(28 * FRAMES))
+        Ok(field(&daemon, 1, "owned")? > Some(28 * FRAMES))
     })?;
     let set = daemon.contract(&["set", "1", "--frames", "16M", "--disk", "120ms/250ms"])?;
     ensure(
@@ -119,7 +119,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
             shown.contains("frames 32MiB") && shown.contains("pending   frames 16MiB"),
             || format!("after restart {round}: {shown}"),
         )?;
-        ensure(field(&daemon, 1, "n")? > Some(28 * FRAMES), || {
+        ensure(field(&daemon, 1, "owned")? > Some(28 * FRAMES), || {
             format!("after restart {round} it has lost frames: {shown}")
         })?;
     }
@@ -127,7 +127,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.configure(&settings("reduction_notice = \"100ms\""))?;
     daemon.again()?;
     wait_until("its frames are released", || {
-        Ok(field(&daemon, 1, "n")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
+        Ok(field(&daemon, 1, "owned")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
     })?;
     // The daemon is killed during or just after the revocation: the next one continues it.
     daemon.kill()?;
@@ -183,7 +183,10 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut running = for_ever(&sandbox, &program, 24).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     // A program that has not started yet when its daemon ends does not start.
-    wait_until("it has frames", || Ok(field(&daemon, 1, "n")? > Some(0)))?;
+    wait_until(
+        "it has frames",
+        || Ok(field(&daemon, 1, "owned")? > Some(0)),
+    )?;
     daemon.kill()?;
     daemon.configure(&Settings::new(4))?;
     ensure(daemon.again().is_err(), || {
@@ -214,14 +217,14 @@ fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
     let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
     for round in 1..=size.scale(10, 2) {
         wait_until("it has optimistic frames", || {
-            Ok(field(&daemon, 1, "n")? > Some(64 * FRAMES))
+            Ok(field(&daemon, 1, "owned")? > Some(64 * FRAMES))
         })?;
         daemon.kill()?;
         daemon.configure(&settings(24))?;
         daemon.again()?;
         daemon.says("more than fit into the", round as usize)?;
         wait_until("it has given them back", || {
-            Ok(field(&daemon, 1, "n")? <= Some(24 * FRAMES))
+            Ok(field(&daemon, 1, "owned")? <= Some(24 * FRAMES))
         })?;
         let before = done();
         super::wait_at_most(Duration::from_secs(60), "it gets on", || {
@@ -281,7 +284,10 @@ fn figures_lost(disks: &Arc<Disks>, _: Size) -> Verdict {
     let all = daemon.books()?["swap_free"].as_u64().unwrap_or(0);
     let contract = daemon.terms(8, all / MIB);
     let mut running = for_ever(&sandbox, &program, 24).spawn(&Under::Contract(contract))?;
-    wait_until("it has frames", || Ok(field(&daemon, 1, "n")? > Some(0)))?;
+    wait_until(
+        "it has frames",
+        || Ok(field(&daemon, 1, "owned")? > Some(0)),
+    )?;
     let left = daemon.books()?["swap_free"].as_u64();
     ensure(left == Some(0), || format!("{left:?} of swap is free"))?;
     daemon.kill()?;

@@ -30,7 +30,7 @@ fn borrower<'a>(
     let running = launch.spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has optimistic frames", || {
-        Ok(field(daemon, 1, "n")? > Some(56 * FRAMES))
+        Ok(field(daemon, 1, "owned")? > Some(56 * FRAMES))
     })?;
     Ok((running, launch))
 }
@@ -97,7 +97,7 @@ fn paused(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(24, 96).with("--disk=50ms/250ms");
     let mut asking = for_ever(&needy, &program, 32).spawn(&Under::Contract(contract))?;
     wait_until("frames come back", || {
-        Ok(field(&daemon, 2, "n")? > Some(16 * FRAMES))
+        Ok(field(&daemon, 2, "owned")? > Some(16 * FRAMES))
     })?;
     let mut all: Vec<_> = (running.processes().into_iter())
         .chain(asking.processes())
@@ -113,7 +113,7 @@ fn paused(disks: &Arc<Disks>, _: Size) -> Verdict {
         .rev()
         .try_for_each(|pid| signal(pid, Signal::CONT))?;
     wait_until("more of them come back", || {
-        Ok(field(&daemon, 2, "n")? >= Some(18 * FRAMES))
+        Ok(field(&daemon, 2, "owned")? >= Some(18 * FRAMES))
     })?;
     let alive = !running.ended() && !asking.ended() && !daemon.log().contains("is killed");
     ensure(alive, || {

@@ -24,7 +24,7 @@ fn covered(disks: &Arc<Disks>, _: Size) -> Verdict {
     wait_until("the notice of it", || {
         Ok(running.stderr().contains("memory that is not paged") || running.ended())
     })?;
-    ensure(field(&daemon, 1, "n")? <= Some(32 * FRAMES), || {
+    ensure(field(&daemon, 1, "owned")? <= Some(32 * FRAMES), || {
         format!("it has more than its contract: {}", daemon.said())
     })?;
     running.wait()?.succeeded()?;
