@@ -7,6 +7,9 @@
 //! nailed where the program supplied the stack, and held robust mutexes at the end. Where too many threads
 //! run for the frames, the control blocks of some are nailed at their end only.
 
+mod nails;
+
+use self::nails::NailedRanges;
 use crate::mutexes::NailedMutexes;
 use crate::raw_syscall::{SignalsBlocked, error, is_error, syscall3};
 use crate::vma_map::AddrRange;
@@ -19,9 +22,6 @@ use wired::{Guard, Lock, PAGE};
 /// Bytes of glibc's thread descriptor: the words the kernel knows (thread number, robust
 /// list, rseq) lie in it.
 const CONTROL: usize = 2304;
-
-/// The number of a thread that never is: beyond the kernel's largest.
-const NO_THREAD: i32 = i32::MAX;
 
 /// The control blocks of running threads are nailed in one of so many frames.
 const NAILED: usize = 4;
@@ -41,23 +41,17 @@ struct ThreadStart {
     arg: *mut c_void,
 }
 
-/// Pages kept for a thread until the kernel has forgotten it.
-struct NailedRange {
-    tid: i32,
-    span: AddrRange,
-}
-
 /// The threads that run, and what is nailed for them, for others that have ended and for mutexes.
 pub struct ThreadRecord {
     /// Threads that run, with their control blocks.
     live: Vec<(i32, usize)>,
-    nails: Vec<NailedRange>,
+    nails: NailedRanges,
     pub mutexes: NailedMutexes,
 }
 
 static THREADS: Lock<ThreadRecord> = Lock::new(ThreadRecord {
     live: Vec::new(),
-    nails: Vec::new(),
+    nails: NailedRanges::new(),
     mutexes: NailedMutexes::new(),
 });
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -91,9 +85,8 @@ fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
     let space = address_space::lock();
     let mut nailed = true;
     for span in space.nailable(&span) {
-        // A page counts few nails, and a thread ends in several rounds.
-        let is_own = |nail: &NailedRange| nail.tid == tid && nail.span == span;
-        if with_record(|record| record.nails.iter().any(is_own)) {
+        // A thread ends in several rounds.
+        if with_record(|record| record.nails.is_nailed(tid, &span)) {
             continue;
         }
         let has_room = || {
@@ -101,7 +94,7 @@ fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
             nails < paged_memory::most_frames() / NAILED
         };
         if (!is_bounded || has_room()) && paged_memory::nail(&span).is_ok() {
-            with_record(|record| record.nails.push(NailedRange { tid, span }));
+            with_record(|record| record.nails.push(tid, span));
         } else {
             nailed = false;
         }
@@ -111,16 +104,7 @@ fn nail(span: AddrRange, tid: i32, is_bounded: bool) -> bool {
 
 /// Takes back the nails of threads that are gone.
 pub fn release_dead_nails() {
-    with_record(|record| {
-        record.nails.retain(|nail| {
-            let gone = is_gone(nail.tid);
-            if gone {
-                rseq::unregister(nail.tid);
-                paged_memory::unnail(&nail.span);
-            }
-            !gone
-        });
-    });
+    with_record(|record| record.nails.release_dead());
 }
 
 /// Returns true if a thread of the process has ended.
@@ -140,15 +124,7 @@ fn is_gone(tid: i32) -> bool {
 /// Drops the nails in memory that is being unmapped. The caller holds the space.
 pub fn forget_nails(span: &AddrRange) {
     with_record(|record| {
-        record.nails.retain(|nail| {
-            let overlaps = nail.span.start < span.end && span.start < nail.span.end;
-            if overlaps {
-                // Of a thread that ended by the system call alone.
-                rseq::unregister(nail.tid);
-                paged_memory::unnail(&nail.span);
-            }
-            !overlaps
-        });
+        record.nails.forget(span);
         record.mutexes.forget(span);
     });
 }
@@ -167,13 +143,7 @@ pub fn forget_others(mut record: ThreadsGuard, forked: i32) {
     let (own, at) = (raw_syscall::tid(), pager_process::thread_pointer());
     record.live.clear();
     record.live.push((own, at));
-    for nail in &mut record.nails {
-        // Another namespace may use the parent's numbers again.
-        nail.tid = match nail.tid == forked {
-            true => own,
-            false => NO_THREAD,
-        };
-    }
+    record.nails.forget_others(forked, own);
     drop(record);
     wired::pi::forget_waiters();
     rseq::forget_others();
@@ -342,8 +312,11 @@ unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
     let (tid, own) = (raw_syscall::tid(), pager_process::thread_pointer());
     nail(whole_pages(own, own + CONTROL), tid, false);
     rseq::unregister(tid);
-    with_record(|record| record.live.retain(|(live, _)| *live != tid));
-    release_dead_nails();
+    with_record(|record| {
+        record.live.retain(|(live, _)| *live != tid);
+        record.nails.on_thread_exit(tid);
+        record.nails.release_dead();
+    });
 }
 
 /// The head of a thread's list of robust mutexes, as the kernel defines it.
