@@ -15,7 +15,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
-/// Arenas that can have marks; in those beyond, every address counts as mapped.
+/// Arenas of one table: few programs have more.
 const ARENAS: usize = 256;
 
 const NONE: u8 = 0;
@@ -25,10 +25,30 @@ const MIXED: u8 = 2;
 /// Words of bits for one range.
 const WORDS: usize = HUGE_RANGE_PAGES / 64;
 
-/// Readers find an arena here by its addresses; entries are only added.
-static TABLE: [AtomicPtr<MappedBitmap>; ARENAS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Readers find an arena here by its addresses. Entries and tables are only added, and the first empty entry ends
+/// them.
+struct Table {
+    arenas: [AtomicPtr<MappedBitmap>; ARENAS],
+    next: AtomicPtr<Table>,
+}
+
+static FIRST: Table = Table::new();
+
+impl Table {
+    const fn new() -> Self {
+        Self {
+            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS],
+            next: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+}
+
+fn tables() -> impl Iterator<Item = &'static Table> {
+    // SAFETY: a table points to a leaked one.
+    std::iter::successors(Some(&FIRST), |table| unsafe {
+        table.next.load(Ordering::Acquire).as_ref()
+    })
+}
 
 /// Threads that are closing a page now.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
@@ -110,19 +130,15 @@ impl MappedBitmap {
 }
 
 fn find(addr: usize) -> Option<&'static MappedBitmap> {
-    TABLE[..COUNT.load(Ordering::Acquire).min(ARENAS)]
-        .iter()
+    tables()
+        .flat_map(|table| &table.arenas)
         // SAFETY: entries point to leaked values.
-        .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
+        .map_while(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
         .find(|marks| marks.span.contains(&addr))
 }
 
 /// A new arena, nothing in it mapped. The caller holds the map's lock.
 pub fn add(span: &AddrRange) -> rustix::io::Result<()> {
-    let at = COUNT.load(Ordering::Relaxed);
-    if at == ARENAS {
-        return Ok(());
-    }
     let ranges = span.len().div_ceil(HUGE_RANGE);
     let marks = Box::new(MappedBitmap {
         span: span.clone(),
@@ -131,8 +147,17 @@ pub fn add(span: &AddrRange) -> rustix::io::Result<()> {
         closed: WiredMemory::private(ranges * WORDS * 8)?,
         any_closed: AtomicBool::new(false),
     });
-    TABLE[at].store(Box::leak(marks), Ordering::Release);
-    COUNT.store(at + 1, Ordering::Release);
+    let last = tables().last().unwrap_or(&FIRST);
+    let is_empty = |entry: &&AtomicPtr<MappedBitmap>| entry.load(Ordering::Relaxed).is_null();
+    let entry = match last.arenas.iter().find(is_empty) {
+        Some(entry) => entry,
+        None => {
+            let next = Box::leak(Box::new(Table::new()));
+            last.next.store(next, Ordering::Release);
+            &next.arenas[0]
+        }
+    };
+    entry.store(Box::leak(marks), Ordering::Release);
     Ok(())
 }
 
@@ -292,6 +317,18 @@ mod tests {
         open_page(page);
         assert!(usable(page));
         address_space::unmap(&(page..page + PAGE));
+    }
+
+    #[test]
+    fn an_arena_beyond_the_first_table_has_marks() {
+        let base = 0x5400_0000_0000;
+        for n in 0..2 * ARENAS + 1 {
+            let start = base + n * HUGE_RANGE;
+            add_one(&(start..start + HUGE_RANGE));
+            assert!(!is_mapped(start), "arena {n}");
+            mark(&(start..start + PAGE), true);
+        }
+        assert!((0..2 * ARENAS + 1).all(|n| is_mapped(base + n * HUGE_RANGE)));
     }
 
     #[test]
