@@ -6,6 +6,7 @@
 
 use super::run_leader;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
+use crate::vma_map::AddrRange;
 use crate::{dlsym, process_pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
@@ -146,7 +147,7 @@ type Entry = [usize; 2];
 
 /// Thread control blocks of our own, with every library's thread-local storage in place, in memory
 /// that is never paged. The loader's `_dl_allocate_tls` would have the vectors from the program's
-/// `calloc`, which may not work yet.
+/// `calloc`, which may not work yet. The loader fills the first block, and the others are copies.
 fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
     dlsym::next_function!(INITIALISE = "_dl_allocate_tls_init");
     dlsym::next_function!(SIZE = "_dl_get_tls_static_info");
@@ -159,32 +160,85 @@ fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
     unsafe { std::mem::transmute::<*mut c_void, StaticTls>(sizes)(&mut size, &mut align) };
     let align = align.max(64);
     let vector = (LIBRARIES + 2) * size_of::<Entry>();
-    let length = (vector + size + align + DESCRIPTOR).next_multiple_of(PAGE);
+    let length = (vector + size + align + DESCRIPTOR).next_multiple_of(PAGE.max(align));
     let region = WiredMemory::private(blocks.len() * length).ok()?.leak() as usize;
     // SAFETY: the loader's function of this type.
     let initialise = unsafe { std::mem::transmute::<*mut c_void, InitialiseTls>(initialise) };
-    let own = thread_pointer();
+    let first = (region + length - DESCRIPTOR) & !(align - 1);
+    let entries = region as *mut Entry;
+    // SAFETY: the vector at the part's start, all zero, with its length; the loader's function
+    // of this type, with memory below the block for all static storage, above it for the
+    // descriptor, all zero; both blocks are thread control blocks, longer than the offsets.
+    unsafe {
+        (*entries)[0] = LIBRARIES;
+        *((first + VECTOR) as *mut usize) = entries.add(1) as usize;
+        if initialise(first as *mut c_void, true).is_null() {
+            return None;
+        }
+        let own = thread_pointer();
+        for guard in GUARDS {
+            *((first + guard) as *mut usize) = *((own + guard) as *const usize);
+        }
+    }
+    let used = discard_zero_pages(region..region + length);
     for (n, place) in blocks.iter().enumerate() {
-        let entries = (region + n * length) as *mut Entry;
-        let block = (region + (n + 1) * length - DESCRIPTOR) & !(align - 1);
-        // SAFETY: the vector at the part's start, all zero, with its length; the loader's function
-        // of this type, with memory below the block for all static storage, above it for the
-        // descriptor, all zero; both blocks are thread control blocks, longer than the offsets.
+        let distance = n * length;
+        // SAFETY: parts of one length in the region, at multiples of the alignment; only the first has contents.
+        unsafe { copy_storage(region..region + length, &used, distance) };
+        let block = first + distance;
+        // SAFETY: as above.
         unsafe {
-            (*entries)[0] = LIBRARIES;
-            *((block + VECTOR) as *mut usize) = entries.add(1) as usize;
-            if initialise(block as *mut c_void, true).is_null() {
-                return None;
-            }
+            *((block + VECTOR) as *mut usize) = region + distance + size_of::<Entry>();
             *((block + TCB) as *mut usize) = block;
             *((block + SELF) as *mut usize) = block;
-            for guard in GUARDS {
-                *((block + guard) as *mut usize) = *((own + guard) as *const usize);
-            }
         }
         place.store(block, Ordering::Release);
     }
     Some(())
+}
+
+/// Gives back the pages of `part` that are zero, as most of a large `__thread` array of the program's is, which no
+/// thread of the pager's uses. Returns the others.
+fn discard_zero_pages(part: AddrRange) -> Vec<usize> {
+    let is_used = |page: &usize| {
+        // SAFETY: a page of the storage, which no thread has yet.
+        let words = unsafe { std::slice::from_raw_parts(*page as *const u64, PAGE / 8) };
+        words.iter().any(|word| *word != 0)
+    };
+    let used: Vec<usize> = part.clone().step_by(PAGE).filter(is_used).collect();
+    let mut zero = part.start;
+    for page in used.iter().copied().chain([part.end]) {
+        if page > zero {
+            // SAFETY: private memory between used pages, where all is zero: it stays so.
+            unsafe { wired::syscall::madvise(zero, page - zero, libc::MADV_DONTNEED) };
+        }
+        zero = page + PAGE;
+    }
+    used
+}
+
+/// Copies the `used` pages of the first part to the one at `distance`, and has its vector name its own storage.
+///
+/// # Safety
+/// That part is as long, and no thread's.
+unsafe fn copy_storage(part: AddrRange, used: &[usize], distance: usize) {
+    if distance == 0 {
+        return;
+    }
+    for page in used {
+        // SAFETY: the caller's.
+        unsafe {
+            std::ptr::copy_nonoverlapping(*page as *const u8, (page + distance) as *mut u8, PAGE);
+        }
+    }
+    let entries = (part.start + distance) as *mut Entry;
+    for n in 0..LIBRARIES + 2 {
+        // SAFETY: the vector is at the part's start.
+        let entry = unsafe { &mut *entries.add(n) };
+        if part.contains(&entry[0]) {
+            entry[0] += distance;
+        }
+    }
 }
 
 /// Returns true if the calling thread is one of the pager process's.
