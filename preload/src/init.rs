@@ -2,7 +2,7 @@
 
 use crate::cancellation;
 use crate::process_pager::{ForkGate, ForkOutcome};
-use crate::raw_syscall::syscall3;
+use crate::raw_syscall::{kill_self, syscall3};
 use crate::vma_map::Lookup;
 use crate::{
     address_space, adopt, diagnostics, dlsym, exec, fork, library_data, limits, malloc,
@@ -113,6 +113,10 @@ static FIRST_MEMORY: Lock<Option<FirstMemory>> = Lock::new(None);
 pub fn attach_child(gate: ForkGate) {
     let domain = gate.child();
     if let Err(why) = pager_process::start(attach, Some(gate)) {
+        if pager_process::is_killed() {
+            // As a program whose pager process is killed later: its parent may know it for one that has a pager.
+            kill_self();
+        }
         diagnostics::log(format_args!(
             "fork refused: the child cannot be given a pager: {why}"
         ));

@@ -36,7 +36,7 @@ use link::handshake::{ChildMessage, Message, ProgramPlace};
 use program::Program;
 use rustix::net::SendFlags;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use threads::ThreadRole;
 use wired::{Lock, futex};
@@ -69,6 +69,9 @@ static STAGE: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 /// It serves, or has failed.
 const SERVING: u32 = 1;
+
+/// The pager process, or what starts it, was killed before it served.
+static IS_KILLED: AtomicBool = AtomicBool::new(false);
 
 /// The program's process number, as its own PID namespace has it.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
@@ -107,21 +110,25 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     STAGE.store(STARTING, Ordering::Release);
     PROGRAM.store(raw_syscall::pid(), Ordering::Release);
     PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);
-    let is_fork = gate.is_some();
     *START_ARGS.lock() = Some(StartArgs { join, gate });
     let _blocked = SignalsBlocked::new();
     if raw_syscall::pid() == 1 {
         let spawn = || threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
         let clone = deadline::clone_of_any_class(spawn);
-        await_ready(started(clone)?, is_fork)?;
+        await_ready(started(clone)?)?;
     } else {
         let _subreaper = trampoline::SubreaperGuard::new();
         let trampoline = started(deadline::clone_of_any_class(trampoline::clone))?;
-        await_ready(trampoline, is_fork)?;
+        await_ready(trampoline)?;
         reap(trampoline, libc::__WCLONE);
     }
     FAILURE.lock().take().map_or(Ok(()), Err)?;
     Ok(())
+}
+
+/// Returns true if [`start`] failed because the pager process was killed.
+pub fn is_killed() -> bool {
+    IS_KILLED.load(Ordering::Acquire)
 }
 
 /// Advances the start to the next stage.
@@ -142,16 +149,13 @@ fn started(clone: SyscallResult) -> Result<i32, String> {
 }
 
 /// Waits until the pager process serves. The caller's clone ends before that only where it
-/// fails, or is killed: the child of a fork is killed then, as a program whose pager process is killed later, since its
-/// parent may know it for one that has its pager.
-fn await_ready(clone: i32, is_fork: bool) -> Result<(), String> {
+/// fails, or is killed.
+fn await_ready(clone: i32) -> Result<(), String> {
     while STAGE.load(Ordering::Acquire) == STARTING {
         futex::wait(&STAGE, STARTING, Some(POLL_INTERVAL));
         if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG | libc::__WCLONE)
         {
-            if is_fork {
-                raw_syscall::kill_self();
-            }
+            IS_KILLED.store(true, Ordering::Release);
             return Err("the pager process ended while it started".into());
         }
     }
