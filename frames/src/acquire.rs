@@ -308,8 +308,7 @@ impl LedgerMemory {
             for victim in victims {
                 let unused = FrameEntry::new(victim, State::Unused);
                 let set = self.set(victim);
-                let found = set.find(|frame| self.ramtab().change(frame, unused, held));
-                if let Some(frame) = found {
+                if let Some(frame) = set.find(|frame| self.ramtab().change(frame, unused, held)) {
                     set.remove(frame);
                     return Some((frame, victim));
                 }

@@ -5,7 +5,7 @@
 //! no bytes. Blocks that are freed again and again are mimalloc's: a mapping that is freed raises the size from which
 //! on blocks are mapped, up to [`MAX_THRESHOLD`] (glibc's rule, and glibc's bounds).
 //!
-//! A block begins behind a [`Header`], on an offset in its first page that is a power of two. Few of mimalloc's blocks
+//! A block begins behind a [`BlockHeader`], on an offset in its first page that is a power of two. Few of mimalloc's blocks
 //! do, and none has the header's check before it.
 
 use crate::raw_syscall::{SyscallResult, is_error};
@@ -32,7 +32,7 @@ static KEY: AtomicUsize = AtomicUsize::new(0);
 /// The words before a block.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Header {
+struct BlockHeader {
     /// Bytes of the mapping.
     len: usize,
     /// See [`check`].
@@ -75,7 +75,7 @@ pub fn set_threshold(size: usize) {
 impl LargeBlock {
     /// Maps a block of zeros; its alignment is a power of two. None where that is a page or more, or no memory is there.
     pub fn map(size: usize, align: usize) -> Option<*mut c_void> {
-        let offset = align.max(size_of::<Header>());
+        let offset = align.max(size_of::<BlockHeader>());
         if offset >= PAGE {
             return None;
         }
@@ -91,11 +91,11 @@ impl LargeBlock {
     /// A block that an allocator gave, or null.
     pub unsafe fn at(block: *mut c_void) -> Option<Self> {
         let offset = block.addr() % PAGE;
-        if offset < size_of::<Header>() || !offset.is_power_of_two() {
+        if offset < size_of::<BlockHeader>() || !offset.is_power_of_two() {
             return None;
         }
         // SAFETY: in the page of the block's first byte. Another thread may write there where it is no header.
-        let header = unsafe { block.cast::<Header>().sub(1).read_volatile() };
+        let header = unsafe { block.cast::<BlockHeader>().sub(1).read_volatile() };
         let is_large = header.check == check(block.addr(), header.len);
         is_large.then_some(Self {
             block,
@@ -143,7 +143,10 @@ impl LargeBlock {
         unsafe {
             let block = start.add(offset);
             let check = check(block.addr(), len);
-            block.cast::<Header>().sub(1).write(Header { len, check });
+            block
+                .cast::<BlockHeader>()
+                .sub(1)
+                .write(BlockHeader { len, check });
             Some(block.cast())
         }
     }
