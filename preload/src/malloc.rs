@@ -9,7 +9,6 @@ mod program_allocator;
 mod tuning;
 
 use crate::{early_alloc, map, raw_syscall};
-use large::LargeBlock;
 use libmimalloc_sys as mi;
 use program_allocator::ProgramAllocator;
 use std::ffi::{c_int, c_long, c_void};
@@ -160,11 +159,7 @@ fn filled(ptr: *mut c_void) -> *mut c_void {
 fn aligned(size: usize, align: usize) -> *mut c_void {
     match source() {
         Source::Early => early_alloc::allocate(size, align).cast(),
-        _ if large::is_large(size)
-            && let Some(block) = LargeBlock::map(size, align) =>
-        {
-            block
-        }
+        _ if let Some(block) = large::allocate(size, align) => block,
         // SAFETY: the alignment is a power of two, as the callers checked.
         _ => unsafe { mi::mi_malloc_aligned(size.max(MIN_ALIGN), align.max(MIN_ALIGN)) },
     }

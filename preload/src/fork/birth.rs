@@ -54,7 +54,7 @@ pub fn await_birth(pid: SyscallResult) -> SyscallResult {
         Some(REFUSED) => false,
         Some(child) => await_pager(DomainId::from_raw(child), || has_ended(pid as i32)),
     };
-    // A child that is killed before it has its pager is refused that, and has been forked all the same.
+    // The pager process of a child that is killed before it serves reports a refusal, too; the fork succeeded.
     if has_pager || is_error(pid) || is_killed(pid as i32) {
         return pid;
     }

@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wired::PAGE;
 
-/// Bytes from which on blocks are mapped at first, and those that grow are always.
+/// Bytes from which on blocks are mapped at first. A block as large is always mapped when it grows.
 pub const MIN_THRESHOLD: usize = 128 << 10;
 
 /// Bytes from which on blocks are mapped however often they are freed.
@@ -64,6 +64,11 @@ pub fn init() {
 /// Returns true if a block of `size` bytes is to be mapped.
 pub fn is_large(size: usize) -> bool {
     size >= THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Maps a block of zeros, if one of `size` bytes is to be mapped and can be.
+pub fn allocate(size: usize, align: usize) -> Option<*mut c_void> {
+    is_large(size).then(|| LargeBlock::map(size, align))?
 }
 
 /// The program sets the threshold: `mallopt(M_MMAP_THRESHOLD)`.

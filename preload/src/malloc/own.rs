@@ -15,11 +15,7 @@ use std::ptr::null_mut;
 pub fn malloc(source: &Source, size: usize) -> *mut c_void {
     match source {
         Source::Early => early_alloc::allocate(size, 16).cast(),
-        _ if large::is_large(size)
-            && let Some(block) = LargeBlock::map(size, MIN_ALIGN) =>
-        {
-            block
-        }
+        _ if let Some(block) = large::allocate(size, MIN_ALIGN) => block,
         // SAFETY: any size will do.
         _ => filled(unsafe { mi::mi_malloc(size.max(MIN_ALIGN)) }),
     }
@@ -51,12 +47,7 @@ pub fn calloc(source: &Source, count: usize, size: usize) -> *mut c_void {
         return early_alloc::allocate(count.saturating_mul(size), 16).cast();
     }
     let (count, size) = match count.checked_mul(size) {
-        Some(bytes)
-            if large::is_large(bytes)
-                && let Some(block) = LargeBlock::map(bytes, MIN_ALIGN) =>
-        {
-            return block;
-        }
+        Some(bytes) if let Some(block) = large::allocate(bytes, MIN_ALIGN) => return block,
         Some(bytes @ ..MIN_ALIGN) => (1, bytes.max(MIN_ALIGN)),
         _ => (count, size),
     };
@@ -120,7 +111,7 @@ unsafe fn resize(source: &Source, ptr: *mut c_void, size: usize) -> *mut c_void 
 /// Copies `len` bytes of a block to a fresh one, if there is one.
 ///
 /// # Safety
-/// Both are as long.
+/// Both blocks have `len` bytes.
 unsafe fn move_to(fresh: *mut c_void, from: *const c_void, len: usize) -> *mut c_void {
     if !fresh.is_null() {
         // SAFETY: the caller's; two blocks do not overlap.
