@@ -212,9 +212,7 @@ mod tests {
     use crate::SessionEvent;
     use protocol::{ResumeToken, encode};
     use rustix::event::{EventfdFlags, eventfd};
-    use rustix::net::{
-        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socketpair,
-    };
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
     use std::path::Path;
 
     fn away(path: &Path) -> Session {
@@ -254,8 +252,7 @@ mod tests {
 
     #[test]
     fn requests_wait_for_a_daemon_that_reads_none() {
-        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (own, daemon) = seqpacket::pair().unwrap();
         let mut session = away(Path::new("/nowhere"));
         session.connection = Some(own);
         const CHANNELS: u32 = 5_000;
@@ -275,8 +272,7 @@ mod tests {
 
     #[test]
     fn a_refusal_of_another_request_is_of_no_channel() {
-        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (own, daemon) = seqpacket::pair().unwrap();
         let mut session = away(Path::new("/nowhere"));
         session.connection = Some(own);
         let [first, second] = [(); 2].map(|()| session.open(8));
@@ -296,8 +292,7 @@ mod tests {
 
     #[test]
     fn a_ledger_guarantees_what_memory_that_is_not_paged_leaves() {
-        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-        let (own, daemon) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (own, daemon) = seqpacket::pair().unwrap();
         let mut session = away(Path::new("/nowhere"));
         session.connection = Some(own);
         let (ledger, _) = frames::Ledger::create_limited(16_384, 16_384, 1).unwrap();

@@ -4,7 +4,7 @@ use super::{Case, FRAMES, field, for_ever, wait_until};
 use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
-use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
+use e2e::{Daemon, Disks, Launch, Running, Sandbox, hazard};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,16 +138,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
         shown.contains("frames 16MiB") && !shown.contains("pending"),
         || shown.clone(),
     )?;
-    let rounds = sandbox.join("rounds");
-    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
-    let before = done();
-    wait_until("it gets on", || {
-        let alive = !running.ended();
-        ensure(alive, || {
-            format!("it ended: {}\n{}", running.stderr(), daemon.said())
-        })?;
-        Ok(done() > before + 1)
-    })?;
+    gets_on(&daemon, &sandbox, &mut running)?;
     drop(running);
     daemon.has_everything_back()
 }
@@ -275,6 +266,19 @@ fn awaited(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
+/// Waits until a program of `for_ever` has done two more rounds.
+fn gets_on(daemon: &Daemon, sandbox: &Sandbox, running: &mut Running) -> Verdict {
+    let rounds = sandbox.join("rounds");
+    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
+    let before = done();
+    wait_until("it gets on", || {
+        ensure(!running.ended(), || {
+            format!("it ended: {}\n{}", running.stderr(), daemon.said())
+        })?;
+        Ok(done() > before + 1)
+    })
+}
+
 /// No room is left to measure the disk on.
 fn figures_lost(disks: &Arc<Disks>, _: Size) -> Verdict {
     let settings = Settings::new(32).memory("restart_grace = \"100s\"");
@@ -295,15 +299,7 @@ fn figures_lost(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.configure(&settings)?;
     daemon.again()?;
     daemon.says("tenant 1 is back", 1)?;
-    let rounds = sandbox.join("rounds");
-    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
-    let before = done();
-    wait_until("it gets on", || {
-        ensure(!running.ended(), || {
-            format!("it ended: {}\n{}", running.stderr(), daemon.said())
-        })?;
-        Ok(done() > before + 1)
-    })?;
+    gets_on(&daemon, &sandbox, &mut running)?;
     drop(running);
     daemon.has_everything_back()
 }
