@@ -247,6 +247,8 @@ fn pages_of(handoff: &Handoff) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -265,6 +267,11 @@ mod tests {
         record.counters().faults.add(3);
         assert!(!record.has_server());
         std::thread::scope(|scope| scope.spawn(|| record.set_server()).join().unwrap());
+        // A thread that was joined is in /proc for a moment still.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while record.has_server() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         assert!(!record.has_server(), "its thread has ended");
         record.set_server();
         record.begin_file(Path::new("/tmp/a.part.1")).unwrap();
