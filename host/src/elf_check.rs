@@ -18,6 +18,9 @@ const DEPTH: usize = 5;
 /// Bytes of a script's first line the kernel reads.
 const LINE: usize = 256;
 
+/// Bytes of a name that a message shows.
+const NAME: usize = 64;
+
 /// Bytes of an ELF header, 32 bits wide.
 const HEADER: usize = 52;
 
@@ -109,12 +112,12 @@ const TRUSTED: &str = ", and the kernel lets no pager be loaded into such a prog
 
 /// A file name of bounded length, held in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name([u8; 64]);
+pub struct Name([u8; NAME]);
 
 impl Name {
     fn new(bytes: &[u8]) -> Self {
-        let mut it = Self([0; 64]);
-        let n = bytes.len().min(64);
+        let mut it = Self([0; NAME]);
+        let n = bytes.len().min(NAME);
         it.0[..n].copy_from_slice(&bytes[..n]);
         it
     }
@@ -204,7 +207,7 @@ fn elf(file: &OwnedFd, head: &[u8], path: &CStr, is_interpreter: bool) -> Result
         }
         const PT_INTERP: [u8; 4] = 3u32.to_ne_bytes();
         if entry[..4] == PT_INTERP {
-            let mut name = [0u8; 64];
+            let mut name = [0u8; LINE];
             let at = u64::from_ne_bytes(entry[8..16].try_into().unwrap_or_default());
             let n = pread(file, &mut name[..], at).unwrap_or(0);
             let loader = name[..n].split(|b| *b == 0).next().unwrap_or(&[]);
@@ -314,6 +317,29 @@ mod tests {
         std::os::unix::fs::symlink(loader, &path).unwrap();
         assert_eq!(pageable(LOADER), Ok(()));
         assert_eq!(pageable(&c(&path)), Ok(()));
+    }
+
+    #[test]
+    fn the_loader_of_a_package_store_has_a_long_path() {
+        const INTERPRETER_AT: usize = 0x200;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        let folders = format!("/store/{}-glibc-2.40/lib", "h".repeat(100));
+        let pageable_with = |loader: &str| {
+            let mut elf = vec![0u8; INTERPRETER_AT];
+            elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            elf[18..20].copy_from_slice(&MACHINE.0.to_le_bytes());
+            elf[32..40].copy_from_slice(&64u64.to_le_bytes());
+            elf[54..58].copy_from_slice(&[56, 0, 1, 0]);
+            elf[64..68].copy_from_slice(&3u32.to_le_bytes());
+            elf[72..80].copy_from_slice(&(INTERPRETER_AT as u64).to_le_bytes());
+            elf.extend_from_slice(format!("{folders}/{loader}\0").as_bytes());
+            std::fs::write(&path, &elf).unwrap();
+            pageable(&c(&path))
+        };
+        assert_eq!(pageable_with("ld-linux-x86-64.so.2"), Ok(()));
+        let musl = pageable_with("ld-musl-x86_64.so.1");
+        assert!(matches!(musl, Err(Unpageable::Loader { .. })), "{musl:?}");
     }
 
     #[test]
