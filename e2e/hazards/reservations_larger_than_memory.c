@@ -2,6 +2,28 @@
  * reserve with PROT_NONE and commit piece by piece. */
 #include "hazard.h"
 
+/* In sum they are more than the addresses of a process. */
+static void lengths_that_grow(void)
+{
+    const size_t step = 3ul << 30, most = 333 * step;
+    const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    for (size_t len = step; len < most; len += step) {
+        char *p = mmap(NULL, len, prot, flags, -1, 0);
+        CHECK(p != MAP_FAILED);
+        CHECK(munmap(p, len) == 0);
+    }
+    char *p = mmap(NULL, step, prot, flags, -1, 0);
+    CHECK(p != MAP_FAILED);
+    for (size_t len = step; len < most; len += step) {
+        *(uint64_t *)(p + len - PAGE) = mix(len);
+        p = mremap(p, len, len + step, MREMAP_MAYMOVE);
+        CHECK(p != MAP_FAILED);
+    }
+    for (size_t len = step; len < most; len += step)
+        CHECK(*(uint64_t *)(p + len - PAGE) == mix(len));
+    CHECK(munmap(p, most) == 0);
+}
+
 int main(void)
 {
     size_t huge = 100ul << 30;
@@ -41,5 +63,6 @@ int main(void)
         }
     }
     CHECK(munmap(q, huge) == 0);
+    lengths_that_grow();
     return 0;
 }

@@ -2,7 +2,7 @@
  * wherever it lay. */
 #include "hazard.h"
 
-#define MAPPINGS 400
+#define MAPPINGS 600
 #define LENGTH (4096 * MB + PAGE)
 
 static char *mappings[MAPPINGS];

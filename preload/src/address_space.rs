@@ -143,7 +143,13 @@ impl AddressSpace {
         let least = len
             .checked_add(HUGE_RANGE)?
             .checked_next_multiple_of(HUGE_RANGE)?;
-        let mut size = ARENA_SIZE.load(Ordering::Relaxed).max(least);
+        let usual = ARENA_SIZE.load(Ordering::Relaxed);
+        // What is so long may grow further, step by step: in an arena twice as long it has the room, and a mapping
+        // that is moved at each step would use the addresses up.
+        let mut size = match usual {
+            ARENA => usual.max(2 * least),
+            _ => usual.max(least),
+        };
         loop {
             if let Ok(span) = paged_memory::reserve(size)
                 && mapped_bitmap::add(&span).is_ok()
