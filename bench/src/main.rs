@@ -54,19 +54,19 @@ use std::process::ExitCode;
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// More data than frames: ours beside kernel swap, mapped files and the bare device.
-    Paging(paging::Options),
+    Paging(paging::PagingOptions),
     /// Nemesis's table 1 over these interfaces, the kernel's own primitives beside them.
-    Micro(micro::Options),
+    Micro(micro::MicroOptions),
     /// What single operations cost, the kernel's own beside them.
-    Faults(faults::Options),
+    Faults(faults::FaultsOptions),
     /// Programs that people know in less memory than they take: ours beside kernel swap.
-    Programs(programs::Options),
+    Programs(programs::ProgramsOptions),
     /// Contracts beside each other: Nemesis's figures 7, 8 and 9, and the kernel's answers.
-    Qos(qos::Options),
+    Qos(qos::QosOptions),
     /// A launch beside a player: the paper of RAPHA's experiment, ours beside stock Linux.
-    Launch(launch::Options),
+    Launch(launch::LaunchOptions),
     /// A page from a paging server: ours beside memcached, redis, a disk and raw sockets.
-    Remote(remote::Options),
+    Remote(remote::RemoteOptions),
     /// A part of a benchmark in a process of its own.
     #[command(hide = true)]
     Worker {

@@ -15,14 +15,14 @@ const VARIABLE: &str = "SELFPAGE_BENCH";
 /// Compare with the alternatives in the same run, and print ratios.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-pub struct Args {
+pub struct BenchArgs {
     /// A benchmark and its options: `selfpage bench --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
 /// Replaces this process.
-pub fn bench(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn bench(args: BenchArgs) -> Result<ExitCode, Box<dyn Error>> {
     let paths = candidates();
     let Some(program) = paths.iter().find(|path| path.is_file()) else {
         let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();

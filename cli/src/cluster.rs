@@ -20,7 +20,7 @@ pub const NO_KEY: &str = "this host has no key yet; `selfpage cluster invite` on
 /// cluster's members, and no others. The key belongs to the user that runs the command: `selfpage serve` and
 /// `selfpage run` use that user's.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ClusterArgs {
     #[command(subcommand)]
     command: ClusterCommand,
 }
@@ -60,7 +60,7 @@ enum ClusterCommand {
 }
 
 /// Shows or changes.
-pub fn cluster(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn cluster(args: ClusterArgs) -> Result<ExitCode, Box<dyn Error>> {
     let folder = Keyring::default_folder()?;
     let open = || Keyring::open(&folder).map(Arc::new);
     match args.command {

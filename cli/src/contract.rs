@@ -12,7 +12,7 @@ use wired::{Bytes, PAGE, Time};
 
 /// Show or change the contracts that a daemon keeps.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ContractArgs {
     /// The daemon's socket
     #[arg(long, value_name = "SOCKET", default_value = SOCKET, global = true)]
     system: PathBuf,
@@ -56,7 +56,7 @@ enum ContractCommand {
 }
 
 /// Shows or changes.
-pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn contract(args: ContractArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         ContractCommand::Show { json: true } => {
             println!("{}", serde_json::to_string_pretty(&list(&args.system)?)?);

@@ -21,7 +21,7 @@ const MOST_PAGES: u64 = MAX_RUN as u64;
 
 /// Read files in contracted disk time.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct DiskArgs {
     #[command(subcommand)]
     command: DiskCommand,
 }
@@ -65,7 +65,7 @@ fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
 }
 
 /// Reads.
-pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn disk(args: DiskArgs) -> Result<ExitCode, Box<dyn Error>> {
     let DiskCommand::Read {
         file: path,
         disk,

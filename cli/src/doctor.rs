@@ -15,7 +15,7 @@ use wired::Bytes;
 ///
 /// Exits 0 when unmodified programs can be run, 1 when not.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct DoctorArgs {}
 
 /// One thing `run` needs, or does better with.
 struct Check {
@@ -27,7 +27,7 @@ struct Check {
 }
 
 /// Prints the report.
-pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn doctor(_: DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     crate::machine::check_proc()?;
     let without = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let report =

@@ -45,19 +45,19 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(Box<run::Args>),
-    System(system::Args),
-    Contract(contract::Args),
-    Disk(disk::Args),
-    Serve(serve::Args),
-    Cluster(cluster::Args),
-    Remote(remote::Args),
-    RemoteClient(remote_client::Args),
-    ObjectClient(object_client::Args),
-    Trace(trace::Args),
-    Vm(vm::Args),
-    Doctor(doctor::Args),
-    Bench(bench::Args),
+    Run(Box<run::RunArgs>),
+    System(system::SystemArgs),
+    Contract(contract::ContractArgs),
+    Disk(disk::DiskArgs),
+    Serve(serve::ServeArgs),
+    Cluster(cluster::ClusterArgs),
+    Remote(remote::RemoteArgs),
+    RemoteClient(remote_client::RemoteClientArgs),
+    ObjectClient(object_client::ObjectClientArgs),
+    Trace(trace::TraceArgs),
+    Vm(vm::VmArgs),
+    Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {

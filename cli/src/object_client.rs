@@ -12,7 +12,7 @@ use supervisor::page_client_link::PageClientConnection;
 /// The way to an object store for the programs of one `selfpage run`, which starts it.
 #[derive(clap::Args)]
 #[command(hide = true)]
-pub struct Args {
+pub struct ObjectClientArgs {
     /// The store
     #[arg(long)]
     url: ObjectUrl,
@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 /// Runs the client.
-pub fn object_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn object_client(args: ObjectClientArgs) -> Result<ExitCode, Box<dyn Error>> {
     let socket = inherited(args.socket)?;
     let config = ObjectConfig {
         url: args.url,

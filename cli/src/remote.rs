@@ -21,7 +21,7 @@ const ON_LINK: Duration = Duration::from_millis(500);
 
 /// Show the memory that machines lend to each other.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct RemoteArgs {
     #[command(subcommand)]
     command: RemoteCommand,
 }
@@ -44,7 +44,7 @@ enum RemoteCommand {
 }
 
 /// Shows the state.
-pub fn remote(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn remote(args: RemoteArgs) -> Result<ExitCode, Box<dyn Error>> {
     let RemoteCommand::Status {
         broker,
         insecure,

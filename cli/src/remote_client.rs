@@ -22,7 +22,7 @@ const REPLICAS: u8 = 2;
 /// The way to paging servers for the programs of one `selfpage run`, which starts it.
 #[derive(clap::Args)]
 #[command(hide = true)]
-pub struct Args {
+pub struct RemoteClientArgs {
     /// Control ports of hosts that lend memory, HOST:PORT; without any, hosts on the link are asked for
     #[arg(long, value_delimiter = ',')]
     hosts: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Args {
 }
 
 /// Runs the client.
-pub fn remote_client(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn remote_client(args: RemoteClientArgs) -> Result<ExitCode, Box<dyn Error>> {
     let socket = inherited(args.socket)?;
     let config = RemoteConfig {
         servers: ServerSource::Broker(args.hosts),

@@ -41,7 +41,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// this machine does not need itself, and takes it back when the machine does. SIGTERM ends it; its pages
 /// end with it.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ServeArgs {
     /// RAM for pages, which is taken as it is used. The default is a quarter of what is available
     #[arg(long, value_name = "SIZE")]
     ram: Option<Bytes>,
@@ -139,7 +139,7 @@ impl FromStr for Disk {
 }
 
 /// Runs the server.
-pub fn serve(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn serve(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let memory = ServerMemory::new(args.ram, args.keep_free, &Memory::now())?;
     // Each connection takes one, and the usual limit is of as many as the control port has.
     let _ = host::descriptor_limit::raise();
@@ -202,7 +202,7 @@ fn announce(keyring: &Keyring, lent: Bytes, address: SocketAddr) -> Result<(), K
 
 /// Starts the server and the broker beside it. Where any port will do it is one whose control port is free, too.
 fn start(
-    args: &Args,
+    args: &ServeArgs,
     keyring: Option<&Arc<Keyring>>,
     memory: ServerMemory,
 ) -> Result<(Server, RunningBroker), Box<dyn Error>> {
@@ -226,13 +226,13 @@ fn free_address(any: SocketAddr) -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind(any)?.local_addr()
 }
 
-fn incarnation(args: &Args, keyring: Option<&Arc<Keyring>>) -> Incarnation {
+fn incarnation(args: &ServeArgs, keyring: Option<&Arc<Keyring>>) -> Incarnation {
     let key = keyring.map(|keyring| keyring.fingerprint());
     own_incarnation(host_id(&identity(args.listen, key)))
 }
 
 fn start_server(
-    args: &Args,
+    args: &ServeArgs,
     listen: SocketAddr,
     keyring: Option<&Arc<Keyring>>,
     memory: ServerMemory,
@@ -258,7 +258,7 @@ fn start_server(
 }
 
 fn start_at(
-    args: &Args,
+    args: &ServeArgs,
     listen: SocketAddr,
     keyring: Option<&Arc<Keyring>>,
     memory: ServerMemory,

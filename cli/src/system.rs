@@ -17,7 +17,7 @@ use wired::{Bytes, PAGE};
 /// SIGTERM ends it. Programs with contracts live on: they keep what they hold, and faults that
 /// need the disk wait until the daemon is started again.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct SystemArgs {
     /// The configuration
     #[arg(
         long,
@@ -44,7 +44,7 @@ enum SystemCommand {
 }
 
 /// Runs the daemon, or one of its helpers.
-pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn system(args: SystemArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         None => {
             let mut daemon = Daemon::start(&args.config)?;

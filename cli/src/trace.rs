@@ -20,7 +20,7 @@ const ASK: Duration = Duration::from_millis(100);
 /// with nothing to submit; the boundaries of periods. As in the right-hand plots of
 /// figures 7 and 8 of the paper.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct TraceArgs {
     /// The daemon's socket
     #[arg(long, value_name = "SOCKET", default_value = SOCKET)]
     system: PathBuf,
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// Writes a trace.
-pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn trace(args: TraceArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut tracer = Tracer::open(&args.system, u64::MAX)?;
     // Once there is something to trace, and before the time is spent.
     let fail = |why: std::io::Error| {

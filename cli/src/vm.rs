@@ -13,7 +13,7 @@ use wired::Bytes;
 
 /// Serve the memory of microVMs that are restored from a snapshot, each under a contract of its own.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct VmArgs {
     #[command(subcommand)]
     command: VmCommand,
 }
@@ -59,7 +59,7 @@ struct SaveArgs {
 }
 
 /// The least level of what is logged.
-pub fn log_level(args: &Args) -> LevelFilter {
+pub fn log_level(args: &VmArgs) -> LevelFilter {
     match &args.command {
         VmCommand::Serve(args) if args.verbose > 0 => LevelFilter::DEBUG,
         VmCommand::Serve(_) => LevelFilter::INFO,
@@ -68,7 +68,7 @@ pub fn log_level(args: &Args) -> LevelFilter {
 }
 
 /// Carries out `selfpage vm`.
-pub fn vm(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn vm(args: VmArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         VmCommand::Serve(args) => serve(*args),
         VmCommand::Show(args) => show(&args),

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Runs random programs over their address space with the pager and without it, and
 /// compares what they see.
 #[derive(Debug, Parser)]
-struct Options {
+struct FuzzOptions {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -86,7 +86,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    match run(Options::parse()) {
+    match run(FuzzOptions::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -102,7 +102,7 @@ fn has_protection_keys() -> bool {
 }
 
 /// Returns true if nothing differed.
-fn run(options: Options) -> Result<bool, Box<dyn Error>> {
+fn run(options: FuzzOptions) -> Result<bool, Box<dyn Error>> {
     let setup = |folder: &Path| -> Result<Setup, Box<dyn Error>> {
         Ok(Setup {
             interpreter: interpreter::build(folder)?,

@@ -144,13 +144,22 @@ extern "C" fn route(
             process_vm::copy_in_pieces(number, [a, b, c, d, e, f])
         }
         libc::SYS_ptrace => trace::raw_ptrace(a, b, c, d),
+        _ => descriptor_call(number, [a, b, c, d, e, f]),
+    };
+    c_result(answer) as c_long
+}
+
+/// A call that may close or replace a descriptor of the library, or any other.
+fn descriptor_call(number: c_long, args: [usize; 6]) -> SyscallResult {
+    let [a, b, c, ..] = args;
+    let fd = a as c_int;
+    match number {
         libc::SYS_close => fd_guard::close(fd),
         libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),
         libc::SYS_dup2 => fd_guard::dup2(fd, b as c_int),
-        libc::SYS_recvmsg => fd_guard::raw_recvmsg(fd, b, c as c_int),
         libc::SYS_dup3 => fd_guard::dup3(fd, b as c_int, c as c_int),
+        libc::SYS_recvmsg => fd_guard::raw_recvmsg(fd, b, c as c_int),
         // SAFETY: the program asked for exactly this.
-        _ => unsafe { syscall6(number, [a, b, c, d, e, f]) },
-    };
-    c_result(answer) as c_long
+        _ => unsafe { syscall6(number, args) },
+    }
 }

@@ -20,7 +20,7 @@ use std::process::{ExitCode, Stdio};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct FaultsOptions {
     /// Times each is measured; the median counts.
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
@@ -125,7 +125,7 @@ impl Measure {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &FaultsOptions) -> Result<ExitCode> {
     if options.data < 2 * options.frames {
         bail!("--data must be twice --frames at least");
     }
@@ -162,7 +162,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.publish(options.json.as_deref())
 }
 
-fn in_a_process(measure: Measure, options: &Options, seed: u64) -> Result<Sample> {
+fn in_a_process(measure: Measure, options: &FaultsOptions, seed: u64) -> Result<Sample> {
     let plan = FaultPlan {
         measure,
         data: options.data << 20,

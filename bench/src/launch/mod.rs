@@ -34,7 +34,7 @@ mod video_clip;
 
 pub use display::DisplayPlan;
 pub use load::LoadPlan;
-pub use options::Options;
+pub use options::LaunchOptions;
 
 use crate::daemon_fixture::DaemonDisk;
 use crate::machine::read;
@@ -56,7 +56,7 @@ const AFTER: f64 = 1.0 / 8.0;
 const MARGIN: u64 = 64;
 
 /// Measures and prints.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &LaunchOptions) -> Result<ExitCode> {
     let options = &options.clone().settled()?;
     let machine = Machine::now(&options.env.folder);
     let setup = set_up(options)?;
@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn set_up(options: &Options) -> Result<LaunchSetup> {
+fn set_up(options: &LaunchOptions) -> Result<LaunchSetup> {
     let mut env = TestEnv::new(&options.env)?;
     env.limit = Duration::from_secs(options.limit);
     progress("the clip");
@@ -138,7 +138,7 @@ fn set_up(options: &Options) -> Result<LaunchSetup> {
 }
 
 /// With memory and swap for the player and any one of the neighbours.
-fn start_daemon(env: &mut TestEnv, options: &Options) -> Result<DaemonFixture> {
+fn start_daemon(env: &mut TestEnv, options: &LaunchOptions) -> Result<DaemonFixture> {
     let frames = options
         .only
         .iter()
@@ -150,7 +150,7 @@ fn start_daemon(env: &mut TestEnv, options: &Options) -> Result<DaemonFixture> {
     DaemonFixture::start(env, DaemonConfig::of(most + arm::PLAYER_FRAMES + MARGIN))
 }
 
-fn settings(options: &Options, setup: &LaunchSetup) -> Vec<String> {
+fn settings(options: &LaunchOptions, setup: &LaunchSetup) -> Vec<String> {
     vec![
         setup.clip.about(),
         format!(
@@ -218,7 +218,7 @@ fn calibrated(
 
 /// All rounds beside one neighbour: arms in turn, each repeat beginning with another.
 fn measured(
-    options: &Options,
+    options: &LaunchOptions,
     setup: &LaunchSetup,
     neighbour: &Neighbour,
     load: f64,

@@ -9,7 +9,7 @@ use clap::value_parser;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct LaunchOptions {
     /// Times each arm is run; the median counts.
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     pub repeats: u64,
@@ -56,7 +56,7 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-impl Options {
+impl LaunchOptions {
     /// With the usual neighbours and arms where none are named, or as few as a quick look takes.
     pub fn settled(mut self) -> Result<Self> {
         if self.limit as f64 <= self.seconds {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::Bench;
 
-    fn options(words: &[&str]) -> Result<Options> {
+    fn options(words: &[&str]) -> Result<LaunchOptions> {
         match crate::parse(&[&["launch"], words].concat())? {
             Bench::Launch(options) => options.settled(),
             _ => panic!("it is no launch"),

@@ -39,7 +39,7 @@ const ROUNDS: usize = 15;
 
 /// How to print it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct MicroOptions {
     /// Writes the rows here as JSON.
     #[arg(long, value_parser = crate::cli_parse::output_file)]
     pub json: Option<std::path::PathBuf>,
@@ -80,7 +80,7 @@ const TESTS: [Test; 7] = [
 ];
 
 /// Measures and prints table 1.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &MicroOptions) -> Result<ExitCode> {
     let ours = OursArm::new().or_unavailable("table 1")?;
     let kernel = KernelArm::new()?;
     let mut rng = fastrand::Rng::with_seed(0x9e37_79b9);

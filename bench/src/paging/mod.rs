@@ -38,7 +38,7 @@ use target::Target;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct PagingOptions {
     /// MiB of data.
     #[arg(long, default_value_t = 512, value_parser = value_parser!(u64).range(..=1 << 20))]
     pub data: u64,
@@ -88,7 +88,7 @@ const ENOUGH: u64 = 5;
 
 /// Measures and prints. The status is a failure only where an arm of ours gave wrong data
 /// or none though it could have: a target that is not met is a figure.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &PagingOptions) -> Result<ExitCode> {
     check(options)?;
     let env = TestEnv::new(&options.env)?;
     let pages = |mib: u64| mib << 8;
@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn settings(options: &Options, load: &str, load_at_end: &str) -> String {
+fn settings(options: &PagingOptions, load: &str, load_at_end: &str) -> String {
     let (data, repeats) = (options.data, options.repeats);
     let few = if repeats < ENOUGH {
         " (few: a quick look)"
@@ -187,7 +187,7 @@ fn take(env: &TestEnv, amount: Amount, series: &mut [Series], repeat: u64, repea
 }
 
 /// What the options name.
-fn chosen(options: &Options) -> Vec<Series> {
+fn chosen(options: &PagingOptions) -> Vec<Series> {
     let arms = if options.arms.is_empty() {
         Arm::value_variants().to_vec()
     } else {
@@ -235,7 +235,7 @@ fn with_fill(wanted: impl Fn(&Pass) -> bool) -> Vec<Pass> {
         .collect()
 }
 
-fn check(options: &Options) -> Result<()> {
+fn check(options: &PagingOptions) -> Result<()> {
     if options.data < options.frames {
         bail!("there must be more data than memory: --data and --frames are in MiB");
     }

@@ -29,7 +29,7 @@ mod sort;
 mod sqlite;
 mod trial;
 
-pub use options::Options;
+pub use options::ProgramsOptions;
 
 use crate::daemon_fixture::DaemonDisk;
 use crate::env::find_allocator;
@@ -80,7 +80,7 @@ impl Budget {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &ProgramsOptions) -> Result<ExitCode> {
     let options = &options.clone().settled();
     let mut env = TestEnv::new(&options.env)?;
     env.allocator = find_allocator(options.allocator.as_deref());
@@ -178,7 +178,7 @@ fn part_name(measured: &Measured, fraction: fraction::Fraction) -> String {
 /// Prepares a program and runs it alone.
 fn measure(
     program: KnownProgram,
-    options: &Options,
+    options: &ProgramsOptions,
     env: &TestEnv,
     budget: &mut Budget,
 ) -> Result<Measured> {
@@ -194,7 +194,7 @@ fn measure(
 }
 
 /// Refuses a quick look that could not be one, before anything is compared.
-fn check_quick(options: &Options, all: &[Measured], budget: &Budget) -> Result<()> {
+fn check_quick(options: &ProgramsOptions, all: &[Measured], budget: &Budget) -> Result<()> {
     let Some(end) = budget.end else {
         return Ok(());
     };
@@ -219,7 +219,7 @@ fn check_quick(options: &Options, all: &[Measured], budget: &Budget) -> Result<(
 /// With memory and swap for any one of the programs, where an arm needs it.
 fn start_daemon(
     env: &mut TestEnv,
-    options: &Options,
+    options: &ProgramsOptions,
     all: &[Measured],
 ) -> Result<Option<DaemonFixture>> {
     let most = all.iter().map(|one| one.alone.peak() >> 20).max();
@@ -240,7 +240,7 @@ fn same(done: TrialFigures, alone: &TrialFigures) -> Result<TrialFigures> {
     }
 }
 
-fn settings(options: &Options, all: &[Measured], skipped: &[Row]) -> Vec<String> {
+fn settings(options: &ProgramsOptions, all: &[Measured], skipped: &[Row]) -> Vec<String> {
     let mut lines = vec![
         "a run's memory is the peak of its cgroup, zram's pages added; what a program takes is measured alone".into(),
         "in every arm but alone, zram and ours-ram the cgroup's limit is for everything: the program, our pager \

@@ -8,7 +8,7 @@ use clap::value_parser;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ProgramsOptions {
     /// Times each arm is run; the median counts: 3, or 1 with --quick.
     #[arg(long, default_value = "3", default_value_if("quick", "true", "1"))]
     #[arg(value_parser = value_parser!(u64).range(1..))]
@@ -48,7 +48,7 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-impl Options {
+impl ProgramsOptions {
     /// With the usual programs, arms and memory where none are named, or as few as a quick look
     /// takes.
     pub fn settled(mut self) -> Self {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::Bench;
 
-    fn options(words: &[&str]) -> Result<Options> {
+    fn options(words: &[&str]) -> Result<ProgramsOptions> {
         match crate::parse(&[&["programs"], words].concat())? {
             Bench::Programs(options) => Ok(options.settled()),
             _ => panic!("it is another benchmark"),

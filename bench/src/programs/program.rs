@@ -2,7 +2,7 @@
 //! variant of [`KnownProgram`] and its line in [`KnownProgram::prepare`].
 
 use super::arm::Unpaged;
-use super::options::Options;
+use super::options::ProgramsOptions;
 use super::{gcc, postgres, python, redis, sort, sqlite};
 use crate::prelude::*;
 
@@ -63,7 +63,7 @@ impl KnownProgram {
     pub const QUICK: [Self; 2] = [Self::Sqlite, Self::Python];
 
     /// Makes its input. A program that is not here is unavailable, with what to install.
-    pub fn prepare(self, options: &Options, env: &TestEnv) -> Result<Workload> {
+    pub fn prepare(self, options: &ProgramsOptions, env: &TestEnv) -> Result<Workload> {
         let mib = options.mib;
         let python = options.python.as_deref();
         match self {

@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct QosOptions {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Experiment>,
@@ -118,7 +118,7 @@ pub enum Experiment {
 }
 
 /// Measures and prints.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &QosOptions) -> Result<ExitCode> {
     let mut env = TestEnv::new(&options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
     let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
@@ -162,7 +162,7 @@ fn lacking(what: &str, rows: Result<Vec<Row>>) -> Vec<Row> {
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.
-fn swap(options: &Options) -> u64 {
+fn swap(options: &QosOptions) -> u64 {
     let of_neighbours = 2 * (options.victim + options.neighbour);
     of_neighbours.max(revocation::SWAP) + 64
 }
@@ -183,7 +183,7 @@ fn data(env: &TestEnv, mib: u64) -> Result<OwnedFile> {
     Ok(path)
 }
 
-fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<String> {
+fn settings(options: &QosOptions, chosen: impl Fn(Experiment) -> bool) -> Vec<String> {
     let of_paper = format!(
         "figures: {} s each, {} request(s) at a time, the disk's thread spins for {} us; contracts of 250 ms, laxity 10 ms",
         options.seconds, options.depth, options.spin

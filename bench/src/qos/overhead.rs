@@ -3,7 +3,7 @@
 
 use super::backing::Backing;
 use super::subject::{Done, Order, SubjectPlan};
-use super::{Options, lacking};
+use super::{QosOptions, lacking};
 use crate::prelude::*;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;
@@ -37,14 +37,14 @@ const POLLS: [(Option<Duration>, &str, f64); 3] = [
 ];
 
 /// All of it.
-pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Vec<Row> {
     let mut rows = lacking("a read through the daemon", reads(env, options));
     rows.extend(lacking("idle contracts", idle(env, options)));
     rows.extend(scheduler(options));
     rows
 }
 
-fn reads(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+fn reads(env: &TestEnv, options: &QosOptions) -> Result<Vec<Row>> {
     let mut rows = POLLS.map(|(_, how, most)| {
         let what = format!("a random read through the daemon, {how}");
         Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
@@ -62,7 +62,7 @@ fn reads(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Microseconds of a read from a store of the program's own.
-fn own(env: &TestEnv, options: &Options) -> Result<f64> {
+fn own(env: &TestEnv, options: &QosOptions) -> Result<f64> {
     let path = env.file("store")?;
     let store = Some(format!("disk:{},size={}M", path.display(), DATA * 2));
     let frames = FRAMES << 10;
@@ -78,7 +78,7 @@ fn own(env: &TestEnv, options: &Options) -> Result<f64> {
 }
 
 /// Microseconds of a read through the daemon, and processor time of its own for it.
-fn through(env: &TestEnv, options: &Options, spin: Option<Duration>) -> Result<(f64, f64)> {
+fn through(env: &TestEnv, options: &QosOptions, spin: Option<Duration>) -> Result<(f64, f64)> {
     let config = DaemonConfig {
         spin,
         ..DaemonConfig::of(FRAMES * 2)
@@ -100,14 +100,14 @@ fn through(env: &TestEnv, options: &Options, spin: Option<Duration>) -> Result<(
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
 /// The last of the reads counts.
-fn read(subject: &mut Worker, options: &Options) -> Result<Done> {
+fn read(subject: &mut Worker, options: &QosOptions) -> Result<Done> {
     subject.call::<Done>(&Order::Fill)?;
     subject.call::<Done>(&Order::Closed(Duration::from_millis(300)))?;
     subject.call(&Order::Closed(Duration::from_secs_f64(options.phase)))
 }
 
 /// Processor time that idle contracts cost.
-fn idle(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+fn idle(env: &TestEnv, options: &QosOptions) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
     let part = || {
         let before = system.processor();
@@ -128,7 +128,7 @@ fn idle(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
 }
 
 /// The scheduler by itself, with its trace on.
-fn scheduler(options: &Options) -> [Row; 2] {
+fn scheduler(options: &QosOptions) -> [Row; 2] {
     let what = "the scheduler's own time for a transaction";
     let mut alone = Row::new(what, "us", Bound::AtMost(2.0));
     let what = format!("the same with {SLEEPERS} idle contracts");

@@ -11,7 +11,7 @@
 
 use super::backing::Backing;
 use super::subject::{Done, Latency, Order, SubjectPlan};
-use super::{Options, progress};
+use super::{QosOptions, progress};
 use crate::prelude::*;
 use crate::process::poll;
 use protocol::TenantInfo;
@@ -107,13 +107,13 @@ struct RevocationFigures {
 }
 
 /// Claims until the wanted number of revocations is reached.
-pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Result<Vec<Row>> {
     let system = DaemonFixture::start(env, DaemonConfig::of(MANAGED))?;
     let outcome = run(options, &system).map_err(|failure| system.explain(failure));
     outcome.map(|(seen, honest)| judged(&seen, honest))
 }
 
-fn run(options: &Options, system: &DaemonFixture) -> Result<(RevocationFigures, u64)> {
+fn run(options: &QosOptions, system: &DaemonFixture) -> Result<(RevocationFigures, u64)> {
     let start = |role: &TenantSpec, orders: &[Order]| role.start(system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
@@ -158,7 +158,7 @@ fn run(options: &Options, system: &DaemonFixture) -> Result<(RevocationFigures, 
 /// The bystander's accesses, between claims or during claims.
 fn watch(
     tenants: &mut CooperativeTenants<'_>,
-    options: &Options,
+    options: &QosOptions,
     turn: u64,
     seen: Option<&mut RevocationFigures>,
 ) -> Result<Latency> {

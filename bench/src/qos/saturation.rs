@@ -7,7 +7,7 @@
 
 use super::progress::{Progress, ReportedRun};
 use super::reader::ReaderPlan;
-use super::{Options, direct_disk, progress, shares};
+use super::{QosOptions, direct_disk, progress, shares};
 use crate::prelude::*;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
@@ -43,7 +43,7 @@ struct SharedDisk {
 }
 
 /// Measures the saturated device, with contracts and unscheduled.
-pub fn rows(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Result<Vec<Row>> {
     let file = super::data(env, FILE)?;
     // The first measures the disk.
     drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
@@ -127,7 +127,7 @@ fn name(part: u64) -> String {
 
 fn share(
     env: &TestEnv,
-    options: &Options,
+    options: &QosOptions,
     (file, model): (&Path, &CostModel),
     seconds: f64,
 ) -> Result<SharedDisk> {

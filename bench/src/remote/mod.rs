@@ -37,7 +37,7 @@ use std::process::ExitCode;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct RemoteOptions {
     /// MiB of data.
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(8..=1 << 14))]
     pub data: u64,
@@ -90,7 +90,7 @@ const P99: Figure = |figures| Some(figures.p99_us);
 const PIPELINED: Figure = |figures| figures.pipelined_us;
 
 /// Measures and prints.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &RemoteOptions) -> Result<ExitCode> {
     let mut options = options.clone();
     if options.quick {
         (options.data, options.accesses, options.repeats) = (8, 1000, 2);
@@ -131,7 +131,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.publish(options.env.json.as_deref())
 }
 
-fn chosen(options: &Options) -> Vec<RemoteArm> {
+fn chosen(options: &RemoteOptions) -> Vec<RemoteArm> {
     let is_chosen = |arm: &&RemoteArm| match options.arms.is_empty() {
         true => !arm.is_rebuild(),
         false => options.arms.contains(arm),
@@ -140,7 +140,7 @@ fn chosen(options: &Options) -> Vec<RemoteArm> {
     arms.copied().collect()
 }
 
-fn settings(options: &Options) -> String {
+fn settings(options: &RemoteOptions) -> String {
     format!(
         "{} MiB in pages of 4 KiB that compress 2:1, over loopback without keys; the program that pages has an eighth of \
          it in frames;\n{} pages in no order, one at a time over one connection, then as many {} deep (by as many threads \

@@ -6,18 +6,20 @@ mod plan;
 mod report;
 mod store;
 
+use crate::machine;
 use crate::remote_client::RemoteOptions;
 use host::cpu_reservation::CpuReservation;
 use plan::{Plan, PlanError};
 use protocol::SOCKET;
 use protocol::contract_spec::{DiskSpec, FrameSpec};
+use rate::OverCommitted;
 use report::Report;
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use supervisor::fault_limits::FaultRate;
+use supervisor::fault_limits::{FaultRate, TreeFaultLimits};
 
 /// Run a program in a given number of frames.
 ///
@@ -31,7 +33,7 @@ use supervisor::fault_limits::FaultRate;
 /// --on-exit. A request to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) sent to `run` goes to
 /// PROGRAM, and once that has ended to what it left running.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct RunArgs {
     /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB. With
     /// --system also what it may have beyond that while no other contract needs it: 64M+32M
     #[arg(
@@ -160,7 +162,7 @@ enum OnExit {
 }
 
 /// Runs a program.
-pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     check_first(&args)?;
     let hint = socket_hint(&args);
     match Plan::make(args) {
@@ -175,9 +177,23 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
+/// The limits of the tree's faults, if its faults or its processor time are limited.
+fn fault_limits(
+    rate: Option<FaultRate>,
+    cpu: Option<CpuReservation>,
+) -> Result<Option<TreeFaultLimits>, OverCommitted> {
+    if let Some(rate) = &rate {
+        tracing::info!("fault rate {rate}");
+    }
+    match (rate, cpu.map(|cpu| cpu.reservation)) {
+        (None, None) => Ok(None),
+        (rate, cpu) => TreeFaultLimits::admit(rate, cpu, machine::processors()).map(Some),
+    }
+}
+
 /// Refuses what would be taken for the program: an option that there is not, and the daemon's socket,
 /// after `--system` and a space.
-fn check_first(args: &Args) -> Result<(), String> {
+fn check_first(args: &RunArgs) -> Result<(), String> {
     let Some(first) = args.command.first().and_then(|name| name.to_str()) else {
         return Ok(());
     };
@@ -209,7 +225,7 @@ fn check_first(args: &Args) -> Result<(), String> {
 }
 
 /// What to do where the program is not found, and may be the socket of a daemon that does not run.
-fn socket_hint(args: &Args) -> String {
+fn socket_hint(args: &RunArgs) -> String {
     match args.command.first().and_then(|name| name.to_str()) {
         Some(first) if args.system.is_some() && !is_after_dashes(first) => {
             format!("; if it is the daemon's socket, write --system={first}")

@@ -1,7 +1,7 @@
 //! The program to run and its resources, checked before any process starts.
 
 use super::store::{choose, warn_of_full_group, without_a_file};
-use super::{Args, Format, OnExit};
+use super::{Format, OnExit, RunArgs, fault_limits};
 use crate::remote_client::RemoteOptions;
 use crate::{machine, object_client, preload, remote_client};
 use host::direct_io::inherited_direct_io;
@@ -15,7 +15,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use store::StoreConfig;
-use supervisor::fault_limits::TreeFaultLimits;
 use supervisor::page_client_link::PageClientConnection;
 use supervisor::run::limits;
 use supervisor::run::program::{ExecError, Program};
@@ -132,7 +131,7 @@ fn start_client(
 
 impl Plan {
     /// Checks the options against the machine.
-    pub fn make(args: Args) -> Result<Self, PlanError> {
+    pub fn make(args: RunArgs) -> Result<Self, PlanError> {
         machine::check_proc()?;
         let program = Program::find(args.command).map_err(PlanError::Program)?;
         let has_daemon = args.system.is_some();
@@ -159,13 +158,7 @@ impl Plan {
         };
         check_ram(store.as_ref(), args.ram)?;
         log_settings(frames, args.ram, store.as_ref(), &preload);
-        if let Some(rate) = &args.fault_rate {
-            tracing::info!("fault rate {rate}");
-        }
-        let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
-            (None, None) => None,
-            (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
-        };
+        let fault_limits = fault_limits(args.fault_rate, args.cpu)?;
         let flags = RunFlags {
             allow_unpaged: args.allow_unpaged,
             capabilities: capabilities.bits(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Runs real programs without the pager and with it, and compares their results.
 #[derive(Parser)]
-struct Options {
+struct WorkloadOptions {
     /// Which: a name, or `all`.
     #[arg(default_value = "sort")]
     name: String,
@@ -23,7 +23,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = WorkloadOptions::parse();
     let size = if options.quick {
         Size::Quick
     } else {

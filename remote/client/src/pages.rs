@@ -97,19 +97,7 @@ impl RemoteTransport {
         if frame.header.generation != self.objects.generation(segment.object, server) {
             return Ok(());
         }
-        let trip = since_start(now).saturating_sub(since_start(segment.sent));
-        let time = since_start(now);
-        if let Some(host) = self.servers[server].host()
-            && segment.is_measured(server)
-        {
-            self.latencies.on_sample(host, trip, time);
-        }
-        let id = self.objects.id(segment.object);
-        match (segment.purpose, segment.op) {
-            (Purpose::Part(_), Op::Read) => self.organizer.on_fault(id, time),
-            (Purpose::Part(_), Op::Write) => self.organizer.on_written(id, 0, time),
-            _ => {}
-        }
+        self.measure(server, &segment, now);
         match (frame.header.kind, segment.op) {
             (Kind::ReadReply, Op::Read) if usize::from(frame.header.pages) == segment.count => {
                 self.servers[server].on_page_reply();
@@ -137,6 +125,23 @@ impl RemoteTransport {
             (kind, _) => return Err(format!("it answered a {:?} by {kind:?}", segment.op)),
         }
         Ok(())
+    }
+
+    /// Takes a reply into the latency of its host and the use of its object.
+    fn measure(&mut self, server: usize, segment: &Segment, now: Time) {
+        let time = since_start(now);
+        let trip = time.saturating_sub(since_start(segment.sent));
+        if let Some(host) = self.servers[server].host()
+            && segment.is_measured(server)
+        {
+            self.latencies.on_sample(host, trip, time);
+        }
+        let id = self.objects.id(segment.object);
+        match (segment.purpose, segment.op) {
+            (Purpose::Part(_), Op::Read) => self.organizer.on_fault(id, time),
+            (Purpose::Part(_), Op::Write) => self.organizer.on_written(id, 0, time),
+            _ => {}
+        }
     }
 
     fn on_read(&mut self, slot: usize, segment: &Segment, server: usize, body: &[u8], now: Time) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Simulates paging servers, brokers and clients over the policy of remote paging.
 #[derive(Parser)]
 #[command(name = "selfpage-simulate")]
-struct Options {
+struct SimulationOptions {
     /// Paging servers.
     #[arg(long, default_value_t = 100)]
     servers: usize,
@@ -36,7 +36,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = SimulationOptions::parse();
     if options.servers == 0 {
         eprintln!("invalid --servers: expected at least 1");
         return ExitCode::FAILURE;

@@ -11,7 +11,7 @@
 
 mod worker;
 
-use super::Options;
+use super::QosOptions;
 use super::pair::{Allotment, Arm, Limits, Side, WARM, alone_and_beside};
 use super::subject::{Done, Latency, Order, SubjectPlan};
 use crate::env::kib;
@@ -38,7 +38,7 @@ struct AdversaryRun {
 }
 
 /// Runs the victim beside each of them in turn.
-pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Vec<Row> {
     let mut runs = Repeats::of(AdversaryKind::value_variants());
     for repeat in 0..options.repeats {
         run_each(&mut runs, repeat, |kind, _| {
@@ -53,7 +53,12 @@ pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
     runs.into_iter().flat_map(judged).collect()
 }
 
-fn run(env: &TestEnv, options: &Options, kind: AdversaryKind, repeat: u64) -> Result<AdversaryRun> {
+fn run(
+    env: &TestEnv,
+    options: &QosOptions,
+    kind: AdversaryKind,
+    repeat: u64,
+) -> Result<AdversaryRun> {
     let of = [options.victim, options.neighbour].map(|mib| Allotment {
         memory: (mib / OVER) << 20,
         swap: (mib * 3 / 2) << 20,
@@ -94,7 +99,7 @@ fn subject(mib: u64) -> Result<Command> {
     .command()
 }
 
-fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<(Done, Latency)> {
+fn phase(victim: &mut Worker, options: &QosOptions, repeat: u64) -> Result<(Done, Latency)> {
     let during = Duration::from_secs_f64(options.phase);
     let (rate, seed) = (options.rate, repeat + 1);
     let closed = victim.call(&Order::Closed(during))?;
@@ -110,7 +115,7 @@ struct Adversary {
 impl Adversary {
     fn start(
         env: &TestEnv,
-        options: &Options,
+        options: &QosOptions,
         kind: AdversaryKind,
         limits: &Limits,
         of: Allotment,

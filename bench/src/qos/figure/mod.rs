@@ -18,7 +18,7 @@ use super::plot::{self, GREYS};
 use super::progress::{Progress, ReportedRun, bandwidth};
 use super::reader::ReaderPlan;
 use super::schedule::{Client, DiskShare};
-use super::{Options, progress};
+use super::{QosOptions, progress};
 use crate::plot::Curve;
 use crate::prelude::*;
 use protocol::TenantInfo;
@@ -87,7 +87,7 @@ impl Participant {
     }
 
     fn start(self, stage: &Stage<'_>) -> Result<Worker> {
-        let Options { seconds, every, .. } = *stage.options;
+        let QosOptions { seconds, every, .. } = *stage.options;
         let (name, disk, run) = (self.name(), self.disk(), ReportedRun { seconds, every });
         let plan = match self.role {
             Role::Pager | Role::Forgetter => WorkerPlan::Pager(PagerPlan {
@@ -117,7 +117,7 @@ impl Participant {
 
 /// What all participants share.
 struct Stage<'a> {
-    options: &'a Options,
+    options: &'a QosOptions,
     system: &'a DaemonFixture,
     /// What readers read.
     file: OwnedFile,
@@ -163,7 +163,7 @@ impl RunResult {
 }
 
 /// Figure 7 or 8; if programs are to compute beside it, on a quiet machine first.
-pub fn paging(env: &TestEnv, options: &Options, out: bool) -> Result<Vec<Row>> {
+pub fn paging(env: &TestEnv, options: &QosOptions, out: bool) -> Result<Vec<Row>> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
@@ -184,17 +184,17 @@ pub fn paging(env: &TestEnv, options: &Options, out: bool) -> Result<Vec<Row>> {
 }
 
 /// Figure 9.
-pub fn file_system(env: &TestEnv, options: &Options) -> Result<Vec<Row>> {
+pub fn file_system(env: &TestEnv, options: &QosOptions) -> Result<Vec<Row>> {
     Ok(analysis::file_system(&alternate(env, options)?))
 }
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
-fn alternate(env: &TestEnv, options: &Options) -> Result<Vec<[RunResult; 2]>> {
+fn alternate(env: &TestEnv, options: &QosOptions) -> Result<Vec<[RunResult; 2]>> {
     let participant = |role, slice| Participant { role, slice };
     let reader = participant(Role::Reader, 125);
     let [small, large] = [25, 50].map(|slice| participant(Role::Pager, slice));
-    let options = &Options {
+    let options = &QosOptions {
         seconds: options.seconds / options.repeats as f64,
         ..options.clone()
     };
@@ -217,7 +217,7 @@ fn alternate(env: &TestEnv, options: &Options) -> Result<Vec<[RunResult; 2]>> {
 }
 
 /// Starts all participants, releases them at the same time, and collects their figures.
-fn play(env: &TestEnv, options: &Options, participants: &[Participant]) -> Result<RunResult> {
+fn play(env: &TestEnv, options: &QosOptions, participants: &[Participant]) -> Result<RunResult> {
     let config = DaemonConfig {
         depth: Some(options.depth),
         spin: Some(Duration::from_micros(options.spin)),
@@ -289,7 +289,7 @@ fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult> {
 }
 
 fn save(
-    options: &Options,
+    options: &QosOptions,
     number: u32,
     title: &str,
     curves: Vec<Curve>,

@@ -8,7 +8,7 @@
 
 mod analysis;
 
-use super::Options;
+use super::QosOptions;
 use super::backing::Backing;
 use super::pair::{Allotment, Limits, Side, WARM, alone_and_beside, run_arms};
 use super::subject::{Done, Latency, Order, SubjectPlan};
@@ -38,7 +38,7 @@ struct ArmRun {
 }
 
 /// Runs every arm in turn.
-pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Vec<Row> {
     let of = [options.victim, options.neighbour].map(|mib| Allotment {
         memory: (mib / OVER) << 20,
         swap: (mib * 3 / 2) << 20,
@@ -63,7 +63,7 @@ pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
 }
 
 fn run(
-    options: &Options,
+    options: &QosOptions,
     repeat: u64,
     limits: &Limits,
     mut subjects: [Worker; 2],
@@ -103,7 +103,7 @@ fn churn<F>(neighbour: &mut Worker, measure: impl FnOnce() -> Result<F>) -> Resu
     Ok((figures, neighbour.call(&Order::Rest)?))
 }
 
-fn phase(victim: &mut Worker, options: &Options, repeat: u64) -> Result<VictimFigures> {
+fn phase(victim: &mut Worker, options: &QosOptions, repeat: u64) -> Result<VictimFigures> {
     let during = Duration::from_secs_f64(options.phase);
     let (rate, seed) = (options.rate, repeat + 1);
     let closed = victim.call(&Order::Closed(during))?;

@@ -15,7 +15,7 @@
 mod arm;
 mod share;
 
-use super::Options;
+use super::QosOptions;
 use crate::env::kib;
 use crate::prelude::*;
 use crate::process::within;
@@ -222,7 +222,7 @@ impl Limits {
 /// Runs every arm in turn that the options name.
 pub fn run_arms<R>(
     what: &str,
-    options: &Options,
+    options: &QosOptions,
     run: impl Fn(Arm, u64) -> Result<R>,
 ) -> Vec<Repeats<Arm, R>> {
     let arms = match options.arms.is_empty() {

@@ -8,7 +8,7 @@ mod analysis;
 mod client;
 mod stress;
 
-use super::Options;
+use super::QosOptions;
 use super::pair::{Allotment, Limits, Side, WARM, alone_and_beside, run_arms};
 use super::subject::Latency;
 use crate::prelude::*;
@@ -36,7 +36,7 @@ struct ArmRun {
 }
 
 /// Runs every arm in turn.
-pub fn rows(env: &TestEnv, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv, options: &QosOptions) -> Vec<Row> {
     let memory = [
         options.victim / VALUES_OVER,
         options.neighbour / NEIGHBOUR_OVER,
@@ -67,7 +67,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    fn run(mut self, options: &Options, repeat: u64) -> Result<ArmRun> {
+    fn run(mut self, options: &QosOptions, repeat: u64) -> Result<ArmRun> {
         let server = RedisServer::new(self.env, options.victim)?;
         let mut process = self.start(Side::Victim, &server.command)?;
         let stream = server.connect(&mut process)?;
