@@ -88,7 +88,8 @@ pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a
 }
 
 /// A contract with the options of `selfpage run` that a hazard names, in a comment of its own
-/// that begins with that command. `--frames` is in MiB, and replaces the contract's.
+/// that begins with that command. `--frames` is in MiB, and replaces the contract's; `--store disk` is a store without
+/// compressed RAM.
 pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
     let source = source(name);
     let text = std::fs::read_to_string(&source).doing(|| format!("read {}", source.display()))?;
@@ -108,6 +109,7 @@ pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
                 };
                 contract.frames = mib * MIB;
             }
+            "--store" if options.next() == Some("disk") => contract = contract.over(0, 4096 * MIB),
             option => contract = contract.with(option),
         }
     }

@@ -129,6 +129,11 @@ impl FaultContext {
         })
     }
 
+    /// Returns true if a further read may be under way.
+    pub(crate) fn has_flight(&self) -> bool {
+        self.free != 0
+    }
+
     /// Releases the flight.
     pub(crate) fn end_flight(&mut self, flight: usize) {
         self.free |= 1 << flight;

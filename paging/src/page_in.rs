@@ -207,7 +207,7 @@ impl Activation<'_> {
         let Some(flight) = self.context.take_flight() else {
             self.return_frame(frame);
             self.word().abort_fill(seen);
-            return FillOutcome::Retry;
+            return FillOutcome::Busy;
         };
         let into = self.context.buffer(flight);
         self.context.flights[flight].addr = self.address();

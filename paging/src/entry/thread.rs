@@ -102,7 +102,7 @@ impl HandlerThread {
                 inside = None;
             }
             let leaving = pager.mm.gate.closing(self.cpu);
-            let take_new = !(leaving && inside.is_some()) && self.deferred.has_room();
+            let take_new = !(leaving && inside.is_some()) && self.has_room();
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
                 self.idle.exit(&pager.faults.handlers);
@@ -274,7 +274,7 @@ impl HandlerThread {
             false => usize::MAX,
         };
         while left > 0
-            && self.deferred.has_room()
+            && self.has_room()
             && !(inside.is_some() && pager.mm.gate.closing(self.cpu))
             && let Some(fault) = self.throttled.take_due(now, all)
         {
@@ -305,6 +305,11 @@ impl HandlerThread {
             }
             self.in_a_row.on_completed_in_time();
         }
+    }
+
+    /// Returns true if a further fault may be taken: it can be deferred, or its page be read.
+    fn has_room(&self) -> bool {
+        self.deferred.has_room() && self.context.has_flight()
     }
 
     /// Returns true if a fault that was taken is not resolved yet.
