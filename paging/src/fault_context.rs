@@ -5,6 +5,7 @@
 //! one for the time of its fault, a handler thread owns one.
 
 use crate::counters::{Counter, Counters};
+use crate::deferred_wake::DeferredWake;
 use crate::fault_around::WindowPage;
 use crate::fault_outcome::{FillOutcome, FillPhase};
 use crate::huge::HUGE;
@@ -50,6 +51,7 @@ pub(crate) struct FaultContext {
     pub(crate) window: Vec<WindowPage>,
     /// The read that the last fault left under way.
     pub(crate) pending: usize,
+    pub(crate) wakes: DeferredWake,
     /// Completions of other faults' reads, reaped while a huge frame's reads were awaited.
     ended: Vec<Completion>,
 }
@@ -70,6 +72,7 @@ impl FaultContext {
             depth,
             window: Vec::with_capacity(WIDEST as usize),
             pending: 0,
+            wakes: DeferredWake::default(),
             ended: Vec::with_capacity(DEPTH),
         })
     }

@@ -23,6 +23,7 @@
 
 mod contents;
 mod counters;
+mod deferred_wake;
 mod domain;
 mod driver;
 #[doc(hidden)]

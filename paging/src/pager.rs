@@ -15,6 +15,7 @@
 //!   handler thread that has reads under way only tries the first two.
 
 use crate::counters::{Counter, Counters};
+use crate::entry::crowd::CrowdTurn;
 use crate::entry::failed_pages::FailedPages;
 use crate::entry::idle::HandlerSet;
 use crate::evict::Evictor;
@@ -139,6 +140,7 @@ impl Pager {
             streams: Streams::new(config.store, contract.x)?,
             huge: Arc::default(),
             handlers: Arc::default(),
+            crowd: CrowdTurn::default(),
             failed: FailedPages::new(mm.clone(), log.clone()),
             zeros: WiredMemory::private(WIDEST as usize * PAGE).map_err(memory)?,
             unallocated: AtomicPtr::default(),
@@ -238,6 +240,8 @@ pub(crate) struct FaultPath {
     pub(crate) huge: Arc<HugeBuffers>,
     /// Which handler threads wait for faults.
     pub(crate) handlers: Arc<HandlerSet>,
+    /// Which of them puts wakes off.
+    pub(crate) crowd: CrowdTurn,
     /// Pages whose access failed for now.
     pub(crate) failed: FailedPages,
     /// As many pages of zeros as the widest window has. Never written, so that all are one

@@ -13,6 +13,7 @@
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
+pub(crate) mod crowd;
 mod deferred;
 mod dispatch;
 pub(crate) mod failed_pages;

@@ -15,6 +15,7 @@
 //! Rule: a handler that has reads under way never waits for anything else.
 
 use crate::counters::Counter;
+use crate::entry::crowd::Crowd;
 use crate::entry::deferred::{DeferredFault, DeferredFaults};
 use crate::entry::dispatch::{Settled, find_allocated};
 use crate::entry::idle::IdleState;
@@ -34,13 +35,6 @@ use std::time::Duration;
 use store::Wait;
 use wired::{AdaptivePoll, PAGE};
 
-/// Faults taken without waiting between them, at most. A thread that is woken on this processor
-/// mostly runs before the handler that woke it goes to sleep, and has faulted again when the
-/// handler goes on: a wait in between would return at once. One that is woken on another processor
-/// has not (`perf stat -e syscalls:sys_enter_read` counts two reads a fault then, one of them in
-/// vain), so a handler tries as often as that pays.
-const IN_A_ROW: u32 = 64;
-
 /// How often a handler checks for changed limits while faults sleep.
 const LIMITS_POLL: Duration = Duration::from_millis(20);
 
@@ -52,17 +46,18 @@ const RETRY: Duration = Duration::from_micros(200);
 
 /// The state of one handler thread.
 pub struct HandlerThread {
-    context: FaultContext,
+    pub(super) context: FaultContext,
     deferred: DeferredFaults,
     /// Faults of tasks past their limits.
     throttled: ThrottledQueue,
     /// The generation of the limits that they wait by.
     generation: u32,
-    cpu: usize,
+    pub(super) cpu: usize,
     idle: IdleState,
     poll: AdaptivePoll,
     /// Whether the next fault is there when one has been resolved.
-    in_a_row: AdaptivePoll,
+    pub(super) in_a_row: AdaptivePoll,
+    pub(super) crowd: Crowd,
     /// Faults were served since the memory for reads was last given back.
     has_served: bool,
 }
@@ -78,6 +73,7 @@ impl HandlerThread {
             idle: IdleState::new(cpu).map_err(std::io::Error::from)?,
             poll: AdaptivePoll::default(),
             in_a_row: AdaptivePoll::default(),
+            crowd: Crowd::new().map_err(crate::DomainError::Memory)?,
             has_served: false,
         })
     }
@@ -139,7 +135,7 @@ impl HandlerThread {
             let channel = thread.context.channel.as_ref();
             thread.context.flights() > 0 && channel.is_some_and(|channel| channel.is_ready())
         };
-        let retry = match is_ready(self) {
+        let retry = match is_ready(self) || take_new && !self.crowd.is_empty() {
             true => Some(Duration::ZERO),
             false => (!self.deferred.is_empty() || !take_new).then_some(RETRY),
         };
@@ -192,18 +188,24 @@ impl HandlerThread {
         let channel = self.context.channel.as_ref();
         let channel = channel.filter(|_| self.context.flights() > 0);
         let ring = channel.and_then(|channel| channel.poll_fd());
-        let bell = (!self.under_way()).then(|| self.idle.bell());
-        PollResult::wait(userfault.as_fd(), take_new, ring, bell, also, limit)
+        let is_idle = !self.under_way() && self.crowd.is_empty();
+        let bell = is_idle.then(|| self.idle.bell());
+        let mut found = PollResult::wait(userfault.as_fd(), take_new, ring, bell, also, limit);
+        found.faults |= take_new && !self.crowd.is_empty();
+        found
     }
 
-    /// Reads a fault, unless another handler has. Returns true if there was one.
-    fn take(&mut self, pager: &Pager) -> bool {
+    /// Takes a fault, unless another handler has. Returns true if there was one.
+    pub(super) fn take(&mut self, pager: &Pager) -> bool {
         // One at a time if reads are slow to complete: another handler may take the next.
         let mut taken = [translation::Fault::default()];
-        let Ok(1) = pager.mm.userfault().read_faults(&mut taken) else {
-            return false;
+        let fault = match self.crowd.take() {
+            Some(fault) => fault,
+            None => match pager.mm.userfault().read_faults(&mut taken) {
+                Ok(1) => taken[0],
+                _ => return false,
+            },
         };
-        let [fault] = taken;
         self.has_served = true;
         let known = pager.hooks.processor_of(fault.thread);
         self.idle
@@ -291,19 +293,8 @@ impl HandlerThread {
         while let Some(fault) = self.throttled.take_due(0, true) {
             let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
         }
-    }
-
-    /// Reads the faults that have arrived by now.
-    fn take_those_there(&mut self, pager: &Pager) {
-        for _ in 0..IN_A_ROW {
-            let is_free = !self.under_way() && !pager.mm.gate.closing(self.cpu);
-            if !is_free || !self.in_a_row.should_poll() {
-                return;
-            }
-            if !self.take(pager) {
-                return self.in_a_row.on_timeout();
-            }
-            self.in_a_row.on_completed_in_time();
+        while let Some(fault) = self.crowd.take() {
+            let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
         }
     }
 
@@ -313,7 +304,7 @@ impl HandlerThread {
     }
 
     /// Returns true if a fault that was taken is not resolved yet.
-    fn under_way(&self) -> bool {
+    pub(super) fn under_way(&self) -> bool {
         self.context.flights() > 0 || !self.deferred.is_empty()
     }
 

@@ -1,0 +1,60 @@
+//! Wakes that are put off: pages are mapped, and all threads that wait for them are woken at once.
+
+use std::cell::Cell;
+use std::ops::Range;
+use translation::{Userfault, Wake};
+
+/// Pages that were mapped without a wake. Off at first.
+#[derive(Default)]
+pub(crate) struct DeferredWake {
+    is_on: Cell<bool>,
+    /// From the first of the pages to the last; empty if there is none.
+    mapped: Cell<(usize, usize)>,
+}
+
+impl DeferredWake {
+    /// From now on wakes are put off.
+    pub fn begin(&self) {
+        self.is_on.set(true);
+    }
+
+    /// Whether mapping these pages wakes their threads.
+    pub fn of(&self, pages: Range<usize>) -> Wake {
+        if !self.is_on.get() {
+            return Wake::Yes;
+        }
+        let (start, end) = match self.mapped.get() {
+            (_, 0) => (pages.start, pages.end),
+            (start, end) => (start.min(pages.start), end.max(pages.end)),
+        };
+        self.mapped.set((start, end));
+        Wake::No
+    }
+
+    /// Wakes are no longer put off: those that were are made up for. Threads between the pages are woken, too, and fault
+    /// again.
+    pub fn end(&self, userfault: &Userfault) {
+        self.is_on.set(false);
+        let (start, end) = self.mapped.take();
+        if end > 0 {
+            let _ = userfault.wake(start, end - start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_of_a_wake_has_all_pages_that_were_mapped() {
+        let wakes = DeferredWake::default();
+        assert_eq!(wakes.of(0x5000..0x6000), Wake::Yes);
+        assert_eq!(wakes.mapped.get(), (0, 0));
+        wakes.begin();
+        for start in [0x5000, 0x9000, 0x3000, 0x7000] {
+            assert_eq!(wakes.of(start..start + 0x1000), Wake::No);
+        }
+        assert_eq!(wakes.mapped.get(), (0x3000, 0xa000));
+    }
+}
