@@ -28,7 +28,8 @@ pub struct SealedPermit {
 /// What a client asks of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlRequest {
-    /// Names the client. It is the first request of a connection, and renews the client's lease.
+    /// Names the client. It is the first request of a connection, renews the client's lease, and ends the client's
+    /// earlier connections.
     Hello {
         /// The client.
         client: Incarnation,
