@@ -22,6 +22,9 @@ use tokio::time::{Instant, timeout};
 const QUEUED: usize = 256;
 /// How long a message may take to be written, and how old one may be.
 const WRITE: Duration = Duration::from_millis(1000);
+/// How long a link lasts to be one that the host serves: a host that closes those before, at a bound of its own or for
+/// another version of messages, is not greeted again at once, without end.
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// A message, and since when it waits.
 type Queued = (Instant, HostMessage);
@@ -92,10 +95,14 @@ struct Carrier {
 impl Carrier {
     async fn run(self, mut messages: Receiver<Queued>) {
         let mut link: Option<ControlLink> = None;
+        let mut opened = Instant::now();
         loop {
             tokio::select! {
                 message = messages.recv() => match message {
                     Some((since, message)) if since.elapsed() < WRITE => {
+                        if link.is_none() {
+                            opened = Instant::now();
+                        }
                         link = self.send(link, &message).await;
                         if link.is_none() {
                             while messages.try_recv().is_ok() {}
@@ -105,13 +112,12 @@ impl Carrier {
                     None => return,
                 },
                 () = ended(&mut link), if link.is_some() => {
-                    link = match timeout(WRITE, self.greet()).await {
-                        Ok(Ok(open)) => Some(open),
-                        Ok(Err(why)) => {
-                            self.on_error(&why);
-                            None
-                        }
-                        Err(_) => None,
+                    let was_served = opened.elapsed() >= SETTLED;
+                    opened = Instant::now();
+                    link = match was_served {
+                        true => self.greet_again().await,
+                        // The next message makes another.
+                        false => None,
                     };
                 }
             }
@@ -149,6 +155,18 @@ impl Carrier {
         }
     }
 
+    /// Makes a link in the place of one that has ended: a refusal says that the host's process has.
+    async fn greet_again(&self) -> Option<ControlLink> {
+        match timeout(WRITE, self.greet()).await {
+            Ok(Ok(open)) => Some(open),
+            Ok(Err(why)) => {
+                self.on_error(&why);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
     async fn greet(&self) -> Result<ControlLink, FrameError> {
         let mut open = self.via.connect(self.address).await?;
         frame::write(open.stream(), &self.hello).await?;
@@ -160,5 +178,34 @@ impl Carrier {
 async fn ended(link: &mut Option<ControlLink>) {
     if let Some(link) = link {
         let _ = link.stream().read_u8().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_member::{member_at, runtime};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    #[test]
+    fn a_host_that_closes_each_link_is_greeted_once_a_message() {
+        const MESSAGES: u32 = 3;
+        runtime().block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (events, _events) = unbounded_channel();
+            let own = member_at(1, address);
+            let mut peers = Peers::new(own, ControlLinks::in_clear(), events);
+            let mut greetings = 0;
+            for _ in 0..MESSAGES {
+                peers.send(HostId(2), address, HostMessage::RequestReport);
+                while let Ok(link) = timeout(SETTLED / 2, listener.accept()).await {
+                    drop(link);
+                    greetings += 1;
+                }
+            }
+            assert!((1..=MESSAGES).contains(&greetings), "{greetings}");
+        });
     }
 }
