@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wired::PAGE;
 
-/// Bytes from which on blocks are mapped at first. A block as large is always mapped when it grows.
+/// Bytes from which on blocks are mapped at first.
 pub const MIN_THRESHOLD: usize = 128 << 10;
 
 /// Bytes from which on blocks are mapped however often they are freed.
@@ -64,6 +64,12 @@ pub fn init() {
 /// Returns true if a block of `size` bytes is to be mapped.
 pub fn is_large(size: usize) -> bool {
     size >= THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// Returns true if a block of `from` bytes that grows to `to` is to be mapped, for it is likely to grow further: a program
+/// that extends a block by small steps would have it copied at each. One that doubles it copies little.
+pub fn is_step(from: usize, to: usize) -> bool {
+    from >= MIN_THRESHOLD && to - from < from / 2
 }
 
 /// Maps a block of zeros, if one of `size` bytes is to be mapped and can be.

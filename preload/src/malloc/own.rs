@@ -94,8 +94,7 @@ unsafe fn resize(source: &Source, ptr: *mut c_void, size: usize) -> *mut c_void 
                 None => malloc(source, size),
             },
             Some(_) => malloc(source, size),
-            // A large block that grows is likely to grow again.
-            None if size > there && (large::is_large(size) || there >= large::MIN_THRESHOLD) => {
+            None if size > there && (large::is_large(size) || large::is_step(there, size)) => {
                 LargeBlock::map(size, MIN_ALIGN).unwrap_or_else(|| malloc(source, size))
             }
             None => return filled(mi::mi_realloc(ptr, size.max(MIN_ALIGN))),

@@ -67,9 +67,10 @@ impl PagingServer {
     /// Issues a permit for a broker.
     pub fn allocate(&self, broker: HostId, epoch: Epoch, request: PermitRequest) {
         self.answer(move |issuer| {
-            // The broker's word is the client's first contact where the client comes from a broker: a
-            // late request of an earlier incarnation is refused all the same.
-            let issued = issuer.on_contact(request.id.client);
+            // The word of the broker, and of no other host, is the client's first contact where the client comes from a
+            // broker: it ends the permits of an earlier life. A late request of that life is refused all the same.
+            let issued = issuer.capacity().check_holder(epoch);
+            let issued = issued.and_then(|()| issuer.on_contact(request.id.client));
             let issued = issued.and_then(|()| issuer.allocate(epoch, &request));
             Some((broker, answered(issuer, request.id, issued)))
         });
@@ -104,5 +105,77 @@ fn answered(
         request,
         answer,
         sealed: outcome.ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use disk::atropos::DiskContract;
+    use disk::time::Nanos;
+    use remote_policy::identity::Incarnation;
+    use remote_server::{MAX_CONNECTIONS, Server, ServerConfig};
+    use remote_wire::Link;
+    use std::time::Duration;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    fn incarnation(host: u64, boot: u128) -> Incarnation {
+        Incarnation::new(HostId(host), boot, 1)
+    }
+
+    fn request(boot: u128, number: u64) -> PermitRequest {
+        let client = incarnation(7, boot);
+        PermitRequest {
+            id: RequestId { client, number },
+            object: None,
+            pages: 8,
+            qos: DiskContract::new(Nanos::millis(10), Nanos::millis(100)),
+        }
+    }
+
+    fn answer(answers: &mut UnboundedReceiver<Event>) -> ServerAnswer {
+        loop {
+            match answers.blocking_recv() {
+                Some(Event::FromServer {
+                    message: HostMessage::Answer { answer, .. },
+                    ..
+                }) => return answer,
+                Some(_) => {}
+                None => panic!("the server has ended"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_not_the_broker_ends_no_clients_permits() {
+        let server = Server::start(ServerConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            server: incarnation(1000, 1),
+            name: "server".to_owned(),
+            ram: 64 << 12,
+            disk: None,
+            capacity: ServerConfig::default_capacity(),
+            host: None,
+            most_connections: MAX_CONNECTIONS,
+            patience: Duration::from_secs(5),
+            acceptor: Box::new(Link::plain),
+        })
+        .unwrap();
+        let (events, mut answers) = unbounded_channel();
+        let paging = PagingServer::new(server.handle(), events);
+        let broker = incarnation(1, 1);
+        let epoch = Epoch { number: 2, broker };
+        paging.grant_to(epoch);
+        paging.allocate(broker.host, epoch, request(1, 1));
+        assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
+        for number in [0, 2, 9] {
+            let broker = incarnation(2, 1);
+            let other = Epoch { number, broker };
+            paging.allocate(broker.host, other, request(2, 1));
+            let refused = answer(&mut answers);
+            assert!(matches!(refused, ServerAnswer::WrongEpoch { held } if held == epoch));
+        }
+        paging.allocate(broker.host, epoch, request(1, 2));
+        assert!(matches!(answer(&mut answers), ServerAnswer::Permit { .. }));
     }
 }

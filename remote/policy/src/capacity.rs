@@ -320,7 +320,10 @@ impl ServerCapacity {
 
     /// A broker allocates only after its epoch has been granted the capacity: its claim brings it
     /// the report without which its record would be a guess.
-    fn check_holder(&self, asked: Epoch) -> Result<(), AllocateError> {
+    ///
+    /// # Errors
+    /// [`EpochError`] where another epoch holds it.
+    pub fn check_holder(&self, asked: Epoch) -> Result<(), AllocateError> {
         let held = self.epoch;
         if asked != held {
             return Err(EpochError { asked, held }.into());
