@@ -200,8 +200,14 @@ mod tests {
             let mut greetings = 0;
             for _ in 0..MESSAGES {
                 peers.send(HostId(2), address, HostMessage::RequestReport);
-                while let Ok(link) = timeout(SETTLED / 2, listener.accept()).await {
-                    drop(link);
+                while greetings <= MESSAGES
+                    && let Ok(link) = timeout(SETTLED / 2, listener.accept()).await
+                {
+                    let (mut link, _) = link.unwrap();
+                    // The greeting, and the message behind it.
+                    for _ in 0..2 {
+                        let _ = timeout(SETTLED / 20, link.read(&mut [0; 1024])).await;
+                    }
                     greetings += 1;
                 }
             }
