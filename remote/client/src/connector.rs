@@ -10,7 +10,7 @@ use remote_keys::{
 };
 use remote_policy::identity::Incarnation;
 use remote_wire::control::{ControlReply, ControlRequest, decode, encode};
-use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link};
+use remote_wire::{Frame, FrameReader, FrameWriter, Header, Kind, Link, error_text};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::fd::AsFd;
 use std::io::{self, ErrorKind};
@@ -269,9 +269,8 @@ impl Connector {
 
 impl Welcome {
     fn of(frame: &Frame<'_>) -> io::Result<Self> {
-        let text = || String::from_utf8_lossy(frame.body).into_owned();
         if frame.header.kind == Kind::ErrorReply {
-            return Err(io::Error::other(text()));
+            return Err(io::Error::other(error_text(frame.body)));
         }
         match decode(frame.body) {
             Ok(ControlReply::Welcome {

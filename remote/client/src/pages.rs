@@ -11,7 +11,7 @@ use crate::{degraded, reading, stripe_job, stripes};
 use disk::time::Time;
 use iochannel::Op;
 use remote_policy::identity::Version;
-use remote_wire::{Frame, Header, Kind, Status};
+use remote_wire::{Frame, Header, Kind, Status, error_text};
 use rustix::io::Errno;
 use wired::PAGE;
 
@@ -115,7 +115,7 @@ impl RemoteTransport {
                 self.on_written(slot, server, now);
             }
             (Kind::ErrorReply, _) => {
-                let text = String::from_utf8_lossy(frame.body);
+                let text = error_text(frame.body);
                 let reason = PageRefusal {
                     status: Status::from_code(frame.header.pages),
                     text: &text,

@@ -16,7 +16,7 @@ use remote_policy::identity::{HostId, RequestId};
 use remote_policy::permit::{Permit, PermitId};
 use remote_policy::redundancy::{Redundancy, ServerOffer, choose_servers};
 use remote_wire::control::{ControlReply, ControlRequest, SealedPermit, decode};
-use remote_wire::{Header, Kind, Status};
+use remote_wire::{Header, Kind, Status, error_text};
 use std::collections::BTreeSet;
 
 /// One server has refused.
@@ -219,7 +219,7 @@ pub fn on_control_frame(
         Kind::ErrorReply => Err(Status::from_code(header.pages)),
         _ => decode::<ControlReply>(body).map_err(|_| None),
     };
-    let text = String::from_utf8_lossy(body);
+    let text = error_text(body);
     let name = &transport.servers[server].name;
     match (asked, reply) {
         (Asked::Permit(request), reply) => {

@@ -44,6 +44,19 @@ pub enum FrameError {
     Control,
 }
 
+/// Characters of an error's text that are shown.
+const SHOWN: usize = 400;
+
+/// The text of an error reply. It goes to terminals and logs, and a peer must not write lines of its own there.
+pub fn error_text(body: &[u8]) -> String {
+    let shown = &body[..body.len().min(4 * SHOWN)];
+    let text = String::from_utf8_lossy(shown);
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(SHOWN)
+        .collect()
+}
+
 /// Why a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -78,5 +91,18 @@ impl Status {
             NoObject, NoPermit, Full, Generation, Epoch, Disk, Invalid, Busy, Ending, NoPages,
         ];
         all.into_iter().find(|status| *status as u16 == code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_error_is_a_short_line() {
+        assert_eq!(error_text(b"no such object"), "no such object");
+        assert_eq!(error_text(b"a\x1b[31mb\r\nforged: c"), "a[31mbforged: c");
+        assert_eq!(error_text(&[b'x'; 100_000]), "x".repeat(SHOWN));
+        assert_eq!(error_text(&[0xff, b'y']), "\u{fffd}y");
     }
 }

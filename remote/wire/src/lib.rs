@@ -33,7 +33,7 @@ mod network;
 mod reader;
 mod writer;
 
-pub use error::{FrameError, Status};
+pub use error::{FrameError, Status, error_text};
 pub use header::{HEADER, Header, Kind, MAX_BODY, MAX_RUN};
 pub use link::Link;
 pub use network::network_of;
