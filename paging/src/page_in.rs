@@ -221,11 +221,10 @@ impl Activation<'_> {
         let Some(channel) = self.context.channel.as_mut() else {
             unreachable!("a page is stored only where there is a store");
         };
-        let token = flight as u64;
         let page = ReadPage {
             handle,
             into,
-            token,
+            token: flight as u64,
         };
         let mut submitted = channel.submit_read(page);
         if self.pager.standby.is_without_mappings(&submitted) {

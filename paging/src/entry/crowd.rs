@@ -169,7 +169,7 @@ mod tests {
         let mut crowd = Crowd::new().unwrap();
         let fault = |n: usize| Fault {
             addr: n * wired::PAGE,
-            write: n % 3 == 0,
+            write: n.is_multiple_of(3),
             thread: 7 + n as u32,
             ..Fault::default()
         };
