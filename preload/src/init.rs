@@ -72,6 +72,9 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     dlsym::find_all();
 }
 
+/// What Valgrind preloads into its guest. The guest's system calls are emulated, and none makes a pager.
+const VALGRIND: &[u8] = b"/vgpreload_core";
+
 /// The mode that the environment selects.
 enum SupervisorEndpoint {
     None,
@@ -87,8 +90,15 @@ impl SupervisorEndpoint {
         // SAFETY: the caller's.
         while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
             // SAFETY: a C string of the array.
-            if unsafe { CStr::from_ptr(*entry) } == c"SELFPAGE_PORT=plain" {
+            let entry = unsafe { CStr::from_ptr(*entry) };
+            if entry == c"SELFPAGE_PORT=plain" {
                 return Self::Plain;
+            }
+            let preloaded = entry.to_bytes().strip_prefix(b"LD_PRELOAD=");
+            let finds_valgrind =
+                |list: &[u8]| list.windows(VALGRIND.len()).any(|at| at == VALGRIND);
+            if preloaded.is_some_and(finds_valgrind) {
+                return Self::None;
             }
             at = at.wrapping_add(1);
         }

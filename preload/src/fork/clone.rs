@@ -211,14 +211,14 @@ fn clone_by_library(
 }
 
 mod exports {
-    use super::{Entry, c_int, c_void, clone_by_library};
+    use super::{Entry, c_int, c_result, c_void, clone_by_library, error};
 
     /// Defines the function under both of its public names.
     macro_rules! clone {
         ($($name:ident)*) => {$(
             #[cfg_attr(not(test), unsafe(no_mangle))]
             extern "C" fn $name(
-                entry: Entry,
+                entry: Option<Entry>,
                 stack: *mut c_void,
                 flags: c_int,
                 arg: *mut c_void,
@@ -226,7 +226,10 @@ mod exports {
                 tls: *mut c_void,
                 ctid: *mut c_void,
             ) -> c_int {
-                clone_by_library(entry, stack, flags, arg, ptid, tls, ctid)
+                match entry {
+                    Some(entry) => clone_by_library(entry, stack, flags, arg, ptid, tls, ctid),
+                    None => c_result(error(libc::EINVAL)) as c_int,
+                }
             }
         )*};
     }
