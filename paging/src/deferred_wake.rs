@@ -31,6 +31,11 @@ impl DeferredWake {
         Wake::No
     }
 
+    /// Returns true if a thread may wait to be woken.
+    pub fn are_put_off(&self) -> bool {
+        self.mapped.get().1 > 0
+    }
+
     /// Wakes are no longer put off: those that were are made up for. Threads between the pages are woken, too, and fault
     /// again.
     pub fn end(&self, userfault: &Userfault) {
@@ -50,11 +55,12 @@ mod tests {
     fn the_range_of_a_wake_has_all_pages_that_were_mapped() {
         let wakes = DeferredWake::default();
         assert_eq!(wakes.of(0x5000..0x6000), Wake::Yes);
-        assert_eq!(wakes.mapped.get(), (0, 0));
         wakes.begin();
+        assert!(!wakes.are_put_off());
         for start in [0x5000, 0x9000, 0x3000, 0x7000] {
             assert_eq!(wakes.of(start..start + 0x1000), Wake::No);
         }
+        assert!(wakes.are_put_off());
         assert_eq!(wakes.mapped.get(), (0x3000, 0xa000));
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct PageFault {
 /// The thread that resolves a fault: what it uses, and how it waits.
 pub(crate) enum Waiter<'a> {
     /// A handler thread, inside the domain's gate, with a context of its own. While it has
-    /// reads under way it waits for nothing else.
+    /// reads under way, or threads to wake, it waits for nothing else.
     Handler(&'a mut FaultContext),
     /// Any other thread, by a number that differs between threads. It enters the gate and
     /// borrows a context for each attempt, and waits for frames with neither.
@@ -123,7 +123,7 @@ impl PageFault {
                 self.whole = !std::mem::replace(&mut asked, true);
                 continue;
             }
-            let busy = waiter.is_reading();
+            let busy = waiter.is_awaited();
             match pager.evictor.obtain_frame(wanted_by, busy, self.at_bind) {
                 Ok(frame) => self.held = Some(frame),
                 Err(NoFrame::Busy) => return Ok(Resolution::Deferred),
@@ -200,8 +200,12 @@ impl Waiter<'_> {
         }
     }
 
-    /// Returns true if reads are under way, so that the thread must not wait for others.
-    fn is_reading(&self) -> bool {
-        matches!(self, Self::Handler(context) if context.flights() > 0)
+    /// Returns true if other threads wait for this one, for reads under way or to be woken, so that it must not wait for
+    /// others.
+    fn is_awaited(&self) -> bool {
+        match self {
+            Self::Handler(context) => context.flights() > 0 || context.wakes.are_put_off(),
+            Self::Thread(_) => false,
+        }
     }
 }

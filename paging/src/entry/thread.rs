@@ -12,7 +12,7 @@
 //! A fault whose task is past its limit sleeps ([`super::throttled`]) and is resumed when it
 //! is due; the handler continues with other threads' faults.
 //!
-//! Rule: a handler that has reads under way never waits for anything else.
+//! Rule: a handler that has reads under way, or threads to wake, never waits for anything else.
 
 use crate::counters::Counter;
 use crate::entry::crowd::Crowd;

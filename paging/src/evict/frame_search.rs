@@ -59,8 +59,8 @@ impl Default for Refusals {
 }
 
 impl Evictor {
-    /// A frame for a fault's retry, which may wait. `busy` is true if the caller has reads under way,
-    /// so that it must not wait for other evicting threads.
+    /// A frame for a fault's retry, which may wait. `busy` is true if other threads wait for the
+    /// caller, so that it must not wait for other evicting threads.
     /// `requested` is true if the page has had no access yet.
     pub(crate) fn obtain_frame(
         &self,
