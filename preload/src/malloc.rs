@@ -74,7 +74,7 @@ fn decide() -> Source {
 }
 
 /// Milliseconds before freed memory is given back: long enough that a loop which frees and allocates does not discard
-/// each time. A segment that is free as a whole is given back at once: no later call may come.
+/// each time, and has no page to fault in again. It is given back by a later call.
 const PURGE_DELAY: c_long = 100;
 
 /// mimalloc's options by number (mimalloc.h, version 2.3).
@@ -138,7 +138,8 @@ unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
         mi_option_set(option::ALLOW_THP, 1);
         mi_option_set(option::USE_NUMA_NODES, 1);
         mi_option_set(option::PURGE_DELAY, PURGE_DELAY);
-        mi_option_set(option::ARENA_PURGE_MULT, 0);
+        // As soon for a segment that is free as a whole.
+        mi_option_set(option::ARENA_PURGE_MULT, 1);
         if let Some(heap) = heap {
             mi_manage_os_memory(heap.start as *mut c_void, heap.len(), true, false, true, -1);
         }
