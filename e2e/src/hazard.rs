@@ -109,7 +109,10 @@ pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
                 };
                 contract.frames = mib * MIB;
             }
-            "--store" if options.next() == Some("disk") => contract = contract.over(0, 4096 * MIB),
+            "--store" => match options.next() {
+                Some("disk") => contract = contract.over(0, 4096 * MIB),
+                store => contract = contract.with("--store").with(store.unwrap_or_default()),
+            },
             option => contract = contract.with(option),
         }
     }

@@ -269,9 +269,14 @@ impl Report {
             true => {
                 "most likely the kernel, which killed processes for want of memory meanwhile (`dmesg` names them)"
             }
-            false => "a user, or the end of its pager process, which a user killed",
+            false => {
+                "a user, its limit of processor time, or the end of its pager process, which a user killed; or it \
+                 returned that status itself"
+            }
         };
-        Some(format!("the program was killed (SIGKILL) by {who}"))
+        Some(format!(
+            "status 137 says that the program was killed (SIGKILL): by {who}"
+        ))
     }
 
     fn counter(&self, counter: Counter) -> u64 {

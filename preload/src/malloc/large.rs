@@ -67,9 +67,10 @@ pub fn is_large(size: usize) -> bool {
 }
 
 /// Returns true if a block of `from` bytes that grows to `to` is to be mapped, for it is likely to grow further: a program
-/// that extends a block by small steps would have it copied at each. One that doubles it copies little.
+/// that extends a block by small steps would have it copied at each. One that doubles it copies little. A threshold of
+/// the program's counts for these, too.
 pub fn is_step(from: usize, to: usize) -> bool {
-    from >= MIN_THRESHOLD && to - from < from / 2
+    from >= MIN_THRESHOLD && to - from < from / 2 && !IS_FIXED.load(Ordering::Relaxed)
 }
 
 /// Maps a block of zeros, if one of `size` bytes is to be mapped and can be.
