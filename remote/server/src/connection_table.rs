@@ -2,7 +2,6 @@
 
 use crate::connection::{Connection, ConnectionId};
 use remote_keys::MemberList;
-use remote_policy::identity::Incarnation;
 use remote_wire::{Link, network_of};
 use std::io;
 use std::net::IpAddr;
@@ -96,12 +95,6 @@ impl ConnectionTable {
         };
         let removed = self.iter().filter(is_removed);
         removed.map(|it| it.id.slot).collect()
-    }
-
-    /// The slots of a client's connections but for the one in `slot`.
-    pub fn others_of(&self, client: Incarnation, slot: u32) -> Vec<u32> {
-        let is_other = |it: &&Connection| it.client == Some(client) && it.id.slot != slot;
-        self.iter().filter(is_other).map(|it| it.id.slot).collect()
     }
 
     /// The slots that connections may be in.

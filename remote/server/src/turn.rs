@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::request_cost::{job_of_control, job_of_refusal};
 use disk::atropos::{ClientId, Decision, Dispatch, TransactionDesc};
 use disk::time::{Nanos, Time};
-use remote_wire::control::{self, ControlRequest};
+use remote_wire::control;
 use remote_wire::{FrameError, Header, Kind, MAX_BODY, Status};
 use std::time::Duration;
 
@@ -197,28 +197,13 @@ impl EventLoop {
                     name: &self.name,
                     lease: self.lease,
                 };
-                let is_hello = matches!(request, ControlRequest::Hello { .. });
-                match controller.reply(connection, header, request) {
-                    Ok(()) if is_hello => self.end_earlier(slot),
-                    Ok(()) => {}
-                    Err(why) => self.refuse(slot, header, &why),
+                if let Err(why) = controller.reply(connection, header, request) {
+                    self.refuse(slot, header, &why);
                 }
             }
             ScheduledRequest::Refused(why) => self.refuse(slot, header, &why),
             // Pages are a client's.
             ScheduledRequest::Pages => {}
-        }
-    }
-
-    /// Closes the earlier connections of a client that has said hello. What arrives late on one, after its client has
-    /// given it up, would undo what the client requests on this one.
-    fn end_earlier(&mut self, slot: u32) {
-        let connection = self.connections.get_mut(slot);
-        let Some(client) = connection.and_then(|connection| connection.client) else {
-            return;
-        };
-        for earlier in self.connections.others_of(client, slot) {
-            self.close(earlier, Some(&"its client has made another one"));
         }
     }
 

@@ -28,8 +28,7 @@ pub struct SealedPermit {
 /// What a client asks of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlRequest {
-    /// Names the client. It is the first request of a connection, renews the client's lease, and ends the client's
-    /// earlier connections.
+    /// Names the client. It is the first request of a connection, and renews the client's lease.
     Hello {
         /// The client.
         client: Incarnation,

@@ -237,9 +237,9 @@ fn a_silent_connection_without_a_permit_ends_with_its_lease() {
 #[test]
 fn a_connection_that_fails_while_its_requests_wait_is_closed() {
     let server = start(128);
+    let (mut client, object) = reader(server.address(), 1, almost_no_time());
     let greet = || Client::greeted(server.address(), incarnation(1, 1));
     let permit = greet().allocate(1, 64, almost_no_time()).unwrap();
-    let (mut client, object) = reader(server.address(), 1, almost_no_time());
     // More than one address may have, each with more requests than the server reads before the first has its turn.
     for _ in 0..100 {
         for _ in 0..4 {
@@ -247,7 +247,6 @@ fn a_connection_that_fails_while_its_requests_wait_is_closed() {
             client.send(&write, &page(1).repeat(32));
         }
         rustix::net::sockopt::set_socket_linger(&client.link, Some(Duration::ZERO)).unwrap();
-        drop(client);
         client = greet();
         client.present(permit).unwrap();
     }
@@ -300,18 +299,24 @@ fn clients_that_flood_the_server_are_served_by_their_shares() {
     let address = server.address();
     let (small, large) = (share(2), share(8));
     let is_over = AtomicBool::new(false);
-    let (is_over, start) = (&is_over, &Barrier::new(2));
+    let (is_over, start) = (&is_over, &Barrier::new(4));
     let (of_small, of_large) = std::thread::scope(|scope| {
-        let (mut client, object) = reader(address, 1, small);
-        let of_small = scope.spawn(move || {
-            start.wait();
-            flood(&mut client, object, u64::MAX, is_over)
-        });
+        let smalls: Vec<_> = (0..3)
+            .map(|_| {
+                // Three connections of one client share what its one permit gives.
+                let (mut client, object) = reader(address, 1, small);
+                scope.spawn(move || {
+                    start.wait();
+                    flood(&mut client, object, u64::MAX, is_over)
+                })
+            })
+            .collect();
         let (mut client, object) = reader(address, 2, large);
         start.wait();
         let of_large = flood(&mut client, object, PAGES, is_over);
         is_over.store(true, Ordering::Relaxed);
-        (of_small.join().unwrap(), of_large)
+        let counts = smalls.into_iter().map(|small| small.join().unwrap());
+        (counts.sum::<u64>(), of_large)
     });
     // A quarter by contract, and the window in which the flood learns that it is over.
     assert!(of_small > 0, "the small share was served, too");

@@ -3,7 +3,7 @@
 use crate::common::{Client, QOS, Refused, incarnation, page, start};
 use remote_policy::capacity::CapacityConfig;
 use remote_policy::identity::Generation;
-use remote_wire::control::{self, ControlReply, ControlRequest, ServerNotice, VoidCause};
+use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, VoidCause};
 use remote_wire::{Header, Kind, Status};
 use selfpage_remote_server::{Server, ServerConfig, StartError};
 use std::time::Duration;
@@ -137,23 +137,6 @@ fn a_permit_has_to_be_presented_on_each_connection() {
     assert_eq!(status(second.read(object, 0, 1)), Status::NoPermit);
     second.present(sealed).unwrap();
     assert_eq!(second.read(object, 0, 1), Ok((vec![1], page(1))));
-}
-
-#[test]
-fn what_arrives_late_on_an_earlier_connection_of_a_client_is_not_served() {
-    let server = start(64);
-    let mut earlier = Client::greeted(server.address(), incarnation(1, 1));
-    let sealed = earlier.allocate(1, 8, QOS).unwrap();
-    let object = earlier.object(1);
-    let mut later = Client::greeted(server.address(), incarnation(1, 1));
-    later.present(sealed).unwrap();
-    later.create(object, sealed.permit.id, 8).unwrap();
-    later.write(object, 0, 1, &page(1)).unwrap();
-    let late = control::encode(&ControlRequest::Terminate(object)).unwrap();
-    earlier.queue(&Header::control(Kind::Control, 99), &late);
-    earlier.received();
-    assert_eq!(earlier.receive(), None);
-    assert_eq!(later.read(object, 0, 1), Ok((vec![1], page(1))));
 }
 
 #[test]
