@@ -158,8 +158,15 @@ pub fn enlarge_short(transport: &mut RemoteTransport, now: Time) {
 pub fn terminate_stale(transport: &mut RemoteTransport, server: usize) {
     for object in std::mem::take(&mut transport.servers[server].stale) {
         let id = transport.objects.id(object);
+        let of = transport.objects.get(object);
+        // A copy that is being made there takes the place of what is ended.
+        let made = of.copy_at(server).map(|copy| copy.generation);
+        let request = ControlRequest::Terminate {
+            object: id,
+            before: made.unwrap_or_else(|| of.latest.next()),
+        };
         let to = &mut transport.servers[server];
-        if !to.ask(&ControlRequest::Terminate(id), Asked::Terminate(object)) {
+        if !to.ask(&request, Asked::Terminate(object)) {
             to.stale.push(object);
         }
     }

@@ -101,9 +101,10 @@ impl Controller<'_> {
                 }
                 self.create(object, permit, pages, generation)
             }
-            ControlRequest::Terminate(object) => {
+            ControlRequest::Terminate { object, before } => {
                 // One that is gone is terminated; another client's is not there for this one.
-                if self.service.object(client, object).is_ok() {
+                let there = self.service.object(client, object);
+                if there.is_ok_and(|(_, there)| there.generation < before) {
                     self.service.terminate(object);
                 }
                 Ok(ControlReply::Done)

@@ -68,8 +68,14 @@ pub enum ControlRequest {
         /// Its generation.
         generation: Generation,
     },
-    /// Ends an object and frees its pages.
-    Terminate(ObjectId),
+    /// Ends an object and frees its pages. One that is made later stays, however late this arrives: a connection that its
+    /// client has given up may deliver it after the requests of the next.
+    Terminate {
+        /// The object.
+        object: ObjectId,
+        /// What is ended has an earlier generation.
+        before: Generation,
+    },
     /// Gives a permit back.
     Release(PermitId),
     /// Renews the lease. Every request does; this one does nothing else.

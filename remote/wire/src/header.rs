@@ -28,7 +28,7 @@ pub const MAX_RUN: usize = 32;
 pub const MAX_BODY: usize = MAX_RUN * (8 + PAGE);
 
 /// The version of the wire.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 const MAGIC: u32 = u32::from_le_bytes(remote_keys::PLAIN_MAGIC);
 /// What a TLS handshake begins with: a record of type 22, version 3 (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [22, 3];

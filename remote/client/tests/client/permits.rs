@@ -214,7 +214,8 @@ fn a_revoked_copy_that_no_server_takes_in_is_dropped_where_another_is_current() 
         // As a server does until it has its pages: the copy there may not be complete yet.
         notify(&servers[0].interposer, &revoke);
         let seen = seen.lock().unwrap();
-        let terminates = |request: &ControlRequest| matches!(request, ControlRequest::Terminate(_));
+        let terminates =
+            |request: &ControlRequest| matches!(request, ControlRequest::Terminate { .. });
         seen.requests.iter().any(terminates)
     });
     assert_eq!(space.read(0, 4), Ok(vec![1; 4]));

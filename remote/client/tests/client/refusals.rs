@@ -114,7 +114,7 @@ fn a_copy_whose_server_refuses_to_write_it_is_made_at_another_server() {
 }
 
 fn is_terminate(header: &Header, body: &[u8]) -> bool {
-    header.kind == Kind::Control && matches!(decode(body), Ok(ControlRequest::Terminate(_)))
+    header.kind == Kind::Control && matches!(decode(body), Ok(ControlRequest::Terminate { .. }))
 }
 
 /// The server would count its pages as used for the rest of the client's life.

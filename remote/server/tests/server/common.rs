@@ -72,6 +72,13 @@ pub fn start(pages: u64) -> Server {
 /// A tenth of the server's time, and what is left.
 pub const QOS: DiskContract = DiskContract::new(Nanos::millis(10), Nanos::millis(100)).with_slack();
 
+/// Ends an object of the first generation, which all objects of these tests have.
+#[allow(dead_code, reason = "the tests of the server alone")]
+pub fn terminate(object: ObjectId) -> ControlRequest {
+    let before = Generation(2);
+    ControlRequest::Terminate { object, before }
+}
+
 pub fn page(fill: u8) -> Vec<u8> {
     vec![fill; PAGE]
 }

@@ -1,6 +1,6 @@
 //! Peers that do not follow the protocol, do not read, or want everything for themselves.
 
-use crate::common::{Client, QOS, incarnation, page, start};
+use crate::common::{Client, QOS, incarnation, page, start, terminate};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ proptest! {
         let mut client = Client::connect(SERVER.address(), incarnation(7, 1));
         let object = client.object(number);
         let request = match list {
-            true => ControlRequest::Terminate(object),
+            true => terminate(object),
             false => ControlRequest::Create {
                 object,
                 permit: remote_policy::permit::PermitId { server: object.client, number },
@@ -353,7 +353,7 @@ fn control_requests_and_refused_ones_wait_for_the_time_of_their_clients_permit()
     let server = start(128);
     let (mut greedy, object) = reader(server.address(), 1, almost_no_time());
     let (mut client, other) = Client::with_object(server.address(), 2, 1);
-    let body = control::encode(&ControlRequest::Terminate(other)).unwrap();
+    let body = control::encode(&terminate(other)).unwrap();
     let outside = greedy.header(Kind::Read, object, 64, 1);
     for number in 0..REQUESTS as u32 {
         match number % 2 {

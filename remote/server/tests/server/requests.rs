@@ -1,6 +1,6 @@
 //! Requests over loopback sockets: what is served, and what is refused in which words.
 
-use crate::common::{Client, QOS, Refused, incarnation, page, start};
+use crate::common::{Client, QOS, Refused, incarnation, page, start, terminate};
 use remote_policy::capacity::CapacityConfig;
 use remote_policy::identity::Generation;
 use remote_wire::control::{ControlReply, ControlRequest, ServerNotice, VoidCause};
@@ -112,7 +112,7 @@ fn a_client_cannot_reach_another_clients_pages() {
         Status::NoObject
     );
     assert_eq!(status(other.discard(object, 0, 1)), Status::NoObject);
-    other.control(&ControlRequest::Terminate(object)).unwrap();
+    other.control(&terminate(object)).unwrap();
     let sealed = owner.allocate(2, 8, QOS).unwrap();
     assert_eq!(status(other.present(sealed)), Status::NoPermit);
     let release = ControlRequest::Release(sealed.permit.id);
@@ -137,6 +137,19 @@ fn a_permit_has_to_be_presented_on_each_connection() {
     assert_eq!(status(second.read(object, 0, 1)), Status::NoPermit);
     second.present(sealed).unwrap();
     assert_eq!(second.read(object, 0, 1), Ok((vec![1], page(1))));
+}
+
+#[test]
+fn a_late_request_to_end_an_earlier_copy_leaves_the_one_that_is_there() {
+    let server = start(64);
+    let (mut client, object) = Client::with_object(server.address(), 1, 8);
+    client.write(object, 0, 1, &page(1)).unwrap();
+    let before = Generation(1);
+    let late = ControlRequest::Terminate { object, before };
+    client.control(&late).unwrap();
+    assert_eq!(client.read(object, 0, 1), Ok((vec![1], page(1))));
+    client.control(&terminate(object)).unwrap();
+    assert_eq!(status(client.read(object, 0, 1)), Status::NoObject);
 }
 
 #[test]
@@ -199,8 +212,8 @@ fn released_and_terminated_pages_can_be_promised_again() {
     let server = start(8);
     let (mut client, object) = Client::with_object(server.address(), 1, 8);
     client.write(object, 0, 1, &page(1).repeat(8)).unwrap();
-    client.control(&ControlRequest::Terminate(object)).unwrap();
-    client.control(&ControlRequest::Terminate(object)).unwrap();
+    client.control(&terminate(object)).unwrap();
+    client.control(&terminate(object)).unwrap();
     assert_eq!(status(client.read(object, 0, 1)), Status::NoObject);
     let ControlReply::Status(all) = client.control(&ControlRequest::Status).unwrap() else {
         panic!("another reply");
