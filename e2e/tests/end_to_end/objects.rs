@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to serve, or a store to be emptied.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// After this long the threads of a program page.
 const UNDER_WAY: Duration = Duration::from_millis(700);
 /// Longer than a write waits for a store that has a disk behind it.
