@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout};
 const QUEUED: usize = 256;
 /// How long a message may take to be written, and how old one may be.
 const WRITE: Duration = Duration::from_millis(1000);
-/// How long a link lasts to be one that the host serves: a host that closes those before, at a bound of its own or for
-/// another version of messages, is not greeted again at once, without end.
+/// A link that has lasted so long is made again as soon as it ends. A host that closes links sooner, at its bound of
+/// connections or for another version of messages, would be greeted without end.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// A message, and since when it waits.
@@ -115,7 +115,8 @@ impl Carrier {
                     let was_served = opened.elapsed() >= SETTLED;
                     opened = Instant::now();
                     link = match was_served {
-                        true => self.greet_again().await,
+                        // A refusal says that the host's process has ended, too.
+                        true => self.in_time(self.greet()).await,
                         // The next message makes another.
                         false => None,
                     };
@@ -134,17 +135,7 @@ impl Carrier {
             frame::write(open.stream(), message).await?;
             Ok::<_, FrameError>(open)
         };
-        match timeout(WRITE, write).await {
-            Ok(Ok(open)) => Some(open),
-            Ok(Err(why)) => {
-                self.on_error(&why);
-                None
-            }
-            Err(_) => {
-                tracing::debug!("{} takes no message for {WRITE:?}", self.address);
-                None
-            }
-        }
+        self.in_time(write).await
     }
 
     fn on_error(&self, why: &FrameError) {
@@ -155,15 +146,21 @@ impl Carrier {
         }
     }
 
-    /// Makes a link in the place of one that has ended: a refusal says that the host's process has.
-    async fn greet_again(&self) -> Option<ControlLink> {
-        match timeout(WRITE, self.greet()).await {
+    /// The link that `use_link` makes or writes to, unless that fails or takes longer than a message may.
+    async fn in_time(
+        &self,
+        use_link: impl Future<Output = Result<ControlLink, FrameError>>,
+    ) -> Option<ControlLink> {
+        match timeout(WRITE, use_link).await {
             Ok(Ok(open)) => Some(open),
             Ok(Err(why)) => {
                 self.on_error(&why);
                 None
             }
-            Err(_) => None,
+            Err(_) => {
+                tracing::debug!("{} takes no message for {WRITE:?}", self.address);
+                None
+            }
         }
     }
 

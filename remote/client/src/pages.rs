@@ -127,7 +127,7 @@ impl RemoteTransport {
         Ok(())
     }
 
-    /// Takes a reply into the latency of its host and the use of its object.
+    /// Records a reply: the latency of its host, and the use of its object.
     fn measure(&mut self, server: usize, segment: &Segment, now: Time) {
         let time = since_start(now);
         let trip = time.saturating_sub(since_start(segment.sent));

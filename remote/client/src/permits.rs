@@ -226,7 +226,7 @@ pub fn on_control_frame(
         Kind::ErrorReply => Err(Status::from_code(header.pages)),
         _ => decode::<ControlReply>(body).map_err(|_| None),
     };
-    let text = error_text(body);
+    let text = || error_text(body);
     let name = &transport.servers[server].name;
     match (asked, reply) {
         (Asked::Permit(request), reply) => {
@@ -234,20 +234,20 @@ pub fn on_control_frame(
                 Ok(ControlReply::Permit(sealed)) => Some(sealed),
                 _ => None,
             };
-            on_permit_reply(transport, server, request, granted, &text, now);
+            on_permit_reply(transport, server, request, granted, &text(), now);
         }
         (Asked::Create(object, generation), Ok(ControlReply::Done)) => {
             transport.on_created(object, server, generation);
         }
         (Asked::Create(object, _), _) => {
             let id = transport.objects.id(object);
-            tracing::warn!("{name} does not create {id}: {text}");
+            tracing::warn!("{name} does not create {id}: {}", text());
             transport.servers[server].full_until = now + FULL;
             transport.forget_copy(object, server);
         }
         // Another one that is valid may be in its place.
         (Asked::Present(permit), Err(_)) if has_permit(transport, server, permit) => {
-            tracing::warn!("{name} has ended its permit: {text}");
+            tracing::warn!("{name} has ended its permit: {}", text());
             end_permit(transport, server, now);
         }
         // It shrank while its server was away.

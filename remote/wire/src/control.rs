@@ -5,7 +5,7 @@
 //! error reply. Everything but [`ControlRequest::Hello`] and [`ControlRequest::Status`] needs a
 //! `Hello` before it on the same connection.
 
-use crate::error::FrameError;
+use crate::error::{FrameError, one_line};
 use crate::header::MAX_BODY;
 use remote_policy::identity::{Epoch, Generation, Incarnation, ObjectId, RequestId};
 use remote_policy::permit::{Permit, PermitId};
@@ -188,10 +188,7 @@ pub struct ClientStatus {
 
 /// The name of this host, for people, as a message may have it.
 pub fn short_name(name: &str) -> String {
-    name.chars()
-        .filter(|c| !c.is_control())
-        .take(MAX_NAME / 4)
-        .collect()
+    one_line(name, MAX_NAME / 4)
 }
 
 /// Deserializes the name of another host, as [`short_name`] has it: it goes to terminals and logs.

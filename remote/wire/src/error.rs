@@ -50,11 +50,13 @@ const SHOWN: usize = 400;
 /// The text of an error reply. It goes to terminals and logs, and a peer must not write lines of its own there.
 pub fn error_text(body: &[u8]) -> String {
     let shown = &body[..body.len().min(4 * SHOWN)];
-    let text = String::from_utf8_lossy(shown);
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(SHOWN)
-        .collect()
+    one_line(&String::from_utf8_lossy(shown), SHOWN)
+}
+
+/// The first `most` characters of a peer's text, as terminals and logs may have them.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(most).collect()
 }
 
 /// Why a server refuses a request.
