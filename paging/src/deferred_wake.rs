@@ -18,8 +18,8 @@ impl DeferredWake {
         self.is_on.set(true);
     }
 
-    /// Whether mapping these pages wakes their threads.
-    pub fn of(&self, pages: Range<usize>) -> Wake {
+    /// Whether to wake the threads that wait for these pages as they are mapped.
+    pub fn for_pages(&self, pages: Range<usize>) -> Wake {
         if !self.is_on.get() {
             return Wake::Yes;
         }
@@ -36,8 +36,8 @@ impl DeferredWake {
         self.mapped.get().1 > 0
     }
 
-    /// Wakes are no longer put off: those that were are made up for. Threads between the pages are woken, too, and fault
-    /// again.
+    /// Wakes the threads that wait for the pages mapped since [`DeferredWake::begin`], and puts no wake off any more.
+    /// Threads that wait for other pages between them are woken, too, and fault again.
     pub fn end(&self, userfault: &Userfault) {
         self.is_on.set(false);
         let (start, end) = self.mapped.take();
@@ -54,11 +54,11 @@ mod tests {
     #[test]
     fn the_range_of_a_wake_has_all_pages_that_were_mapped() {
         let wakes = DeferredWake::default();
-        assert_eq!(wakes.of(0x5000..0x6000), Wake::Yes);
+        assert_eq!(wakes.for_pages(0x5000..0x6000), Wake::Yes);
         wakes.begin();
         assert!(!wakes.are_put_off());
         for start in [0x5000, 0x9000, 0x3000, 0x7000] {
-            assert_eq!(wakes.of(start..start + 0x1000), Wake::No);
+            assert_eq!(wakes.for_pages(start..start + 0x1000), Wake::No);
         }
         assert!(wakes.are_put_off());
         assert_eq!(wakes.mapped.get(), (0x3000, 0xa000));

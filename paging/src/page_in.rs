@@ -351,7 +351,7 @@ impl Activation<'_> {
         let (mm, zeros) = (&self.pager.mm, &self.pager.faults.zeros);
         let has_marks = || self.pager.faults.failed.any();
         let own = self.write || mm.is_careful() || has_marks();
-        let wake = self.context.wakes.of(addr..addr + len);
+        let wake = self.context.wakes.for_pages(addr..addr + len);
         match from.or(own.then(|| zeros.as_ptr().cast_const())) {
             Some(from) => mm.userfault().copy(addr, from, len, wake),
             None => match mm.userfault().zero(addr, len, wake) {

@@ -144,8 +144,8 @@ impl AddressSpace {
             .checked_add(HUGE_RANGE)?
             .checked_next_multiple_of(HUGE_RANGE)?;
         let usual = ARENA_SIZE.load(Ordering::Relaxed);
-        // What is so long may grow further, step by step: in an arena twice as long it has the room, and a mapping
-        // that is moved at each step would use the addresses up.
+        // A mapping longer than an arena may grow further, step by step. Moved to another arena at each step it would use
+        // the addresses up, so where nothing limits them its arena has room for twice its length.
         let mut size = match usual {
             ARENA => usual.max(2 * least),
             _ => usual.max(least),

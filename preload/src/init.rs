@@ -72,8 +72,13 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     dlsym::find_all();
 }
 
-/// What Valgrind preloads into its guest. The guest's system calls are emulated, and none makes a pager.
-const VALGRIND: &[u8] = b"/vgpreload_core";
+/// Returns true for a variable by which Valgrind preloads its library into a guest: Valgrind refuses the clone that makes
+/// a pager process.
+fn is_valgrinds(variable: &CStr) -> bool {
+    const LIBRARY: &[u8] = b"/vgpreload_core";
+    let preloaded = variable.to_bytes().strip_prefix(b"LD_PRELOAD=");
+    preloaded.is_some_and(|list| list.windows(LIBRARY.len()).any(|at| at == LIBRARY))
+}
 
 /// The mode that the environment selects.
 enum SupervisorEndpoint {
@@ -94,10 +99,7 @@ impl SupervisorEndpoint {
             if entry == c"SELFPAGE_PORT=plain" {
                 return Self::Plain;
             }
-            let preloaded = entry.to_bytes().strip_prefix(b"LD_PRELOAD=");
-            let finds_valgrind =
-                |list: &[u8]| list.windows(VALGRIND.len()).any(|at| at == VALGRIND);
-            if preloaded.is_some_and(finds_valgrind) {
+            if is_valgrinds(entry) {
                 return Self::None;
             }
             at = at.wrapping_add(1);

@@ -138,7 +138,7 @@ unsafe fn init_mimalloc(heap: Option<Range<usize>>) {
         mi_option_set(option::ALLOW_THP, 1);
         mi_option_set(option::USE_NUMA_NODES, 1);
         mi_option_set(option::PURGE_DELAY, PURGE_DELAY);
-        // As soon for a segment that is free as a whole.
+        // The delay holds for segments that are free as a whole, too.
         mi_option_set(option::ARENA_PURGE_MULT, 1);
         if let Some(heap) = heap {
             mi_manage_os_memory(heap.start as *mut c_void, heap.len(), true, false, true, -1);

@@ -149,7 +149,7 @@ extern "C" fn route(
     c_result(answer) as c_long
 }
 
-/// A call that may close or replace a descriptor of the library, or any other.
+/// Calls on descriptors, which leave those of the library alone. Every call that is not emulated is the kernel's.
 fn descriptor_call(number: c_long, args: [usize; 6]) -> SyscallResult {
     let [a, b, c, ..] = args;
     let fd = a as c_int;

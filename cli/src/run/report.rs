@@ -275,7 +275,7 @@ impl Report {
             }
         };
         Some(format!(
-            "status 137 says that the program was killed (SIGKILL): by {who}"
+            "status 137 is that of a program that was killed (SIGKILL): by {who}"
         ))
     }
 
