@@ -181,7 +181,7 @@ fn after_in_parent(is_cloned: bool) {
             // What the parent shares is what the child inherits: both hold still until then.
             let waits_later =
                 state.call_waits && !shared_memory::is_used() && birth::record_child(child);
-            let is_refused = !waits_later && !birth::await_pager(child, || false);
+            let is_refused = !waits_later && !birth::await_pager(child, None);
             if is_refused && state.call_waits {
                 birth::record_refusal();
             }
@@ -197,6 +197,7 @@ fn after_in_child() {
     let Some(gate) = state.pager.take().map(QuiescedPager::into_gate) else {
         init::exit_group(init::EXIT_FAILED)
     };
+    gate.announce();
     admission::forget_all();
     birth::forget_all();
     if let Some(threads) = state.locks.threads.take() {

@@ -139,16 +139,6 @@ pub fn attach_child(gate: ForkGate) {
 
 /// Handshake and pager, in a pager process.
 fn attach(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connection>, String> {
-    let child = gate.as_ref().map(ForkGate::child);
-    let attached = try_attach(gate, program);
-    if let (Err(_), Some(child)) = (&attached, child) {
-        // While the domain is the child's: its parent takes one whose domain has gone for a child that has run.
-        process_pager::signal_parent(child, ForkOutcome::Refused);
-    }
-    attached
-}
-
-fn try_attach(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connection>, String> {
     let forked = gate.is_some();
     let connection = join(gate, program)?;
     if process_pager::handlers_need_rights() {

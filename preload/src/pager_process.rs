@@ -26,7 +26,7 @@ pub mod requests;
 mod threads;
 mod trampoline;
 
-use crate::process_pager::ForkGate;
+use crate::process_pager::{ForkGate, ForkOutcome};
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, reap, syscall3};
 use crate::{diagnostics, process_pager, raw_syscall};
 use host::seqpacket;
@@ -245,7 +245,15 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
         .lock()
         .take()
         .ok_or("the pager process has no args")?;
-    let connection = (args.join)(args.gate, place)?;
+    let child = args.gate.as_ref().map(ForkGate::child);
+    let joined = (args.join)(args.gate, place);
+    if let (Err(_), Some(child)) = (&joined, child)
+        && !program.has_ended()
+    {
+        // While the domain is the child's: its parent takes one whose domain has gone for a child that has run.
+        process_pager::signal_parent(child, ForkOutcome::Refused);
+    }
+    let connection = joined?;
     // Steps that need rights come before these are dropped.
     let realtime = threads::set_rt_priority(program.pid());
     let is_prepared = process_pager::handlers_need_rights();

@@ -153,6 +153,12 @@ pub fn pid() -> i32 {
     unsafe { syscall3(libc::SYS_getpid, 0, 0, 0) as i32 }
 }
 
+/// The parent's number; 0 where the parent is in another PID namespace.
+pub fn parent() -> i32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { syscall3(libc::SYS_getppid, 0, 0, 0) as i32 }
+}
+
 /// Ends the process at once, by a signal that it cannot catch.
 pub fn kill_self() -> ! {
     loop {

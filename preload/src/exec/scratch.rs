@@ -1,7 +1,7 @@
 //! Memory for a call: on the stack, no more than it needs to be, since programs execute others on
 //! stacks of a few pages, and there is no heap between vfork and exec; or, where it is much, in a mapping.
 
-use crate::raw_syscall::{is_error, syscall3};
+use crate::raw_syscall::is_error;
 use crate::{address_space, raw_syscall};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -69,7 +69,7 @@ fn mapped<R>(bytes: usize, go: impl FnOnce(Option<*mut u8>) -> R) -> R {
 /// Unmaps what children of this thread's vforks have left. What this process, or its parent, has in use is its own.
 /// Also where the thread ends.
 pub fn unmap_leftovers() {
-    let in_use = [raw_syscall::pid(), parent()];
+    let in_use = [raw_syscall::pid(), raw_syscall::parent()];
     // SAFETY: the headers of mappings that are there.
     while let Some(last) = unsafe { (LAST_MAPPING.get() as *const MappingHeader).as_ref() }
         && !in_use.contains(&last.process)
@@ -77,9 +77,4 @@ pub fn unmap_leftovers() {
         let start = LAST_MAPPING.replace(last.previous);
         address_space::unmap(&(start..start + last.bytes));
     }
-}
-
-fn parent() -> i32 {
-    // SAFETY: takes nothing, changes nothing.
-    unsafe { syscall3(libc::SYS_getppid, 0, 0, 0) as i32 }
 }
