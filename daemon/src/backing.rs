@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::tenant::Tenant;
 use crate::zero_writer;
 use disk::atropos::Utilization;
-use disk::calibrate::{Calibration, TIME};
+use disk::calibrate::{CAPACITY, Calibration, TIME};
 use disk::cost_model::{CostModel, Op};
 use disk::swapfs::{DeviceWarning, FileError, FormatOptions, OpenError, SwapFs};
 use disk::time::Nanos;
@@ -184,7 +184,11 @@ fn figures(disk: &Disk, swap: &mut SwapFs) -> Result<CostModel, DaemonError> {
              without tenants measures it again",
             path.display()
         );
-        return Ok(model);
+        // The former daemon's configuration may have promised less.
+        return Ok(CostModel {
+            capacity: CAPACITY,
+            ..model
+        });
     }
     tracing::info!("measuring the disk, once, for some seconds");
     Ok(measure(disk, swap)?.model)
@@ -283,6 +287,8 @@ pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::cost_model::OpCost;
+    use protocol::ResumeToken;
 
     #[test]
     fn figures_are_kept_where_a_link_was_and_not_where_it_leads() {
@@ -297,5 +303,36 @@ mod tests {
             ("new".into(), "precious".into())
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn figures_from_a_record_do_not_keep_what_the_former_daemon_promised_of_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("swap");
+        let options = FormatOptions {
+            size: Some(16 << 20),
+            force: false,
+        };
+        let mut swap = SwapFs::format(&path, &options).unwrap();
+        let frames = "64M+64M".parse().unwrap();
+        let terms = ContractSpec {
+            frames,
+            disk: "25ms/250ms".parse().unwrap(),
+            swap: 1 << 20,
+        };
+        let process = rustix::process::getpid();
+        let mut record = TenantRecord::new(1, "tenant", process, 1, 0, terms);
+        record.disk = Some(CostModel {
+            read: OpCost::default(),
+            write: OpCost::default(),
+            bound: Nanos::millis(1),
+            capacity: Utilization::percent(10),
+        });
+        let name = crate::persisted_tenants::file_name(&ResumeToken([1; 16]));
+        swap.create(name, terms.swap, &record.encode()).unwrap();
+        let mut disk: Disk = toml::from_str("swap = \"swap\"").unwrap();
+        disk.swap = path;
+        let figures = figures(&disk, &mut swap).unwrap();
+        assert_eq!(figures.capacity, CAPACITY);
     }
 }

@@ -17,7 +17,7 @@ const MAX_DEPTH: u32 = 64;
 /// Part of the measured disk that may be promised. The rest is lost while clients are slow to
 /// submit again; clients with x use it otherwise. Where the disk is slower than measured, charges
 /// are corrected, and all slices buy as much less.
-const CAPACITY: Utilization = Utilization::percent(95);
+pub const CAPACITY: Utilization = Utilization::percent(95);
 
 /// The depth beyond which the rate hardly grows.
 #[derive(Clone, Copy, PartialEq, Debug)]

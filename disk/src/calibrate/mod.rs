@@ -24,6 +24,7 @@ mod load_generator;
 mod sweep;
 
 pub use error::CalibrateError;
+pub use knee::CAPACITY;
 
 use crate::cost_model::{CostModel, Op};
 use crate::swapfs::{Extent, FileName, SwapFs, UNIT};

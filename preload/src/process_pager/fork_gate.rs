@@ -89,7 +89,11 @@ pub fn await_inheritance(child: DomainId, pid: Option<i32>) -> bool {
         && pager.ledger.stats(child).is_some()
     {
         futex::wait(inherited, word, Some(POLL_INTERVAL));
-        let number = || pending().filter(|word| *word != 0).map(|word| (word & !BEGUN) as i32);
+        let number = || {
+            pending()
+                .filter(|word| *word != 0)
+                .map(|word| (word & !BEGUN) as i32)
+        };
         if pid.or_else(number).is_some_and(raw_syscall::has_ended) && pending().is_some() {
             break;
         }
