@@ -141,6 +141,7 @@ impl ProcessPager {
             PagerCommand::Remove(addr) => {
                 if let Some(stretch) = self.pager.mm.index.find(addr) {
                     self.pager.remove(stretch);
+                    self.inside(|pager| pager.give_up_removed(stretch));
                 }
                 0
             }
@@ -218,13 +219,16 @@ impl ProcessPager {
     /// Surrenders `range`, before a mapping that is not the pager's replaces it.
     pub fn surrender(&self, range: Range<usize>) {
         self.change(Change::Surrender, &range);
+        if self.abandoned.swap(false, Ordering::AcqRel) {
+            self.forget_abandoned();
+        }
     }
 
     fn surrender_inside(&self, pager: &Pager, range: Range<usize>) {
         pager.surrender(range.clone());
         let mut abandoned = false;
         pager.mm.for_each_unit(range, &mut |stretch, _, _| {
-            abandoned |= stretch.table().is_abandoned()
+            abandoned |= stretch.is_abandoned()
         });
         if abandoned {
             self.abandoned.store(true, Ordering::Release);

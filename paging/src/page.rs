@@ -319,6 +319,10 @@ impl PageWord {
         let mut now = self.load();
         loop {
             let (word, found) = next(now)?;
+            if word == now.0 {
+                // Nothing is written to the tables of a reservation that is mostly empty.
+                return Some(found);
+            }
             match self.word.compare_exchange(now.0, word, AcqRel, Acquire) {
                 Ok(_) => return Some(found),
                 Err(other) => now = PageState(other),

@@ -147,6 +147,11 @@ impl StretchState {
         self.closing.store(true, Ordering::Release);
     }
 
+    /// Returns true if none of its pages is the domain's any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.closing.load(Ordering::Acquire) || self.table.is_abandoned()
+    }
+
     /// Returns true if its faults are resolved with huge frames when possible.
     pub(crate) fn huge(&self) -> bool {
         self.huge.load(Ordering::Relaxed)

@@ -69,9 +69,6 @@ impl ProcessPager {
     /// be in the range.
     pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let _ = translation::advise_no_huge(range.start, range.len());
-        if self.abandoned.swap(false, Ordering::AcqRel) {
-            self.forget_abandoned();
-        }
         let mut at = range.start;
         while at < range.end {
             let (part, known) = self.next_part(at..range.end);
@@ -101,13 +98,13 @@ impl ProcessPager {
         (range.start..end.min(range.end), known)
     }
 
-    /// Frees the stretches that have surrendered every page.
-    fn forget_abandoned(&self) {
+    /// Removes the stretches that have surrendered every page.
+    pub(super) fn forget_abandoned(&self) {
         let control = self.pager.mm.control.lock();
         let mut at = 0;
         while let Some(stretch) = self.pager.mm.index.first_after(at) {
             at = stretch.table().end();
-            if stretch.table().is_abandoned() {
+            if stretch.is_abandoned() {
                 let bytes = (stretch.table().pages() * PAGE) as u64;
                 // SAFETY: every stretch of a process is a leaked box, which the index
                 // alone keeps.
