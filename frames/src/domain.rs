@@ -4,7 +4,7 @@ use crate::ramtab::Owner;
 
 /// A domain's id: its slot and the slot's generation, so that the id of a retired domain never
 /// means the next one in its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainId {
     pub(crate) slot: Owner,
     pub(crate) generation: u32,

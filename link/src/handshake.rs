@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_470c;
+pub const VERSION: u32 = 0x5350_470d;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -235,7 +235,8 @@ mod tests {
         for request in [
             SharedRequest::Create { len: 1 << 40 },
             SharedRequest::Share { addr, len },
-            SharedRequest::Inherit { parent: 9 },
+            SharedRequest::Fork { child: 9 },
+            SharedRequest::Inherit,
             SharedRequest::Discard { addr, len },
             SharedRequest::Lock { addr, len },
             SharedRequest::Unlock { addr, len },

@@ -26,11 +26,13 @@ pub enum SharedRequest {
         /// Bytes.
         len: u64,
     },
-    /// The process is the child of a fork, and has what its parent shares; its userfaultfd comes along.
-    Inherit {
-        /// The parent's domain.
-        parent: RawDomainId,
+    /// The process is about to fork: the child inherits what it shares now, whatever becomes of it.
+    Fork {
+        /// The child's domain.
+        child: RawDomainId,
     },
+    /// The process is the child of a fork, and has what it inherits; its userfaultfd comes along.
+    Inherit,
     /// The contents end, for all processes (MADV_REMOVE).
     Discard {
         /// The first byte.

@@ -71,6 +71,7 @@ mod object_memory;
 mod pager;
 mod pager_loop;
 pub mod pairs;
+pub mod pending_children;
 mod placement;
 mod reads;
 mod removal;

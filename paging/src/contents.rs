@@ -69,16 +69,17 @@ impl Pager {
     /// no longer the domain's. A stretch that is in it whole is closing, and the caller removes it: only there are units
     /// that were never touched passed over, since no page of them would be known to be foreign.
     pub(crate) fn surrender(&self, range: Range<usize>) {
-        self.mm.for_each_unit(range.clone(), &mut |stretch, unit, pages| {
-            let table = stretch.table();
-            let is_whole = range.start <= table.base() && table.end() <= range.end;
-            if is_whole {
-                stretch.set_closing();
-            }
-            if !is_whole || table.touched(unit) {
-                self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
-            }
-        });
+        self.mm
+            .for_each_unit(range.clone(), &mut |stretch, unit, pages| {
+                let table = stretch.table();
+                let is_whole = range.start <= table.base() && table.end() <= range.end;
+                if is_whole {
+                    stretch.set_closing();
+                }
+                if !is_whole || table.touched(unit) {
+                    self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
+                }
+            });
     }
 
     /// Gives up the pages that faults have brought into a closing stretch until it was removed.

@@ -272,15 +272,13 @@ impl Activation<'_> {
             Err(error) => {
                 self.return_frame(frame);
                 // What was written is lost for good, or a later attempt may read it.
-                match error {
-                    StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. } => {
+                match error.is_final() {
+                    true => {
                         if let Some(handle) = self.word().poison_fill() {
                             self.pager.store.release(handle);
                         }
                     }
-                    _ => {
-                        self.word().abort_fill(seen);
-                    }
+                    false => _ = self.word().abort_fill(seen),
                 }
                 FillOutcome::Failure(FaultError::Unreadable(error))
             }

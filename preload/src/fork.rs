@@ -20,7 +20,7 @@ mod thread_words;
 
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
 use crate::vma_map::AddrRange;
-use crate::{address_space, init, mlock, paged_memory, pthread, raw_syscall, shared_memory};
+use crate::{address_space, init, mlock, paged_memory, pthread, raw_syscall};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,10 +178,8 @@ fn after_in_parent(is_cloned: bool) {
         None if state.call_waits => birth::record_refusal(),
         None | Some(None) => {}
         Some(Some(child)) => {
-            // What the parent shares is what the child inherits: both hold still until then.
-            let waits_later =
-                state.call_waits && !shared_memory::is_used() && birth::record_child(child);
-            let is_refused = !waits_later && !birth::await_pager(child, None);
+            let waits_later = state.call_waits && birth::record_child(child);
+            let is_refused = !waits_later && !birth::await_pager(child, || false);
             if is_refused && state.call_waits {
                 birth::record_refusal();
             }
@@ -197,7 +195,6 @@ fn after_in_child() {
     let Some(gate) = state.pager.take().map(QuiescedPager::into_gate) else {
         init::exit_group(init::EXIT_FAILED)
     };
-    gate.announce();
     admission::forget_all();
     birth::forget_all();
     if let Some(threads) = state.locks.threads.take() {

@@ -174,7 +174,7 @@ fn join(gate: Option<ForkGate>, program: ProgramPlace) -> Result<Option<Connecti
     pager_process::set_connection(&joined.connection);
     let connection = process_pager::attach(gate, joined)?;
     if is_fork {
-        shared_memory::inherit(parent, connection.fd())?;
+        shared_memory::inherit(connection.fd())?;
     }
     Ok(Some(connection))
 }

@@ -6,16 +6,16 @@
 //! that cannot be, the mapping stays the kernel's own. Shared memory that has a descriptor (memfds, POSIX and
 //! System V shared memory, files) stays the kernel's: processes outside of the tree may have it, too.
 //!
-//! Rule: shares and forks exclude each other by the lock of the address space, and a child has what
-//! its parent shares before other code runs in it.
+//! Rule: shares and forks exclude each other by the lock of the address space. What a child inherits is kept for it before
+//! the clone, since its parent may be killed before the child joins; the child has it before other code runs there.
 
 use crate::address_space::WORTH_ADOPTING;
 use crate::pager_process::requests;
 use crate::raw_syscall::{SyscallResult, is_error, syscall3};
 use crate::vma_map::AddrRange;
 use crate::{address_space, diagnostics, process_pager, supervisor};
+use frames::DomainId;
 use link::client::JoinError;
-use link::handshake::RawDomainId;
 use link::shared_request::SharedRequest;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -83,6 +83,7 @@ impl ProgramRequest {
                 let what = match change {
                     SharedRequest::Discard { .. } => "MADV_REMOVE refused",
                     SharedRequest::Lock { .. } => "mlock refused",
+                    SharedRequest::Fork { .. } => "fork refused",
                     _ => "shared memory is not paged",
                 };
                 (what, change.send(connection, None).map(|_| ()))
@@ -211,8 +212,13 @@ pub fn open_userfault(device: Option<&OwnedFd>, capabilities: &Capabilities) {
     *USERFAULT.lock() = opened.ok().map(OwnedFd::from);
 }
 
-/// In the pager process of a fork's child: the child has what its parent shares.
-pub fn inherit(parent: RawDomainId, connection: BorrowedFd<'_>) -> Result<(), String> {
+/// Before a fork: the child inherits what this process shares. Returns false if it cannot. With the address space locked.
+pub fn keep_for_child(child: DomainId) -> bool {
+    report(SharedRequest::Fork { child: child.raw() })
+}
+
+/// In the pager process of a fork's child: the child has what its parent has kept for it.
+pub fn inherit(connection: BorrowedFd<'_>) -> Result<(), String> {
     if !is_used() {
         return Ok(());
     }
@@ -220,8 +226,7 @@ pub fn inherit(parent: RawDomainId, connection: BorrowedFd<'_>) -> Result<(), St
     let userfault = userfault
         .as_ref()
         .ok_or("no userfaultfd for shared memory")?;
-    let request = SharedRequest::Inherit { parent };
-    let inherited = request.send(connection, Some(userfault.as_fd()));
+    let inherited = SharedRequest::Inherit.send(connection, Some(userfault.as_fd()));
     inherited
         .map(|_| ())
         .map_err(|why| format!("its shared memory cannot be paged: {why}"))

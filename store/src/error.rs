@@ -103,6 +103,13 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Returns true if a read that failed so fails again: the contents are lost.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Mismatch { .. } | Self::NoSuchPage { .. })
+    }
+}
+
 /// Why a store could not be made or joined.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {

@@ -9,7 +9,7 @@ use crate::links::Links;
 use crate::processes::PagedProcess;
 use crate::sockets::{answer, own_uid, refuse};
 use crate::tree_store::TreeStore;
-use frames::{Contract, Ledger};
+use frames::{Contract, DomainId, Ledger};
 use host::fd_reaper::PeerFd;
 use host::seqpacket;
 use link::handshake::{Reply, SlotIndex, slot_of};
@@ -55,7 +55,8 @@ fn change_of(request: SharedRequest) -> Option<Change> {
     Some(match request {
         SharedRequest::Create { .. }
         | SharedRequest::Share { .. }
-        | SharedRequest::Inherit { .. } => return None,
+        | SharedRequest::Fork { .. }
+        | SharedRequest::Inherit => return None,
         SharedRequest::Discard { addr, len } => Change::Discard(range(addr, len)),
         SharedRequest::Lock { addr, len } => Change::Lock(range(addr, len)),
         SharedRequest::Unlock { addr, len } => Change::Unlock(range(addr, len)),
@@ -117,18 +118,25 @@ impl SharedMemory {
                     respond,
                 });
             }
-            (SharedRequest::Inherit { parent }, Some(uffd)) => {
+            (SharedRequest::Fork { child }, _) => {
+                return self.send(connection, None, |respond| Request::Fork {
+                    slot,
+                    child: DomainId::from_raw(child),
+                    respond,
+                });
+            }
+            (SharedRequest::Inherit, Some(uffd)) => {
                 if let Err(why) = ForeignUserfault::check(&uffd) {
                     return refuse(&connection, &why.to_string());
                 }
-                return self.send(connection, None, |respond| Request::Fork {
-                    parent: slot_of(parent),
-                    child: slot,
+                return self.send(connection, None, |respond| Request::Inherit {
+                    slot,
+                    domain: member.domain,
                     uffd: uffd.into_owned(),
                     respond,
                 });
             }
-            (SharedRequest::Share { .. } | SharedRequest::Inherit { .. }, None) => {
+            (SharedRequest::Share { .. } | SharedRequest::Inherit, None) => {
                 let text = "a descriptor has to come with this request";
                 return refuse(&connection, text);
             }

@@ -8,6 +8,7 @@
 //! Both are one turn of the pager's loop, which answers no fault and lets no process join meanwhile.
 
 use super::UNIT;
+use super::mapped_objects::EndedObject;
 use super::mappings::ObjectId;
 use super::object::Object;
 use super::pager::SharedPager;
@@ -17,8 +18,12 @@ use super::slots::SlotNumber;
 use crate::page_table::{PageState, is_zero};
 use selfpage::{Key, Replacement};
 use std::io::IoSliceMut;
+use std::time::Duration;
 use store::{Checksum, PageHandle, Store, StoreError, WritePage};
 use wired::{Counter, PAGE};
+
+/// How long a page that cannot be put back now is left.
+const PUT_BACK_PAUSE: Duration = Duration::from_micros(200);
 
 /// Pages of one write: the most that one operation of the store's disk takes.
 pub(super) const BATCH: usize = 32;
@@ -224,8 +229,14 @@ impl SharedPager {
         self.release_copy(was);
     }
 
-    /// No process maps the object any more.
-    pub fn end_object(&mut self, id: ObjectId, object: &Object) {
+    /// No process maps these any more.
+    pub fn end_objects(&mut self, ended: Vec<EndedObject>) {
+        for (id, object) in ended {
+            self.end_object(id, &object);
+        }
+    }
+
+    fn end_object(&mut self, id: ObjectId, object: &Object) {
         // They fault again, at what is mapped there now.
         for waiter in self.fetches.cancel_all(id) {
             self.mapped.wake(waiter);
@@ -264,6 +275,8 @@ impl SharedPager {
                 .into_iter()
                 .flatten()
                 .for_each(|user| self.receive(user));
+            // Or the kernel has no memory for it.
+            std::thread::sleep(PUT_BACK_PAUSE);
             placed = self.place(id, page, contents, None);
         }
         // No process maps it; it may be mapped again.

@@ -3,9 +3,11 @@
 use super::clients::{ClientId, Clients, ObjectClient};
 use super::fetches::Waiter;
 use super::locks::LockedPages;
-use super::mappings::ObjectId;
+use super::mappings::{Mappings, ObjectId};
 use super::object::{MOST_OBJECTS, Object, most_objects};
+use super::pending_children::PendingChildren;
 use crate::page_table::PageState;
+use frames::DomainId;
 use rustix::fd::OwnedFd;
 use selfpage::Key;
 use std::collections::BTreeMap;
@@ -19,6 +21,9 @@ const MODES: Modes = Modes {
     write_protect: false,
     minor: false,
 };
+
+/// An object that no process maps any more.
+pub(super) type EndedObject = (ObjectId, Object);
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +39,7 @@ pub(super) struct MappedObjects {
     pub clients: Clients,
     pub objects: BTreeMap<ObjectId, Object>,
     pub locked: LockedPages,
+    pub pending: PendingChildren,
     next: ObjectId,
 }
 
@@ -69,17 +75,25 @@ impl MappedObjects {
         Ok(())
     }
 
-    /// A child maps what its parent maps.
-    pub fn inherit(&mut self, parent: ClientId, child: ClientId) {
-        let mappings = self
-            .clients
-            .get(parent)
-            .map(|parent| parent.mappings.clone());
-        let (Some(mut mappings), Some(client)) = (mappings, self.clients.get_mut(child)) else {
-            return;
+    /// Keeps what a process maps for its child.
+    pub fn keep_for_child(
+        &mut self,
+        parent: Option<ClientId>,
+        child: DomainId,
+    ) -> Vec<EndedObject> {
+        let parent = parent.and_then(|parent| self.clients.get(parent));
+        let inherited = parent.map(|parent| parent.mappings.clone());
+        let former = self.pending.insert(child, inherited.unwrap_or_default());
+        self.take_unmapped_of(former.as_ref())
+    }
+
+    /// A child maps what was kept for it. Returns the objects that no process maps any more.
+    pub fn inherit(&mut self, child: ClientId, inherited: Mappings) -> Vec<EndedObject> {
+        let Some(client) = self.clients.get_mut(child) else {
+            return self.take_unmapped_of(Some(&inherited));
         };
-        let all: Vec<_> = mappings.iter().collect();
-        for (addr, bytes, object) in all {
+        client.mappings = inherited.clone();
+        for (addr, bytes, object) in inherited.iter() {
             match client.uffd.register(addr, bytes, MODES) {
                 Ok(()) => {
                     if let Some(object) = self.objects.get_mut(&object) {
@@ -87,10 +101,16 @@ impl MappedObjects {
                     }
                 }
                 // Advised not to be inherited: nothing is mapped there.
-                Err(_) => mappings.remove(addr, bytes),
+                Err(_) => client.mappings.remove(addr, bytes),
             }
         }
-        client.mappings = mappings;
+        self.take_unmapped_of(Some(&inherited))
+    }
+
+    /// A child does not come. Returns the objects that no process maps any more.
+    pub fn give_up_child(&mut self, child: DomainId) -> Vec<EndedObject> {
+        let inherited = self.pending.remove(child);
+        self.take_unmapped_of(inherited.as_ref())
     }
 
     /// A client maps at `to` pages from `first` on of the object with this inode.
@@ -154,7 +174,7 @@ impl MappedObjects {
     }
 
     /// A client has unmapped a range. Returns the objects that no process maps any more.
-    pub fn unmap(&mut self, id: ClientId, addr: usize, len: usize) -> Vec<(ObjectId, Object)> {
+    pub fn unmap(&mut self, id: ClientId, addr: usize, len: usize) -> Vec<EndedObject> {
         let parts = self.pages_in(id, &(addr..addr.saturating_add(len)));
         if let Some(client) = self.clients.get_mut(id) {
             client.mappings.remove(addr, len);
@@ -167,25 +187,27 @@ impl MappedObjects {
     }
 
     /// A client's address space has ended. Returns the client, and the objects that no process maps any more.
-    pub fn remove_client(
-        &mut self,
-        id: ClientId,
-    ) -> Option<(ObjectClient, Vec<(ObjectId, Object)>)> {
+    pub fn remove_client(&mut self, id: ClientId) -> Option<(ObjectClient, Vec<EndedObject>)> {
         let client = self.clients.remove(id)?;
-        let numbers = client.mappings.iter().map(|(_, _, number)| number);
-        let ended = numbers.filter_map(|number| self.take_unmapped(number));
-        let ended = ended.collect();
+        let ended = self.take_unmapped_of(Some(&client.mappings));
         Some((client, ended))
     }
 
-    /// Removes and returns an object that no process maps any more.
-    fn take_unmapped(&mut self, number: ObjectId) -> Option<(ObjectId, Object)> {
+    /// Removes and returns objects of some mappings that no process maps any more, and no child inherits.
+    pub fn take_unmapped_of(&mut self, mappings: Option<&Mappings>) -> Vec<EndedObject> {
+        let numbers = mappings.into_iter().flat_map(Mappings::iter);
+        let ended = numbers.filter_map(|(_, _, number)| self.take_unmapped(number));
+        ended.collect()
+    }
+
+    /// Removes and returns an object that no process maps any more, and no child inherits.
+    fn take_unmapped(&mut self, number: ObjectId) -> Option<EndedObject> {
         let clients = &self.clients;
         let maps = |id: &ClientId| clients.get(*id).is_some_and(|it| it.mappings.has(number));
         let object = self.objects.get_mut(&number)?;
         object.users.retain(maps);
         object.locks.keep(&object.users);
-        match object.users.is_empty() {
+        match object.users.is_empty() && !self.pending.has(number) {
             true => self.objects.remove(&number).map(|object| (number, object)),
             false => None,
         }

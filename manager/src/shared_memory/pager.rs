@@ -156,9 +156,7 @@ impl SharedPager {
             }),
             UffdMessage::Unmapped { addr, len } => {
                 let ended = self.mapped.unmap(id, addr, len);
-                ended
-                    .into_iter()
-                    .for_each(|(id, object)| self.end_object(id, &object));
+                self.end_objects(ended);
             }
             UffdMessage::Moved { from, to, len } => {
                 if let Some(client) = self.mapped.clients.get_mut(id) {
@@ -176,9 +174,7 @@ impl SharedPager {
     pub fn drop_client(&mut self, id: ClientId) {
         if let Some((client, ended)) = self.mapped.remove_client(id) {
             self.events.remove(&client.uffd);
-            ended
-                .into_iter()
-                .for_each(|(id, object)| self.end_object(id, &object));
+            self.end_objects(ended);
         }
     }
 

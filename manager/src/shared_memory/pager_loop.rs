@@ -4,6 +4,7 @@
 use super::clients::{ClientId, SlotIndex};
 use super::pager::{PagerError, SharedPager};
 use super::requests::{Change, Mailbox, Request};
+use frames::DomainId;
 use host::epoll_set::EpollSet;
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
@@ -216,17 +217,23 @@ impl PagerLoop {
                 respond,
             } => respond(self.attach(slot, uffd, inode, page, to)),
             Request::Fork {
-                parent,
+                slot,
                 child,
+                respond,
+            } => respond(self.fork(slot, child)),
+            Request::Inherit {
+                slot,
+                domain,
                 uffd,
                 respond,
-            } => respond(self.fork(parent, child, uffd)),
+            } => respond(self.inherit(slot, domain, uffd)),
             Request::Change {
                 slot,
                 change,
                 respond,
             } => respond(self.change(slot, change)),
             Request::End { slot } => {
+                self.give_up_children(Some(slot));
                 if self.leave(slot) {
                     self.drop_ended();
                 }
@@ -330,16 +337,42 @@ impl PagerLoop {
         Ok(id)
     }
 
-    fn fork(&mut self, parent: SlotIndex, child: SlotIndex, uffd: OwnedFd) -> Result<(), String> {
-        let parent = self.pager.mapped.clients.in_slot(parent);
-        let Some(parent) = parent.filter(|parent| self.pager.mapped.clients.get(*parent).is_some())
-        else {
-            // It shares nothing any more.
-            return Ok(());
-        };
-        let child = self.add_client(child, uffd)?;
-        self.pager.mapped.inherit(parent, child);
+    /// Keeps what a process maps for its child.
+    fn fork(&mut self, slot: SlotIndex, child: DomainId) -> Result<(), String> {
+        if !self.has_domain(child) {
+            return Err("the child has no domain".into());
+        }
+        let parent = self.pager.mapped.clients.in_slot(slot);
+        let ended = self.pager.mapped.keep_for_child(parent, child);
+        self.pager.end_objects(ended);
         Ok(())
+    }
+
+    fn inherit(&mut self, slot: SlotIndex, child: DomainId, uffd: OwnedFd) -> Result<(), String> {
+        let Some(inherited) = self.pager.mapped.pending.remove(child) else {
+            return Err("its parent has kept no shared memory for it".into());
+        };
+        let added = self.add_client(slot, uffd);
+        let ended = match added {
+            Ok(id) => self.pager.mapped.inherit(id, inherited),
+            Err(_) => self.pager.mapped.take_unmapped_of(Some(&inherited)),
+        };
+        self.pager.end_objects(ended);
+        added.map(|_| ())
+    }
+
+    fn has_domain(&self, child: DomainId) -> bool {
+        let ledger = self.pager.frames.domain().ledger();
+        ledger.stats(child).is_some()
+    }
+
+    /// Gives up children that do not come any more; one has ended in the slot.
+    fn give_up_children(&mut self, ended: Option<SlotIndex>) {
+        let pending = &self.pager.mapped.pending;
+        for child in pending.given_up(ended, |child| self.has_domain(child)) {
+            let ended = self.pager.mapped.give_up_child(child);
+            self.pager.end_objects(ended);
+        }
     }
 
     /// Ends the clients that have left, and have no address space any more or map nothing in it.
@@ -350,5 +383,6 @@ impl PagerLoop {
             .filter(|(_, it)| it.has_left && (it.mappings.is_empty() || !it.uffd.is_owner_alive()));
         let ended: Vec<_> = ended.map(|(id, _)| id).collect();
         ended.into_iter().for_each(|id| self.pager.drop_client(id));
+        self.give_up_children(None);
     }
 }

@@ -280,11 +280,7 @@ impl SharedPager {
         let waiters = std::mem::take(&mut fetch.waiters);
         // Where nothing was submitted those that wait fault again; so does what was only read ahead. A failed read of a page
         // without waiters may be repeated.
-        let is_gone = matches!(
-            why,
-            StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. }
-        );
-        let is_unreadable = why != StoreError::Busy && (is_gone || !waiters.is_empty());
+        let is_unreadable = why != StoreError::Busy && (why.is_final() || !waiters.is_empty());
         let is_lost = has_frame && !is_cancelled && is_unreadable;
         if is_lost && let Some(object) = self.mapped.objects.get_mut(&id) {
             tracing::error!("a page of shared memory is lost: {why}");

@@ -1,6 +1,7 @@
 //! What the supervisor asks of the pager of shared memory.
 
 use super::clients::SlotIndex;
+use frames::DomainId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io;
@@ -43,13 +44,22 @@ pub enum Request {
         /// Answered when faults are served.
         respond: Responder,
     },
-    /// The child of a fork maps what its parent maps.
+    /// A process is about to fork: the child inherits what it maps now, whatever becomes of it.
     Fork {
-        /// The parent, which does not run.
-        parent: SlotIndex,
-        /// The child, likewise.
-        child: SlotIndex,
-        /// The child's userfaultfd.
+        /// The process, which changes no mapping until it has forked.
+        slot: SlotIndex,
+        /// The child's domain.
+        child: DomainId,
+        /// Answered when that is kept for the child.
+        respond: Responder,
+    },
+    /// The child of a fork maps what is kept for it.
+    Inherit {
+        /// The child, which does not run yet.
+        slot: SlotIndex,
+        /// Its domain.
+        domain: DomainId,
+        /// Its userfaultfd.
         uffd: OwnedFd,
         /// Answered when faults are served.
         respond: Responder,
@@ -71,29 +81,21 @@ pub enum Request {
 }
 
 impl Request {
-    /// The process whose memory it is about: of a fork the parent.
+    /// The process whose memory it is about.
     pub(super) fn slot(&self) -> SlotIndex {
         match self {
             Self::Share { slot, .. }
             | Self::Attach { slot, .. }
+            | Self::Fork { slot, .. }
+            | Self::Inherit { slot, .. }
             | Self::Change { slot, .. }
             | Self::End { slot } => *slot,
-            Self::Fork { parent, .. } => *parent,
         }
     }
 
     /// Returns true if a later request has to wait for this one: both are about one process.
     pub(super) fn precedes(&self, later: &Request) -> bool {
-        let mut slots = self.slots().into_iter().flatten();
-        slots.any(|slot| later.slots().contains(&Some(slot)))
-    }
-
-    fn slots(&self) -> [Option<SlotIndex>; 2] {
-        let child = match self {
-            Self::Fork { child, .. } => Some(*child),
-            _ => None,
-        };
-        [Some(self.slot()), child]
+        self.slot() == later.slot()
     }
 
     /// Ends it without effect.
@@ -102,6 +104,7 @@ impl Request {
             Self::Share { respond, .. }
             | Self::Attach { respond, .. }
             | Self::Fork { respond, .. }
+            | Self::Inherit { respond, .. }
             | Self::Change { respond, .. } => respond(Err(why.into())),
             Self::End { .. } => {}
         }
@@ -181,24 +184,5 @@ impl Mailbox {
 
     fn requests(&self) -> std::sync::MutexGuard<'_, VecDeque<Request>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fork_precedes_what_parent_and_child_ask_later() {
-        let fork = Request::Fork {
-            parent: 1,
-            child: 2,
-            uffd: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
-            respond: Box::new(|_| ()),
-        };
-        for (slot, waits) in [(1, true), (2, true), (3, false)] {
-            assert_eq!(fork.precedes(&Request::End { slot }), waits);
-            assert_eq!(Request::End { slot }.precedes(&fork), waits);
-        }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::thread_words::ThreadWords;
 use crate::process_pager::await_inheritance;
-use crate::raw_syscall::{SyscallResult, error, is_error, is_killed, reap};
+use crate::raw_syscall::{SyscallResult, error, has_ended, is_error, is_killed, reap};
 use crate::supervisor;
 use frames::DomainId;
 
@@ -52,7 +52,7 @@ pub fn await_birth(pid: SyscallResult) -> SyscallResult {
     let has_pager = match CHILDREN.take() {
         None => true,
         Some(REFUSED) => false,
-        Some(child) => await_pager(DomainId::from_raw(child), Some(pid as i32)),
+        Some(child) => await_pager(DomainId::from_raw(child), || has_ended(pid as i32)),
     };
     // The pager process of a child that is killed before it serves reports a refusal, too; the fork succeeded.
     if has_pager || is_error(pid) || is_killed(pid as i32) {
@@ -63,8 +63,8 @@ pub fn await_birth(pid: SyscallResult) -> SyscallResult {
 }
 
 /// Waits until a child has its pager. Returns false if it ends without one.
-pub fn await_pager(child: DomainId, pid: Option<i32>) -> bool {
-    let has_pager = await_inheritance(child, pid);
+pub fn await_pager(child: DomainId, has_ended: impl Fn() -> bool) -> bool {
+    let has_pager = await_inheritance(child, has_ended);
     if !has_pager && let Some(port) = supervisor::port() {
         let _ = port.release_child(supervisor::domain(), child.raw());
     }

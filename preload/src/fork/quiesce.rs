@@ -3,9 +3,9 @@
 
 use super::locks::ForkLocks;
 use crate::cancellation::CancellationDisabled;
-use crate::diagnostics;
 use crate::heap::{HEAPS, HeapGuard};
 use crate::process_pager::{ForkGate, admit_child, dismiss_child, is_retryable};
+use crate::{diagnostics, shared_memory};
 use frames::DomainId;
 use selfpage::embedding::FORK_POLL_INTERVAL;
 use std::time::Instant;
@@ -54,6 +54,10 @@ pub fn quiesce(
         let mut locks = locks();
         let quiesced = match child {
             Err(why) => Err(refused(&why)),
+            Ok(Some(child)) if locks.is_complete && !shared_memory::keep_for_child(child) => {
+                dismiss_child(child);
+                Err(QuiesceError::Refused)
+            }
             Ok(child) if locks.is_complete => try_to_quiesce(child, begun),
             Ok(child) => {
                 child.into_iter().for_each(dismiss_child);

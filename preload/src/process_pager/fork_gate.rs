@@ -2,7 +2,7 @@
 
 use super::{AttachedPager, get};
 use crate::cancellation::CancellationDisabled;
-use crate::raw_syscall::{self, SignalsBlocked};
+use crate::raw_syscall::SignalsBlocked;
 use frames::DomainId;
 use link::handshake::{RawDomainId, slot_of};
 use selfpage::embedding::{FORK_POLL_INTERVAL, FORK_TIMEOUT, ForkError, ForkGuard, ProcessPager};
@@ -17,8 +17,8 @@ const CHILD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the parent checks that the child's domain still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What becomes of a child, as it tells its parent. The word of the stats page that holds it is 0 before, or has
-/// [`BEGUN`] with the child's process number.
+/// What becomes of a child, as it tells its parent. The word of the stats page that holds it is 0
+/// before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForkOutcome {
@@ -27,9 +27,6 @@ pub enum ForkOutcome {
     /// The child has no pager, and ends: the fork is to fail.
     Refused = 2,
 }
-
-/// The child runs, and has neither.
-const BEGUN: u32 = 1 << 31;
 
 /// A fork in progress: the pager is paused.
 pub struct ForkGate(Option<ForkGuard>);
@@ -77,32 +74,22 @@ pub fn is_retryable(why: &ForkError, begun: Instant) -> bool {
 }
 
 /// Waits until the child of a fork has what it inherits: until then its memory is not yet what the parent may read and
-/// write there (`process_vm_readv`). Returns false if the child has no pager, and ends. One that is killed first sends no
-/// message: it is looked for by `pid`, or where the caller does not know that, by the number that the child gave.
-pub fn await_inheritance(child: DomainId, pid: Option<i32>) -> bool {
+/// write there (`process_vm_readv`). Returns false if the child has no pager, and ends. `has_ended` is called where it
+/// takes long, since a child that is killed first sends no message.
+pub fn await_inheritance(child: DomainId, has_ended: impl Fn() -> bool) -> bool {
     let Some(pager) = get() else { return true };
     let inherited = pager.stats_page.block(slot_of(child.raw())).inherited();
     let since = Instant::now();
-    let pending = || Some(inherited.load(Ordering::Acquire)).filter(|word| is_pending(*word));
-    while let Some(word) = pending()
+    while inherited.load(Ordering::Acquire) == 0
         && since.elapsed() < CHILD_TIMEOUT
         && pager.ledger.stats(child).is_some()
     {
-        futex::wait(inherited, word, Some(POLL_INTERVAL));
-        let number = || {
-            pending()
-                .filter(|word| *word != 0)
-                .map(|word| (word & !BEGUN) as i32)
-        };
-        if pid.or_else(number).is_some_and(raw_syscall::has_ended) && pending().is_some() {
+        futex::wait(inherited, 0, Some(POLL_INTERVAL));
+        if inherited.load(Ordering::Acquire) == 0 && has_ended() {
             break;
         }
     }
     inherited.load(Ordering::Acquire) != ForkOutcome::Refused as u32
-}
-
-fn is_pending(word: u32) -> bool {
-    word == 0 || word & BEGUN != 0
 }
 
 impl ForkGate {
@@ -124,19 +111,6 @@ impl ForkGate {
     pub fn child(&self) -> RawDomainId {
         let fork = self.0.as_ref();
         fork.map_or(0, |fork| ProcessPager::child_of(fork).raw())
-    }
-
-    /// In the child: tells the parent its process number. In a PID namespace that the parent is not in, it has no number
-    /// that its parent could look for.
-    pub fn announce(&self) {
-        let child = self.child();
-        if let Some(pager) = get().filter(|_| raw_syscall::parent() != 0) {
-            let inherited = pager.stats_page.block(slot_of(child)).inherited();
-            let begun = BEGUN | raw_syscall::pid() as u32;
-            // What its pager process has said stays.
-            let _ = inherited.compare_exchange(0, begun, Ordering::AcqRel, Ordering::Acquire);
-            futex::wake_all(inherited);
-        }
     }
 
     /// The pager's state for the child.
