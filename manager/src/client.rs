@@ -53,6 +53,8 @@ const RETRY: Duration = Duration::from_micros(200);
 /// The wait doubles so often: up to 100 ms.
 const MOST_DOUBLED: u32 = 9;
 const IDLE: Duration = Duration::from_secs(1);
+/// How long one waits whose messages cannot be read for want of a descriptor.
+const SHORT: Duration = Duration::from_millis(10);
 
 /// What a client is served with.
 pub struct ClientParts {
@@ -97,9 +99,10 @@ pub struct HandlerThread {
     children: Children,
     /// A part of the snapshot has arrived, or cannot be had, since the thread has looked at what waits for it.
     has_rung: bool,
-    /// Both are reported once: a client may do so without end.
+    /// Each is reported once: a client may do so without end.
     has_moved: bool,
     has_forked: bool,
+    was_short: bool,
 }
 
 /// What a client made: the close of it may wait for the client, if the keeper has closed it.
@@ -142,6 +145,7 @@ impl HandlerThread {
             has_rung: false,
             has_moved: false,
             has_forked: false,
+            was_short: false,
         })
     }
 
@@ -262,6 +266,11 @@ impl HandlerThread {
             let count = match self.pager.uffd().read_into(slots) {
                 Ok(count) => count,
                 Err(Errno::SRCH) => return Outcome::Ended,
+                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                    // For the descriptor of a fork's child: the kernel keeps the event, and faults wait behind it.
+                    self.wait_for_descriptors(errno);
+                    return Outcome::Answered;
+                }
                 Err(errno) => {
                     tracing::error!("the client's faults cannot be read: {errno}");
                     return Outcome::Ended;
@@ -277,6 +286,17 @@ impl HandlerThread {
                 return Outcome::Answered;
             }
         }
+    }
+
+    /// Says once why the client's faults wait.
+    fn wait_for_descriptors(&mut self, errno: Errno) {
+        if !std::mem::replace(&mut self.was_short, true) {
+            tracing::error!(
+                "the client's faults wait, since its fork takes a descriptor of the manager's: {errno}; raise \
+                 `ulimit -n`, or end other clients"
+            );
+        }
+        std::thread::sleep(SHORT);
     }
 
     fn on_message(&mut self, message: UffdMessage) {

@@ -1,16 +1,20 @@
 //! A request to save a client's memory, and the file that it is saved to.
 
 use crate::client_record::ClientRecord;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, data_extents};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use wired::PAGE;
+
+/// Pages of a word of a bitmap.
+const BITS: usize = u64::BITS as usize;
 
 /// What happens to a save, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +63,8 @@ impl WrittenFile {
                 pages,
                 micros: micros(self.begin.elapsed()),
             },
-            Err(errno) => SaveEvent::Failed {
-                why: format!("the file cannot be completed: {errno}"),
+            Err(why) => SaveEvent::Failed {
+                why: why.to_string(),
             },
         }
     }
@@ -83,6 +87,24 @@ impl SaveRequest {
     }
 }
 
+/// Why a file is not complete.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FinishError {
+    /// The kernel's error.
+    #[error("the file cannot be completed: {0}")]
+    Kernel(#[from] Errno),
+    /// Its holes do not tell which pages are saved.
+    #[error(
+        "the file system of {} keeps no holes of 4 KiB, so the file would not tell which pages are saved: save to ext4, \
+         XFS, btrfs, or a tmpfs without huge pages",
+        .0.display()
+    )]
+    Holes(PathBuf),
+    /// Another file.
+    #[error("{}: something of that name is there, and is not overwritten; choose another name, or remove it", .0.display())]
+    Taken(PathBuf),
+}
+
 /// A differential snapshot while it is written: a sparse file of the snapshot's size, with data where
 /// pages differ and holes elsewhere.
 pub struct DifferentialFile {
@@ -91,7 +113,8 @@ pub struct DifferentialFile {
     part: PathBuf,
     /// The part has its final name, and another save may have one of this name.
     is_named: bool,
-    pages: u64,
+    /// The pages in it, a bit each.
+    written: Vec<u64>,
     /// Has the name of the part as long as there is one.
     record: Arc<ClientRecord>,
 }
@@ -114,7 +137,7 @@ impl DifferentialFile {
             path: path.to_owned(),
             part,
             is_named: false,
-            pages: 0,
+            written: vec![0; (len as usize).div_ceil(PAGE).div_ceil(BITS)],
             record: Arc::clone(record),
         };
         rustix::fs::ftruncate(&it.file, len)?;
@@ -138,17 +161,24 @@ impl DifferentialFile {
         if is_known && original == *page {
             return Ok(());
         }
-        self.pages += 1;
+        let page_number = offset as usize / PAGE;
+        self.written[page_number / BITS] |= 1 << (page_number % BITS);
         match rustix::io::pwrite(&self.file, page, offset)? {
             PAGE => Ok(()),
             _ => Err(Errno::NOSPC),
         }
     }
 
-    /// Gives the file its name, and makes both durable. Returns its pages.
-    pub fn finish(mut self) -> Result<u64, Errno> {
+    /// Gives the file its name, unless that is taken, and makes both durable. Returns its pages.
+    ///
+    /// # Errors
+    /// [`FinishError`]: there is no file.
+    pub fn finish(mut self) -> Result<u64, FinishError> {
         rustix::fs::fsync(&self.file)?;
-        rustix::fs::rename(&self.part, &self.path)?;
+        if !self.has_data_of_its_pages_alone()? {
+            return Err(FinishError::Holes(self.path.clone()));
+        }
+        self.give_name()?;
         self.is_named = true;
         let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -156,7 +186,40 @@ impl DifferentialFile {
         if let Ok(folder) = rustix::fs::open(folder.unwrap_or(Path::new(".")), how, Mode::empty()) {
             rustix::fs::fsync(&folder)?;
         }
-        Ok(self.pages)
+        Ok(self.pages())
+    }
+
+    fn pages(&self) -> u64 {
+        self.written
+            .iter()
+            .map(|it| u64::from(it.count_ones()))
+            .sum()
+    }
+
+    /// Returns true if the file has data where pages were written, and holes elsewhere: nothing else tells the pages of a
+    /// differential snapshot.
+    fn has_data_of_its_pages_alone(&self) -> Result<bool, Errno> {
+        let len = rustix::fs::fstat(&self.file)?.st_size as u64;
+        let extents = data_extents(&self.file, len)?;
+        let is_written = |page: usize| self.written[page / BITS] & 1 << (page % BITS) != 0;
+        let is_written = |it: &Range<u64>| {
+            (it.start as usize / PAGE..(it.end as usize).div_ceil(PAGE)).all(is_written)
+        };
+        let data: u64 = extents.iter().map(|it| it.end - it.start).sum();
+        let bytes = (self.pages() * PAGE as u64).min(len);
+        Ok(data == bytes && extents.iter().all(is_written))
+    }
+
+    fn give_name(&self) -> Result<(), FinishError> {
+        let taken = || FinishError::Taken(self.path.clone());
+        let (from, to) = (&self.part, &self.path);
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => Err(taken()),
+            // A file system that cannot tell.
+            Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_ok() => Err(taken()),
+            Err(Errno::INVAL | Errno::NOSYS) => Ok(rustix::fs::rename(from, to)?),
+            named => Ok(named?),
+        }
     }
 }
 
@@ -207,6 +270,21 @@ mod tests {
         first.write(None, 0, &[1; PAGE]).unwrap();
         assert_eq!(first.finish(), Ok(1));
         assert_eq!(std::fs::read(&path).unwrap(), [1; PAGE]);
-        assert!(DifferentialFile::create(&path, len, &other).is_ok());
+        let second = DifferentialFile::create(&path, len, &other).unwrap();
+        assert_eq!(second.finish(), Err(FinishError::Taken(path.clone())));
+        assert_eq!(std::fs::read(&path).unwrap(), [1; PAGE]);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_whose_holes_do_not_tell_its_pages_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("diff.mem");
+        let mut file = DifferentialFile::create(&path, 64 * PAGE as u64, &record(1)).unwrap();
+        file.write(None, 9 * PAGE as u64, &[1; PAGE]).unwrap();
+        // As a file system with larger units.
+        rustix::io::pwrite(&file.file, &[0; PAGE], 10 * PAGE as u64).unwrap();
+        assert_eq!(file.finish(), Err(FinishError::Holes(path)));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

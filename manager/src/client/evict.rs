@@ -153,6 +153,10 @@ impl Eviction {
         let Some(contract) = &mut pager.contract else {
             return;
         };
+        if self.count == 0 {
+            // It needs no turn of the disk.
+            return;
+        }
         let mut requests = [WritePage {
             from: std::ptr::null(),
             sum: Checksum(0),

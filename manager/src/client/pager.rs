@@ -48,6 +48,8 @@ pub(super) struct ClientPager {
     pub zeros: WiredMemory,
     /// The huge page that the kernel has refused last, and when.
     pub refused_huge_page: Option<Instant>,
+    /// When the first of the reads failed that have failed since one succeeded.
+    pub unreadable_since: Option<Instant>,
     /// A warning is given once.
     pub has_warned: bool,
 }
@@ -78,6 +80,7 @@ impl ClientPager {
             record: parts.record,
             saving: None,
             refused_huge_page: None,
+            unreadable_since: None,
             has_warned: false,
         })
     }
@@ -166,14 +169,24 @@ impl ClientPager {
     }
 }
 
-/// The data of a file between two offsets. By a descriptor of its own: a seek moves the position of all that share one.
+/// The data of a file between two offsets. By a descriptor of its own, since a seek moves the position of all that share
+/// one; by the shared one, whose position comes back, where the file is another user's or no descriptor is free.
 fn data_ranges(file: &OwnedFd, offset: u64, end: u64) -> Vec<Range<u64>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let how = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(path, how, Mode::empty()) else {
-        return Vec::new();
-    };
-    let seek = |from| rustix::fs::seek(&file, from).ok();
+    if let Ok(own) = rustix::fs::open(path, how, Mode::empty()) {
+        return data_between(&own, offset, end);
+    }
+    let position = rustix::fs::tell(file);
+    let ranges = data_between(file, offset, end);
+    if let Ok(position) = position {
+        let _ = rustix::fs::seek(file, SeekFrom::Start(position));
+    }
+    ranges
+}
+
+fn data_between(file: &OwnedFd, offset: u64, end: u64) -> Vec<Range<u64>> {
+    let seek = |from| rustix::fs::seek(file, from).ok();
     let (mut ranges, mut at) = (Vec::new(), offset);
     while let Some(start) = seek(SeekFrom::Data(at)).filter(|start| *start < end) {
         at = seek(SeekFrom::Hole(start)).map_or(end, |hole| hole.min(end));

@@ -17,7 +17,9 @@ use super::pager::ClientPager;
 use crate::client_memory::ClientMemory;
 use crate::memory_object::{DataReply, MemoryObject, PageName};
 use crate::page_table::{PageState, UNIT};
-use crate::save::{DifferentialFile, SaveEvent, SaveProgress, SaveRequest, WrittenFile, micros};
+use crate::save::{
+    DifferentialFile, FinishError, SaveEvent, SaveProgress, SaveRequest, WrittenFile, micros,
+};
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::ops::Range;
@@ -93,6 +95,9 @@ impl Saving {
             Errno::EXIST => format!("{what}: another save writes there; wait for its end"),
             _ => format!("{what}: {errno}"),
         };
+        if request.path.symlink_metadata().is_ok() {
+            return Err(FinishError::Taken(request.path.clone()).to_string().into());
+        }
         let len = pager
             .origin
             .as_ref()
@@ -324,6 +329,10 @@ fn pending_pages(pager: &ClientPager, mapped: &[u64]) -> Result<Vec<u64>, BeginE
     let mut pending = vec![0; pager.table.units()];
     for page in pager.table.mapped().flatten() {
         match pager.table.get(page) {
+            // It may be in a frame since a former manager was killed, and its fault is in the queue.
+            PageState::Origin | PageState::Stored(_) if pager.table.is_moving(page) => {
+                return Err(BeginError::Again);
+            }
             PageState::Origin if !has(mapped, page) => {}
             PageState::Lost => return Err("a page of the client is lost".into()),
             _ => pending[page / UNIT] |= 1 << (page % UNIT),

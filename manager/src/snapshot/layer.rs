@@ -91,6 +91,11 @@ impl Layer {
         })
     }
 
+    /// Returns true if the file has no hole.
+    pub fn is_dense(&self) -> bool {
+        self.data.first() == Some(&(0..self.len as u64))
+    }
+
     /// Returns true if the file has bytes there, not a hole alone.
     pub fn has_data(&self, offset: u64, len: usize) -> bool {
         let first = self.data.partition_point(|it| it.end <= offset);
@@ -129,7 +134,7 @@ pub(super) fn fail<'a>(
 }
 
 /// The ranges of a file that are no holes.
-fn data_extents(file: &OwnedFd, len: u64) -> Result<Vec<Range<u64>>, Errno> {
+pub fn data_extents(file: &OwnedFd, len: u64) -> Result<Vec<Range<u64>>, Errno> {
     let mut extents = Vec::new();
     let mut at = 0;
     while at < len {

@@ -12,6 +12,7 @@ mod layer;
 mod source;
 
 pub use fetched_file::{FetchedFile, FetchedFileError, Readiness};
+pub use layer::data_extents;
 pub use source::SnapshotSource;
 
 use crate::commands::Commands;
@@ -107,6 +108,11 @@ impl Snapshot {
                 |it: &Range<u64>| it.start.is_multiple_of(page) && it.end.is_multiple_of(page);
             if !layer.data.iter().all(is_whole) {
                 return Err(fail(path, "has data that are no whole pages")(Errno::INVAL));
+            }
+            if layer.is_dense() {
+                let why = "has no holes, as a copy without them has none: save anew, where the file system has \
+                           holes; one of a guest that changed every page is given as the snapshot itself";
+                return Err(fail(path, why)(Errno::INVAL));
             }
             layers.push(layer);
         }

@@ -110,7 +110,7 @@ fn a_save_is_the_memory_of_one_moment() {
         let mut guest = service.guest(kind, pages * PAGE);
         guest.run("sweep");
         for round in 0..3 {
-            let to = service.folder.path().join("differential");
+            let to = service.folder.path().join(format!("differential-{round}"));
             let place = guest.run("pause");
             let event = save(&service, 1, &to, || drop(guest.run("resume")));
             assert!(
