@@ -52,6 +52,9 @@
 //! be taken for one of memory that the client has mapped at the same addresses since. A discarded mapping (MADV_DONTNEED) keeps the contents of shared memory;
 //! [`requests::Change::Discard`] ends them (MADV_REMOVE).
 //!
+//! **Forks.** What a child inherits is kept for it before the kernel makes it ([`pending_children`]): its parent may be killed before
+//! the child joins.
+//!
 //! **Pins.** The kernel may hold pages for direct I/O, and there is no way to ask for whom it holds a page of a
 //! memfd. Once a tree is careful ([`SharedMemoryParts::careful`]) nothing of the shared memory is evicted.
 //!

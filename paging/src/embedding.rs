@@ -141,7 +141,6 @@ impl ProcessPager {
             PagerCommand::Remove(addr) => {
                 if let Some(stretch) = self.pager.mm.index.find(addr) {
                     self.pager.remove(stretch);
-                    self.inside(|pager| pager.give_up_removed(stretch));
                 }
                 0
             }

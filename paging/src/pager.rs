@@ -195,6 +195,8 @@ impl Pager {
         drop(quiesced);
         self.mm.gate.close();
         self.mm.gate.open();
+        let _inside = self.mm.gate.enter(stretch.table().base());
+        self.give_up_removed(stretch);
     }
 
     /// Logs an access that cannot be satisfied, if its stretch still exists. The caller is

@@ -18,6 +18,7 @@ mod locks;
 mod quiesce;
 mod thread_words;
 
+use crate::cancellation::CancellationDisabled;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error};
 use crate::vma_map::AddrRange;
 use crate::{address_space, init, mlock, paged_memory, pthread, raw_syscall};
@@ -40,6 +41,8 @@ struct ForkState {
     locks: ForkLocks,
     /// The call is this library's, and waits for the child.
     call_waits: bool,
+    /// Outlives the locks, which disable cancellation, too: the one that did so first restores the state.
+    _uncancelled: CancellationDisabled,
     _turn: Guard<'static, ()>,
     _signals: SignalsBlocked,
     /// Of a `clone`.
@@ -135,6 +138,7 @@ fn stop_for_clone(kind: ForkKind, written_by_clone: &[AddrRange]) {
     let errno = raw_syscall::errno();
     let signals = SignalsBlocked::new();
     let turn = FORK_LOCK.lock();
+    let uncancelled = CancellationDisabled::new();
     let admitted = admission::take();
     let call_waits = admitted.is_some();
     let (pager, locks) = quiesce::quiesce(admitted, || ForkLocks::take(kind, written_by_clone));
@@ -142,6 +146,7 @@ fn stop_for_clone(kind: ForkKind, written_by_clone: &[AddrRange]) {
         pager,
         locks,
         call_waits,
+        _uncancelled: uncancelled,
         _turn: turn,
         _signals: signals,
         cloned: None,

@@ -2,7 +2,6 @@
 //! thread has) is waited for without locks: other threads map and unmap meanwhile.
 
 use super::locks::ForkLocks;
-use crate::cancellation::CancellationDisabled;
 use crate::heap::{HEAPS, HeapGuard};
 use crate::process_pager::{ForkGate, admit_child, dismiss_child, is_retryable};
 use crate::{diagnostics, shared_memory};
@@ -44,7 +43,6 @@ pub fn quiesce(
     admitted: Option<DomainId>,
     locks: impl Fn() -> ForkLocks,
 ) -> (Option<QuiescedPager>, ForkLocks) {
-    let _uncancelled = CancellationDisabled::new();
     let begun = Instant::now();
     let mut admitted = admitted;
     loop {
